@@ -35,8 +35,8 @@ docs: $(VENV)/installed-dev
 
 # Update the output of commands and notebooks in README and docs.
 docs-output: $(VENV)/installed-dev
-	$(BIN)/python -m tests.test_docs
-	$(BIN)/python -m tests.test_notebooks
+	$(BIN)/python -m tests.project.test_docs
+	$(BIN)/python -m tests.project.test_notebooks
 
 figures: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.figures

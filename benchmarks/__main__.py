@@ -19,11 +19,13 @@ from benchmarks.files import inspect_rows, reflink_rows, resize_rows, verify_row
 from benchmarks.machine import describe_machine, find_versions
 from benchmarks.measure import Row
 from benchmarks.models import compare_rows, evaluate_rows, train_rows
+from benchmarks.start_up import start_up_rows
 
 __all__ = ["BENCHMARKS", "main", "markdown"]
 
 # Each with its default number of rounds.
 BENCHMARKS = {
+    "start-up": (start_up_rows, 9),
     "resize": (resize_rows, 5),
     "reflink": (reflink_rows, 5),
     "inspect": (inspect_rows, 9),

@@ -31,11 +31,13 @@ class Cost:
         seconds: Wall time.
         megabytes: Peak resident memory of the process, in 10^6 bytes.
         reported: What the run reported itself: tokens/s, a loss, ...
+        cpu_seconds: CPU time of the process, in user and system mode.
     """
 
     seconds: float
     megabytes: float
     reported: Mapping[str, float] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,11 @@ def measure(command: Sequence[object], stdout: int = subprocess.DEVNULL) -> Cost
             stderr.seek(0)
             tail = stderr.read().decode(errors="replace")[-2000:]
             raise SystemExit(f"failed: {shlex.join(map(str, command))[:200]}\n{tail}")
-    return Cost(seconds, usage.ru_maxrss * 1024 / 1e6)
+    return Cost(
+        seconds=seconds,
+        megabytes=usage.ru_maxrss * 1024 / 1e6,
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+    )
 
 
 def measure_json(command: Sequence[object]) -> tuple[Cost, Any]:

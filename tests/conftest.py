@@ -26,8 +26,8 @@ from transformers.utils import logging
 
 from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
 from ctxextend.recipe import CheckpointRef
-from tests import pico, trainings
-from tests.hub_server import Hub, serve, use_hub
+from tests.helpers import pico, trainings
+from tests.helpers.hub_server import Hub, serve, use_hub
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 

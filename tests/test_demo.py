@@ -17,7 +17,7 @@ from ctxextend.comparison import quick
 from ctxextend.errors import TrainingError
 from ctxextend.models import load as running
 from ctxextend.report.figures import FileKind
-from tests.test_json import check_result
+from tests.cli.test_json import check_result
 
 
 def demo(*arguments: str) -> Result:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ctxextend.evaluation.eval_model import TextTokenizer
 from ctxextend.held_out import HeldOut, fingerprint, held_out_windows, read_ids
 from ctxextend.text_data import check_paths
-from tests.trainings import train
-from tests.word_tokenizer import text_of
+from tests.helpers.trainings import train
+from tests.helpers.word_tokenizer import text_of
 
 
 def encode(text: str) -> Any:

@@ -20,8 +20,8 @@ from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.plan.find_tables import open_reference
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 from ctxextend.recipe_file import read_provenance, read_recipe, without_folders
-from tests import pico, trainings
-from tests.evaluations import INTERRUPTED
+from tests.helpers import pico, trainings
+from tests.helpers.evaluations import INTERRUPTED
 
 
 def invoke(*arguments: str) -> Result:
@@ -389,9 +389,8 @@ def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
     for name in texts:
         Path(name).write_text("text")
     recipe = write(
-        "source: tiny-gpt2\nresize: {to: 256, method: linear}\ntrain: {data: [a.txt, b.txt], "
-        "steps: 2}\n"
-        "evaluate: {data: c.txt, length: 128}\n"
+        "source: tiny-gpt2\nresize: {to: 256, method: linear}\ntrain: "
+        "{data: [a.txt, b.txt], steps: 2}\nevaluate: {data: c.txt, length: 128}\n"
     )
     resize = ["resize", "tiny-gpt2", "--to", "256", "--method", "linear", "--dry-run"]
     plan = CliRunner().invoke(build_app(), resize).stdout

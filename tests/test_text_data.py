@@ -25,7 +25,7 @@ from ctxextend.text_data import (
     read_documents,
     split_chunks,
 )
-from tests.hub_server import serve
+from tests.helpers.hub_server import serve
 
 
 def write(path: Path, text: str) -> Path:

@@ -141,13 +141,10 @@ CHECKPOINT_WEIGHTS = (
 
 def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint with safetensors weights usually contains a file of that name."""
-    if len(path.parts) == 2 and fnmatchcase(
-        path.parts[0], "[0-9]*_*"
-    ):  # a module of sentence-transformers
-        return (
-            path.name == "pytorch_model.bin"
-            or first_match(PurePosixPath(path.name), KNOWN_FILES) is not None
-        )
+    if len(path.parts) == 2 and _matches(path.parts[0], "[0-9]*_*"):
+        # a module of sentence-transformers
+        is_weights = path.name == "pytorch_model.bin"
+        return is_weights or first_match(PurePosixPath(path.name), KNOWN_FILES) is not None
     return first_match(path, KNOWN_FILES) is not None
 
 
@@ -161,11 +158,11 @@ def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
     first, name, depth = path.parts[0].lower(), path.name.lower(), len(path.parts)
     for pattern in patterns:
         if pattern.startswith("**/"):
-            is_match = fnmatchcase(name, pattern[3:])
+            is_match = _matches(name, pattern[3:])
         elif pattern.endswith("/*"):
-            is_match = depth > 1 and fnmatchcase(first, pattern[:-2])
+            is_match = depth > 1 and _matches(first, pattern[:-2])
         else:
-            is_match = depth == 1 and fnmatchcase(name, pattern.lower())
+            is_match = depth == 1 and _matches(name, pattern.lower())
         if is_match:
             return pattern
     return None
@@ -213,3 +210,18 @@ def stays_inside(name: str) -> bool:
     """Whether a path is relative and cannot leave its folder."""
     path = PurePosixPath(name.replace("\\", "/"))
     return bool(name) and not path.is_absolute() and ".." not in path.parts and ":" not in name
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a name matches a pattern of `fnmatch`.
+
+    For each pattern, fnmatch compiles a regular expression, which takes longer than to resize a
+    small checkpoint.
+    """
+    prefix, star, suffix = pattern.partition("*")
+    if any(wildcard in prefix + suffix for wildcard in "*?["):
+        return fnmatchcase(name, pattern)
+    if not star:
+        return name == pattern
+    is_long_enough = len(name) >= len(prefix) + len(suffix)
+    return is_long_enough and name.startswith(prefix) and name.endswith(suffix)

@@ -18,16 +18,17 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from ctxextend.cli import hints
-from ctxextend.cli.options import PANELS
-from ctxextend.cli.output import (
+from ctxextend.cli.console import (
     FAILED_CHECK,
     INTERRUPTED,
     WRONG_USAGE,
-    Output,
+    Console,
     in_colour,
     null_stream,
 )
+from ctxextend.cli.options import PANELS
 from ctxextend.cli.tables import Page
+from ctxextend.cli.values import read_plain_values
 from ctxextend.errors import (
     SPECIFY_TABLE,
     CtxextendError,
@@ -71,9 +72,14 @@ def write_help(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 class Command(TyperCommand):
-    """A command with plain help."""
+    """A command with plain help, which reads its values without pydantic."""
 
     format_help = write_help
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the values of arguments and options."""
+        read_plain_values(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
 
 def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
@@ -118,9 +124,14 @@ class App(TyperGroup):
 
     format_help = write_help
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the values of options before the command."""
+        read_plain_values(self.get_params(ctx))
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit 1 on a known error, 2 on wrong usage, 3 on a failed check, 130 on Ctrl-C."""
-        sink = Output("--json" in ctx.args)
+        sink = Console("--json" in ctx.args)
         arguments = shlex.join(ctx.args)
         words = [*ctx.args]
         try:
@@ -230,7 +241,7 @@ def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 def _print_version(requested: bool) -> None:
     if requested:
-        Output().data(f"ctxextend {__version__}")
+        Console().data(f"ctxextend {__version__}")
         raise typer.Exit
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctxextend.cli import options
+from ctxextend.cli.console import Console
 from ctxextend.cli.options import complete_method, measures
-from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted, flag_name
 from ctxextend.json_output import to_json
@@ -117,7 +117,7 @@ def compare(
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Train
 
-    sink = Output(as_json, quiet)
+    sink = Console(as_json, quiet)
     options.check_files(plot, report)
     with options.usage_errors():
         ref = options.from_flags(CheckpointRef, flags, source=source[0])

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 from ctxextend.cli import options
+from ctxextend.cli.console import Console
 from ctxextend.cli.options import basic, files
-from ctxextend.cli.output import Output
 from ctxextend.cli.resize import write
 
 
@@ -57,7 +57,7 @@ def convert(
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef, Convert, Recipe
 
-    sink = Output(as_json, quiet)
+    sink = Console(as_json, quiet)
     settings = options.from_flags(Convert, flags)
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=training, convert=settings)
     plan = plan_conversion(open_model(recipe.checkpoint, check_type), settings)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ctxextend.cli import options
 from ctxextend.cli.compare import add_comparison
-from ctxextend.cli.output import Output
+from ctxextend.cli.console import Console
 from ctxextend.cli.tables import Page
 from ctxextend.errors import TrainingError, counted, install_command
 from ctxextend.json_output import to_json
@@ -45,7 +45,7 @@ def demo(
     from ctxextend.report import figures
     from ctxextend.report.html import write_report
 
-    sink = Output(as_json, quiet)
+    sink = Console(as_json, quiet)
     target = report
     if target is None and not figures.REPORT.missing():
         folder = output.parent if output else Path()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from ctxextend.cli import options
-from ctxextend.cli.output import Output, Pieces
+from ctxextend.cli.console import Console, Pieces
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
 
@@ -67,7 +67,7 @@ def evaluate(
     from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
     from ctxextend.recipe import CheckpointRef, Evaluate
 
-    sink = Output(as_json, quiet)
+    sink = Console(as_json, quiet)
     options.check_files(plot, report)
     ref, settings = options.from_flags(CheckpointRef, flags), options.from_flags(Evaluate, flags)
     try:

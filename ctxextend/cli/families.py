@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
 
 from ctxextend.cli import options
-from ctxextend.cli.output import Output
+from ctxextend.cli.console import Console
 from ctxextend.cli.tables import Page
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.json_output import to_json
@@ -36,7 +36,7 @@ def families(
     from ctxextend.families.lookup import list_families
     from ctxextend.families.unsupported import POSITION_SCHEMES
 
-    sink, page = Output(as_json), Page.for_stdout()
+    sink, page = Console(as_json), Page.for_stdout()
     with options.usage_errors(UnsupportedModelError):
         tables = list_families(model_types)
     others: dict[str, list[str]] = {}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.output import FAILED_CHECK, Output, Pieces
+from ctxextend.cli.console import FAILED_CHECK, Console, Pieces
 from ctxextend.cli.tables import MIN_WIDTH, Cell, Page
 from ctxextend.errors import ResizeError, counted, size_text
 
@@ -71,7 +71,7 @@ def inspect(
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef
 
-    sink, page = Output(as_json, quiet), Page.for_stdout(width)
+    sink, page = Console(as_json, quiet), Page.for_stdout(width)
     row_range = options.read_range(f"{rows}:{int(rows) + 1}" if rows and rows.isdecimal() else rows)
     if width is not None and width < MIN_WIDTH:
         raise typer.BadParameter(f"--width must be at least {MIN_WIDTH}, got {width}.")

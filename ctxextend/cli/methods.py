@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from ctxextend.cli import options
-from ctxextend.cli.output import Output
+from ctxextend.cli.console import Console
 from ctxextend.cli.tables import Page
 from ctxextend.tables.method_facts import DEFAULT_METHOD, Method
 from ctxextend.tables.method_names import rotary_method_names, table_method_names
@@ -31,7 +31,7 @@ def methods(
     from ctxextend.tables.methods import find_methods, list_methods
     from ctxextend.tables.rotary_methods import ROTARY_METHODS
 
-    sink, page = Output(as_json), Page.for_stdout()
+    sink, page = Console(as_json), Page.for_stdout()
     with options.usage_errors():
         named = [method for name in names or () for method in find_methods(name)]
     selected = named or [*list_methods(), *ROTARY_METHODS.values()]

@@ -11,7 +11,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.cli.output import Pieces
+from ctxextend.cli.console import Pieces
 from ctxextend.cli.tables import Page
 from ctxextend.tables.stats import needs_log_scale
 

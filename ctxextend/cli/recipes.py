@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.output import Output
+from ctxextend.cli.console import Console
 from ctxextend.cli.tables import Page
 from ctxextend.errors import RecipeError, did_you_mean
 
@@ -26,7 +26,7 @@ def recipes(
     """
     from ctxextend.recipe_file import builtin_recipes
 
-    sink, page, builtin = Output(as_json), Page.for_stdout(), builtin_recipes()
+    sink, page, builtin = Console(as_json), Page.for_stdout(), builtin_recipes()
     if name is not None and name not in builtin:
         with options.usage_errors(RecipeError):
             raise RecipeError(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctxextend.cli import options
+from ctxextend.cli.console import Console
 from ctxextend.cli.options import basic, complete_method, files
-from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
 from ctxextend.cli.train import execute, push
 from ctxextend.errors import OutputError, size_text, time_text
@@ -108,7 +108,7 @@ def resize(
         raise typer.BadParameter(
             f"--edit-only cannot be used with {other}, which needs weights. Remove one of them."
         )
-    sink = Output(as_json, quiet)
+    sink = Console(as_json, quiet)
     with options.usage_errors():
         settings = options.from_flags(Resize, flags)
         recipe = Recipe(options.from_flags(CheckpointRef, flags), settings, training)
@@ -148,7 +148,7 @@ def resize(
 
 
 def write(
-    sink: Output,
+    sink: Console,
     command: str,
     recipe: "Recipe",
     plan: "ResizePlan",
@@ -223,7 +223,7 @@ def calibration_text(calibration: "Calibration") -> str:
 
 
 def show_plan(
-    sink: Output, recipe: "Recipe", plan: "ResizePlan | None", output: Path | None, *, force: bool
+    sink: Console, recipe: "Recipe", plan: "ResizePlan | None", output: Path | None, *, force: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """Print what a recipe would do; return the plan of each step as plain values, and the warnings."""
     from ctxextend.plan.plan import ResizeResult
@@ -314,7 +314,7 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
     yield from ((label, text) for label, texts in names.items() for text in texts)
 
 
-def _show_result(sink: Output, result: "ResizeResult") -> None:
+def _show_result(sink: Console, result: "ResizeResult") -> None:
     plan = result.plan
     sink.warning(*result.warnings[len(plan.warnings) :])
     if result.verified:

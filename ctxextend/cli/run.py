@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from ctxextend.cli import options
+from ctxextend.cli.console import Console
 from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.output import Output
 from ctxextend.cli.resize import show_plan
 from ctxextend.cli.tables import Page
 from ctxextend.cli.train import execute, push
@@ -49,7 +49,7 @@ def run(
     from ctxextend.pipeline import plan_run
     from ctxextend.recipe_file import read_recipe
 
-    sink = Output(as_json, quiet)
+    sink = Console(as_json, quiet)
     try:
         recipe_file = read_recipe(recipe, changes or ())
     except RecipeError as error:

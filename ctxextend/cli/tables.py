@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from ctxextend.cli.output import Pieces
+from ctxextend.cli.console import Pieces
 from ctxextend.errors import printable
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ctxextend.cli import options
+from ctxextend.cli.console import Console, ignore_ctrl_c
 from ctxextend.cli.options import files, learning, text
-from ctxextend.cli.output import Output, ignore_ctrl_c
 from ctxextend.cli.tables import Page
 from ctxextend.errors import counted, size_text, time_text
 from ctxextend.json_output import to_json
@@ -104,7 +104,7 @@ def train(
     flags = locals()
     from ctxextend.recipe import CheckpointRef, Recipe, Train
 
-    sink = Output(as_json, quiet)
+    sink = Console(as_json, quiet)
     if pairs is not None and data:
         raise typer.BadParameter("--pairs cannot be used with --data. Remove one of them.")
     kind = "pairs" if pairs is not None else "passages" if contrastive else None
@@ -131,7 +131,7 @@ def train(
     )
 
 
-def push(sink: Output, folder: Path | None, repo: str | None) -> dict[str, str]:
+def push(sink: Console, folder: Path | None, repo: str | None) -> dict[str, str]:
     """Upload an output if a repository is given, with local paths shortened to names; return its URL."""
     if repo is None or folder is None or sink.silent:
         return {}
@@ -151,7 +151,7 @@ def push(sink: Output, folder: Path | None, repo: str | None) -> dict[str, str]:
 
 
 def execute(
-    sink: Output,
+    sink: Console,
     recipe: "Recipe",
     plan: "ResizePlan | None",
     output: Path | None,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.output import FAILED_CHECK, Output
+from ctxextend.cli.console import FAILED_CHECK, Console
 from ctxextend.cli.tables import Page
 
 STATUSES = {"passed": "passed", "failed": "FAILED", "not checked": "not checked"}
@@ -45,7 +45,7 @@ def verify(
     from ctxextend.recipe import CheckpointRef
     from ctxextend.verification.verify import verify_resized
 
-    sink = Output(as_json, quiet)
+    sink = Console(as_json, quiet)
     options.from_flags(CheckpointRef, flags, source=base or "")
     given = {
         name: value for name, value in options.given_flags(flags, CheckpointRef).items() if value

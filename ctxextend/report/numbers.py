@@ -12,8 +12,7 @@ ONE_WINDOW = "based on a single window (no confidence interval)"
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """Format numbers as ``value ± ci95``, where ci95 is half the width of the 95 % confidence
-    interval.
+    """Format numbers as ``value ± ci95``, with half the width of the 95 % confidence interval.
 
     An interval that would leave the range of its measure is shown by its ends: ``0.90 (0.62 to
     1.00)``.
@@ -26,8 +25,9 @@ class NumberFormat:
         return f"{text} {self.sign} 95 %"
 
     def number(self, value: float | None, ci95: float | None, *, signed: bool = False) -> str:
-        """Return a number with two digits of its interval, or three significant digits; ``-`` for
-        None and NaN.
+        """Return a number with two digits of its interval; ``-`` for None and NaN.
+
+        Without an interval, it has three significant digits.
         """
         if value is None or math.isnan(value):
             return "-"
@@ -35,24 +35,24 @@ class NumberFormat:
         if not ci95 or not math.isfinite(ci95):
             return _format(value, _decimals(abs(value) / 10), sign)
         decimals = _decimals(ci95)
-        interval = (
-            _format(ci95, decimals, "") if round(ci95, decimals) else f"{ci95:.0e}"
-        )  # never shown as 0
+        interval = _format(ci95, decimals, "")
+        if round(ci95, decimals) == 0:  # never shown as 0
+            interval = f"{ci95:.0e}"
         return f"{_format(value, decimals, sign)} {self.sign} {interval}"
 
     def ends(self, value: float, ends: tuple[float, float], *, signed: bool = False) -> str:
-        """Return a number with the ends of an interval that is not symmetric: ``0.90 (0.62 to
-        1.00)``.
-        """
+        """Return a number with the ends of its interval: ``0.90 (0.62 to 1.00)``."""
         lower, upper = ends
         decimals = _decimals((upper - lower) / 2)
         sign = "+" if signed else ""
-        shown, first, last = (_format(number, decimals, sign) for number in (value, lower, upper))
-        return f"{shown} ({first} to {last})"
+        shown = _format(value, decimals, sign)
+        return f"{shown} ({_format(lower, decimals, sign)} to {_format(upper, decimals, sign)})"
 
     def estimate(self, estimate: Estimate | None, *, signed: bool = False) -> str:
         """Return a mean and its interval, or why it has none; ``-`` for None."""
-        return "-" if estimate is None else self._scaled(estimate, 1, signed=signed)
+        if estimate is None:
+            return "-"
+        return self._scaled(estimate, 1, signed=signed)
 
     def perplexity(self, estimate: Estimate | None) -> str:
         """Return a perplexity and its interval, or why it has none; ``-`` for None.
@@ -62,14 +62,16 @@ class NumberFormat:
         """
         if estimate is None or math.isnan(estimate.mean):
             return "-"
-        perplexity, half_width = estimate.perplexity, estimate.half_width
+        perplexity = estimate.perplexity
+        half_width = estimate.half_width
         if half_width is None or estimate.interval is None:
             return f"{self.number(perplexity, None)}{_no_interval(estimate)}"
         lowest = math.exp(estimate.bounds[0])
         if perplexity * (1 - half_width) > lowest or half_width == 0:
             return self.number(perplexity, perplexity * half_width)
-        lower, upper = (math.exp(min(end, MAX_EXPONENT)) for end in estimate.interval)
-        return self.ends(perplexity, (lower, upper))
+        lower, upper = estimate.interval
+        ends = (math.exp(min(lower, MAX_EXPONENT)), math.exp(min(upper, MAX_EXPONENT)))
+        return self.ends(perplexity, ends)
 
     def change(self, estimate: Estimate | None) -> str:
         """Return a signed difference and its interval, or why it has none; ``-`` for None."""
@@ -77,7 +79,9 @@ class NumberFormat:
 
     def percent(self, share: Estimate | None, *, signed: bool = False) -> str:
         """Return a share in percent, or a difference of shares in points; ``-`` for None."""
-        return "-" if share is None else self._scaled(share, 100, signed=signed)
+        if share is None:
+            return "-"
+        return self._scaled(share, 100, signed=signed)
 
     def _scaled(self, estimate: Estimate, scale: int, *, signed: bool) -> str:
         mean = scale * estimate.mean
@@ -94,14 +98,14 @@ class NumberFormat:
             return f"not comparable with {other}: a loss is not finite"
         if change.sign is None:
             amount = f"{self.number(abs(change.mean), None)} {unit}"
-            return f"{amount} {'lower' if change.mean < 0 else 'higher'} than {other}, {ONE_WINDOW}"
+            direction = "lower" if change.mean < 0 else "higher"
+            return f"{amount} {direction} than {other}, {ONE_WINDOW}"
         if change.sign == 0:
             return f"tied with {other} ({self.change(change)} {unit})"
+        is_lower_better = unit == LOSS_UNIT
+        direction = "better" if (change.mean < 0) == is_lower_better else "worse"
         amount = f"{self.estimate(_absolute(change))} {unit}"
-        return (
-            f"{'better' if (change.mean < 0) == (unit == LOSS_UNIT) else 'worse'} than {other} "
-            f"by {amount}"
-        )
+        return f"{direction} than {other} by {amount}"
 
 
 def _absolute(change: Estimate) -> Estimate:
@@ -110,15 +114,17 @@ def _absolute(change: Estimate) -> Estimate:
 
 
 def _no_interval(estimate: Estimate) -> str:
-    """Return why a mean has no interval, to follow it; empty if it is not a number or its interval
-    is unlimited.
-    """
-    return " (one sample)" if estimate.samples == 1 and math.isfinite(estimate.mean) else ""
+    """Return why a mean has no interval, to follow it; empty if there is no reason to state."""
+    if estimate.samples == 1 and math.isfinite(estimate.mean):
+        return " (one sample)"
+    return ""
 
 
 def _decimals(step: float) -> int:
     """Return the number of decimals that shows two significant digits of `step`."""
-    return min(max(1 - math.floor(math.log10(step)), 0), 4) if 0 < step < math.inf else 2
+    if not 0 < step < math.inf:
+        return 2
+    return min(max(1 - math.floor(math.log10(step)), 0), 4)
 
 
 def _format(value: float, decimals: int, sign: str) -> str:

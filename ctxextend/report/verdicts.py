@@ -1,187 +1,302 @@
-"""Verdicts of evaluations and comparisons in one or two sentences."""
+"""Verdicts of evaluations and comparisons: one function per clause, joined at the end."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from ctxextend.comparison.comparison_result import LOSS, NDCG, Comparison, Row
+from ctxextend.comparison.comparison_result import LOSS, NDCG, Comparison, Outcome, Row
 from ctxextend.errors import joined
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation, Shift
 from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
 
 # What a sample of a metric is called; of others, a document.
 SAMPLES = {LOSS: ("window", "windows"), NDCG: ("query", "queries")}
+MAX_NAMED = 2  # methods that are worse than the best one and are listed with their differences
+
+# ------------------------------------------------------------------------------------------------
+# Evaluations
+# ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ContextEffect:
+    """How a measurement changes with the longer context."""
+
+    change: Estimate
+    better: int  # the sign of a change for the better: -1 of losses, 1 of scores
+    amount: str  # the change in words
 
 
 def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
-    """Return one sentence on whether the longer context helps or, if not measured, on another
-    measurement.
-    """
-    change = None
-    amount = ""
-    better = -1
-    contexts, retrieval, search = evaluation.contexts, evaluation.retrieval, evaluation.search
-    base = evaluation.positions.changes.get(SLIDING) if evaluation.positions else None
-    compared = numbers.compared(base, "the base in sliding windows") if base else ""
-    if contexts and (last := contexts.points[-1]).context > contexts.reference:
-        change = last.change
-        amount = (
-            f"{_shown_change(change, numbers)} nats/token at {last.context:,} vs. "
-            f"{contexts.reference:,}"
-        )
-    elif search and (change := search.changes.get(MODEL)) is not None:
-        better = 1
-        lengths = f"{search.length:,} vs. {evaluation.base_max_len or 0:,}"
-        amount = f"nDCG@10 {_shown_change(change, numbers)} at {lengths}"
-        if search.against_chunks is not None:
-            amount += (
-                f"; {numbers.compared(search.against_chunks, 'the base in chunks', 'nDCG@10')}"
-            )
-    elif retrieval and (change := retrieval.modes[MODEL].change) is not None:
-        better = 1
-        points = numbers.percent(change, signed=True)
-        if change.sign is None:
-            points = numbers.number(100 * change.mean, None, signed=True)
-        amount = (
-            f"recall@1 {points} points at {retrieval.length:,} vs. {evaluation.base_max_len or 0:,}"
-        )
-    if change is not None and math.isfinite(change.mean):
-        if change.sign is None:
-            return f"Longer context: {amount}, {ONE_WINDOW}."
-        effects = {better: "Longer context helps", -better: "Longer context hurts"}
-        effect = (
-            f"{effects.get(change.sign, 'No significant effect of the longer context')}: {amount}"
-        )
-        return f"{effect}; {compared}." if compared else f"{effect}."
+    """Return one sentence on whether the longer context helps or else on another measurement."""
+    effect = _context_effect(evaluation, numbers)
+    if effect is not None and math.isfinite(effect.change.mean):
+        return _effect_verdict(effect, evaluation, numbers)
     if evaluation.positions and MODEL in evaluation.positions.losses:
-        loss = evaluation.positions.losses[MODEL]
-        text = f"Perplexity {numbers.perplexity(loss)} at {evaluation.positions.length:,} tokens"
-        return f"{text}, {compared}." if compared else f"{text}."
-    if search:
-        return (
-            f"nDCG@10 {numbers.estimate(search.scores[MODEL]['nDCG@10'])} at {search.length:,} "
-            "tokens."
-        )
+        return _perplexity_verdict(evaluation, numbers)
+    if evaluation.search:
+        score = numbers.estimate(evaluation.search.scores[MODEL]["nDCG@10"])
+        return f"nDCG@10 {score} at {evaluation.search.length:,} tokens."
     if evaluation.passkey:
-        return (
-            f"Passkey retrieval is {'' if evaluation.passkey.is_above_chance else 'not '}above "
-            "chance."
-        )
+        relation = "above" if evaluation.passkey.is_above_chance else "not above"
+        return f"Passkey retrieval is {relation} chance."
     if evaluation.shift:
         return shift_verdict(evaluation.shift, numbers)
-    return "No longer context was measured." if contexts else "Nothing was measured."
+    if evaluation.contexts:
+        return "No longer context was measured."
+    return "Nothing was measured."
 
 
 def shift_verdict(shift: Shift, numbers: NumberFormat) -> str:
     """Return one sentence on what later positions cost on the same text."""
-    result = f"cosine {numbers.estimate(shift.effect)} to the same at position 0"
-    if shift.points[0].loss is not None:
+    if shift.points[0].loss is None:
+        result = f"cosine {numbers.estimate(shift.effect)} to the same at position 0"
+    else:
         result = numbers.compared(shift.effect, "the same at position 0")
     return f"Passages that reach beyond {shift.boundary:,} positions: {result}."
 
 
-def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
-    """Return the best method, those tied with it, and how others and the base compare; names are in
-    backticks.
+def _context_effect(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect | None:
+    """Return the effect of the longer context on losses or else on search or on retrieval."""
+    contexts = evaluation.contexts
+    if contexts and contexts.points[-1].context > contexts.reference:
+        return _effect_on_losses(evaluation, numbers)
+    if evaluation.search and MODEL in evaluation.search.changes:
+        return _effect_on_search(evaluation, numbers)
+    if evaluation.retrieval and evaluation.retrieval.modes[MODEL].change is not None:
+        return _effect_on_retrieval(evaluation, numbers)
+    return None
 
-    A quick comparison ends in advice. A text that is too short to choose by is said to be so.
+
+def _effect_on_losses(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect:
+    contexts = evaluation.contexts
+    assert contexts is not None
+    longest = contexts.points[-1]
+    amount = _shown_change(longest.change, numbers)
+    lengths = f"at {longest.context:,} vs. {contexts.reference:,}"
+    return ContextEffect(change=longest.change, better=-1, amount=f"{amount} {LOSS_UNIT} {lengths}")
+
+
+def _effect_on_search(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect:
+    search = evaluation.search
+    assert search is not None
+    change = search.changes[MODEL]
+    amount = f"nDCG@10 {_shown_change(change, numbers)} {_lengths(search.length, evaluation)}"
+    if search.against_chunks is not None:
+        chunks = numbers.compared(search.against_chunks, "the base in chunks", "nDCG@10")
+        amount = f"{amount}; {chunks}"
+    return ContextEffect(change=change, better=1, amount=amount)
+
+
+def _effect_on_retrieval(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect:
+    retrieval = evaluation.retrieval
+    assert retrieval is not None
+    change = retrieval.modes[MODEL].change
+    assert change is not None
+    if change.sign is None:
+        points = numbers.number(100 * change.mean, None, signed=True)
+    else:
+        points = numbers.percent(change, signed=True)
+    amount = f"recall@1 {points} points {_lengths(retrieval.length, evaluation)}"
+    return ContextEffect(change=change, better=1, amount=amount)
+
+
+def _lengths(length: int, evaluation: Evaluation) -> str:
+    return f"at {length:,} vs. {evaluation.base_max_len or 0:,}"
+
+
+def _effect_verdict(effect: ContextEffect, evaluation: Evaluation, numbers: NumberFormat) -> str:
+    sign = effect.change.sign
+    if sign is None:
+        return f"Longer context: {effect.amount}, {ONE_WINDOW}."
+    if sign == effect.better:
+        outcome = "Longer context helps"
+    elif sign == -effect.better:
+        outcome = "Longer context hurts"
+    else:
+        outcome = "No significant effect of the longer context"
+    clauses = [f"{outcome}: {effect.amount}", *_against_sliding_windows(evaluation, numbers)]
+    return f"{'; '.join(clauses)}."
+
+
+def _perplexity_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
+    positions = evaluation.positions
+    assert positions is not None
+    perplexity = numbers.perplexity(positions.losses[MODEL])
+    clauses = [
+        f"Perplexity {perplexity} at {positions.length:,} tokens",
+        *_against_sliding_windows(evaluation, numbers),
+    ]
+    return f"{', '.join(clauses)}."
+
+
+def _against_sliding_windows(evaluation: Evaluation, numbers: NumberFormat) -> list[str]:
+    """Return how the model compares to the base that reads the same text in sliding windows."""
+    positions = evaluation.positions
+    if positions is None or SLIDING not in positions.changes:
+        return []
+    return [numbers.compared(positions.changes[SLIDING], "the base in sliding windows")]
+
+
+# ------------------------------------------------------------------------------------------------
+# Comparisons
+# ------------------------------------------------------------------------------------------------
+
+Named = tuple[str, Outcome]  # the name of a method in backticks, and its result
+
+
+def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
+    """Return the best method, those tied with it, and how others and the base compare.
+
+    Names are in backticks. A quick comparison ends in advice. A text that is too short to choose
+    by is said to be so.
     """
-    trained = comparison.rows[0].trained is not None
-    after = f"{comparison.max_len_after:,}"
-    outcomes = [(_name(row), row.trained if trained else row.untrained) for row in comparison.rows]
-    measured = [
-        (name, outcome)
-        for name, outcome in outcomes
-        if outcome and math.isfinite(outcome.score.mean)
-    ]
+    measured = _measured(comparison)
     if not measured:
+        metric = comparison.metric.replace("_", " ")
         return (
-            f"No {comparison.row_type} has a finite {comparison.metric.replace('_', ' ')} at "
-            f"{after} tokens."
+            f"No {comparison.row_type} has a finite {metric} at "
+            f"{comparison.max_len_after:,} tokens."
         )
-    if comparison.is_quick and comparison.base and measured[0][1].against_base:
+    best, *others = measured
+    if comparison.is_quick and comparison.base and best[1].against_base:
         return _quick_verdict(comparison, comparison.base, numbers)
-    (name, best), *others = measured
-    hold_out = comparison.hold_out
-    metric = comparison.metric_names[1]
-    score, unit = (
-        (numbers.perplexity, " nats/token") if comparison.is_loss else (numbers.estimate, "")
-    )
-    change = best.against_base
-    training = f" {comparison.after_training}" if trained else ""
-    parts = [f"{name} is best at {after} tokens{training}: {metric} {score(best.score)}"]
-    if hold_out is not None:
-        rows = f"{comparison.max_len_after - hold_out:,} of {after} rows"
-        parts = [
-            f"With {rows} held out, {name} is best: {metric} {score(best.score)} beyond "
-            f"{hold_out:,}"
-        ]
-        if comparison.is_loss:
-            parts[0] += f" (reference rows {score(comparison.base)})"
-    tied = [other for other, outcome in others if outcome.is_tied]
-    deltas = [
-        (other, outcome.delta) for other, outcome in others if outcome.delta and not outcome.is_tied
+    clauses = [
+        _best(comparison, best, numbers),
+        *_tied_with_best(others),
+        *_worse(comparison, others, numbers),
+        *_doubts(comparison, others),
     ]
-    worse = [(other, _shown_change(delta, numbers, signed=False)) for other, delta in deltas]
-    if tied:
-        parts.append(_tied(tied, "it"))
-    if len(worse) > 2:
-        parts.append(f"the other {len(worse)} are worse by at least {worse[0][1]}{unit}")
-    elif worse:
-        names, amounts = zip(*worse, strict=True)
-        parts.append(f"{joined(names)} {_are(names)} worse by {joined(amounts)}{unit}")
+    sentences = ["; ".join(clauses), *_against_reference(comparison, best, numbers)]
+    return f"{'. '.join(sentences)}."
+
+
+def _measured(comparison: Comparison) -> list[Named]:
+    """Return the methods whose score is finite; all are untrained if the best one is."""
+    is_trained = _is_trained(comparison)
+    measured = []
+    for row in comparison.rows:
+        outcome = row.trained if is_trained else row.untrained
+        if outcome is not None and math.isfinite(outcome.score.mean):
+            measured.append((_name(row), outcome))
+    return measured
+
+
+def _is_trained(comparison: Comparison) -> bool:
+    return comparison.rows[0].trained is not None
+
+
+def _best(comparison: Comparison, best: Named, numbers: NumberFormat) -> str:
+    name, outcome = best
+    score = _score(comparison, numbers)
+    result = f"{comparison.metric_names[1]} {score(outcome.score)}"
+    if comparison.hold_out is not None:
+        held_out = comparison.max_len_after - comparison.hold_out
+        rows = f"{held_out:,} of {comparison.max_len_after:,} rows"
+        clause = f"With {rows} held out, {name} is best: {result} beyond {comparison.hold_out:,}"
+        if comparison.is_loss:
+            clause += f" (reference rows {score(comparison.base)})"
+        return clause
+    when = f"at {comparison.max_len_after:,} tokens"
+    if _is_trained(comparison):
+        when += f" {comparison.after_training}"
+    return f"{name} is best {when}: {result}"
+
+
+def _tied_with_best(others: Sequence[Named]) -> list[str]:
+    tied = [name for name, outcome in others if outcome.is_tied]
+    return [_tied(tied, "it")] if tied else []
+
+
+def _worse(comparison: Comparison, others: Sequence[Named], numbers: NumberFormat) -> list[str]:
+    names = []
+    amounts = []
+    for name, outcome in others:
+        if outcome.delta and not outcome.is_tied:
+            names.append(name)
+            amounts.append(_shown_change(outcome.delta, numbers, signed=False))
+    if not names:
+        return []
+    unit = f" {LOSS_UNIT}" if comparison.is_loss else ""
+    if len(names) > MAX_NAMED:
+        return [f"the other {len(names)} are worse by at least {amounts[0]}{unit}"]
+    return [f"{joined(names)} {_are(names)} worse by {joined(amounts)}{unit}"]
+
+
+def _doubts(comparison: Comparison, others: Sequence[Named]) -> list[str]:
+    """Return why another method than the best one may be taken, or may be better."""
     if comparison.has_little_text:
-        parts.append(_little_text(comparison))
-    elif tied and (taken := _taken_by_auto(comparison)):
-        parts.append(f"of those tied, auto takes {taken}")
-    elif any(outcome.delta and outcome.delta.standard_error is None for _, outcome in others):
-        parts.append("the ranking is based on one window or document, so it may be due to chance")
-    text = "; ".join(parts)
-    if hold_out is not None:
+        return [_little_text(comparison)]
+    taken = _taken_by_auto(comparison)
+    if taken and any(outcome.is_tied for _, outcome in others):
+        return [f"of those tied, auto takes {taken}"]
+    deltas = [outcome.delta for _, outcome in others if outcome.delta]
+    if any(delta.standard_error is None for delta in deltas):
+        return ["the ranking is based on one window or document, so it may be due to chance"]
+    return []
+
+
+def _against_reference(comparison: Comparison, best: Named, numbers: NumberFormat) -> list[str]:
+    """Return how the best method compares to the base or, with held-out rows, to these rows."""
+    name, outcome = best
+    change = outcome.against_base
+    if comparison.hold_out is not None:
         if comparison.is_loss and change:
-            text += f". {name} is {numbers.compared(change, 'the reference rows')}"
-    elif comparison.base is not None:
-        not_trained = ", not trained," if trained else ""
-        text += (
-            f". The base{not_trained} in {_windows(comparison)}: {metric} {score(comparison.base)}"
-        )
-        if change:
-            text += f"; {name} is {_against_base(comparison, change, numbers)}"
-    return f"{text}."
+            return [f"{name} is {numbers.compared(change, 'the reference rows')}"]
+        return []
+    if comparison.base is None:
+        return []
+    base = "The base, not trained," if _is_trained(comparison) else "The base"
+    score = _score(comparison, numbers)(comparison.base)
+    sentence = f"{base} in {_windows(comparison)}: {comparison.metric_names[1]} {score}"
+    if change:
+        sentence += f"; {name} is {_against_base(comparison, change, numbers)}"
+    return [sentence]
 
 
 def _quick_verdict(comparison: Comparison, base: Estimate, numbers: NumberFormat) -> str:
-    """Return whether to use the recommended method or the base in pieces, and what the advice is
-    based on.
-    """
+    """Return whether to use the recommended method or the base in pieces, and why."""
     row = comparison.recommended_row
     assert row is not None
+    length = f"{comparison.max_len_after:,} tokens"
+    result = _quick_result(comparison, row, base, numbers)
+    if comparison.has_little_text:
+        return f"{_little_text(comparison)}. At {length} {result}."
+    advice = f"{_advice(comparison, row)}: at {length} {result}."
+    return " ".join([advice, *_tied_with_recommended(comparison, row)])
+
+
+def _quick_result(comparison: Comparison, row: Row, base: Estimate, numbers: NumberFormat) -> str:
     name = _name(row)
-    change = row.untrained.against_base
-    score = numbers.perplexity if comparison.is_loss else numbers.estimate
+    score = _score(comparison, numbers)
     metric = comparison.metric_names[1]
-    pieces = _pieces(comparison)
-    result = (
-        f"t {comparison.max_len_after:,} tokens {name} has {metric} {score(row.untrained.score)} "
-        "without training"
-    )
-    result += f", and the base in {_windows(comparison)} {score(base)}"
+    untrained = f"{metric} {score(row.untrained.score)} without training"
+    result = f"{name} has {untrained}, and the base in {_windows(comparison)} {score(base)}"
+    change = row.untrained.against_base
     if change:
         result += f"; {name} is {_against_base(comparison, change, numbers)}"
-    if comparison.has_little_text:
-        return f"{_little_text(comparison)}. A{result}."
-    advice = f"Use {name}"
+    return result
+
+
+def _advice(comparison: Comparison, row: Row) -> str:
+    pieces = _pieces(comparison)
     if comparison.pieces_win:
-        advice = f"Keep {pieces}, or train"
-    elif change and change.sign == 0:
-        advice += f" or keep {pieces}"
-    text = f"{advice}: a{result}."
-    tied = [
-        _name(other) for other in comparison.rows if other is not row and other.untrained.is_tied
-    ]
-    if tied:
-        text += f" {_tied(tied, name)}"
-        text += "; auto takes it." if _taken_by_auto(comparison) == name else "."
-    return text
+        return f"Keep {pieces}, or train"
+    change = row.untrained.against_base
+    if change and change.sign == 0:
+        return f"Use {_name(row)} or keep {pieces}"
+    return f"Use {_name(row)}"
+
+
+def _tied_with_recommended(comparison: Comparison, row: Row) -> list[str]:
+    others = [other for other in comparison.rows if other is not row]
+    tied = [_name(other) for other in others if other.untrained.is_tied]
+    if not tied:
+        return []
+    sentence = _tied(tied, _name(row))
+    if _taken_by_auto(comparison):
+        sentence += "; auto takes it"
+    return [f"{sentence}."]
 
 
 def _name(row: Row) -> str:
@@ -189,10 +304,17 @@ def _name(row: Row) -> str:
     return f"`{method}`"
 
 
+def _score(comparison: Comparison, numbers: NumberFormat) -> Callable[[Estimate | None], str]:
+    """Return how scores are shown: losses as perplexities."""
+    return numbers.perplexity if comparison.is_loss else numbers.estimate
+
+
 def _taken_by_auto(comparison: Comparison) -> str:
     """Return the name of the row that `auto` takes, if that is the recommended one."""
     row = comparison.recommended_row
-    return _name(row) if row is not None and row.method == comparison.auto else ""
+    if row is None or row.method != comparison.auto:
+        return ""
+    return _name(row)
 
 
 def _little_text(comparison: Comparison) -> str:
@@ -202,8 +324,10 @@ def _little_text(comparison: Comparison) -> str:
     if comparison.hold_out is not None:
         singular, plural = "text", "texts"
     found = f"1 {singular} is" if count == 1 else f"{count} {plural} are"
-    text = f"{found} too little text to choose"
-    return f"{text}; auto takes `{comparison.auto}`" if comparison.auto else text
+    clause = f"{found} too little text to choose"
+    if comparison.auto:
+        clause += f"; auto takes `{comparison.auto}`"
+    return clause
 
 
 def _pieces(comparison: Comparison) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.sinusoids import BLOCK_ROWS
-from ctxextend.tables.stats import find_outliers, norms_and_neighbours
+from ctxextend.tables.stats import find_outliers, median, norms_and_neighbours
 
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -393,7 +393,7 @@ def _typical_rows(table: Rows) -> BandSplit:
     outliers = set(find_outliers(norms, cosines))
     finite = norms[np.isfinite(norms)]
     if finite.size:  # many untrained rows in sequence are not outliers among each other
-        outliers.update(np.flatnonzero(norms < MIN_NORM * np.median(finite)).tolist())
+        outliers.update(np.flatnonzero(norms < MIN_NORM * median(finite)).tolist())
     head = 0
     stop = len(table)
     while head in outliers and head < len(table) // 4:

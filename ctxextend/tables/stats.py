@@ -176,13 +176,23 @@ def _spectrum(
     return eigenvalues, tuple(components)
 
 
+def median(values: Floats) -> float:
+    """Return the median of one or more values without NaN.
+
+    np.median imports numpy.ma, which takes longer than to resize a small checkpoint.
+    """
+    ordered = np.sort(values)
+    middle = ordered[(len(values) - 1) // 2 : len(values) // 2 + 1]
+    return float(middle.mean())
+
+
 def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
     """Whether a linear plot would hide most norms below the largest; reserved rows of zeros are
     ignored.
     """
     values = np.concatenate([reserved_norms[reserved_norms > 0], norms])
     values = values[np.isfinite(values)]
-    return bool(values.size and values.min() > 0 and values.max() > WIDE_SPREAD * np.median(values))
+    return bool(values.size and values.min() > 0 and values.max() > WIDE_SPREAD * median(values))
 
 
 def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
@@ -215,7 +225,7 @@ def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
     known_deviations = np.abs(deviations[~np.isnan(deviations)])
     if not known_deviations.size:
         return []
-    sigma = MAD_TO_SIGMA * np.median(known_deviations)
+    sigma = MAD_TO_SIGMA * median(known_deviations)
     return [
         int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLIER_SIGMAS * sigma, floors))
     ]

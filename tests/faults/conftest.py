@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import pico
-from tests.faults import tracing
-from tests.faults.fork_server import ForkServer, open_fork_server
+from tests.helpers import pico, tracing
+from tests.helpers.fork_server import ForkServer, open_fork_server
 
 
 def pytest_configure(config: pytest.Config) -> None:

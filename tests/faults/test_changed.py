@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests import pico
-from tests.faults.fork_server import ForkServer, open_fork_server
-from tests.faults.outcomes import RESIZE, expected_output, leftovers, read_output, remove_output
-from tests.faults.tracing import calls, needs_strace, sample, traced
-from tests.pico import contents
+from tests.helpers import pico
+from tests.helpers.fork_server import ForkServer, open_fork_server
+from tests.helpers.outcomes import RESIZE, expected_output, leftovers, read_output, remove_output
+from tests.helpers.pico import contents
+from tests.helpers.tracing import calls, needs_strace, sample, traced
 
 pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 

@@ -18,9 +18,9 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks.disks import mounted, new_blocks
 from ctxextend import plan_resize, resize
-from tests import pico
-from tests.faults.fork_server import ForkServer
-from tests.faults.outcomes import (
+from tests.helpers import pico
+from tests.helpers.fork_server import ForkServer
+from tests.helpers.outcomes import (
     OUTPUT,
     RESIZE,
     expected_output,
@@ -28,8 +28,8 @@ from tests.faults.outcomes import (
     read_output,
     remove_output,
 )
-from tests.faults.tracing import Call, calls, needs_strace, sample, traced
-from tests.pico import contents
+from tests.helpers.pico import contents
+from tests.helpers.tracing import Call, calls, needs_strace, sample, traced
 
 BLOCK = 4096
 MEBIBYTE = 1 << 20

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.fork_server import Completed, ForkServer
-from tests.faults.outcomes import (
+from tests.helpers.fork_server import Completed, ForkServer
+from tests.helpers.outcomes import (
     NO_EXCHANGE,
     OUTPUT,
     RESIZE,
@@ -17,7 +17,7 @@ from tests.faults.outcomes import (
     read_output,
     restore_old_output,
 )
-from tests.faults.tracing import attach, needs_strace, wait_for_stop
+from tests.helpers.tracing import attach, needs_strace, wait_for_stop
 
 RUNS = 10
 

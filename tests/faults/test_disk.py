@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ctxextend import OutputError, plan_resize, resize
-from tests.faults.fork_server import Completed, ForkServer
-from tests.faults.outcomes import (
+from tests.helpers.fork_server import Completed, ForkServer
+from tests.helpers.outcomes import (
     NO_EXCHANGE,
     OUTPUT,
     RESIZE,
@@ -24,8 +24,8 @@ from tests.faults.outcomes import (
     remove_output,
     restore_old_output,
 )
-from tests.faults.tracing import Call, calls, needs_strace, sample, traced
-from tests.pico import contents
+from tests.helpers.pico import contents
+from tests.helpers.tracing import Call, calls, needs_strace, sample, traced
 
 # By error: the index of the first failing call and the step, since all errors take one code path.
 ERRORS = {"ENOSPC": (0, 1), "EIO": (0, 2), "EDQUOT": (0, 2), "EROFS": (1, 2)}

@@ -14,9 +14,9 @@ import pytest
 
 from ctxextend.errors import OutputError
 from ctxextend.report.figures import save
-from tests.faults.fork_server import ForkServer, open_fork_server
-from tests.faults.outcomes import leftovers
-from tests.faults.tracing import Call, calls, needs_strace, traced
+from tests.helpers.fork_server import ForkServer, open_fork_server
+from tests.helpers.outcomes import leftovers
+from tests.helpers.tracing import Call, calls, needs_strace, traced
 
 pytestmark = needs_strace
 

@@ -15,9 +15,9 @@ import pytest
 from ctxextend import evaluate, inspect, plan_resize, resize, run, train, verify
 from ctxextend.checkpoints.filenames import is_code
 from ctxextend.errors import CheckpointError, printable
-from tests import pico, trainings
-from tests.faults.limits import time_limit
-from tests.faults.weights import entry, model, pack
+from tests.helpers import pico, trainings
+from tests.helpers.hostile_weights import entry, model, pack
+from tests.helpers.time_limit import time_limit
 
 MakePico = Callable[..., pico.Pico]
 

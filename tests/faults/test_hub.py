@@ -16,10 +16,10 @@ from transformers.integrations import integration_utils
 from ctxextend import SourceError
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import without_tokens
-from tests import pico, trainings
-from tests.hub_server import Fault, Hub, Repo, use_hub
-from tests.trainings import invoke
-from tests.word_tokenizer import text_of
+from tests.helpers import pico, trainings
+from tests.helpers.hub_server import Fault, Hub, Repo, use_hub
+from tests.helpers.trainings import invoke
+from tests.helpers.word_tokenizer import text_of
 
 TOKEN = "hf_SecretSecretSecretSecretSecretSecr"
 WEIGHTS = "model.safetensors"

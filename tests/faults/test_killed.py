@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.fork_server import ForkServer
-from tests.faults.outcomes import (
+from tests.helpers.fork_server import ForkServer
+from tests.helpers.outcomes import (
     NO_EXCHANGE,
     OUTPUT,
     RESIZE,
@@ -25,8 +25,8 @@ from tests.faults.outcomes import (
     restore_old_output,
     run_with_signal,
 )
-from tests.faults.tracing import calls, needs_strace, sample
-from tests.pico import contents
+from tests.helpers.pico import contents
+from tests.helpers.tracing import calls, needs_strace, sample
 
 pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 

@@ -14,9 +14,7 @@ import torch
 
 from ctxextend import evaluate, inspect, resize, train, verify
 from ctxextend.errors import CheckpointError
-from tests import pico, trainings
-from tests.faults.limits import time_limit
-from tests.test_pytorch_file import (
+from tests.checkpoints.test_pytorch_file import (
     change_records,
     open_pytorch_file,
     save,
@@ -24,6 +22,8 @@ from tests.test_pytorch_file import (
     write_pickle,
     write_zip,
 )
+from tests.helpers import pico, trainings
+from tests.helpers.time_limit import time_limit
 
 MakePico = Callable[..., pico.Pico]
 

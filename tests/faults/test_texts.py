@@ -21,9 +21,9 @@ from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, Resiz
 from ctxextend.json_output import to_json
 from ctxextend.plan.output_files import model_card
 from ctxextend.recipe_file import parse_provenance, read_recipe
-from tests import pico, trainings
-from tests.faults.limits import examples, time_limit
-from tests.faults.mutations import VALUES, mutate_text
+from tests.helpers import pico, trainings
+from tests.helpers.mutations import VALUES, mutate_text
+from tests.helpers.time_limit import examples, time_limit
 
 MakePico = Callable[..., pico.Pico]
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests import trainings
-from tests.faults.fork_server import Completed, ForkServer, open_fork_server
-from tests.faults.tracing import Call, calls, needs_strace, sample, traced
-from tests.pico import contents, tensor_bytes
+from tests.helpers import trainings
+from tests.helpers.fork_server import Completed, ForkServer, open_fork_server
+from tests.helpers.pico import contents, tensor_bytes
+from tests.helpers.tracing import Call, calls, needs_strace, sample, traced
 
 pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 

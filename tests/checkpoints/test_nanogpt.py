@@ -1,0 +1,417 @@
+"""nanoGPT checkpoints, converted to equivalent GPT-2 checkpoints of transformers."""
+
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.nn import functional
+
+from ctxextend import CheckpointError, plan_resize, resize
+from ctxextend.checkpoints.nanogpt import BLOCK, from_nanogpt, is_nanogpt, read_characters
+from ctxextend.evaluation.eval_model import open_eval_model
+from ctxextend.recipe import CheckpointRef
+from tests.helpers import pico
+from tests.helpers.trainings import invoke
+
+OLD, NEW = 16, 40
+ARGUMENTS: dict[str, Any] = {
+    "n_layer": 2,
+    "n_head": 2,
+    "n_embd": 8,
+    "block_size": OLD,
+    "bias": True,
+    "vocab_size": 32,
+    "dropout": 0.1,
+}
+
+
+def make(**changes: Any) -> dict[str, Any]:
+    """Return the content of a nanoGPT checkpoint: a tied head, and masks as buffers as without
+    flash attention.
+    """
+    torch.manual_seed(0)
+    sizes = ARGUMENTS | changes
+    width, length = sizes["n_embd"], sizes["block_size"]
+    shapes = {"wte": (sizes["vocab_size"], width), "wpe": (length, width)}
+    for layer in range(sizes["n_layer"]):
+        shapes |= {
+            f"h.{layer}.{part}": tuple(width * count for count in counts)
+            for part, counts in BLOCK.items()
+        }
+    state: dict[str, torch.Tensor] = {}
+    for name, shape in {**shapes, "ln_f": (width,)}.items():
+        state[f"transformer.{name}.weight"] = torch.randn(shape) / 4 + (len(shape) == 1)
+        if sizes["bias"] and not name.startswith("w"):
+            state[f"transformer.{name}.bias"] = torch.randn(shape[0]) / 5
+        if name.endswith("c_attn"):
+            mask = torch.ones(length, length).tril().view(1, 1, length, length)
+            state[f"transformer.{name.removesuffix('.c_attn')}.bias"] = mask
+    state["lm_head.weight"] = state["transformer.wte.weight"]
+    config = {"out_dir": "out", "learning_rate": 6e-4, "compile": True, **sizes}
+    return {
+        "model": state,
+        "optimizer": {"state": {}},
+        "model_args": sizes,
+        "iter_num": 2000,
+        "config": config,
+    }
+
+
+def logits(state: Mapping[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
+    """Return nanoGPT's logits, from a separate implementation."""
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return functional.layer_norm(
+            x, x.shape[-1:], state[f"{name}.weight"], state.get(f"{name}.bias")
+        )
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        return functional.linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
+
+    x = state["transformer.wte.weight"][tokens] + state["transformer.wpe.weight"][: len(tokens)]
+    for block in ("transformer.h.0", "transformer.h.1"):
+        heads = linear(norm(x, f"{block}.ln_1"), f"{block}.attn.c_attn").reshape(
+            len(x), 3, ARGUMENTS["n_head"], -1
+        )
+        q, k, v = heads.permute(1, 2, 0, 3)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + linear(mixed.transpose(0, 1).reshape(x.shape), f"{block}.attn.c_proj")
+        x = x + linear(
+            functional.gelu(linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")),
+            f"{block}.mlp.c_proj",
+        )
+    return linear(norm(x, "transformer.ln_f"), "lm_head")
+
+
+def convert(content: Any, folder: Path) -> dict[str, Any]:
+    """Convert a checkpoint without changing its length; return the config."""
+    torch.save(content, folder / "ckpt.pt")
+    result = resize(folder / "ckpt.pt", to=OLD, output=folder / "out")
+    assert (
+        "already has 16 positions: the output is the same weights as safetensors"
+        in result.warnings[0]
+    )
+    config: dict[str, Any] = json.loads((folder / "out" / "config.json").read_text())
+    return config
+
+
+def assert_same_logits(content: Any, folder: Path) -> None:
+    tokens = torch.arange(16) * 5 % 32
+    expected = logits(content["model"], tokens)
+    model = pico.Pico(folder, transformers.GPT2LMHeadModel).load()
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens[None]).logits[0], expected, atol=1e-5, rtol=0)
+    assert expected.std() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("bias", "masks", "prefix"),
+    [(True, True, ""), (False, False, "_orig_mod."), (False, True, "module._orig_mod.")],
+)
+def test_resize_of_a_nanogpt_checkpoint_returns_an_equivalent_gpt2(
+    bias: bool, masks: bool, prefix: str, tmp_path: Path
+) -> None:
+    content = make(bias=bias)
+    state = {
+        prefix + name: t
+        for name, t in content["model"].items()
+        if masks or not name.endswith(".attn.bias")
+    }
+    config = convert(content | {"model": state}, tmp_path)
+    assert_same_logits(content, tmp_path / "out")
+    # The output equals a checkpoint saved with transformers.
+    transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").save_pretrained(
+        tmp_path / "saved"
+    )
+    assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(tmp_path / "saved")
+    stated = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert {key: stated.get(key) for key in config} == config
+    assert (config["tie_word_embeddings"], config["activation_function"]) == (True, "gelu")
+    assert {config[f"{part}_pdrop"] for part in ("resid", "embd", "attn")} == {0.1}
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_path: Path) -> None:
+    content = make()
+    out_dir = tmp_path / "out-shakespeare"
+    out_dir.mkdir()
+    torch.save(content, out_dir / "ckpt.pt")
+    (out_dir / "log.txt").write_text("loss")
+    untouched = pico.contents(out_dir)
+    plan = plan_resize(out_dir / "ckpt.pt" if by_file else out_dir, to=NEW)
+    assert "gelu_new" in plan.notes[0]
+    assert (plan.default_output, plan.model_type, plan.warnings) == (
+        Path("out-shakespeare-40"),
+        "gpt2",
+        (),
+    )
+    output = plan.execute().output
+    assert pico.contents(out_dir) == untouched
+    files = {"config.json", "model.safetensors", "README.md", "ctxextend.yaml"}
+    assert set(pico.contents(output)) == files | (set() if by_file else {"log.txt"})
+    assert_same_logits(content, output)
+    loaded = pico.Pico(output, transformers.GPT2LMHeadModel).load()
+    assert pico.logits(loaded, NEW).isfinite().all()
+    learned = content["model"]["transformer.wpe.weight"]
+    assert torch.equal(loaded.transformer.wpe.weight[: 2 * OLD], torch.cat([learned, learned]))
+    resize(out_dir, to=NEW, output=output, force=True)
+
+
+def test_resize_rejects_a_nanogpt_checkpoint_next_to_a_config(tmp_path: Path) -> None:
+    torch.save(make(), tmp_path / "ckpt.pt")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(CheckpointError, match="nanoGPT.*separate folder"):
+        resize(tmp_path / "ckpt.pt", to=NEW, output="out")
+
+
+@pytest.mark.parametrize("change", ["untied", "copied", "dropped"])
+def test_resize_of_a_nanogpt_checkpoint_ties_a_head_that_equals_the_embeddings(
+    change: str, tmp_path: Path
+) -> None:
+    content = make()
+    state = content["model"]
+    if change == "untied":
+        state["lm_head.weight"] = torch.randn(32, 8) / 4
+    elif change == "copied":
+        state["lm_head.weight"] = state["lm_head.weight"].clone()
+    kept = {
+        name: tensor
+        for name, tensor in state.items()
+        if change != "dropped" or name != "lm_head.weight"
+    }
+    config, tensors = (
+        convert(content | {"model": kept}, tmp_path),
+        pico.tensor_bytes(tmp_path / "out"),
+    )
+    assert (
+        config["tie_word_embeddings"] == (change != "untied") == ("lm_head.weight" not in tensors)
+    )
+    assert_same_logits(content, tmp_path / "out")
+
+
+def test_from_nanogpt_sets_the_end_of_text_of_gpt2s_vocabulary() -> None:
+    for vocab_size, end in ((50304, 50256), (32, None)):
+        config, _ = from_nanogpt(make(vocab_size=vocab_size), Path("ckpt.pt"))
+        assert (config["vocab_size"], config["bos_token_id"], config["eos_token_id"]) == (
+            vocab_size,
+            end,
+            end,
+        )
+
+
+def test_from_nanogpt_accepts_old_arguments_without_bias() -> None:
+    content = make()
+    old = {
+        name: value
+        for name, value in content["model_args"].items()
+        if name not in ("bias", "dropout")
+    }
+    content["model"] = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
+    config, tensors = from_nanogpt(content | {"model_args": old}, Path("ckpt.pt"))
+    assert (config["resid_pdrop"], config["dtype"]) == (0, "bfloat16")
+    assert tensors["transformer.ln_f.bias"].any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_layer": None}, "'n_layer' = None"),
+        ({"n_layer": 3}, "does not contain transformer.h.2.ln_1.weight"),
+        ({"n_layer": 1}, "'transformer.h.1.ln_1.weight', which"),
+        ({"n_head": 3}, "'n_head' = 3"),
+        ({"n_embd": 8.0}, "'n_embd' = 8.0"),
+        ({"n_embd": 16}, r"wte.weight has shape \(32, 8\), model_args require \(32, 16\)"),
+        ({"block_size": 0}, "'block_size' = 0"),
+        ({"vocab_size": "x" * 99}, "'vocab_size' = 'xxx"),
+        ({"bias": 1}, "'bias' = 1"),
+        ({"bias": False}, "contains transformer.h.0.ln_1.bias"),
+        ({"dropout": 1.5}, "'dropout' = 1.5"),
+        ({"use_relu": True}, "'use_relu' = True"),
+    ],
+)
+def test_from_nanogpt_rejects_arguments_that_do_not_match(
+    arguments: dict[str, Any], message: str
+) -> None:
+    content = make()
+    content["model_args"] |= arguments
+    with pytest.raises(CheckpointError, match=message) as caught:
+        from_nanogpt(content, Path("ckpt.pt"))
+    assert caught.value.message.startswith("ckpt.pt")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda state: state.pop("transformer.wte.weight"),
+            "does not contain transformer.wte.weight",
+        ),
+        (
+            lambda state: state.pop("transformer.ln_f.bias"),
+            "does not contain transformer.ln_f.bias",
+        ),
+        (
+            lambda state: state.update({"transformer.h.0.extra": torch.ones(1)}),
+            "'transformer.h.0.extra', which",
+        ),
+        (lambda state: state.update({"x": 3}), "'x' is of type int"),
+        (lambda state: state.clear(), "contains no named tensors"),
+    ],
+)
+def test_from_nanogpt_rejects_unexpected_tensors(
+    change: Callable[[Any], Any], message: str
+) -> None:
+    content = make()
+    change(content["model"])
+    with pytest.raises(CheckpointError, match=message):
+        from_nanogpt(content, Path("ckpt.pt"))
+
+
+def test_is_nanogpt_rejects_other_contents() -> None:
+    no_tensors = {"model": torch.ones(1), "model_args": {"block_size": 1}}
+    others: list[Any] = [
+        None,
+        [],
+        {"model": {}},
+        {"model": {}, "model_args": ["block_size"]},
+        no_tensors,
+    ]
+    assert [content for content in others if is_nanogpt(content)] == []
+
+
+# ---- evaluated, compared and trained with a separate tokenizer
+
+
+TEXT = "to be, or not to be: that is the question\n"
+
+
+def write_folder(folder: Path) -> tuple[Path, Path]:
+    """Write the output folder of train.py and the character vocabulary of prepare.py."""
+    out, meta = folder / "out", folder / "meta.pkl"
+    out.mkdir()
+    torch.save(make(), out / "ckpt.pt")
+    characters = dict(enumerate(sorted(set(TEXT))))
+    stoi = {character: number for number, character in characters.items()}
+    meta.write_bytes(
+        pickle.dumps({"vocab_size": len(characters), "itos": characters, "stoi": stoi})
+    )
+    Path("text.txt").write_text(TEXT * 40)
+    return out, meta
+
+
+def test_open_eval_model_of_a_nanogpt_checkpoint_equals_nanogpt(tmp_path: Path) -> None:
+    out, meta = write_folder(tmp_path)
+    model = open_eval_model(CheckpointRef(str(out), tokenizer=str(meta)), "fp32")
+    ids = model.tokenizer.encode(TEXT[:OLD])
+    assert ids.tolist() == [sorted(set(TEXT)).index(character) for character in TEXT[:OLD]]
+    assert model.tokenizer.tokenizer.decode(ids) == TEXT[:OLD]
+    assert (model.kind, model.max_len, model.tokenizer.num_special) == ("causal", OLD, 0)
+    assert any("gelu_new" in note for note in model.notes)
+    expected = logits(make()["model"], torch.tensor(ids))
+    with torch.no_grad():
+        actual = model.model(torch.tensor(ids)[None]).logits[0]
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+
+
+def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(
+    tmp_path: Path,
+) -> None:
+    out, meta = write_folder(tmp_path)
+    text = ("--data", "text.txt", "--tokenizer", meta)
+    evaluated = invoke("evaluate", out, *text, "--measure", "position", "--json")
+    assert evaluated.exit_code == 0, evaluated.output
+    loss = json.loads(evaluated.stdout)
+    assert (loss["model_type"], loss["kind"]) == ("gpt2", "causal")
+    compared = invoke(
+        "compare", out, "--to", NEW, *text, "--method", "copy", "--method", "linear", "--json"
+    )
+    assert compared.exit_code == 0, compared.output
+    assert {row["method"] for row in json.loads(compared.stdout)["rows"]} == {"copy", "linear"}
+    trained = invoke("train", out, *text, "--steps", 2, "-o", "trained")
+    assert trained.exit_code == 0, trained.output
+    transformers.GPT2LMHeadModel.from_pretrained("trained")
+    done = invoke("evaluate", "trained", "--data", "text.txt", "--measure", "position", "--json")
+    assert done.exit_code == 0, (
+        done.output
+    )  # its recipe states the tokenizer of the model and its base
+    assert json.loads(done.stdout)["base"] == str(out)
+    assert invoke("verify", "trained").exit_code == 0
+    longer = resize(out, to=NEW, output="longer").output
+    deep = invoke("verify", longer, "--deep")
+    assert "bit-identical to the base's on inputs of" in " ".join(deep.stdout.split())
+    assert invoke("evaluate", longer, *text, "--measure", "position").exit_code == 0
+
+
+def test_nanogpt_folder_without_a_tokenizer_suggests_one(tmp_path: Path) -> None:
+    out, meta = write_folder(tmp_path)
+    done = invoke("evaluate", out, "--data", "text.txt")
+    assert done.exit_code == 1
+    assert f"No tokenizer found in {out}." in done.stderr
+    assert "or pass --tokenizer: the model's own, or nanoGPT's meta.pkl." in done.stderr
+    Path("other.txt").write_text("Zebra" * 99)
+    done = invoke("evaluate", out, "--data", "other.txt", "--tokenizer", meta)
+    assert (done.exit_code, done.stderr.splitlines()[-2]) == (
+        1,
+        "Error: The tokenizer has no token for 'Z'.",
+    )
+
+
+class WritesFile:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (Path("executed"), "")
+
+
+@pytest.mark.parametrize(
+    "content", [{"stoi": WritesFile()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]]
+)
+def test_read_characters_rejects_other_pickles_and_executes_no_code(
+    content: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "meta.pkl").write_bytes(pickle.dumps(content))
+    with pytest.raises(CheckpointError, match="is not a character vocabulary"):
+        read_characters(tmp_path / "meta.pkl")
+    (tmp_path / "meta.pkl").write_bytes(b"\x80\x04not a pickle")
+    with pytest.raises(CheckpointError, match="is not a character vocabulary"):
+        read_characters(tmp_path / "meta.pkl")
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"Nr" + (400_000_000).to_bytes(4, "little") + b".",
+            "its memo index 400,000,000 is too large for 7 bytes",
+        ),
+        (b"Np400000000\n.", "its memo index 400,000,000 is too large for 13 bytes"),
+        (b"Nq\xff.", "its memo index 255 is too large for 4 bytes"),
+        (b"N" * 4_000_001, "it is larger than 4,000,000 bytes"),
+    ],
+)
+def test_read_characters_rejects_files_that_need_much_memory(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "meta.pkl").write_bytes(content)
+    with pytest.raises(
+        CheckpointError, match=f"is not a character vocabulary: UnpicklingError: {message}"
+    ):
+        read_characters(tmp_path / "meta.pkl")
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_read_characters_reads_every_protocol_and_many_characters(
+    protocol: int, tmp_path: Path
+) -> None:
+    ids = {chr(0x4E00 + number): number for number in range(2000)}
+    meta = {
+        "vocab_size": len(ids),
+        "itos": {number: char for char, number in ids.items()},
+        "stoi": ids,
+    }
+    (tmp_path / "meta.pkl").write_bytes(pickle.dumps(meta, protocol))
+    assert read_characters(tmp_path / "meta.pkl") == ids

@@ -1,0 +1,359 @@
+import os
+import pickle
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from ctxextend.checkpoints.pytorch_file import (
+    DTYPES,
+    PytorchFile,
+    as_tensor_file,
+    find_tensors,
+    unpickle,
+)
+from ctxextend.checkpoints.safetensors_file import open_safetensors
+from ctxextend.errors import CheckpointError
+from tests.helpers import pico
+
+BERT = pico.CONFIGS["bert"]
+
+
+def open_pytorch_file(path: Path, *, ties: bool = True) -> PytorchFile:
+    """Open a PyTorch file in the same way as the weights of a folder."""
+    content, mapped = unpickle(path)
+    return as_tensor_file(path, find_tensors(content, path), mapped, ties=ties)
+
+
+ENCODER_DECODER = {
+    **{
+        "d_model": 8,
+        "vocab_size": 32,
+        "max_position_embeddings": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+    },
+    **{
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+    },
+}
+GPT = {"n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 32}
+# Models with all variants of tying in transformers: the head, encoder and decoder, biases, and
+# none.
+TIED: dict[str, dict[str, Any]] = {
+    "AlbertForMaskedLM": {**BERT, "embedding_size": 8},
+    "BartForConditionalGeneration": ENCODER_DECODER,
+    "BertForPreTraining": BERT,
+    "BertModel": BERT,
+    "DistilBertForMaskedLM": {**GPT, "dim": 8, "hidden_dim": 16, "n_layers": 1, "n_heads": 2},
+    "ElectraForMaskedLM": {**BERT, "embedding_size": 8},
+    "GPT2LMHeadModel": GPT,
+    "RobertaForMaskedLM": pico.CONFIGS["roberta"],
+    "T5ForConditionalGeneration": {
+        "d_model": 8,
+        "d_kv": 4,
+        "d_ff": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+    },
+}
+
+
+def write_zip(content: Any, path: Path) -> None:
+    torch.save(content, path)
+
+
+def write_legacy(content: Any, path: Path) -> None:
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+
+
+def write_pickle(content: Any, path: Path) -> None:
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+
+def save(content: Any, path: Path, write: Callable[[Any, Path], None] = write_zip) -> Path:
+    write(content, path)
+    return path
+
+
+def tensor_bytes(file: PytorchFile) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Return dtype, shape and bytes of all tensors, as `pico.tensor_bytes` does."""
+    return {
+        name: (e.dtype, e.shape, file.read_bytes(name).tobytes())
+        for name, e in file.entries.items()
+    }
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_open_pytorch_file_equals_save_pretrained(name: str, tmp_path: Path) -> None:
+    model_class = getattr(transformers, name)
+    model = model_class(model_class.config_class(**TIED[name]))
+    model.save_pretrained(tmp_path / "safe")
+    file = open_pytorch_file(save(model.state_dict(), tmp_path / "pytorch_model.bin"))
+    assert tensor_bytes(file) == pico.tensor_bytes(tmp_path / "safe")
+    assert set(file.tensors) <= set(model.state_dict())
+
+
+def test_open_pytorch_file_describes_the_safetensors_file(tmp_path: Path) -> None:
+    values = {"b": torch.ones(2, 3), "a": torch.zeros(5, dtype=torch.float16), "c": torch.tensor(1)}
+    save_file(values, tmp_path / "a.safetensors")
+    trained = values | {"a": torch.nn.Parameter(values["a"])}
+    file = open_pytorch_file(save(trained, tmp_path / "a.bin"))
+    assert file.entries == open_safetensors(tmp_path / "a.safetensors").entries
+    assert list(file.header) == ["__metadata__", "b", "a", "c"]
+    assert file.header["__metadata__"] == {"format": "pt"}
+    assert not any(tensor.requires_grad for tensor in file.tensors.values())
+
+
+def test_open_pytorch_file_reads_no_tensor(tmp_path: Path) -> None:
+    path = save({"a": torch.ones(1 << 24)}, tmp_path / "a.bin")
+
+    def in_memory() -> int:
+        status = Path("/proc/self/status")
+        lines = status.read_text().splitlines() if status.exists() else ["RssAnon: 0"]
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+    before = in_memory()
+    file = open_pytorch_file(path)
+    assert in_memory() - before < 8_000
+    assert not file.is_in_memory
+    assert file.read_bytes("a")[-4:].tobytes() == np.float32(1).tobytes()
+    assert open_pytorch_file(
+        save({"a": torch.ones(1)}, tmp_path / "b.bin", write_legacy)
+    ).is_in_memory
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_read_bytes_equals_safetensors(name: str, tmp_path: Path) -> None:
+    values = (
+        torch.arange(24, dtype=torch.uint8).view(getattr(torch, name))
+        if name != "bool"
+        else torch.eye(3) > 0
+    )
+    save_file({"a": values}, tmp_path / "a.safetensors")
+    assert tensor_bytes(
+        open_pytorch_file(save({"a": values}, tmp_path / "a.bin"))
+    ) == pico.tensor_bytes(tmp_path)
+
+
+@given(
+    shape=st.lists(st.integers(0, 4), max_size=3),
+    steps=st.lists(st.integers(1, 3), min_size=3, max_size=3),
+    copies=st.integers(1, 3),
+    transposed=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_read_bytes_of_any_strides(
+    shape: list[int], steps: list[int], copies: int, transposed: bool
+) -> None:
+    values = torch.randn(shape)[tuple(slice(None, None, step) for step in steps[: len(shape)])]
+    values = values.expand(copies, *values.shape)
+    values = values.permute(*reversed(range(values.ndim))) if transposed else values
+    with tempfile.TemporaryDirectory() as folder:
+        file = open_pytorch_file(
+            save({"first": torch.ones(3), "a": values}, Path(folder) / "a.bin")
+        )
+        assert file.entries["a"].shape == values.shape
+        assert file.read_bytes("a").tobytes() == values.numpy().tobytes()
+
+
+@pytest.mark.parametrize("write", [write_zip, write_legacy])
+def test_open_pytorch_file_ties_names_of_one_tensor_but_not_views_or_copies(
+    write: Callable[[Any, Path], None], tmp_path: Path
+) -> None:
+    table = torch.randn(4, 4)
+    state = {
+        **{
+            "lm_head.weight": table,
+            "table": table,
+            "again": table[:],
+            "transposed": table.T,
+            "rows": table[:2],
+        },
+        **{
+            "others": table[2:],
+            "copy": table.clone(),
+            "none": torch.empty(0),
+            "nothing": torch.empty(0),
+        },
+    }
+    path = save(state, tmp_path / "a.bin", write)
+    file = open_pytorch_file(path)
+    assert list(file.tensors) == [
+        "table",
+        "again",
+        "transposed",
+        "rows",
+        "others",
+        "copy",
+        "none",
+        "nothing",
+    ]
+    assert file.read_bytes("others").tobytes() == table[2:].numpy().tobytes()
+    assert list(open_pytorch_file(path, ties=False).tensors) == list(state)
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ({"state_dict": {"a": torch.ones(1)}, "epoch": 3}, ["a"]),
+        ({"model": {"a": torch.ones(1)}, "optimizer": {"state": {}, "groups": [1]}}, ["a"]),
+        ({"model": {"a": torch.ones(1)}, "state_dict": {"b": torch.ones(1)}}, ["b"]),
+        ({"model": torch.ones(1), "state_dict": torch.ones(1)}, ["model", "state_dict"]),
+        ({"module.a": torch.ones(1), "module.module.b": torch.ones(1)}, ["a", "module.b"]),
+        ({"module._orig_mod.a": torch.ones(1)}, ["a"]),
+        ({"_orig_mod.module.a": torch.ones(1)}, ["a"]),
+        ({"module.a": torch.ones(1), "b": torch.ones(1)}, ["module.a", "b"]),
+        (
+            {"x.LayerNorm.gamma": torch.ones(1), "x.LayerNorm.beta": torch.ones(1)},
+            ["x.LayerNorm.weight", "x.LayerNorm.bias"],
+        ),
+        (
+            {"ls1.gamma": torch.ones(1), "LayerNorm.gammas": torch.ones(1)},
+            ["ls1.gamma", "LayerNorm.gammas"],
+        ),
+    ],
+)
+def test_find_tensors_returns_transformers_names(content: Any, names: list[str]) -> None:
+    assert list(find_tensors(content, Path("a.bin"))) == names
+
+
+# Created in the test, because torch warns about some of them.
+REJECTED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: {}, "contains no named tensors"),
+    (lambda: [torch.ones(1)], "an object of type list"),
+    (lambda: torch.ones(1), "an object of type Tensor"),
+    (lambda: {"a": torch.ones(1), "b": 3}, "'b' is of type int"),
+    (lambda: {"epoch": 3, "model": {"a": 1}}, "'epoch' is of type int"),
+    (lambda: {"state_dict": {}}, "'state_dict' is of type dict"),
+    (lambda: {1: torch.ones(1)}, "1 is not a valid tensor name"),
+    (lambda: {"\ud800": torch.ones(1)}, "cannot be written as safetensors"),
+    (lambda: {"__metadata__": torch.ones(1)}, "not a valid tensor name"),
+    (lambda: {"LayerNorm.beta": torch.ones(1), "LayerNorm.bias": torch.ones(1)}, "twice"),
+    (lambda: {"a": torch.eye(2).to_sparse()}, "'a' is not a dense tensor .*sparse"),
+    (lambda: {"a": torch.eye(2).to_sparse_csr()}, "'a' is not a dense tensor .*sparse"),
+    (
+        lambda: {"a": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])},
+        "'a' is not a dense tensor",
+    ),
+    (lambda: {"a": torch.empty(2, device="meta")}, "'a' is not a dense tensor .*meta"),
+    (
+        lambda: {"a": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)},
+        "'a' is .*qint8",
+    ),
+    (
+        lambda: {"a": torch.ones(2, dtype=torch.complex64).conj()},
+        "'a' is a conjugate or negative view",
+    ),
+    (lambda: {"a": torch.ones(2, dtype=torch.complex128)}, "'a' is of dtype torch.complex128"),
+    (lambda: {"a": torch.ones(1).expand(1 << 40)}, "'a' is expanded from 4 bytes"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), REJECTED)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_open_pytorch_file_rejects_what_safetensors_cannot_store(
+    make: Callable[[], Any], message: str, tmp_path: Path
+) -> None:
+    path = save(make(), tmp_path / "a.bin")
+    with pytest.raises(CheckpointError, match=message) as caught:
+        open_pytorch_file(path)
+    assert str(path) in caught.value.message
+    assert "torch.save(model.state_dict(), NAME)" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"<!DOCTYPE html><html></html>", b"PK\x03\x04" + bytes(100)]
+)
+def test_open_pytorch_file_rejects_broken_files(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(content)
+    with pytest.raises(
+        CheckpointError, match=f"{path} is not a valid PyTorch file with only tensors"
+    ):
+        open_pytorch_file(path)
+
+
+@given(
+    position=st.integers(0, 2000),
+    value=st.integers(0, 255),
+    cut=st.booleans(),
+    is_zip=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_open_pytorch_file_of_mutated_bytes_succeeds_or_raises(
+    position: int, value: int, cut: bool, is_zip: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = save(
+            {"x": torch.ones(3, 5), "y": torch.zeros(2)},
+            Path(folder) / "a",
+            write_zip if is_zip else write_legacy,
+        )
+        data = bytearray(path.read_bytes())
+        position %= len(data)
+        path.write_bytes(
+            data[:position] if cut else data[:position] + bytes([value]) + data[position + 1 :]
+        )
+        try:
+            file = open_pytorch_file(path)
+        except CheckpointError:
+            return
+        assert all(
+            file.read_bytes(name).nbytes == entry.size for name, entry in file.entries.items()
+        )
+
+
+def test_read_bytes_raises_for_a_file_that_was_truncated(tmp_path: Path) -> None:
+    values = torch.randn(4, 2)
+    path = save({"plain": values, "transposed": values.T}, tmp_path / "a.bin")
+    file = open_pytorch_file(path)
+    os.truncate(path, 8)  # reading from the mapping would kill the process
+    for name in file.tensors:
+        with pytest.raises(CheckpointError, match="became shorter while it was read"):
+            file.read_bytes(name)
+
+
+def change_records(
+    path: Path,
+    change: Callable[[str, bytes], tuple[str, bytes]],
+    compression: int = zipfile.ZIP_STORED,
+) -> None:
+    """Rewrite a zip file with changed names or bytes of its records."""
+    with zipfile.ZipFile(path) as archive:
+        records = [change(name, archive.read(name)) for name in archive.namelist()]
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in records:
+            archive.writestr(name, data)
+
+
+def test_read_bytes_of_another_byte_order(tmp_path: Path) -> None:
+    values = torch.randn(3, dtype=torch.float32)
+    path = save({"a": values}, tmp_path / "a.bin")
+    swapped = {"a/data/0": values.numpy().byteswap().tobytes(), "a/byteorder": b"big"}
+    change_records(path, lambda name, data: (name, swapped.get(name, data)))
+    file = open_pytorch_file(path)
+    assert file.read_bytes("a").tobytes() == values.numpy().tobytes()
+    assert file.is_in_memory
+
+
+def test_open_pytorch_file_rejects_data_records_of_no_tensor(tmp_path: Path) -> None:
+    path = save({"a": torch.ones(3)}, tmp_path / "a.bin")
+    change_records(path, lambda name, data: (name, data))
+    assert open_pytorch_file(path).read_bytes("a").tobytes() == np.ones(3, np.float32).tobytes()
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("a/data/1", b"1234")
+    with pytest.raises(CheckpointError, match="data records that belong to no tensor"):
+        open_pytorch_file(path)

@@ -1,0 +1,212 @@
+"""Safetensors files: read as by the safetensors library; hostile headers are rejected quickly."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from ctxextend.checkpoints.safetensors_file import (
+    MAX_HEADER_BYTES,
+    numpy_dtype,
+    open_safetensors,
+    read_floats,
+)
+from ctxextend.errors import CheckpointError
+from tests.helpers.hostile_weights import entry, open_with_safetensors, pack
+from tests.helpers.time_limit import time_limit
+
+TORCH_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
+
+
+@pytest.mark.parametrize("name", TORCH_DTYPES)
+def test_read_floats_equals_safetensors(name: str, tmp_path: Path) -> None:
+    values = torch.randn(5, 3).to(TORCH_DTYPES[name])
+    save_file({"other": torch.ones(7), "table": values}, tmp_path / "a.safetensors")
+    table = read_floats(open_safetensors(tmp_path / "a.safetensors"), "table")
+    assert (table.shape, table.dtype) == ((5, 3), numpy_dtype(name))
+    expected = load_file(tmp_path / "a.safetensors")["table"]
+    assert table.tobytes() == expected.view(torch.uint8).numpy().tobytes()
+
+
+def test_open_safetensors_keeps_header_order_and_metadata(tmp_path: Path) -> None:
+    header = {"b": entry(2, 3), "__metadata__": {"format": "pt"}, "a": entry(0, 2)}
+    (tmp_path / "a").write_bytes(pack(header, b"xyz"))
+    file = open_safetensors(tmp_path / "a")
+    assert list(file.header) == ["b", "__metadata__", "a"]
+    assert list(file.entries) == ["b", "a"]
+    assert (file.entries["b"].start, file.entries["b"].size) == (2, 1)
+
+
+def with_entry(entry_json: str) -> bytes:
+    """Return a file of 4 data bytes with this JSON as its only header entry."""
+    return pack(f'{{"a":{entry_json}}}'.encode(), b"1234")
+
+
+def with_shape(shape: str) -> bytes:
+    return with_entry(f'{{"dtype":"U8","shape":{shape},"data_offsets":[0,4]}}')
+
+
+def with_offsets(offsets: str) -> bytes:
+    return with_entry(f'{{"dtype":"U8","shape":[4],"data_offsets":{offsets}}}')
+
+
+def with_metadata(metadata: str) -> bytes:
+    return pack(f'{{"__metadata__":{metadata},"a":{ONE}}}'.encode(), b"1234")
+
+
+ONE = json.dumps(entry(0, 4))
+MANY = 1_000_000
+
+# Files that safetensors also rejects, with the expected message.
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "empty file": (b"", "header is truncated: it should have 0 bytes"),
+    "length of 2^63": (
+        pack(b"{}", b"", 2**63),
+        "header is truncated: it should have 9,223,372,036,854,775,808 bytes",
+    ),
+    "list": (pack([1, 2]), "header is not a JSON object"),
+    "two values": (pack(b"{}{}"), "not valid JSON"),
+    "byte order mark": (pack(f'\ufeff{{"a":{ONE}}}'.encode(), b"1234"), "not valid JSON"),
+    "nested lists": (pack(b"[" * MANY), "not valid JSON"),
+    "nested in a shape": (with_shape("[" * MANY), "not valid JSON"),
+    "duplicate key in an entry": (
+        with_entry('{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}'),
+        "duplicate key",
+    ),
+    "no dtype": (
+        with_entry('{"shape":[4],"data_offsets":[0,4]}'),
+        "header entry of 'a' is invalid",
+    ),
+    "entry is a list": (with_entry("[1,2]"), "header entry of 'a' is invalid"),
+    "unknown dtype": (
+        with_entry('{"dtype":"Q4","shape":[4],"data_offsets":[0,4]}'),
+        "unknown dtype 'Q4'",
+    ),
+    "long dtype": (
+        with_entry(f'{{"dtype":"{"U" * MANY}","shape":[4],"data_offsets":[0,4]}}'),
+        "unknown dtype",
+    ),
+    "shape of one number": (with_shape("4"), "header entry of 'a' is invalid"),
+    "shape of minus four": (with_shape("[-4]"), "header entry of 'a' is invalid"),
+    "shape of a float": (with_shape("[4.0]"), "header entry of 'a' is invalid"),
+    "shape of 1e400": (with_shape("[1e400]"), "not valid JSON"),
+    "shape of true": (with_shape("[true,4]"), "header entry of 'a' is invalid"),
+    "shape of a million digits": (with_shape(f"[{'9' * MANY}]"), "not valid JSON"),
+    "product over 2^64": (with_shape(f"[{2**40},{2**40}]"), "do not match"),
+    "product of 2^64, then 0": (
+        with_entry(f'{{"dtype":"U8","shape":[{2**32},{2**32},0],"data_offsets":[0,0]}}'),
+        "do not match its 0 bytes",
+    ),
+    "a million dimensions of 9": (with_shape(f"[{'9,' * MANY}9]"), "do not match"),
+    "half a byte": (with_entry('{"dtype":"F4","shape":[3],"data_offsets":[0,2]}'), "do not match"),
+    "one offset": (with_offsets("[4]"), "header entry of 'a' is invalid"),
+    "reversed offsets": (with_offsets("[4,0]"), "do not match its -4 bytes"),
+    "beyond the file": (
+        pack({"a": entry(0, 9)}, b"1234"),
+        "truncated or too long: the header lists 9 bytes .* has 4",
+    ),
+    "overlapping": (
+        pack({"a": entry(0, 3), "b": entry(2, 4)}, b"1234"),
+        "'b' overlaps the previous tensor, at byte 2",
+    ),
+    "gap in the middle": (
+        pack({"a": entry(0, 1), "b": entry(2, 4)}, b"1234"),
+        "'b' starts after a gap, at byte 2",
+    ),
+    "gap at the end": (
+        pack({"a": entry(0, 3)}, b"1234"),
+        "too long: the header lists 3 bytes .* has 4",
+    ),
+    "not UTF-8 in a name": (pack(b'{"\xff":%b}' % ONE.encode(), b"1234"), "not valid JSON"),
+    "lone surrogate": (pack(f'{{"\\ud800":{ONE}}}'.encode(), b"1234"), "not valid JSON"),
+    "bare NUL in a name": (pack(b'{"\0":%b}' % ONE.encode(), b"1234"), "not valid JSON"),
+    "NaN in another key": (
+        with_entry('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":NaN}'),
+        "not valid JSON",
+    ),
+    "metadata is a string": (with_metadata('"x"'), "__metadata__ does not map strings"),
+    "metadata of numbers": (with_metadata('{"x":1}'), "__metadata__ does not map strings"),
+}
+# Files that safetensors accepts: duplicate keys are ambiguous.
+REJECTED_BY_CTXEXTEND = {
+    "duplicate name": (pack(f'{{"a":{ONE},"a":{ONE}}}'.encode(), b"1234"), "duplicate key 'a'"),
+    "duplicate name, one escaped": (
+        pack(f'{{"a":{ONE},"\\u0061":{ONE}}}'.encode(), b"1234"),
+        "duplicate key 'a'",
+    ),
+    "duplicate key in metadata": (with_metadata('{"x":"1","x":"2"}'), "duplicate key 'x'"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE | REJECTED_BY_CTXEXTEND)
+def test_open_safetensors_rejects_a_hostile_header_within_a_second(
+    name: str, tmp_path: Path
+) -> None:
+    content, message = (HOSTILE | REJECTED_BY_CTXEXTEND)[name]
+    (tmp_path / "a").write_bytes(content)
+    with (
+        time_limit(1),
+        pytest.raises(CheckpointError, match=f"a is not a valid safetensors file: .*{message}"),
+    ):
+        open_safetensors(tmp_path / "a")
+    if name in HOSTILE:
+        with pytest.raises(SafetensorError):
+            open_with_safetensors(tmp_path / "a")
+
+
+def test_open_safetensors_rejects_a_huge_header_within_a_second(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with path.open("wb") as file:
+        file.write((10_000_000 * 50).to_bytes(8, "little") + b'{"a":')
+        file.truncate(10_000_000 * 50 + 8)
+    with (
+        time_limit(1),
+        pytest.raises(CheckpointError, match=f"safetensors' limit of {MAX_HEADER_BYTES:,}"),
+    ):
+        open_safetensors(path)
+
+
+# Unusual but valid files.
+UNUSUAL: dict[str, bytes] = {
+    "no tensors": pack({}),
+    "no metadata": with_metadata("null"),
+    "whitespace everywhere": pack(
+        json.dumps({"__metadata__": {"a": "b"}, "x": entry(0, 4)}, indent="\t").encode(), b"1234"
+    ),
+    "another order of keys": with_entry('{"data_offsets":[0,4],"shape":[4],"dtype":"U8"}'),
+    "another key": with_entry('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":"y"}'),
+    "an empty name": pack({"": entry(0, 4)}, b"1234"),
+    "escapes in a name": pack({'\0\n\x1b[31m\u202e\U0001f600"\\/': entry(0, 4)}, b"1234"),
+    "name beyond ASCII": pack('{"é日😀":'.encode() + ONE.encode() + b"}", b"1234"),
+    "30,000 dimensions": with_shape(f"[{'1,' * 30_000}4]"),
+    "empty tensors": pack(
+        {"b": entry(4, 4, "F32", [0, 3]), "a": entry(0, 4), "c": entry(0, 0, "F64", [0])}, b"1234"
+    ),
+    "tensors of 4 bits": with_entry('{"dtype":"F4","shape":[8],"data_offsets":[0,4]}'),
+    "a string of 200,000 characters": with_metadata(
+        json.dumps({"x": "é\n" * 100_000, "y": "z"}, ensure_ascii=False)
+    ),
+}
+
+
+@pytest.mark.parametrize("content", UNUSUAL.values(), ids=UNUSUAL)
+def test_open_safetensors_reads_unusual_files_like_safetensors(
+    content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(content)
+    file = open_safetensors(tmp_path / "a")
+    with safe_open(tmp_path / "a", "np") as other:
+        assert {*file.entries} == {*other.keys()}
+        assert (file.header.get("__metadata__") or {}) == (other.metadata() or {})
+        for name in other.keys():  # noqa: SIM118 - not a mapping
+            assert [*file.entries[name].shape] == other.get_slice(name).get_shape()

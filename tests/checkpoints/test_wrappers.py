@@ -1,0 +1,493 @@
+"""Checkpoints that were saved from a wrapped model, and files of training runs that are not a
+model's weights.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ctxextend import evaluate, inspect, plan_resize, resize, train, verify
+from tests.helpers import pico, trainings
+from tests.helpers.trainings import invoke
+
+OLD, NEW = 16, 40
+WPE = "transformer.wpe.weight"
+SINGLE = "model.safetensors"
+MakePico = Callable[..., pico.Pico]
+Rename = Callable[[str], str]
+
+
+def inside(part: str, attribute: str) -> Rename:
+    """Return the renaming of tensors in a module that is kept in an attribute of its wrapper."""
+    return lambda name: name.replace(part, f"{part}{attribute}")
+
+
+WRAPPERS: dict[str, Rename] = {
+    "data parallel": lambda name: f"module.{name}",
+    "compiled": lambda name: f"_orig_mod.{name}",
+    "forward": lambda name: f"_forward_module.{name}",
+    "nested": lambda name: f"module._orig_mod.module.{name}",
+    "fsdp": inside("h.0.", "_fsdp_wrapped_module."),
+    "old fsdp": lambda name: f"_fsdp_wrapped_module._fpw_module.{name}",
+    "compiled blocks": inside("h.1.", "_orig_mod."),
+    "checkpointed": inside("mlp.", "_fsdp_wrapped_module._checkpoint_wrapped_module."),
+    "lightning": lambda name: f"model.{name}",
+    "lightning and compiled": lambda name: f"model._orig_mod.{name}",
+    "own attribute": lambda name: f"net.backbone.{name}",
+}
+
+
+def rewrite(folder: Path, rename: Rename, form: str) -> None:
+    """Save a checkpoint's tensors with other names, in one of four formats."""
+    tensors = {rename(name): tensor for name, tensor in load_file(folder / SINGLE).items()}
+    (folder / SINGLE).unlink()
+    if form == "safetensors":
+        save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+    elif form == "pickle":
+        torch.save(tensors, folder / "pytorch_model.bin")
+    else:
+        write_shards(tensors, folder, form)
+
+
+def write_shards(tensors: dict[str, torch.Tensor], folder: Path, form: str) -> None:
+    names = list(tensors)
+    is_pickled = form == "pickled shards"
+    stem, suffix = ("pytorch_model", "bin") if is_pickled else ("model", "safetensors")
+    weight_map = dict[str, str]()
+    for number, part in enumerate((names[::2], names[1::2]), 1):
+        shard = f"{stem}-{number:05}-of-00002.{suffix}"
+        content = {name: tensors[name] for name in part}
+        if is_pickled:
+            torch.save(content, folder / shard)
+        else:
+            save_file(content, folder / shard, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(part, shard)
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("form", ["safetensors", "shards", "pickle", "pickled shards"])
+def test_resize_of_a_wrapped_model_writes_plain_names(
+    wrapper: str, form: str, make_pico: MakePico
+) -> None:
+    source = make_pico("gpt2")
+    plain = pico.tensor_bytes(source.folder)
+    rewrite(source.folder, WRAPPERS[wrapper], form)
+    output = resize(source.folder, to=NEW, output="out").output
+    written = pico.tensor_bytes(output)
+    assert written.keys() == plain.keys()
+    assert [name for name in plain if written[name] != plain[name]] == [WPE]
+    source.load(output)
+    if "shards" in form:
+        index = json.loads((output / "model.safetensors.index.json").read_text())
+        assert index["weight_map"].keys() == plain.keys()
+        assert index["metadata"]["total_size"] == sum(len(data) for _, _, data in written.values())
+    assert verify(output, source.folder).passed
+    assert inspect(source.folder).tables[0].positions == OLD
+
+
+@pytest.mark.parametrize("form", ["safetensors", "shards", "pickle"])
+def test_resize_of_a_wrapped_model_names_what_it_leaves_out(form: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    rewrite(folder, WRAPPERS["nested"], form)
+    note = (
+        "Tensor names are read without _orig_mod., module., which a wrapper added: an output has "
+        "plain names."
+    )
+    assert note in plan_resize(folder, to=NEW).notes
+    assert note in inspect(folder).notes
+    assert not any("wrapper" in note for note in plan_resize("tiny-gpt2", to=NEW).notes)
+
+
+def test_verify_compares_an_output_with_the_plain_base_of_its_source(make_pico: MakePico) -> None:
+    plain = make_pico("gpt2", "plain").folder
+    wrapped = make_pico("gpt2", "wrapped").folder
+    rewrite(wrapped, WRAPPERS["compiled"], "safetensors")
+    output = resize(wrapped, to=NEW, output="out").output
+    assert verify(output, plain).passed
+    tensors = load_file(plain / SINGLE)
+    tensors["transformer.ln_f.bias"] += 1
+    save_file(tensors, plain / SINGLE, metadata={"format": "pt"})
+    assert "transformer.ln_f.bias differs" in str(verify(output, plain).checks)
+
+
+# Wrappers whose prefix the names show, and those that only the architecture tells from a model's
+# own.
+SHOWN_AND_HIDDEN = ["compiled", "lightning", "own attribute"]
+
+
+@pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
+@pytest.mark.parametrize("form", ["safetensors", "pickled shards"])
+def test_run_reproduces_an_output_of_a_wrapped_model(
+    wrapper: str, form: str, make_pico: MakePico
+) -> None:
+    folder = make_pico("gpt2").folder
+    rewrite(folder, WRAPPERS[wrapper], form)
+    first = resize(folder, to=NEW, output="first").output
+    done = invoke("run", first / "ctxextend.yaml", "--output", "again")
+    assert (done.exit_code, done.stdout) == (0, "again\n")
+    assert pico.contents(Path("again")) == pico.contents(first)
+
+
+@pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
+def test_run_rejects_a_wrapped_model_that_changed(wrapper: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    rewrite(folder, WRAPPERS[wrapper], "safetensors")
+    resize(folder, to=NEW, output="first")
+    tensors = load_file(folder / SINGLE)
+    tensors[WRAPPERS[wrapper]("transformer.ln_f.bias")] += 1
+    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+    done = invoke("run", "first/ctxextend.yaml", "--output", "again")
+    assert done.exit_code == 1
+    assert "has changed since the recipe was written" in done.stderr
+
+
+@pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
+def test_verify_deep_compares_outputs_with_a_wrapped_base(
+    wrapper: str, make_pico: MakePico
+) -> None:
+    folder = make_pico("gpt2").folder
+    rewrite(folder, WRAPPERS[wrapper], "safetensors")
+    output = resize(folder, to=NEW, method="copy", output="out").output
+    verification = verify(output, deep=True)
+    assert [check.status for check in verification.checks[-3:]] == ["passed"] * 3
+    tensors = load_file(output / SINGLE)
+    tensors["transformer.ln_f.bias"] += 1
+    save_file(tensors, output / SINGLE, metadata={"format": "pt"})
+    outputs = verify(output, deep=True).checks[-1]
+    assert (outputs.name, outputs.status) == ("outputs", "failed")
+
+
+@pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
+def test_evaluate_reads_a_wrapped_model_as_the_plain_one(wrapper: str) -> None:
+    plain = trainings.make_source(Path("plain"), "gpt2")
+    wrapped = trainings.make_source(Path("wrapped"), "gpt2")
+    rewrite(wrapped, WRAPPERS[wrapper], "safetensors")
+    trainings.write_book(400)
+    found = [
+        evaluate(folder, "book.txt", measure=["position"]).to_json() for folder in (plain, wrapped)
+    ]
+    assert found[0]["positions"] == found[1]["positions"]
+
+
+@pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
+def test_train_reads_a_wrapped_model_as_the_plain_one(wrapper: str) -> None:
+    plain = trainings.make_source(Path("plain"), "gpt2")
+    wrapped = trainings.make_source(Path("wrapped"), "gpt2")
+    rewrite(wrapped, WRAPPERS[wrapper], "safetensors")
+    before = (wrapped / SINGLE).read_bytes()
+    trainings.write_book(400)
+    outputs = [
+        train(folder, "book.txt", 2, output=f"{folder}-out", trainable="all").output
+        for folder in (plain, wrapped)
+    ]
+    assert pico.tensor_bytes(outputs[0]) == pico.tensor_bytes(outputs[1])
+    assert (wrapped / SINGLE).read_bytes() == before
+    again = invoke("run", outputs[1] / "ctxextend.yaml", "--output", "again")
+    assert again.exit_code == 0
+    assert pico.tensor_bytes(Path("again")) == pico.tensor_bytes(outputs[1])
+
+
+def test_train_dry_run_plans_a_wrapped_model_and_refuses_an_adapter_for_it() -> None:
+    plain = trainings.make_source(Path("plain"), "gpt2")
+    wrapped = trainings.make_source(Path("wrapped"), "gpt2")
+    rewrite(wrapped, WRAPPERS["lightning"], "safetensors")
+    trainings.write_book(400)
+    flags = ["--data", "book.txt", "--steps", 1, "--dry-run", "--json"]
+    memory = [
+        json.loads(invoke("train", folder, *flags).stdout)["memory"] for folder in (plain, wrapped)
+    ]
+    assert memory[0] == memory[1]
+    adapter = ["--lora", 2, "--save-adapter"]
+    refused = invoke("train", wrapped, *flags, *adapter)
+    assert (refused.exit_code, "an adapter for them has no base" in refused.stderr) == (1, True)
+    assert invoke("train", plain, *flags, *adapter).exit_code == 0
+
+
+def test_evaluate_reads_the_file_that_was_named_and_not_another_one_in_its_folder() -> None:
+    folder = trainings.make_source(Path("model"), "gpt2")
+    trainings.write_book(400)
+    other = {name: tensor + 0.5 for name, tensor in load_file(folder / SINGLE).items()}
+    torch.save({"state_dict": other}, folder / "last.ckpt")
+    save_file(other, Path(shutil.copytree(folder, "other")) / SINGLE, metadata={"format": "pt"})
+    named, separate, default = (
+        evaluate(path, "book.txt", measure=["position"]).to_json()["positions"]
+        for path in (folder / "last.ckpt", Path("other"), folder)
+    )
+    assert named == separate
+    assert named != default
+
+
+def test_verify_fails_if_the_names_of_an_output_have_a_prefix(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    output = resize(folder, to=NEW, output="out").output
+    rewrite(output, WRAPPERS["compiled"], "safetensors")
+    checks = verify(output, folder).checks
+    assert "names of tensors have _orig_mod., which transformers does not load" in str(checks)
+    assert not checks[0].passed
+
+
+def make_llama(folder: Path) -> pico.Pico:
+    """Save a small Llama, whose positions have no table."""
+    import transformers
+
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        **pico.ENCODER,
+        "num_key_value_heads": 1,
+        "vocab_size": 32,
+        "max_position_embeddings": OLD,
+    }
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    model.save_pretrained(folder)
+    return pico.Pico(folder, transformers.LlamaForCausalLM)
+
+
+@pytest.mark.parametrize("wrapper", ["data parallel", "lightning"])
+def test_resize_of_a_wrapped_rotary_model_writes_plain_names(wrapper: str, tmp_path: Path) -> None:
+    source = make_llama(tmp_path / "llama")
+    plain = pico.tensor_bytes(source.folder)
+    rewrite(source.folder, WRAPPERS[wrapper], "safetensors")
+    output = resize(source.folder, to=NEW, output="out").output
+    assert pico.tensor_bytes(output) == plain
+    source.load(output)
+    assert verify(output, source.folder).passed
+
+
+def test_resize_keeps_the_prefix_that_a_model_has_itself(tmp_path: Path) -> None:
+    source = make_llama(tmp_path / "llama")
+    bart = pico.make_bart(tmp_path / "bart")
+    tensors = load_file(bart / SINGLE)
+    save_file(
+        {f"model.{name}": value for name, value in tensors.items()},
+        bart / SINGLE,
+        metadata={"format": "pt"},
+    )
+    for folder in (source.folder, bart):
+        names = pico.tensor_bytes(folder).keys()
+        assert (
+            pico.tensor_bytes(resize(folder, to=NEW, output=f"{folder.name}-out").output).keys()
+            == names
+        )
+
+
+def test_resize_refuses_names_that_are_one_without_their_wrapper(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    pico.add_tensors(folder, {f"_orig_mod.{WPE}": torch.ones(OLD, 8)})
+    done = invoke("resize", folder, "--to", NEW)
+    assert (done.exit_code, f"contains '{WPE}' twice" in done.stderr) == (1, True)
+
+
+def test_resize_names_a_table_under_a_prefix_that_not_all_names_have(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    rewrite(folder, WRAPPERS["lightning"], "safetensors")
+    pico.add_tensors(folder, {"loss.weight": torch.ones(2)})
+    done = invoke("resize", folder, "--to", NEW)
+    assert done.exit_code == 1
+    assert f"It has model.{WPE}, but not all names have that prefix." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("transformer._fsdp_wrapped_module._flat_param", "is a flat parameter of FSDP"),
+        ("layers.0.attention.wq.weight", "it is in Meta's or Mistral's own format"),
+        ("decoder.layers.0.self_attention.linear_qkv.weight", "it is in Megatron-LM's format"),
+        (
+            "model.language_model.encoder.layers.0.self_attention.query_key_value.weight",
+            "it is in Megatron-LM's format",
+        ),
+    ],
+)
+@pytest.mark.parametrize("form", ["safetensors", "pickle"])
+def test_resize_names_the_format_of_another_program(
+    name: str, message: str, form: str, tmp_path: Path
+) -> None:
+    folder = make_llama(tmp_path / "llama").folder
+    rewrite(folder, lambda _: name, form)
+    done = invoke("resize", folder, "--to", NEW)
+    assert (done.exit_code, list(Path().iterdir())) == (1, [])
+    assert message in " ".join(done.stderr.split())
+
+
+# ---- containers of training runs
+
+
+def states(source: pico.Pico, prefix: str = "") -> dict[str, torch.Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in source.load().state_dict().items()}
+
+
+CONTAINERS: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], Any]]] = {
+    "lightning": (
+        "last.ckpt",
+        lambda state: {"pytorch-lightning_version": "2.5", "state_dict": state, "epoch": 1},
+    ),
+    "deepspeed": (
+        "mp_rank_00_model_states.pt",
+        lambda state: {
+            "module": state,
+            "ds_version": "0.18",
+            "mp_world_size": 1,
+            "ds_config": {"train": 1},
+        },
+    ),
+    "joined": ("joined.bin", lambda state: {"model": state}),
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+@pytest.mark.parametrize("prefix", ["", "module.", "_forward_module.model."])
+def test_resize_reads_the_model_in_a_container(kind: str, prefix: str, make_pico: MakePico) -> None:
+    source = make_pico("gpt2")
+    plain = pico.tensor_bytes(source.folder)
+    name, contain = CONTAINERS[kind]
+    torch.save(contain(states(source, prefix)), source.folder / name)
+    (source.folder / SINGLE).unlink()
+    output = resize(source.folder / name, to=NEW, output="out").output
+    written = pico.tensor_bytes(output)
+    assert written.keys() == plain.keys()
+    assert [tensor for tensor in plain if written[tensor] != plain[tensor]] == [WPE]
+    source.load(output)
+
+
+class Settings:
+    """An object in a checkpoint, which is not a tensor."""
+
+
+def test_resize_of_a_lightning_checkpoint_with_objects_prints_a_command_that_works(
+    make_pico: MakePico,
+) -> None:
+    source = make_pico("gpt2")
+    path = source.folder / "last.ckpt"
+    content = {
+        "pytorch-lightning_version": "2.5",
+        "state_dict": states(source),
+        "hyper_parameters": Settings(),
+    }
+    torch.save(content, path)
+    (source.folder / SINGLE).unlink()
+    refused = invoke("resize", path, "--to", NEW)
+    assert refused.exit_code == 1
+    assert "It is a Lightning checkpoint." in refused.stderr
+    words = shlex.split(
+        refused.stderr.strip().splitlines()[-1].partition("save only its tensors: ")[2]
+    )
+    root = str(Path(__file__).parents[2])
+    subprocess.run([sys.executable, *words[1:]], check=True, env={**os.environ, "PYTHONPATH": root})
+    assert resize(source.folder, to=NEW, output="out").output.is_dir()
+
+
+def write_parts(folder: Path, kind: str) -> Path:
+    """Write a checkpoint in parts; return the path that a user passes."""
+    empty = {"wpe.weight": torch.empty(0)}
+    if kind == "zero 3":
+        path = folder / "global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt"
+    elif kind == "zero 3 under the name of zero 2":
+        path = folder / "global_step5/mp_rank_00_model_states.pt"
+    elif kind == "meta":
+        path = folder / "consolidated.00.pth"
+    elif kind == "megatron":
+        path = folder / "iter_5/mp_rank_00/model_optim_rng.pt"
+    elif kind == "megatron under another name":
+        path = folder / "model.pt"
+    else:
+        path = folder / "optimizer.pt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    contents: dict[str, Any] = {
+        "zero 3": {"module": empty, "ds_version": "0.18"},
+        "zero 3 under the name of zero 2": {"module": empty, "ds_version": "0.18"},
+        "meta": {"layers.0.attention.wq.weight": torch.ones(2)},
+        "megatron": {"checkpoint_version": 3.0, "model": {"language_model": {}}},
+        "megatron under another name": {"checkpoint_version": 3.0, "model": {"language_model": {}}},
+        "optimizer": {"state": {0: {"step": torch.ones(1)}}, "param_groups": [{"lr": 1.0}]},
+    }
+    torch.save(contents[kind], path)
+    return path
+
+
+PARTS = {
+    "zero 3": "python zero_to_fp32.py . joined",
+    "zero 3 under the name of zero 2": "python zero_to_fp32.py . joined",
+    "megatron": "is a part of a Megatron-LM checkpoint",
+    "megatron under another name": "is a part of a Megatron-LM checkpoint",
+    "optimizer": "is the state of a training run",
+}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_resize_names_a_file_that_is_a_part_of_a_checkpoint(kind: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / SINGLE).unlink()
+    path = write_parts(folder, kind)
+    refused = invoke("resize", path, "--to", NEW, "--model-type", "gpt2")
+    assert (refused.exit_code, PARTS[kind] in refused.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("zero 3", "python zero_to_fp32.py . joined"),
+        ("megatron", "is a Megatron-LM checkpoint"),
+        ("meta", "it is in Meta's or Mistral's own format"),
+        ("optimizer", "Download the missing file"),
+    ],
+)
+def test_resize_of_a_folder_with_parts_says_what_to_do(
+    kind: str, message: str, make_pico: MakePico
+) -> None:
+    folder = make_pico("gpt2").folder
+    (folder / SINGLE).unlink()
+    path = write_parts(folder, kind)
+    (path.parent / "config.json").write_text((folder / "config.json").read_text())
+    for passed in (folder, path.parent):
+        refused = invoke("resize", passed, "--to", NEW)
+        assert refused.exit_code == 1
+        assert message in refused.stderr
+        assert "Pass the file itself" not in refused.stderr
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_resize_of_a_distributed_checkpoint_prints_a_command_that_works(
+    make_pico: MakePico,
+) -> None:
+    from torch.distributed.checkpoint.state_dict_saver import save as save_parts
+
+    source = make_pico("gpt2")
+    plain = pico.tensor_bytes(source.folder)
+    parts = source.folder / "pytorch_model_fsdp_0"
+    save_parts({"model": states(source)}, checkpoint_id=parts)
+    (source.folder / SINGLE).unlink()
+    for path in (source.folder, parts, next(parts.glob("*.distcp"))):
+        refused = invoke("resize", path, "--to", NEW)
+        assert refused.exit_code == 1
+        assert (
+            "is a distributed checkpoint of torch (.distcp files), as FSDP saves it."
+            in refused.stderr
+        )
+    command = invoke("resize", source.folder, "--to", NEW).stderr.partition("Join its parts: ")[2]
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    written = pico.tensor_bytes(resize(source.folder, to=NEW, output="out").output)
+    assert [name for name in plain if written[name] != plain[name]] == [WPE]
+
+
+def test_resize_names_adapters_that_are_not_merged(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    rewrite(folder, lambda name: f"base_model.model.{name}", "safetensors")
+    pico.add_tensors(
+        folder,
+        {"base_model.model.transformer.h.0.attn.c_attn.lora_A.default.weight": torch.ones(2, 8)},
+    )
+    done = invoke("resize", folder, "--to", NEW)
+    assert (done.exit_code, "merge_and_unload()" in done.stderr) == (1, True)

@@ -1,0 +1,507 @@
+import contextlib
+import json
+import os
+import pty
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ctxextend import __version__, plan_resize
+from ctxextend.cli.app import build_app
+from ctxextend.errors import printable, size_text, time_text
+from ctxextend.tables.methods import METHODS, find_methods
+from tests.helpers import pico
+from tests.helpers.terminal import on_terminal
+
+MakePico = Callable[..., pico.Pico]
+COMMAND = [sys.executable, "-m", "ctxextend"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(build_app(), list(arguments))
+
+
+def test_resize_prints_the_output_path_on_stdout_and_the_rest_on_stderr() -> None:
+    done = run("resize", "tiny-gpt2", "--to", "512")
+    assert (done.exit_code, done.stdout) == (0, "tiny-gpt2-512\n")
+    assert "128 -> 512 positions, bands" in done.stderr
+    *_, cost, last = done.stderr.splitlines()
+    assert re.fullmatch(r"\d+\.\d MB in \d+(\.\d)? m?s", cost)
+    assert "Not yet trained at 512" in last
+    hint = (
+        "To keep outputs for short inputs, use --keep-first 128, or --method copy, which is "
+        "mostly worse for long ones."
+    )
+    assert last.endswith(hint)
+    assert hint in run("resize", "tiny-gpt2", "--to", "512", "--dry-run").stderr
+    assert (
+        "order breaks at each seam"
+        in run("resize", "tiny-gpt2", "--to", "256", "--method", "copy").stderr
+    )
+    quiet = run("resize", "tiny-gpt2", "--to", "512", "--quiet", "--force")
+    assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "tiny-gpt2-512\n", "")
+
+
+def test_resize_prints_up_to_three_next_commands_only_on_a_terminal() -> None:
+    command = [*COMMAND, "resize", "tiny-gpt2", "--to", "512"]
+    environment = os.environ | {"TERM": "xterm"}
+    _, next_commands = on_terminal(command, environment).split("Next:\n")
+    train, verify, load = (line.strip() for line in next_commands.splitlines())
+    assert (train, verify) == (
+        "ctxextend train tiny-gpt2-512 --data TEXT --steps 200",
+        "ctxextend verify tiny-gpt2-512",
+    )
+    exec(shlex.split(load)[2], {})
+    assert "Next" not in on_terminal([*command, "--quiet", "--force"], environment)
+    assert "ctxextend verify tiny" not in on_terminal(
+        [*command, "--verify", "--force"], environment
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(1, "1 byte"), (999, "999 bytes"), (4_000_000, "4.0 MB"), (2.5e12, "2,500.0 GB")],
+)
+def test_size_text_returns_decimal_units_with_one_digit(count: float, text: str) -> None:
+    assert size_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0131, "13 ms"), (4.04, "4.0 s"), (150, "2.5 min")]
+)
+def test_time_text_chooses_the_unit(seconds: float, text: str) -> None:
+    assert time_text(seconds) == text
+
+
+def test_resize_reports_files_of_a_subfolder_that_it_skips(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    root = pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence")
+    (root / "0_Transformer" / "tf_model.h5").write_bytes(b"stale")
+    done = run("resize", str(root), "--to", "40", "-o", "out")
+    assert "skipped: 0_Transformer/tf_model.h5 (TensorFlow weights, not rewritten)" in done.stderr
+
+
+def test_resize_json_prints_one_object_on_stdout() -> None:
+    done = run(
+        "resize",
+        "tiny-gpt2",
+        "--to",
+        "512",
+        "--method",
+        "sinusoidal",
+        "--keep-first",
+        "2",
+        "--json",
+    )
+    values = json.loads(done.stdout)
+    assert (values["schema_version"], values["command"], values["dry_run"]) == (1, "resize", False)
+    assert (values["max_len_before"], values["max_len_after"]) == (128, 512)
+    assert (values["method"], values["keep_first"], values["drop_last"]) == ("sinusoidal", 2, 0)
+    assert values["methods"] == {
+        "transformer.wpe.weight": "sinusoidal:scope=new,layout=interleaved"
+    }
+    assert values["config"] == {"n_positions": [128, 512]}
+    assert values["output"] == "tiny-gpt2-512"
+    assert values["bytes_written"] == sum(
+        len(data) for data in pico.contents(Path("tiny-gpt2-512")).values()
+    )
+    files = [
+        name
+        for kind in ("rewritten", "copied", "edited", "created")
+        for name in values["files"][kind]
+    ]
+    assert sorted(files) == sorted(pico.contents(Path("tiny-gpt2-512")))
+
+
+def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) -> None:
+    source = make_pico("bert").folder
+    for name, text in {
+        "tf_model.h5": "x",
+        "tokenizer.json": '{"truncation": null, "padding": {"strategy": {"Fixed": 8}}}',
+        "tokenizer_config.json": "{}",
+    }.items():
+        (source / name).write_text(text)
+    done = run("resize", str(source), "--to", "40", "--dry-run")
+    assert done.exit_code == 0
+    assert list(Path().iterdir()) == []
+    for line in (
+        "table     bert.embeddings.position_embeddings.weight in model.safetensors, F32, hidden "
+        "size 8",
+        "16 -> 40 rows",
+        "edit      config.json: max_position_embeddings 16 -> 40",
+        "tokenizer_config.json: model_max_length unset -> 40 (no limit was stated, and longer "
+        "texts would fail)",
+        "would make short texts as slow as long ones",
+        "skip      tf_model.h5 (TensorFlow weights, not rewritten)",
+        f"write     {plan_resize(source, to=40).bytes_to_write / 1e3:.1f} kB",
+    ):
+        assert line in done.stdout
+    Path("existing").mkdir()
+    Path("existing/notes.txt").touch()
+    done = run("resize", str(source), "--to", "40", "--output", "existing", "--dry-run", "--json")
+    values = json.loads(done.stdout)
+    assert (values["dry_run"], values["bytes_written"]) == (True, 0)
+    assert "This would fail: The output" in values["warnings"][-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "method"),
+    [
+        ("--method random", "random:seed=0"),
+        ("--method hierarchical:alpha=0.3 --drop-last 1", "hierarchical:alpha=0.3, --drop-last 1"),
+        ("--method stretch", "stretch, --keep-first 20"),
+        ("--method linear --keep-first 0", "linear"),
+    ],
+)
+def test_resize_dry_run_prints_the_method_and_its_settings(flags: str, method: str) -> None:
+    text = run("resize", "tiny-gpt2", "--to", "512", *flags.split(), "--dry-run").stdout
+    assert f"\nmethod    {method}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind"),
+    [
+        # Invalid flags are rejected before the checkpoint is read.
+        ("/no/such/folder", 2, "UsageError"),
+        ("/no/such/folder --to 0", 2, "UsageError"),
+        ("/no/such/folder --to many", 2, "UsageError"),
+        ("/no/such/folder --to 512 --method magic", 2, "UsageError"),
+        ("/no/such/folder --to 512 --method linear:scope=new", 2, "UsageError"),
+        ("/no/such/folder --to 512 --method bands --data book.txt", 2, "UsageError"),
+        ("/no/such/folder --to 512 --no-such-flag", 2, "UsageError"),
+        ("/no/such/folder --to 512 --steps 3", 2, "UsageError"),
+        ("/no/such/folder --to 512 --train book.txt", 2, "UsageError"),
+        ("/no/such/folder --to 512 --train book.txt --steps 3 --verify", 2, "UsageError"),
+        ("/no/such/folder --to 512 --tensor wpe --part encoder", 2, "UsageError"),
+        ("/no/such/folder --to 512 --reserved-rows 2", 2, "UsageError"),
+        ("/no/such/folder --to 512 --model-type gpt3", 2, "UsageError"),
+        ("/no/such/folder --to 512 --subfolder ../up", 2, "UsageError"),
+        ("/no/such/folder --to 512 --variant a.b", 2, "UsageError"),
+        ("/no/such/folder --to 512", 1, "SourceError"),
+        ("tiny-gpt2 --to 512 --method copy --keep-first 128", 1, "ResizeError"),
+        ("tiny-gpt2 --to 64 --method linear", 1, "ResizeError"),
+        ("tiny-gpt2 --to 512 --revision v1", 1, "SourceError"),
+        ("tiny-gpt2 --to 512 -o /", 1, "OutputError"),
+    ],
+)
+def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
+    arguments: str, code: int, kind: str
+) -> None:
+    done = run("resize", *arguments.split())
+    assert (done.exit_code, done.stdout) == (code, "")
+    if code == 1:
+        assert done.stderr.startswith("Error: ")
+        assert len(done.stderr.splitlines()) == 2
+    as_json = run("resize", *arguments.split(), "--json")
+    error = json.loads(as_json.stdout)["error"]
+    assert (as_json.exit_code, error["type"]) == (code, kind)
+    assert as_json.stderr == f"Error: {error['message']}\n{error['hint']}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("resise m --to 512", "No such command 'resise'. Did you mean 'resize'"),
+        ("resize m --too 512", "Unknown option --too. Did you mean --to?"),
+        ("resize m --to 0", "--to must be at least 1, got 0."),
+        (
+            "resize m --to many",
+            "--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got many.",
+        ),
+        ("resize m --to 0x", "or a factor, such as 4x, got 0x."),
+        ("resize m --to 99999999999999999k", "--to must be at most 9,223,372,036,854,775,807"),
+        ("compare m --to 2 --data a", "--to must be at least 8 to compare methods, got 2."),
+        ("resize m --to 512 --model-type brt", "Unknown model type 'brt'. Did you mean bert?"),
+        ("families rberta", "Unknown model type 'rberta'. Did you mean roberta?"),
+        ("recipes gpt2-4069", "No built-in recipe gpt2-4069. Did you mean gpt2-4096?"),
+        ("inspect m --width 9", "--width must be at least 40, got 9."),
+        ("inspect m --rows 5:5", "--rows 5:5 is not a valid range"),
+        ("inspect m --tensor wpe --part encoder", "--part cannot be used with --tensor"),
+        (
+            "evaluate m --data a b",
+            "Unexpected argument: b. Repeat the flag for several values: --data",
+        ),
+        ("evaluate m --data a --length 64 --length x", "--length must be an integer, got x."),
+        ("evaluate m --data a --device cudda", "got cudda. Did you mean cuda?"),
+        ("train m --data a --steps 5 --device cudda:1", "got cudda. Did you mean cuda?"),
+        (
+            "evaluate m --data a --measure pasky",
+            "--measure must be one of position, context, passkey, retrieval, shift, got pasky. "
+            "Did you mean passkey?",
+        ),
+        (
+            "train m --data a --steps 5 --precision bf61",
+            "must be one of auto, fp32, bf16, fp16, got bf61. Did you mean",
+        ),
+        ("train m --data a --steps 5 --lr -1", "--lr must be positive, got -1."),
+        ("train m --data a --steps x", "--steps must be an integer, got x."),
+        ("compare m --to 512 --data a --steps -1", "--steps must be at least 1, got -1."),
+        ("verify m --base b --config-key k", "Add --tensor"),
+        ("run gpt2-4096 --set foo", "--set foo: expected key=value"),
+        ("run gpt2-4096 --set resize.too=512", "did you mean resize.to?"),
+    ],
+)
+def test_usage_errors_exit_2_with_a_clear_message_and_suggest_close_names(
+    arguments: str, message: str
+) -> None:
+    done = run(*arguments.split())
+    assert message in " ".join(done.stderr.split())
+    assert done.exit_code == 2
+    assert not re.search("Input should|Value error|validation", done.stderr)
+
+
+def test_resize_suggests_a_bundled_model_for_an_unknown_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "Did you mean tiny-gpt2?" in run("resize", "tiny-gtp2", "--to", "512").stderr
+
+
+@pytest.mark.parametrize(("to", "length"), [("256", 256), ("1k", 1024), ("3x", 384)])
+def test_resize_accepts_a_length_in_k_or_as_a_factor_and_records_the_number(
+    to: str, length: int
+) -> None:
+    done = run("resize", "tiny-gpt2", "--to", to, "--json")
+    values = json.loads(done.stdout)
+    assert (values["max_len_after"], values["output"]) == (length, f"tiny-gpt2-{length}")
+    assert f"  to: {length}\n" in Path(values["output"], "ctxextend.yaml").read_text()
+    Path("recipe.yaml").write_text(f"source: tiny-gpt2\nresize:\n  to: {to}\n")
+    planned = json.loads(run("run", "recipe.yaml", "--dry-run", "--json").stdout)
+    assert planned["resize"]["max_len_after"] == length
+
+
+def test_resize_by_a_factor_requires_tables_of_one_length_or_a_part(tmp_path: Path) -> None:
+    source = str(pico.make_led(tmp_path / "led"))
+    failed = run("resize", source, "--to", "2x", "--dry-run")
+    assert (failed.exit_code, "differ in length (encoder 32, decoder 16)" in failed.stderr) == (
+        1,
+        True,
+    )
+    for part, length in (("encoder", 64), ("decoder", 32)):
+        done = run("resize", source, "--to", "2x", "--part", part, "--dry-run", "--json")
+        assert json.loads(done.stdout)["max_len_after"] == length
+
+
+@pytest.mark.parametrize("raised", [ZeroDivisionError, KeyboardInterrupt])
+def test_app_keeps_the_traceback_of_a_bug_and_exits_130_after_ctrl_c(
+    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan_model(*arguments: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr("ctxextend.plan.plan.plan_model", plan_model)
+    done = run("resize", "tiny-gpt2", "--to", "512")
+    if raised is ZeroDivisionError:
+        assert isinstance(done.exception, ZeroDivisionError)
+    else:
+        assert (done.exit_code, done.stdout) == (130, "")
+        assert done.stderr == ""
+
+
+INTERRUPTED = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ctxextend.cli.inspect":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder())
+from ctxextend.__main__ import main
+main()
+"""
+
+
+def test_main_exits_without_a_traceback_on_ctrl_c_during_imports() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "inspect", "tiny-gpt2"],
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+# Reports when it starts, because Python itself prints a traceback on Ctrl-C during its own
+# start-up.
+STARTED = """
+import os, sys
+from ctxextend.__main__ import main
+sys.argv[0] = "ctxextend"
+os.write(1, b"ready")
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["resize tiny-gpt2 --to 512 --verify", "inspect tiny-gpt2 --check", "--help"]
+)
+def test_ctrl_c_at_any_time_is_silent_and_leaves_a_complete_output_or_none(command: str) -> None:
+    codes = set()
+    for moment in range(8):
+        with subprocess.Popen(
+            [sys.executable, "-c", STARTED, *command.split()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stdout
+            assert process.stderr
+            assert os.read(process.stdout.fileno(), 5) == b"ready"
+            time.sleep(0.01 + 0.04 * moment)
+            process.send_signal(signal.SIGINT)
+            errors = process.stderr.read().decode()
+        assert not re.search("Traceback|Error|Exception|Interrupt|Abort|Stopped", errors), errors
+        assert process.returncode in (
+            0,
+            130,
+            -signal.SIGINT,
+        )  # -SIGINT while Python itself shuts down
+        codes.add(process.returncode)
+        left = [path.name for path in Path().iterdir()]
+        assert left in ([], ["tiny-gpt2-512"])
+        if left:
+            assert (Path(left[0]) / "config.json").is_file()
+            shutil.rmtree(left[0])
+    assert 130 in codes
+
+
+def test_ctrl_c_restores_the_cursor_of_the_terminal() -> None:
+    Path("book.txt").write_text("The quick brown fox. " * 400)
+    command = [*COMMAND, "compare", "tiny-gpt2", "--to", "256", "--data", "book.txt"]
+    master, slave = pty.openpty()
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave) as process:
+        os.close(slave)
+        output = b""
+        while b"\x1b[?25l" not in output:  # the bar hides the cursor
+            output += os.read(master, 4096)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # Linux raises EIO once the other end is closed
+            while more := os.read(master, 4096):
+                output += more
+    os.close(master)
+    assert output.rindex(b"\x1b[?25h") > output.rindex(b"\x1b[?25l")
+    assert process.returncode in (130, -signal.SIGINT)
+
+
+def test_resize_shows_a_bar_only_on_a_terminal() -> None:
+    command = [*COMMAND, "resize", "tiny-gpt2", "--to", "512", "-o"]
+    assert b"Writing" not in subprocess.run([*command, "a"], capture_output=True, check=True).stderr
+    assert "Writing" in on_terminal([*command, "b"], os.environ | {"TERM": "xterm"})
+
+
+def test_python_m_ctxextend_prints_the_version() -> None:
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"ctxextend {__version__}\n"
+    assert run("--version").stdout == done.stdout
+    assert "resize" in run().output
+
+
+def test_methods_lists_all_methods_on_one_screen_of_80_columns() -> None:
+    lines = run("methods").stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[: len(METHODS)]] == list(METHODS)
+    assert (
+        lines[-1] == "Rotary: yarn, linear, dynamic, theta, longrope, llama3, proportional, limits."
+    )
+
+
+def test_methods_prints_details_of_the_given_methods() -> None:
+    names = [*reversed(METHODS), "yarn"]  # `linear` is a method of tables and of rotary positions
+    blocks = run("methods", *names).stdout.split("\n\n")
+    for block, method in zip(
+        blocks, (method for name in names for method in find_methods(name)), strict=True
+    ):
+        text = " ".join(block.split())
+        learned = f"learned rows {'kept bit for bit' if method.keeps_learned_rows else 'changed'}"
+        effect = f"positions {method.scheme}" if method.scheme else learned
+        assert text.startswith(f"{method.name} summary {method.summary} {effect} ")
+        assert f"use when {method.when} " in text
+        assert text.endswith(f"source {method.source}")
+        assert all(f"{name}: {setting.does}" in text for name, setting in method.settings.items())
+        keeps = "not supported" if method.keep_first is None else f"default: {method.keep_first}"
+        assert (f"--keep-first {keeps} " in text) == (not method.scheme)
+    assert "default: chosen from the table)" in " ".join(run("methods", "bands").stdout.split())
+    assert (
+        "factor: new length / trained length (a number from 1 on; default: chosen from the lengths)"
+        in " ".join(run("methods", "yarn").stdout.split())
+    )
+    assert "default: 0.4)" in " ".join(run("methods", "hierarchical").stdout.split())
+    assert [
+        one["name"] for one in json.loads(run("methods", "copy", "--json").stdout)["methods"]
+    ] == ["copy"]
+
+
+def test_methods_suggests_a_close_name() -> None:
+    done = run("methods", "bands", "liner")
+    assert done.exit_code == 2
+    assert "Unknown method 'liner'. Did you mean linear?" in " ".join(done.stderr.split())
+
+
+def test_resize_reports_the_settings_that_bands_chose_and_uses_the_given_ones() -> None:
+    command = ("resize", "tiny-gpt2", "--to", "256", "--method")
+    done = run(*command, "bands:sigma=6,repeat=20:90", "--dry-run")
+    assert "transformer.wpe.weight: bands with sigma 6, repeat 20:90, gain " in done.stderr
+    failed = run(*command, "bands:sgima=6")
+    assert failed.exit_code == 2
+    assert "Did you mean sigma? Settings of bands: sigma, repeat, gain" in " ".join(
+        failed.stderr.split()
+    )
+    kept = run(*command, "bands", "--keep-first", "128", "--verify")
+    assert "Inputs up to 128 tokens give identical outputs" in kept.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a\x1b[31mb\x00\x9b\r\n\tc", r"a\x1b[31mb\x00\x9b\r\n\tc"),
+        ("caf\udce9", r"caf\xe9"),  # an undecodable byte
+        (r"caf\udce9", r"caf\udce9"),
+        (
+            "\u6a21\u3000\u578b\u200d\u202e",
+            "\u6a21\u3000\u578b\u200d\\u202e",
+        ),  # wide spaces and joiners are kept
+    ],
+)
+def test_printable_escapes_control_characters(name: str, expected: str) -> None:
+    assert printable(name) == expected
+
+
+def shell(command: str) -> "subprocess.CompletedProcess[str]":
+    resize = f"{sys.executable} -m ctxextend resize {command}"
+    return subprocess.run(["bash", "-c", resize], capture_output=True, text=True, check=False)
+
+
+def test_resize_reports_a_full_stdout() -> None:
+    done = shell("tiny-gpt2 --to 512 -q > /dev/full")
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "Error: Cannot print the result: No space left on device.\nThe command itself "
+        "succeeded.\n"
+    )
+    assert Path("tiny-gpt2-512/config.json").exists()
+
+
+def test_resize_json_error_with_a_full_stdout_is_printed_on_stderr() -> None:
+    done = shell("tiny-gpt2 --to 512 --method copy --keep-first 128 --json > /dev/full")
+    assert (done.returncode, done.stderr.startswith("Error: "), "Traceback" in done.stderr) == (
+        1,
+        True,
+        False,
+    )
+
+
+def test_resize_with_closed_streams_works() -> None:
+    done = shell("tiny-gpt2 --to 512 2>&-")
+    assert (done.returncode, done.stdout) == (0, "tiny-gpt2-512\n")
+    assert shell("tiny-gpt2 --to 256 >&-").returncode == 0
+    assert shell("/no/such/x --to 256 2>&-").stdout == ""

@@ -1,0 +1,241 @@
+"""Hints name flags that the command has, or say which command has them."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import ctxextend
+from ctxextend.cli.app import COMMANDS, build_app, command_flags
+from ctxextend.cli.hints import COMMAND_LINE, FLAG, in_words_of, recipe_keys
+from tests.helpers.trainings import invoke
+
+PACKAGE = Path(str(ctxextend.__file__)).parent
+# Flags of other programs: runtimes, torchrun and cp.
+OTHER_PROGRAMS = {
+    "--max-model-len",
+    "--context-length",
+    "--nproc-per-node",
+    "--reflink",
+    "--help",
+    "--version",
+}
+FLAGS = command_flags()
+KNOWN = {flag for flags in FLAGS.values() for flag in flags}
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield each string of the package that names a flag, with its module; docstrings are for
+    readers of the code.
+    """
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        documented = [
+            node for node in ast.walk(tree) if hasattr(node, "body") and isinstance(node.body, list)
+        ]
+        docstrings = {
+            id(node.body[0].value)
+            for node in documented
+            if node.body and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and id(node) not in docstrings and FLAG.search(text):
+                yield path.relative_to(PACKAGE).as_posix(), text
+
+
+def unexplained(command: str, hint: str) -> list[str]:
+    """Return the flags of a hint that its command does not have, and that no sentence or command
+    line places.
+    """
+    placed = {flag for line in COMMAND_LINE.finditer(hint) for flag in FLAG.findall(line[0])}
+    for sentence in re.findall(r"([^.]*) (?:is a flag|are flags) of ctxextend", hint):
+        placed |= {*FLAG.findall(sentence)}
+    return [
+        flag
+        for flag in FLAG.findall(hint)
+        if flag in KNOWN and flag not in {*FLAGS[command], *placed}
+    ]
+
+
+def test_every_flag_in_a_text_of_the_package_exists() -> None:
+    named = [(module, flag) for module, text in texts() for flag in FLAG.findall(text)]
+    assert len(named) > 200
+    assert [(module, flag) for module, flag in named if flag not in KNOWN | OTHER_PROGRAMS] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_in_words_of_places_every_flag_of_every_text(command: str) -> None:
+    for module, text in texts():
+        assert unexplained(command, in_words_of(command, text, FLAGS)) == [], (module, text)
+
+
+@pytest.mark.parametrize(
+    ("command", "hint", "expected"),
+    [
+        ("train", "Use a shorter --seq-len.", "Use a shorter --seq-len."),
+        (
+            "resize",
+            "Use a shorter --seq-len or --window.",
+            "Use a shorter --seq-len or --window. --seq-len and --window are flags of ctxextend "
+            "train and compare.",
+        ),
+        (
+            "verify",
+            "Pass text with --train.",
+            "Pass text with --train. --train is a flag of ctxextend resize and convert.",
+        ),
+        (
+            "compare",
+            "Use `ctxextend evaluate MODEL --base B`.",
+            "Use `ctxextend evaluate MODEL --base B`.",
+        ),
+        ("inspect", "Start it with --nproc-per-node 2.", "Start it with --nproc-per-node 2."),
+        (
+            "run",
+            "Use a shorter --seq-len.",
+            "Use a shorter train.seq_len. These are keys of the recipe: override one with --set "
+            "KEY=VALUE.",
+        ),
+        ("run", "Replace it with --force.", "Replace it with --force."),
+    ],
+)
+def test_in_words_of_says_where_other_flags_belong(command: str, hint: str, expected: str) -> None:
+    assert in_words_of(command, hint, FLAGS) == expected
+
+
+def test_recipe_keys_are_those_of_the_steps() -> None:
+    assert recipe_keys("--keep-first") == ["resize.keep_first"]
+    assert recipe_keys("--data") == ["train.data", "evaluate.data"]
+    assert recipe_keys("--revision") == ["revision"]
+    assert recipe_keys("--quick") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ("verify new base", "Pass the base checkpoint with --base base."),
+        ("verify new --deep base", "Pass the base checkpoint with --base base."),
+        (
+            "evaluate new book.txt",
+            "Pass text with --data book.txt, or the base checkpoint with --base book.txt.",
+        ),
+        ("evaluate new --data a b", "Repeat the flag for several values: --data a --data b."),
+        ("compare m --to 9 --method a b --quick --data t", None),  # several models are allowed
+        (
+            "train new book.txt --steps 3",
+            "Pass text with --data book.txt, or the base checkpoint with --base book.txt.",
+        ),
+        (
+            "train new --steps 3 --eval-data a b",
+            "Repeat the flag for several values: --eval-data a --eval-data b.",
+        ),
+        ("resize m out --to 9", "Pass the output folder with --output out."),
+        ("convert m out --to 9 --scheme rotary", "Pass the output folder with --output out."),
+        (
+            "run r.yaml again",
+            "Change a value of the recipe with --set KEY=VALUE, or pass the output folder with "
+            "--output",
+        ),
+        ("recipes a b", "Print one recipe at a time."),
+        ("demo out", "To keep the trained checkpoint, pass a folder with --output out."),
+    ],
+)
+def test_unexpected_arguments_are_understood_per_command(arguments: str, hint: str | None) -> None:
+    done = invoke(*arguments.split())
+    if hint is None:
+        assert "Unexpected argument" not in done.stderr
+    else:
+        assert done.exit_code == 2
+        assert hint in done.stderr
+
+
+MISUSE = [
+    "resize tiny-gpt2 --to 4096 --train short.txt --steps 1",
+    "resize tiny-gpt2 --to 256 --train no-such.txt --steps 1",
+    "resize tiny-gpt2 --to 256 --data short.txt",
+    "resize tiny-gpt2 --to 256 --data short.txt --hold-out 64",
+    "resize tiny-gpt2 --to 256 --part encoder",
+    "resize tiny-gpt2 --to 256 --method linear --keep-first 200",
+    "convert tiny-gpt2 --scheme rotary --to 4096 --train short.txt --steps 1",
+    "train tiny-gpt2 --data short.txt --steps 1 --seq-len 4096",
+    "train tiny-gpt2 --data short.jsonl --steps 1",
+    "verify tiny-gpt2",
+    "inspect nothing --subfolder here",
+    "evaluate tiny-gpt2 --data short.jsonl",
+    "evaluate tiny-gpt2 --data short.txt --length 4096",
+    "compare tiny-gpt2 --to 4096 --data short.txt",
+    "compare tiny-gpt2 --to 256 --data short.jsonl",
+    "compare tiny-gpt2 --to 256 --data short.txt --steps 1",
+    "compare tiny-gpt2 tiny-gpt2 --data short.txt --length 4096",
+    "compare tiny-gpt2 --to 256 --data short.txt --method linear:keep-first=200",
+    "run recipe.yaml",
+    "run recipe.yaml --set train.seq_len=9999",
+]
+
+
+@pytest.mark.parametrize("arguments", MISUSE)
+def test_errors_of_typical_misuse_name_flags_of_the_command(arguments: str) -> None:
+    Path("short.txt").write_text("A short text. " * 40)
+    Path("short.jsonl").write_text('{"words": "one"}\n')
+    Path("recipe.yaml").write_text(
+        "source: tiny-gpt2\nresize:\n  to: 4096\ntrain:\n  data: [short.txt]\n  steps: 1\n"
+    )
+    done = invoke(*arguments.split())
+    assert done.exit_code in (1, 2), done.output
+    _, _, hint = done.stderr.rpartition("Error: ")[2].partition("\n")
+    assert unexplained(arguments.split()[0], hint) == []
+
+
+def test_resize_with_training_names_its_flag_of_the_text() -> None:
+    Path("short.txt").write_text("A short text. " * 40)
+    done = invoke(*["resize", "tiny-gpt2", "--to", "4096", "--train", "short.txt", "--steps", "1"])
+    assert "Pass more text with --train, " in done.stderr
+    assert "--data" not in done.stderr
+
+
+def test_help_examples_use_flags_of_their_command() -> None:
+    group: Any = get_command(build_app())
+    for name, command in group.commands.items():
+        examples = re.findall(
+            rf"^ +ctxextend {name}( .*|)$", command.callback.__doc__, re.MULTILINE
+        )
+        assert examples, name
+        assert [
+            flag
+            for example in examples
+            for flag in FLAG.findall(example)
+            if flag not in FLAGS[name]
+        ] == []
+
+
+def test_help_of_resize_starts_with_what_is_recommended() -> None:
+    examples = re.findall(
+        r"^ +(ctxextend resize .*)$", invoke("resize", "--help").stdout, re.MULTILINE
+    )
+    assert examples[0] == "ctxextend resize gpt2 --to 4096"
+    assert "--method" not in " ".join(examples)
+
+
+def test_in_words_of_keeps_commands_with_dots_in_names() -> None:
+    command = (
+        "ctxextend resize ./my.model --to N --tensor enc.pos_embed.weight --config-key n_positions"
+    )
+    flags = {
+        "evaluate": ["--data"],
+        "run": ["--set"],
+        "resize": ["--to", "--tensor", "--config-key"],
+    }
+    for name in ("evaluate", "run"):
+        assert in_words_of(name, f"Specify it: {command}", flags) == f"Specify it: {command}"
+        hint = in_words_of(name, f"Specify it: {command}. Or pass --to 8", flags)
+        assert hint.startswith(f"Specify it: {command}. Or pass ")
+
+
+def test_recipe_keys_are_those_of_recipe_files() -> None:
+    assert recipe_keys("--trained-length") == ["resize.trained_length"]
+    assert recipe_keys("--to") == ["convert.to", "resize.to"]

@@ -1,0 +1,198 @@
+"""Validates the --json output of every command against its schema in tests/schemas."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+from typer.testing import CliRunner
+
+from ctxextend import resize
+from ctxextend.cli.app import COMMANDS, build_app
+from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.evaluation.evaluation_result import Evaluation, LossEstimate
+from ctxextend.json_output import to_json
+from tests.helpers.comparisons import COMPARISONS
+from tests.helpers.evaluations import EVALUATIONS, EXTENDED
+
+SCHEMAS = {
+    path.stem: json.loads(path.read_text())
+    for path in (Path(__file__).parents[1] / "schemas").glob("*.json")
+}
+REGISTRY: Registry[Any] = Registry().with_resources(
+    (f"{name}.json", Resource.from_contents(SCHEMAS[name])) for name in ("resize", "convert")
+)
+# Keys that need a base checkpoint, and a key of losses that reciprocal ranks do not have.
+OPTIONAL = {"truncated", "sliding", "chunks", "perplexity", "verdict"}
+
+ARGUMENTS = [
+    "resize tiny-gpt2 --to 512",
+    "resize tiny-gpt2 --to 512 --method bands:sigma=6,repeat=20:90 --verify -o bands",
+    "resize tiny-gpt2 --to 64 --dry-run",
+    "resize tiny-gpt2 --to 256 --method auto --data texts.jsonl -o calibrated --dry-run",
+    "resize tiny-gpt2 --to 256 --train texts.jsonl --steps 1 -o trained",
+    "convert tiny-gpt2 --scheme rotary --to 4x --verify",
+    "convert tiny-gpt2 --scheme alibi --to 512 --dry-run",
+    "train tiny-gpt2-256 --data texts.jsonl --steps 1 -o trained-again",
+    "train tiny-gpt2-256 --data texts.jsonl --steps 1 --dry-run",
+    "inspect tiny-gpt2 tiny-gpt2-256",
+    "inspect tiny-gpt2 --rows 120:130",
+    "verify tiny-gpt2-256 --base tiny-gpt2",
+    "evaluate tiny-gpt2-256 --data texts.jsonl --tokens 512 --measure position --measure context",
+    "compare tiny-gpt2 --to 256 --data texts.jsonl --method copy --method linear --tokens 512 "
+    "--measure position",
+    "run tiny-gpt2-256/ctxextend.yaml --output again",
+    "run tiny-gpt2-256/ctxextend.yaml --dry-run",
+    "run tiny-gpt2-rotary-512/ctxextend.yaml --dry-run",
+    "run evaluate.yaml",
+    "recipes",
+    "recipes gpt2-4096",
+    "families",
+    "families bart roberta llama",
+    "methods",
+    pytest.param("demo", marks=pytest.mark.slow),
+]
+FAILING = {
+    "resize nothing-here --to 512": 1,
+    "resize tiny-gpt2": 2,
+    "convert gt-no-such --scheme rotary --to 512": 1,
+    "convert tiny-gpt2 --scheme rotory --to 512": 2,
+    "train tiny-gpt2 --data no-such.txt --steps 1": 1,
+    "verify nothing-here --base tiny-gpt2": 1,
+    "compare tiny-gpt2 --to 256 --data no-such.txt": 1,
+    "run no-such.yaml": 1,
+    "run tiny-gpt2-256/ctxextend.yaml --push-to-hub a/b/c": 2,
+    "recipes no-such": 2,
+}
+
+
+# ---- commands
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("json")
+    resize("tiny-gpt2", to=256, output=folder / "tiny-gpt2-256")
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    documents = [text[start : start + 1500] for start in range(0, 36_000, 1500)]
+    (folder / "texts.jsonl").write_text(
+        "\n".join(json.dumps({"text": document}) for document in documents)
+    )
+    evaluate = "  data: [texts.jsonl]\n  tokens: 512\n  measure: [position]\n"
+    (folder / "evaluate.yaml").write_text(f"source: tiny-gpt2\nevaluate:\n{evaluate}")
+    return folder
+
+
+def run_json(arguments: str) -> tuple[int, Any]:
+    quiet = ["--quiet"] * arguments.startswith(("resize", "convert"))
+    done = CliRunner().invoke(build_app(), [*arguments.split(), "--json", *quiet])
+    return done.exit_code, json.loads(done.stdout)
+
+
+def check(value: Any, schema: str) -> None:
+    Draft202012Validator(SCHEMAS[schema], registry=REGISTRY).validate(value)
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_json_of_a_command_matches_its_schema(
+    arguments: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    code, value = run_json(arguments)
+    assert code == 0
+    check(value, arguments.split()[0])
+
+
+@pytest.mark.parametrize("arguments", FAILING)
+def test_json_of_an_error_matches_its_schema(arguments: str) -> None:
+    code, value = run_json(arguments)
+    assert code == FAILING[arguments]
+    check(value, "error")
+    assert (value["error"]["type"] == "UsageError") == (code == 2)
+
+
+# ---- prepared evaluations and comparisons
+
+
+def printed_object(result: Evaluation | Comparison) -> dict[str, Any]:
+    """Return the JSON object that a command prints, parsed again."""
+    command = "evaluate" if isinstance(result, Evaluation) else "compare"
+    header = {"schema_version": 1, "command": command, "warnings": list(result.warnings)}
+    values: dict[str, Any] = json.loads(json.dumps(header | to_json(result), allow_nan=False))
+    return values
+
+
+def check_result(values: dict[str, Any]) -> None:
+    """Validate a printed object, and the evaluations of a comparison."""
+    check(values, values["command"])
+    outcomes = [
+        outcome for row in values.get("rows", ()) for outcome in (row["untrained"], row["trained"])
+    ]
+    for outcome in filter(None, outcomes):
+        check(
+            {"schema_version": 1, "command": "evaluate", "warnings": []} | outcome["evaluation"],
+            "evaluate",
+        )
+
+
+@pytest.mark.parametrize(
+    "result", [*EVALUATIONS.values(), *COMPARISONS.values()], ids=[*EVALUATIONS, *COMPARISONS]
+)
+def test_json_of_any_result_matches_its_schema(result: Evaluation | Comparison) -> None:
+    check_result(printed_object(result))
+
+
+def test_json_writes_null_for_numbers_that_are_not_finite() -> None:
+    assert EXTENDED.positions is not None
+    losses = {
+        "model": LossEstimate(math.nan, math.inf, 0, 9),
+        "sliding": LossEstimate(800.0, None, 1, 1),
+    }
+    values = printed_object(replace(EXTENDED, positions=replace(EXTENDED.positions, losses=losses)))
+    check_result(values)
+    assert values["positions"]["losses"] == {
+        "model": {
+            "mean": None,
+            "tokens": 0,
+            "samples": 9,
+            "ci95": None,
+            "interval": None,
+            "perplexity": None,
+        },
+        "sliding": {
+            "mean": 800.0,
+            "tokens": 1,
+            "samples": 1,
+            "ci95": None,
+            "interval": None,
+            "perplexity": None,
+        },
+    }
+
+
+# ---- schemas
+def objects_in(value: object) -> list[dict[str, Any]]:
+    """Return the object definitions inside a schema."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    is_one = isinstance(value, dict) and "properties" in value and "type" in value
+    found = [definition for item in inside for definition in objects_in(item)]
+    if isinstance(value, dict) and is_one:
+        found.insert(0, value)
+    return found
+
+
+def test_every_command_has_a_schema_without_additional_properties() -> None:
+    assert set(SCHEMAS) == {*COMMANDS, "error"}
+    for name, schema in SCHEMAS.items():
+        Draft202012Validator.check_schema(schema)
+        for definition in objects_in(schema):
+            # These schemas are closed where they combine a plan and its result.
+            assert name in ("resize", "convert") or definition["additionalProperties"] is False
+            if name in ("evaluate", "compare"):
+                assert (
+                    set(definition["properties"]) - OPTIONAL
+                    == set(definition["required"]) - OPTIONAL
+                )
+                assert all(value.get("description") for value in definition["properties"].values())

@@ -1,0 +1,264 @@
+"""Golden screens of evaluations and comparisons; `python -m tests.cli.test_screens` rewrites all
+screens.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ctxextend.cli.compare import add_comparison
+from ctxextend.cli.evaluate import add_evaluation
+from ctxextend.cli.console import STYLES, styled
+from ctxextend.cli.tables import Page
+from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.evaluation.evaluation_result import Estimate, Evaluation, Passkey
+from ctxextend.report.numbers import NumberFormat
+from ctxextend.report.verdicts import comparison_verdict
+from tests.helpers.comparisons import COMPARISONS
+from tests.helpers.evaluations import (
+    ENCODER,
+    EVALUATIONS,
+    EXTENDED,
+    EXTREMES,
+    WITHOUT_BASE,
+    extreme_evaluation,
+)
+
+SCREENS = Path(__file__).parent / "screens"
+RESULTS: dict[str, Evaluation | Comparison] = {**EVALUATIONS, **COMPARISONS}
+NAMES = [
+    f"{name}{kind}-{width}" for name in RESULTS for kind in ("", "-ascii") for width in (40, 80)
+]
+MIN_RANKING = 51  # width of a method with its flags next to one number, which are never wrapped
+
+
+def page_of(result: Evaluation | Comparison, width: int = 80, *, unicode: bool = True) -> Page:
+    page = Page(width, unicode=unicode)
+    if isinstance(result, Evaluation):
+        add_evaluation(page, result)
+    else:
+        add_comparison(page, result)
+    return page
+
+
+def screen_of(result: Evaluation | Comparison, width: int, *, unicode: bool = True) -> str:
+    """Return the screen as printed to a pipe."""
+    lines = page_of(result, width, unicode=unicode).lines
+    return "".join(styled(line, colour=False) + "\n" for line in lines)
+
+
+def screen(name: str) -> str:
+    """Return a screen by its name in `NAMES`."""
+    which, _, width = name.rpartition("-")
+    return screen_of(
+        RESULTS[which.removesuffix("-ascii")], int(width), unicode=not which.endswith("-ascii")
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_result_screen_matches_the_golden_file(name: str) -> None:
+    text, width = screen(name), int(name.rpartition("-")[2])
+    assert text == (SCREENS / f"{name}.txt").read_text(encoding="utf-8")
+    assert max(map(len, text.splitlines())) <= (
+        max(width, MIN_RANKING) if name.startswith("compare") else width
+    )
+    assert "-ascii-" not in name or text.isascii()
+
+
+def test_result_screens_use_known_styles() -> None:
+    assert {
+        style for result in RESULTS.values() for line in page_of(result).lines for _, style in line
+    } <= set(STYLES)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (Estimate(-0.1234, 0.0123, 9, 61), "better than X by 0.123 ± 0.025 nats/token"),
+        (Estimate(0.1234, 0.0123, 9, 61), "worse than X by 0.123 ± 0.025 nats/token"),
+        (
+            Estimate(0.1234, 0.05, 9, 3),
+            "tied with X (+0.12 ± 0.22 nats/token)",
+        ),  # 4.3 standard errors, of three windows
+        (Estimate(-0.02, 0.0123, 9, 61), "tied with X (-0.020 ± 0.025 nats/token)"),
+        (Estimate(0.0, 0.0, 9, 61), "tied with X (+0.00 nats/token)"),
+        (
+            Estimate(-0.1, None, 9, 1),
+            "0.100 nats/token lower than X, based on a single window (no confidence interval)",
+        ),
+        (Estimate(math.nan, 0.1, 9, 61), "not comparable with X: a loss is not finite"),
+    ],
+)
+def test_compared_describes_a_difference_of_losses(change: Estimate, text: str) -> None:
+    assert NumberFormat().compared(change, "X") == text
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "advice", "compared"),
+    [
+        (-0.1, 0.01, "Use `bands`", "better than the base by 0.100 ± 0.020 nats/token"),
+        (
+            0.1,
+            0.01,
+            "Keep sliding windows, or train",
+            "worse than the base by 0.100 ± 0.020 nats/token",
+        ),
+        (
+            0.01,
+            0.02,
+            "Use `bands` or keep sliding windows",
+            "tied with the base (+0.010 ± 0.040 nats/token)",
+        ),
+    ],
+)
+def test_verdict_of_a_quick_comparison(
+    mean: float, error: float, advice: str, compared: str
+) -> None:
+    result = COMPARISONS["compare-untrained"]
+    row = result.rows[0]
+    measured = row.untrained.evaluation
+    assert measured.positions is not None
+    positions = replace(measured.positions, changes={"sliding": Estimate(mean, error, 24_576, 61)})
+    outcome = replace(row.untrained, evaluation=replace(measured, positions=positions))
+    result = replace(result, rows=(replace(row, untrained=outcome),), is_quick=True)
+    assert comparison_verdict(result, NumberFormat()) == (
+        f"{advice}: at 512 tokens `bands` has perplexity 19.75 ± 0.87 without training, "
+        f"and the base in sliding windows of 128 tokens 23.8 ± 1.0; `bands` is {compared}."
+    )
+    assert result.pieces_win == ("worse" in compared)
+
+
+def test_verdict_of_a_quick_comparison_of_encoders() -> None:
+    result = COMPARISONS["compare-encoders"]
+    row = result.rows[0]
+    measured = row.untrained.evaluation
+    assert measured.retrieval is not None
+    worse = replace(measured.retrieval, against_chunks=Estimate(-0.03, 0.01, 200, 61))
+    outcome = replace(row.untrained, evaluation=replace(measured, retrieval=worse))
+    result = replace(result, rows=(replace(row, untrained=outcome),), is_quick=True)
+    assert comparison_verdict(result, NumberFormat()) == (
+        "Keep chunks, or train: at 512 tokens `bands` has mean reciprocal rank 0.620 ± 0.061 "
+        "without training, and the base in chunks of 128 tokens 0.522 ± 0.063; `bands` is worse "
+        "than the base by 0.030 ± 0.020 MRR."
+    )
+    assert result.pieces_win
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "verdict"),
+    [
+        (-0.1, 0.01, "Longer context helps: -0.100 ± 0.020 nats/token at 512 vs. 128; better"),
+        (
+            0.683,
+            0.0685,
+            "Longer context hurts: +0.68 ± 0.14 nats/token at 512 vs. 128; better",
+        ),
+        (
+            -0.01,
+            0.01,
+            "No significant effect of the longer context: -0.010 ± 0.020 nats/token at 512 vs. "
+            "128; better",
+        ),
+        (
+            -0.1,
+            None,
+            "Longer context: -0.100 nats/token at 512 vs. 128, based on a single window (no "
+            "confidence interval).",
+        ),
+        (
+            math.nan,
+            None,
+            "Perplexity 35.11 ± 0.78 at 512 tokens, better than the base in sliding windows by",
+        ),
+    ],
+)
+def test_evaluation_screen_starts_with_whether_the_longer_context_helps(
+    mean: float, error: float | None, verdict: str
+) -> None:
+    assert EXTENDED.contexts is not None
+    *points, last = EXTENDED.contexts.points
+    contexts = replace(
+        EXTENDED.contexts, points=(*points, replace(last, change=Estimate(mean, error, 9, 61)))
+    )
+    assert screen_of(replace(EXTENDED, contexts=contexts), 300).startswith(verdict)
+    contexts = replace(contexts, points=tuple(points[:3]))
+    assert "No context longer than 128 tokens was measured." in screen_of(
+        replace(EXTENDED, contexts=contexts), 300
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "verdict"),
+    [
+        (ENCODER, "Longer context helps: recall@1 +30.5 ± 7.7 points at 512 vs. 128."),
+        (replace(ENCODER, retrieval=None), "Passkey retrieval is above chance."),
+        (
+            replace(ENCODER, retrieval=None, passkey=None),
+            "Passages that reach beyond 128 positions: cosine 0.931 ± 0.012 to the same at "
+            "position 0.",
+        ),
+        (replace(ENCODER, retrieval=None, passkey=None, shift=None), "Nothing was measured."),
+        (replace(WITHOUT_BASE, contexts=None), "Perplexity 49.8 ± 1.1 at 128 tokens."),
+    ],
+)
+def test_evaluation_screen_starts_with_the_verdict(result: Evaluation, verdict: str) -> None:
+    assert screen_of(result, 300).startswith(f"{verdict}\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "ci95", "text"),
+    [
+        (23.4567, 0.213, "23.46 ± 0.21"),
+        (12345.6, 123.4, "12,346 ± 123"),
+        (4.85e8, 9.7e6, "4.85e+08 ± 9.7e+06"),
+        (-0.00001, 0.01, "0.000 ± 0.010"),
+        (0.1, 1e-9, "0.1000 ± 1e-09"),
+        (3.14159, None, "3.14"),
+        (3.14159, math.nan, "3.14"),
+        (math.nan, 0.1, "-"),
+        (math.inf, 0.1, "inf ± 0.10"),
+        (None, None, "-"),
+    ],
+)
+def test_number_shows_two_digits_of_its_interval(
+    value: float | None, ci95: float | None, text: str
+) -> None:
+    assert NumberFormat().number(value, ci95) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "trials", "style"),
+    [(1.0, 1, "faint"), (1.0, 2, "right"), (0.3, 10, "faint"), (0.4, 10, "right")],
+)
+def test_evaluation_screen_highlights_only_passkey_cells_above_chance(
+    share: float, trials: int, style: str
+) -> None:
+    passkey = Passkey(
+        "loss rank", (32, 64), (0.0, 0.5, 1.0), ((share, 0.0, 0.0), (1.0, 1.0, 1.0)), trials, 0.1
+    )
+    lines = page_of(replace(ENCODER, passkey=passkey, retrieval=None)).lines
+    (cell,) = (line[1] for line in lines if line and line[0][0] == "  0 %")
+    assert cell[1] == style
+
+
+@pytest.mark.parametrize(
+    ("shares", "is_drawn"),
+    [((0.1, 0.2, 0.1), False), ((0.1, 0.1, 0.5), True), ((1.0, None, math.nan), True)],
+)
+def test_evaluation_screen_draws_the_passkey_map_only_above_chance(
+    shares: Sequence[float], is_drawn: bool
+) -> None:
+    passkey = Passkey(
+        "loss rank", (32, 64, 128), (0.0,), tuple((share,) for share in shares), 20, 0.1
+    )
+    text = screen_of(replace(ENCODER, passkey=passkey, retrieval=None), 80)
+    assert ("depth" in text) == is_drawn
+    assert ("Passkey retrieval: not above chance in texts of 32 to 128 tokens." in text) != is_drawn
+
+
+@pytest.mark.parametrize(("mean", "error"), EXTREMES)
+def test_evaluation_screen_prints_no_nan(mean: float, error: float | None) -> None:
+    assert "nan" not in screen_of(extreme_evaluation(mean, error), 40)

@@ -1,0 +1,374 @@
+"""Threads, devices, time estimates, and commands without torch or transformers."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from ctxextend import ResizeError, TrainingError, evaluate, resize, train
+from ctxextend.cli.app import build_app
+from ctxextend.errors import EXTRAS, install_command
+from ctxextend.models import devices
+from ctxextend.training.memory import open_devices
+from tests.helpers.pico import Pico
+from tests.helpers.trainings import write_book
+from tests.helpers.word_tokenizer import add_tokenizer
+
+MODEL = torch.nn.Linear(1000, 1000)
+TINY = torch.nn.Linear(10, 10)
+
+
+# ---- threads
+
+
+def cgroups(root: Path, own: str, **files: str) -> Path:
+    """Create /proc and /sys with cgroup files; in their names, ``_`` is ``/`` and ``__`` a dot."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(own)
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name.replace("__", ".").replace("_", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    return root
+
+
+QUOTAS: list[tuple[str, dict[str, str], int]] = [
+    ("0::/box/inner\n", {"box_inner_cpu__max": "150000 100000"}, 2),
+    ("0::/box/inner\n", {"box_inner_cpu__max": "max 100000", "box_cpu__max": "100000 100000"}, 1),
+    ("0::/box/inner\n", {"box_inner_cpu__max": "400000 100000", "box_cpu__max": "50000 100000"}, 1),
+    ("0::/\n", {"cpu__max": "300000 100000"}, 3),
+    ("0::/not/mounted\n", {"cpu__max": "200000 100000"}, 2),
+    ("0::/box\n", {"box_cpu__max": "max 100000"}, 8),
+    ("0::/box\n", {"box_cpu__max": "900000 100000"}, 8),
+    ("5:memory:/a\n0::/\n", {"cpu__max": "100000 100000"}, 1),
+]
+
+
+@pytest.mark.parametrize(("own", "files", "expected"), QUOTAS)
+def test_available_cpus_returns_the_lowest_quota_of_a_cgroup_and_its_parents(
+    own: str, files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert devices.available_cpus(cgroups(tmp_path, own, **files)) == expected
+
+
+def test_available_cpus_respects_affinity_without_cgroups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    assert devices.available_cpus(tmp_path) == 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert devices.available_cpus(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("threads", "model", "variables", "expected"),
+    [
+        (None, MODEL, (), 3),
+        (None, TINY, (), 1),
+        (2, MODEL, (), 2),
+        (6, TINY, ("OMP_NUM_THREADS",), 6),
+        (None, MODEL, ("OMP_NUM_THREADS",), 5),
+        (None, TINY, ("MKL_NUM_THREADS",), 5),
+    ],
+)
+def test_torch_threads_prefers_the_flag_then_the_environment_then_the_default(
+    threads: int | None,
+    model: Any,
+    variables: tuple[str, ...],
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    for name in variables:
+        monkeypatch.setenv(name, "5")
+    monkeypatch.setattr(devices, "available_cpus", lambda: 3)
+    model = SimpleNamespace(parameters=model.parameters, device=torch.device("cpu"))
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        with devices.torch_threads(model, threads):
+            assert torch.get_num_threads() == expected
+        assert torch.get_num_threads() == 5
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["evaluate tiny-gpt2", "compare tiny-gpt2 --to 256 --method copy", "train tiny-gpt2"],
+)
+def test_threads_flag_sets_torch_threads(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    write_book()
+    few = (
+        "--steps 1 --batch-size 1"
+        if arguments.startswith("train")
+        else "--tokens 256 --measure position"
+    )
+    done = CliRunner().invoke(
+        build_app(), [*arguments.split(), "--data", "book.txt", "--threads", "3", *few.split()]
+    )
+    assert done.exit_code == 0, done.output
+    assert threads == [3, torch.get_num_threads()]
+
+
+def test_threads_must_be_positive() -> None:
+    with pytest.raises(ResizeError, match="--threads must be at least 1, got 0"):
+        evaluate("tiny-gpt2", "book.txt", threads=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "PASSIVE 1"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 1")]
+)
+def test_command_line_sets_omp_wait_policy_by_default(given: dict[str, str], expected: str) -> None:
+    names = ("OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS")
+    code = (
+        "import os, sys; sys.argv[1:] = ['methods']\ntry: main()\nexcept SystemExit: "
+        f"print(*map(os.getenv, {names}))"
+    )
+    others = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, "-c", f"from ctxextend.cli.app import main; {code}"]
+    done = subprocess.run(command, env=others | given, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == expected
+
+
+# ---- devices
+
+
+def test_open_device_rejects_unavailable_devices_and_lists_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_book()
+    for arguments in (
+        "evaluate tiny-gpt2",
+        "train tiny-gpt2 --steps 1",
+        "compare tiny-gpt2 --to 256",
+    ):
+        done = CliRunner().invoke(
+            build_app(), [*arguments.split(), "--data", "book.txt", "--device", "xpu"]
+        )
+        assert (done.exit_code, done.stderr) == (
+            1,
+            "Error: Device 'xpu' is not available.\nUse cpu.\n",
+        )
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    names = (None, "cpu", "cuda", "cuda:1")
+    assert [str(devices.open_device(name)) for name in names] == ["cuda", "cpu", "cuda", "cuda:1"]
+    with pytest.raises(ResizeError, match="Use cpu or cuda:0 or cuda:1"):
+        devices.open_device("cuda:2")
+    with pytest.raises(TrainingError, match="Set CUDA_VISIBLE_DEVICES=1 and use --device cuda"):
+        open_devices("cuda:1")
+
+
+def test_recipe_of_an_output_omits_device_and_threads() -> None:
+    write_book()
+    resize("tiny-gpt2", 256, output="longer")
+    train("longer", "book.txt", 1, batch_size=1, device="cpu", threads=1, output="trained")
+    text = Path("trained/ctxextend.yaml").read_text()
+    assert "\n  steps: 1\n" in text
+    assert "threads" not in text
+    assert "device:" not in text
+
+
+# ---- time estimates
+
+
+def test_evaluate_hides_messages_of_transformers(make_pico: Callable[..., Pico]) -> None:
+    folder = add_tokenizer(
+        make_pico("gpt2").folder, special_tokens=False
+    )  # its config has token ids beyond its vocabulary
+    Path("text.txt").write_text("a b c d e f " * 50)
+    command = [
+        sys.executable,
+        "-m",
+        "ctxextend",
+        "evaluate",
+        str(folder),
+        "--data",
+        "text.txt",
+        "--measure",
+        "position",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "[transformers]" not in done.stderr
+
+
+# ---- without torch or transformers
+
+BLOCK = """
+import os, sys
+
+for name in os.environ["BLOCKED"].split():
+    sys.modules[name] = None  # importing it fails, and find_spec returns None
+"""
+
+
+def run_without(blocked: str, arguments: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command in an interpreter in which importing some libraries fails; `options`: instead
+    of the module.
+    """
+    folder = Path("blocked")
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(BLOCK)
+    paths = (str(folder.resolve()), str(Path(__file__).parents[2]))
+    changes = {"BLOCKED": blocked, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, *(options or ("-m", "ctxextend")), *arguments.split()]
+    return subprocess.run(
+        command, env=os.environ | changes, capture_output=True, text=True, check=False
+    )
+
+
+def test_file_commands_run_without_torch() -> None:
+    for arguments in (
+        "resize tiny-gpt2 --to 256 --method bands --verify -o longer",
+        "run longer/ctxextend.yaml -o again",
+        "inspect longer",
+        "verify longer",
+        "families bert",
+        "methods",
+        "--help",
+    ):
+        done = run_without("torch transformers accelerate", arguments)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("blocked", "arguments"),
+    [
+        ("torch", "evaluate tiny-gpt2 --data book.txt"),
+        ("transformers", "evaluate tiny-gpt2 --data book.txt"),
+        ("torch", "compare tiny-gpt2 --to 256 --data book.txt"),
+        ("torch", "train tiny-gpt2 --data book.txt --steps 1"),
+        ("transformers", "train tiny-gpt2 --data book.txt --steps 1"),
+        ("torch", "resize tiny-gpt2 --to 256 --train book.txt --steps 1"),
+        ("torch", "verify tiny-gpt2 --base tiny-gpt2 --deep"),
+        ("torch", "inspect old.bin"),
+        ("torch", "demo"),
+    ],
+)
+def test_missing_library_is_reported_with_an_install_command(blocked: str, arguments: str) -> None:
+    write_book()
+    torch.save({"wpe.weight": torch.zeros(4, 4)}, "old.bin")
+    done = run_without(blocked, arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: This needs {blocked}: pip install {blocked}\n"
+
+
+# Runs the demo on the fewest windows.
+SHORT_DEMO = """
+import sys
+from ctxextend.comparison import quick
+from ctxextend.cli.app import main
+quick.SECONDS = 0
+sys.argv = ["ctxextend", *sys.argv[1:]]
+main()
+"""
+
+
+def test_demo_without_the_extras_compares_and_names_what_they_would_add() -> None:
+    blocked = "accelerate datasets peft sentence_transformers matplotlib jinja2"
+    done = run_without(blocked, "demo", "-c", SHORT_DEMO)
+    assert done.returncode == 0, done.stderr
+    assert "128 -> 256 positions, 5 methods" in done.stdout
+    assert done.stderr.splitlines()[-2:] == [
+        "To also train bands briefly and write past the old end: pip install 'ctxextend[train]'",
+        "For an HTML report: pip install 'ctxextend[plot]'",
+    ]
+
+
+def test_demo_for_an_output_without_the_training_extra_fails_before_it_measures() -> None:
+    done = run_without("accelerate", "demo --output kept")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "Error: Training requires accelerate, which is not installed.",
+        "pip install 'ctxextend[train]'",
+    ]
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    assert re.search(r"installed:.*\n.*\[plot,train\]", makefile)  # which `make demo` uses
+
+
+EXTRA_USES = [
+    ("accelerate", "train tiny-gpt2 --data book.txt --steps 1", "train"),
+    ("accelerate", "train tiny-gpt2 --data book.txt --steps 1 --dry-run", "train"),
+    ("accelerate", "resize tiny-gpt2 --to 256 --train book.txt --steps 1", "train"),
+    (
+        "accelerate",
+        "convert tiny-gpt2 --scheme rotary --to 256 --train book.txt --steps 1",
+        "train",
+    ),
+    ("accelerate", "compare tiny-gpt2 --to 256 --data book.txt --steps 1", "train"),
+    ("peft", "train tiny-gpt2 --data book.txt --steps 1 --lora 2", "train"),
+    ("peft", "train tiny-gpt2 --data book.txt --steps 1 --lora 2 --dry-run", "train"),
+    ("sentence_transformers", "train tiny-gpt2 --data book.txt --steps 1 --contrastive", "train"),
+    ("datasets", "evaluate tiny-gpt2 --data a.csv", "train"),
+    ("datasets", "evaluate tiny-gpt2 --data hf:owner/name", "train"),
+    ("datasets", "run gpt2-4096 --dry-run", "train"),
+    ("matplotlib", "inspect tiny-gpt2 --plot a.png", "plot"),
+    ("jinja2", "inspect tiny-gpt2 --report a.html", "plot"),
+    ("matplotlib", "evaluate tiny-gpt2 --data book.txt --plot a.png", "plot"),
+    ("jinja2", "compare tiny-gpt2 --to 256 --data book.txt --report a.html", "plot"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("blocked", "arguments", "extra"), EXTRA_USES)
+def test_command_without_an_extra_names_the_pip_command_with_it(
+    blocked: str, arguments: str, extra: str
+) -> None:
+    write_book()
+    Path("a.csv").write_text("text\none\n")
+    done = run_without(blocked, arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"pip install 'ctxextend[{extra}]'" in done.stderr
+    assert f"pip install {blocked}" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("blocked", "arguments", "extra"), [use for use in EXTRA_USES if use[0] == "jinja2"]
+)
+def test_plotting_command_without_an_extra_names_the_pip_command_with_it(
+    blocked: str, arguments: str, extra: str
+) -> None:
+    test_command_without_an_extra_names_the_pip_command_with_it(blocked, arguments, extra)
+
+
+def test_extras_are_those_of_the_metadata() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[^\w-]", text)[0].lower() for text in requirements}
+
+    plain = names(project["dependencies"])
+    for extra, libraries in EXTRAS.items():
+        in_extra = names(project["optional-dependencies"][extra]) - plain
+        assert {name.replace("_", "-") for name in libraries} == in_extra
+        assert all(
+            install_command(name) == f"pip install 'ctxextend[{extra}]'" for name in libraries
+        )
+    assert install_command("torch") == "pip install torch"
+
+
+def test_missing_library_is_reported_as_json() -> None:
+    write_book()
+    done = run_without("torch", "evaluate tiny-gpt2 --data book.txt --json")
+    error = {
+        "type": "ModuleNotFoundError",
+        "message": "This needs torch: pip install torch",
+        "hint": None,
+    }
+    assert (done.returncode, json.loads(done.stdout)) == (1, {"error": error})

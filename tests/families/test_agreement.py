@@ -1,0 +1,114 @@
+"""All commands count positions alike: `inspect`, `resize`, `verify` and ``--json``, on every model
+type.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from ctxextend import Inspection, inspect, plan_resize, resize, verify
+from ctxextend.families.lookup import find_architecture
+from ctxextend.families.registry import FAMILIES
+from ctxextend.json_output import to_json
+from ctxextend.plan.find_tables import stated_width
+from tests.helpers import rules, tiny
+
+# One of each kind: learned rows (reserved, after padding, in pairs), computed, rotary, ALiBi,
+# relative, several parts.
+FAST = {
+    *(
+        "bert",
+        "gpt2",
+        "roberta",
+        "esm",
+        "bart",
+        "led",
+        "clip",
+        "m2m_100",
+        "xglm",
+        "whisper",
+        "llama",
+        "gptj",
+    ),
+    *(
+        "gemma3",
+        "qwen2_vl",
+        "bloom",
+        "mpt",
+        "t5",
+        "dbrx",
+        "phi3",
+        "gpt_oss",
+        "modernbert",
+        "falcon",
+    ),
+}
+NOT_BUILT = ("gemma4_assistant", "nougat")  # transformers cannot build their default configs
+TYPES = [
+    pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+    for name in sorted(FAMILIES)
+    if name in CONFIG_MAPPING and name not in NOT_BUILT
+]
+BLOCK = 2048  # tokens; types whose inputs fill blocks refuse other lengths than multiples
+
+
+def small_config(model_type: str) -> dict[str, Any]:
+    """Return a config with small sizes and the type's own length, that has positions to extend."""
+    config = tiny.make_config(model_type)
+    tiny.shrink(config)
+    for key, value in rules.NEEDED.get(model_type, {}).items():
+        if key not in ("hidden_size", "head_dim"):
+            setattr(config, key, value)
+    values: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
+    return values
+
+
+def write(folder: Path, model_type: str) -> None:
+    """Write a small config, its tables with the rows that the config states, and tensors next to
+    computed tables.
+    """
+    config = small_config(model_type)
+    tensors: dict[str, Any] = {"other.weight": np.zeros((2, 2), np.float32)}
+    for location in find_architecture(config).locations:
+        table = location.table
+        if table.width_key:
+            container = "".join(table.name.rsplit(".", 2)[:-2]) + table.next_to
+            tensors[f"{location.usual_prefix}{container}.weight"] = np.zeros((2, 2), np.float32)
+        elif not table.scheme:
+            rows = location.rows(location.value(location.effective_key))
+            stated = stated_width(location, tiny.WIDTH)
+            width = stated[1] if stated else tiny.WIDTH
+            values = np.random.default_rng(0).normal(size=(rows, width))
+            tensors[location.usual_name] = values.astype(np.float32)
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def positions_of(found: Inspection) -> dict[str, int]:
+    return {report.part: report.positions for report in (*found.tables, *found.schemes)}
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_all_commands_agree_on_the_number_of_positions(model_type: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    write(source, model_type)
+    before = positions_of(inspect(source))
+    to = (max(before.values()) // BLOCK + 2) * BLOCK
+    plan = plan_resize(source, to)
+    assert {table.part: table.max_len_before for table in plan.tables} == before
+    result = resize(source, to, output=tmp_path / "out")
+    found = inspect(result.output)
+    assert positions_of(found) == {table.part: table.max_len_after for table in plan.tables}
+    assert found.agrees, found.verdict
+    values = to_json(found)
+    printed = {
+        report["part"]: report["positions"] for report in (*values["tables"], *values["schemes"])
+    }
+    assert printed == positions_of(found)
+    assert verify(result.output).passed

@@ -1,0 +1,316 @@
+import copy
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from ctxextend import list_families
+from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.families.lookup import TableLocation, find_architecture, matching_types
+from ctxextend.families.registry import FAMILIES
+from ctxextend.families.schema import PositionScheme
+from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
+from tests.helpers import tiny
+from tests.helpers.trainings import invoke
+
+# Composite types without default parts in transformers.
+OF_ANY_PARTS = (
+    "gemma4_assistant",
+    "rag",
+    "nougat",
+    "encoder-decoder",
+    "speech-encoder-decoder",
+    "vision-encoder-decoder",
+)
+
+
+# Model types of which transformers reads no length.
+WITHOUT_LENGTH = (
+    "bloom",
+    "longt5",
+    "mt5",
+    "recurrent_gemma",
+    "switch_transformers",
+    "t5",
+    "udop",
+    "umt5",
+)
+# Model types with a table of rows; the others have a rule, such as rotary positions.
+WITH_ROWS = {
+    table.model_type for table in list_families() if table.scheme in ("learned", "sinusoidal")
+}
+
+
+def location_of(model_type: str, **config: Any) -> TableLocation:
+    return find_architecture({"model_type": model_type, **config}).locations[0]
+
+
+def test_registry_covers_every_model_type_of_transformers() -> None:
+    assert {*FAMILIES, *POSITION_SCHEMES} == set(CONFIG_MAPPING.keys())
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_registry_has_the_defaults_and_parts_of_transformers(model_type: str) -> None:
+    for key, value in (
+        FAMILIES[model_type].defaults.items() if model_type not in WITHOUT_LENGTH else ()
+    ):
+        default: Any = CONFIG_MAPPING[model_type]()
+        for name in key.split("."):
+            layers = (
+                default.per_layer_config["full_attention"] if name == "global_head_dim" else default
+            )
+            default = getattr(layers, name.removeprefix("global_"), None)
+        # The trained length of relative and ALiBi positions, which no class reads.
+        assert default == value or (default is None and key in ("n_positions", "seq_length")), key
+    for part in FAMILIES[model_type].parts if model_type not in OF_ANY_PARTS else ():
+        assert getattr(CONFIG_MAPPING[model_type](), part.config_key).model_type == part.model_type
+
+
+@pytest.mark.parametrize(
+    "model_type", [name for name in sorted(WITH_ROWS) if location_of(name).path == ("text_config",)]
+)
+@pytest.mark.parametrize("second", [{"max_position_embeddings": 90}, {}, None])
+def test_table_location_value_equals_transformers_with_a_second_config(
+    model_type: str, second: Any
+) -> None:
+    config: dict[str, Any] = {
+        "text_config": {"max_position_embeddings": 60},
+        "text_config_dict": second,
+    }
+    expected: Any = CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(config))
+    assert (
+        location_of(model_type, **config).value("max_position_embeddings")
+        == expected.text_config.max_position_embeddings
+    )
+
+
+@pytest.mark.parametrize("value", ["512", 1.5, True, -1, [512]])
+def test_table_location_value_rejects_invalid_integers(value: Any) -> None:
+    with pytest.raises(
+        CheckpointError, match="max_position_embeddings must be an integer for a bert model, got"
+    ):
+        location_of("bert", max_position_embeddings=value).value("max_position_embeddings")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_buffer"),
+    [
+        ("h.0.attn.bias", True),
+        ("transformer.h.3.attn.bias", True),
+        ("transformer.h.3.attn.c_attn.bias", False),
+        ("h.².attn.bias", False),
+        ("model.h.0.attn.bias", False),
+        ("h.0.attn.bias.more", False),
+        ("hA0.attn.bias", False),
+    ],
+)
+def test_table_location_buffer_matches_full_names(name: str, is_buffer: bool) -> None:
+    assert (location_of("gpt2").buffer(name) is not None) == is_buffer
+
+
+def test_find_architecture_combines_parts() -> None:
+    parts = {"encoder": {"model_type": "roberta"}, "decoder": {"model_type": "gpt2"}}
+    encoder, decoder = find_architecture({"model_type": "encoder-decoder", **parts}).locations
+    assert (encoder.part, encoder.config_key) == ("encoder", "encoder.max_position_embeddings")
+    assert (decoder.part, decoder.config_key) == ("decoder", "decoder.n_positions")
+    assert (encoder.reserved_rows, decoder.reserved_rows) == (2, 0)
+    assert "decoder.transformer.wpe.weight" in decoder.names
+    rag = find_architecture({"model_type": "rag"})
+    assert [found.part for found in rag.locations] == [
+        "question_encoder",
+        "generator.encoder",
+        "generator.decoder",
+    ]
+    assert (
+        location_of("sam3_video").config_key
+        == "detector_config.text_config.max_position_embeddings"
+    )
+    # The type of this part is fixed, so its config is ignored.
+    assert (
+        location_of("clip", text_config={"model_type": "t5"}).family.model_type == "clip_text_model"
+    )
+
+
+def test_find_architecture_limits_the_nesting_depth() -> None:
+    config: dict[str, Any] = {"model_type": "bart"}
+    for _ in range(40):
+        config = {"model_type": "rag", "generator": config}
+    assert len(find_architecture(config).locations) < 20
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"model_type": "mamba"},
+            "This mamba model has no position table to resize; it uses no position embeddings",
+        ),
+        (
+            {"model_type": "vit"},
+            "no position table for tokens; it uses only positions of image patches",
+        ),
+        (
+            {"model_type": "qwen2_audio_encoder"},
+            "no position table for tokens; it uses only positions of audio frames",
+        ),
+        ({"model_type": "trocr", "use_learned_position_embeddings": False}, "fixed sinusoids"),
+        (
+            {"model_type": "bert", "position_embedding_type": "relative_key"},
+            "position_embedding_type 'relative_key'",
+        ),
+        (
+            {"model_type": "esm", "position_embedding_type": "relative_key"},
+            "position_embedding_type 'relative_key'",
+        ),
+        (
+            {"model_type": "granitemoehybrid", "position_embedding_type": "nope"},
+            "position_embedding_type 'nope'.*no pos",
+        ),
+        (
+            {"model_type": "zamba2"},
+            "with use_mem_rope None has no position table to resize; it uses no position",
+        ),
+        (
+            {"model_type": "vision-encoder-decoder", "decoder": {"model_type": "mamba"}},
+            "its decoder: this mamba mod",
+        ),
+        ({"model_type": "my-own"}, "Unknown model type 'my-own'"),
+    ],
+)
+def test_find_architecture_names_the_scheme_of_unsupported_models(
+    config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=message) as caught:
+        find_architecture(config)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("key", ["sinusoidal_embeddings", "sinusoidal_pos_embds"])
+def test_find_architecture_lets_the_rows_decide_what_a_flag_says(key: str) -> None:
+    for model_type in ("xlm", "flaubert", "distilbert"):
+        (location,) = find_architecture({"model_type": model_type, key: True}).locations
+        assert location == dataclasses.replace(location_of(model_type), config=location.config)
+
+
+@pytest.mark.parametrize(
+    "scheme", dict.fromkeys(POSITION_SCHEMES.values()), ids=lambda scheme: scheme.uses[:20]
+)
+def test_list_families_reports_scheme_and_advice_of_unsupported_types(
+    scheme: PositionScheme,
+) -> None:
+    for model_type in {name for name in POSITION_SCHEMES if POSITION_SCHEMES[name] == scheme} - {
+        *FAMILIES
+    }:
+        (listed,) = list_families([model_type])
+        assert (listed.model_type, listed.table, listed.scheme) == (model_type, "", scheme.name)
+        assert listed.notes == (f"not resized: it uses {scheme.uses}", scheme.advice)
+        with pytest.raises(UnsupportedModelError) as caught:
+            find_architecture({"model_type": model_type})
+        assert re.fullmatch(
+            rf"This {re.escape(model_type)} model has no position [a-z].*[^.:]\.",
+            caught.value.message,
+        )
+        assert caught.value.hint == f"{scheme.advice} {FAMILIES_HINT}"
+    assert re.fullmatch(r"[A-Z].*\w\.", scheme.advice)
+    assert not re.search(r"\b(drop|delete|remove)\b", scheme.advice)
+
+
+def test_matching_types_includes_the_true_type() -> None:
+    """Checks every model type, with the tensors of its models and a config without model_type."""
+    unique = set()
+    for model_type in WITH_ROWS:
+        for built in tiny.buildable_classes(model_type, tiny.model_classes(model_type)[1:2]):
+            config = {
+                key: value for key, value in built.config.to_dict().items() if key != "model_type"
+            }
+            found = matching_types(config, built.shapes)
+            expected = "gpt2" if model_type == "gpt-sw3" else model_type  # two names of one class
+            assert not found or expected in found, (built.model_class, found)
+            unique |= {model_type} if found == [expected] else set()
+    assert {
+        "bert",
+        "gpt2",
+        "openai-gpt",
+        "big_bird",
+        "gpt_bigcode",
+        "distilbert",
+        "albert",
+    } <= unique
+
+
+def test_list_families_returns_every_table() -> None:
+    every = list_families()
+    listed = {(table.model_type, table.part): table for table in reversed(every)}
+    assert {model_type for model_type, _ in listed} == set(FAMILIES)
+    assert [table.part for table in list_families(["bart"])] == ["encoder", "decoder"]
+    assert listed["roberta", ""].reserved_rows == "pad_token_id + 1 (counted in the config)"
+    assert listed["bart", "decoder"].reserved_rows == "2 (not counted in the config)"
+    assert listed["luke", "entity"].reserved_rows == "0"
+    assert listed["deberta", ""].notes == (
+        "with position_biased_input=true",
+        "keeps the effect of max_relative_positions",
+    )
+    assert {table.scheme for table in every} == {
+        "learned",
+        "sinusoidal",
+        "rotary",
+        "ALiBi",
+        "relative",
+    }
+    assert [table.scheme for table in every if table.model_type == "falcon"] == ["rotary", "ALiBi"]
+    assert (listed["gemma3", "text"].table, listed["gemma3", "text"].methods) == (
+        "text_config.rope_parameters",
+        ("yarn", "linear", "dynamic", "theta"),
+    )
+    assert listed["pegasus", "decoder"].scheme == "sinusoidal"
+    assert listed["pegasus", "decoder"].notes == ("layout halves",)
+    assert listed["xglm", ""].notes == (
+        "layout halves-log",
+        "computed, unless the file has the table",
+        "longer inputs do not fail: more rows are computed",
+    )
+    assert listed["led", "encoder"].notes == ("length must be a multiple of attention_window",)
+    assert listed["led", "decoder"].notes == ()
+    assert listed["bros", ""].notes == ("rebuilds embeddings.position_ids",)
+
+
+def test_list_families_accepts_a_type_or_a_part_of_its_name() -> None:
+    assert {table.model_type for table in list_families(["bert"])} == {"bert"}
+    assert {table.model_type for table in list_families(["rober", "led"])} == {
+        *(name for name in (*FAMILIES, *POSITION_SCHEMES) if "rober" in name),
+        "led",
+    }
+    assert {table.scheme for table in list_families(["mamba", "bloo"])} == {"none", "ALiBi"}
+    with pytest.raises(UnsupportedModelError, match="Unknown model type 'rberta'") as caught:
+        list_families(["rberta"])
+    assert (caught.value.hint or "").startswith("Did you mean roberta?")
+    assert [table.scheme for table in list_families(["t5"])] == ["relative"]  # an exact name
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_families_fits_all_types_into_the_terminal_width(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = invoke("families").stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 40 + 7500 // width
+    names = re.findall(r"[\w.-]+", " ".join(line for line in lines if line.startswith("  ")))
+    assert sorted(name for name in names if name in FAMILIES) == sorted(FAMILIES)
+    counted = re.findall(r"(\d+)\s+[A-Za-z]", " ".join(lines).partition("Not resized")[2])
+    assert sum(map(int, counted)) == len(POSITION_SCHEMES)
+    shown = invoke("families", "bart", "layout", "glm4v_")
+    text = " ".join(shown.stdout.split())
+    assert max(map(len, shown.stdout.splitlines())) <= width
+    assert (
+        "encoder: encoder.embed_positions.weight, length set by max_position_embeddings learned; "
+        "reserved rows: 2" in text
+    )
+    assert "layoutlmv2, layoutxlm embeddings" in text
+    assert (
+        "glm4v_moe_text, glm4v_text rope_parameters, length set by max_position_embeddings "
+        "rotary; methods" in text
+    )
+    assert "pp_doclayout_v4 not resized: it uses only positions of image" in text

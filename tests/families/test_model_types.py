@@ -1,0 +1,371 @@
+"""Peculiarities of single model types, on small models built by transformers; see also
+test_conformance.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, plan_resize, resize
+from ctxextend.json_output import to_json
+from tests.helpers import pico, tiny
+
+Save = Callable[..., pico.Pico]
+NEW = 40
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    """Save a small model of a class, with config changes by dotted key."""
+
+    def build(model_class: str, changes: dict[str, Any]) -> pico.Pico:
+        found: Any = getattr(transformers, model_class)
+        config = tiny.shrink(tiny.make_config(found.config_class.model_type))
+        for path, value in changes.items():
+            tiny.set_value(config, tuple(path.split(".")), value)
+        torch.manual_seed(0)
+        found(config).save_pretrained(tmp_path / "source")
+        return pico.Pico(tmp_path / "source", found)
+
+    return build
+
+
+def output(source: pico.Pico, tmp_path: Path, **settings: Any) -> dict[str, torch.Tensor]:
+    resize(source.folder, to=NEW, output=tmp_path / "out", **settings)
+    source.load(tmp_path / "out")
+    return load_file(tmp_path / "out" / "model.safetensors")
+
+
+def save_pair(folder: Path, encoder: str, decoder: str, **changes: Any) -> Any:
+    """Save a small encoder-decoder model of any two types, and return it."""
+    parts = {
+        "encoder": tiny.make_config(encoder).to_dict(),
+        "decoder": tiny.make_config(decoder).to_dict(),
+    }
+    parts["decoder"] |= {"add_cross_attention": True, "is_decoder": True, **changes}
+    model: Any = transformers.EncoderDecoderModel(
+        tiny.shrink(transformers.EncoderDecoderConfig(**parts))
+    )
+    model.save_pretrained(folder)
+    return model
+
+
+KEY = "max_position_embeddings"
+TEXT = f"text_config.{KEY}"
+LED = {"max_encoder_position_embeddings": 16, "max_decoder_position_embeddings": 24}
+DINO = {TEXT: 16, "max_text_len": 12}
+RELATIVE = {KEY: 16, "relative_attention": True}
+BIRD = {KEY: 64, "block_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("model_class", "sizes", "to", "edits"),
+    [
+        # DeBERTa's relative embeddings use the same key only if max_relative_positions is unset.
+        ("DebertaModel", RELATIVE | {"relative_attention": False}, 40, {KEY: [16, 40]}),
+        ("DebertaModel", RELATIVE | {"max_relative_positions": 8}, 40, {KEY: [16, 40]}),
+        ("LukeModel", {KEY: 18}, 40, {KEY: [18, 42]}),
+        # The key of ProphetNet includes a reserved row and one after the last position.
+        ("ProphetNetModel", {KEY: 17}, 40, {KEY: [17, 42]}),
+        # Grounding DINO has a second limit, max_text_len, which is raised with the key, or lowered
+        # to it.
+        ("GroundingDinoModel", DINO, 40, {TEXT: [16, 40], "max_text_len": [12, 40]}),
+        ("GroundingDinoModel", DINO, 14, {TEXT: [16, 14]}),
+        ("GroundingDinoModel", DINO, 8, {TEXT: [16, 8], "max_text_len": [12, 8]}),
+        # MRA keeps the number of blocks if it can.
+        ("MraModel", {KEY: 64}, 128, {KEY: [64, 128], "block_per_row": [4, 1]}),
+        ("MraModel", {KEY: 64}, 96, {KEY: [64, 96]}),
+        ("BigBirdModel", BIRD | {"attention_type": "original_full"}, 2000, {KEY: [64, 2000]}),
+    ],
+)
+def test_plan_resize_edits_all_keys_of_the_length(
+    model_class: str, sizes: dict[str, Any], to: int, edits: dict[str, list[int]], save: Save
+) -> None:
+    plan = plan_resize(save(model_class, sizes).folder, to=to)
+    assert to_json(plan)["config"] == edits
+    assert any("short inputs attend to different blocks" in note for note in plan.notes) == (
+        model_class == "MraModel"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_class", "sizes", "options", "message"),
+    [
+        (
+            "LEDModel",
+            LED,
+            {"to": 42},
+            r"a multiple of 8 \(attention_window.* 42. Use --to 40 or 48",
+        ),
+        (
+            "LEDModel",
+            LED,
+            {"to": 22},
+            "extend encoder.* \\(from 16\\) and shrink decoder.* \\(from 24\\).*--part encoder "
+            "or --part dec",
+        ),
+        (
+            "BigBirdModel",
+            BIRD,
+            {"to": 2000},
+            r"a multiple of 64 \(block_size.*Use --to 1984 or 2048",
+        ),
+        (
+            "BartModel",
+            {KEY: 16},
+            {"to": 40, "part": "encoder"},
+            f"decoder.* shares the config key {KEY}.*Remove --part.$",
+        ),
+        (
+            "BartModel",
+            {KEY: 16},
+            {"to": 40, "part": "text"},
+            "no such part.*Use --part encoder or --part decoder",
+        ),
+        ("GPT2Model", {}, {"to": 40, "part": "text"}, "one position table: remove --part"),
+    ],
+)
+def test_plan_resize_rejects_unsupported_lengths_and_parts(
+    model_class: str, sizes: dict[str, Any], options: dict[str, Any], message: str, save: Save
+) -> None:
+    with pytest.raises(ResizeError, match=message):
+        plan_resize(save(model_class, sizes).folder, **options)
+
+
+def test_plan_resize_uses_the_default_block_size_of_transformers(save: Save) -> None:
+    source = save("BigBirdModel", BIRD)
+    pico.edit_json(source.folder / "config.json", block_size=None)
+    with pytest.raises(ResizeError, match="a multiple of 64"):
+        plan_resize(source.folder, to=2000)
+
+
+def test_resize_gpt2_prefers_the_alias_if_both_are_stated(save: Save, tmp_path: Path) -> None:
+    source = save("GPT2Model", {"n_positions": 16})
+    pico.edit_json(source.folder / "config.json", n_positions=8, max_position_embeddings=16)
+    assert to_json(plan_resize(source.folder, to=NEW))["config"] == {
+        "n_positions": [8, NEW],
+        KEY: [16, NEW],
+    }
+    output(source, tmp_path)
+
+
+def test_plan_resize_adds_a_missing_text_config_and_rejects_other_values(save: Save) -> None:
+    source = save("CLIPModel", {})
+    pico.edit_json(source.folder / "config.json", text_config=None)
+    assert to_json(plan_resize(source.folder, to=100))["config"] == {
+        "text_config": [None, {KEY: 100}]
+    }
+    for value in ([1], "text"):
+        pico.edit_json(source.folder / "config.json", text_config=value)
+        with pytest.raises(CheckpointError, match="config.json: text_config is .*, not an object"):
+            plan_resize(source.folder, to=100)
+
+
+@pytest.mark.parametrize("model_class", ["DebertaModel", "DebertaV2Model"])
+def test_resize_deberta_keeps_the_size_of_its_relative_embeddings(
+    model_class: str, save: Save, tmp_path: Path
+) -> None:
+    source = save(
+        model_class, RELATIVE | {"max_relative_positions": -1, "pos_att_type": ["c2p", "p2c"]}
+    )
+    edits = to_json(plan_resize(source.folder, to=NEW))["config"]
+    assert edits == {"max_position_embeddings": [16, NEW], "max_relative_positions": [-1, 16]}
+    weights = output(source, tmp_path)
+    assert len(weights["encoder.rel_embeddings.weight"]) == 32
+    old, new = source.load(), source.load(tmp_path / "out")
+    assert torch.equal(pico.logits(old, 16), pico.logits(new, 16))
+    assert pico.logits(new, NEW).isfinite().all()
+
+
+def test_resize_luke_resizes_both_tables_of_the_shared_key(save: Save, tmp_path: Path) -> None:
+    source = save("LukeModel", {KEY: 18})
+    plan = plan_resize(source.folder, to=NEW)
+    found = {
+        table.part: (table.rows_after, table.max_len_after, table.reserved_rows)
+        for table in plan.tables
+    }
+    assert found == {"text": (42, NEW, 2), "entity": (42, 42, 0)}
+    assert (to_json(plan)["max_len_before"], to_json(plan)["max_len_after"]) == (None, None)
+    assert (
+        "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs" in plan.consequences
+    )
+    output(source, tmp_path)
+
+
+def test_resize_clip_also_edits_the_copy_that_transformers_uses(save: Save, tmp_path: Path) -> None:
+    source = save("CLIPModel", {TEXT: 16})
+    text = source.load().config.text_config.to_dict()
+    pico.edit_json(
+        source.folder / "config.json",
+        text_config={"max_position_embeddings": 999},
+        text_config_dict=text,
+    )
+    assert to_json(plan_resize(source.folder, to=NEW))["config"] == {
+        TEXT: [999, NEW],
+        "text_config_dict.max_position_embeddings": [16, NEW],
+    }
+    output(source, tmp_path)
+
+
+def test_resize_part_resizes_one_table_if_keys_are_separate(save: Save, tmp_path: Path) -> None:
+    source = save("LEDModel", LED)
+    (source.folder / "tokenizer_config.json").write_text('{"model_max_length": 16}')
+    encoder = plan_resize(source.folder, to=NEW, part="encoder")
+    decoder = plan_resize(
+        source.folder, to=42, part="decoder"
+    )  # not a multiple of the attention window, 8
+    assert [table.part for plan in (encoder, decoder) for table in plan.tables] == [
+        "encoder",
+        "decoder",
+    ]
+    assert to_json(decoder)["config"] == {"max_decoder_position_embeddings": [24, 42]}
+    # The tokenizer truncates the encoder's input.
+    assert [edit.after for edit in encoder.edits if edit.is_limit] == [NEW]
+    assert not any(edit.is_limit for edit in decoder.edits)
+    output(source, tmp_path, part="encoder")
+
+
+@pytest.mark.parametrize(
+    ("model_class", "changes", "buffers"),
+    [
+        ("BrosModel", {KEY: 16}, {"embeddings.position_ids": list(range(NEW))}),
+        ("MraModel", {KEY: 16}, {"embeddings.position_ids": list(range(2, NEW + 2))}),
+        (
+            "ClapModel",
+            {TEXT: 18},
+            {
+                "text_model.embeddings.position_ids": list(range(NEW + 2)),
+                "text_model.embeddings.token_type_ids": [0] * (NEW + 2),
+            },
+        ),
+    ],
+)
+def test_resize_rebuilds_persistent_buffers(
+    model_class: str,
+    changes: dict[str, Any],
+    buffers: dict[str, list[int]],
+    save: Save,
+    tmp_path: Path,
+) -> None:
+    source = save(model_class, changes)
+    plan = plan_resize(source.folder, to=NEW)
+    assert {buffer.name for buffer in plan.rebuilt_buffers} == set(buffers)
+    assert plan.dropped == ()
+    weights = output(source, tmp_path)
+    for name, expected in buffers.items():
+        assert weights[name].tolist() == [expected]
+        assert weights[name].dtype == torch.int64
+
+
+def test_resize_bark_rebuilds_its_causal_masks(save: Save, tmp_path: Path) -> None:
+    sizes = {
+        f"{part}_config.block_size": 16
+        for part in ("semantic", "coarse_acoustics", "fine_acoustics")
+    }
+    source = save("BarkModel", sizes)
+    mask = output(source, tmp_path)["semantic.layers.0.attn.bias"]
+    assert torch.equal(mask, torch.ones(NEW, NEW, dtype=torch.bool).tril()[None, None])
+    one = plan_resize(source.folder, to=NEW, part="coarse")
+    assert [table.name for table in one.tables] == ["coarse_acoustics.position_embeds_layer.weight"]
+    assert {buffer.name.split(".")[0] for buffer in one.rebuilt_buffers} == {"coarse_acoustics"}
+
+
+@pytest.mark.parametrize(
+    ("model_class", "name"),
+    [
+        ("GPT2LMHeadModel", "transformer.h.1.attn.masked_bias"),
+        ("GPTNeoForCausalLM", "transformer.h.0.attn.attention.bias"),
+        ("CLIPModel", "text_model.embeddings.position_ids"),
+    ],
+)
+def test_resize_drops_buffers_of_old_files(model_class: str, name: str, save: Save) -> None:
+    source = save(model_class, {})
+    pico.add_tensors(source.folder, {name: torch.ones(1, 16, dtype=torch.uint8)})
+    assert plan_resize(source.folder, to=4000).dropped == (name,)
+
+
+def test_resize_rejects_a_composite_without_position_tables(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "bert")
+    config = {"model_type": "blip-2", "text_config": {"model_type": "mamba"}}
+    (source.folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        UnsupportedModelError, match="its text: this mamba model has no position table"
+    ):
+        plan_resize(source.folder, to=NEW)
+
+
+def test_resize_suggests_flags_for_a_known_part_of_an_unsupported_model(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "gpt2")
+    config = {
+        "model_type": "nemo_speechlm",
+        "text_config": {"model_type": "gpt2", "n_positions": 16},
+    }
+    (source.folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        UnsupportedModelError, match="contains a part of a known type: gpt2"
+    ) as caught:
+        plan_resize(source.folder, to=NEW)
+    assert "--tensor transformer.wpe.weight --config-key text_config.n_positions" in (
+        caught.value.hint or ""
+    )
+    named = plan_resize(
+        source.folder, to=NEW, tensor="transformer.wpe.weight", config_key="text_config.n_positions"
+    )
+    assert to_json(named)["config"] == {"text_config.n_positions": [16, NEW]}
+
+
+def test_resize_keeps_the_tokenizer_limits_of_a_part_without_a_table(tmp_path: Path) -> None:
+    save_pair(tmp_path / "source", "xlnet", "bert")
+    (tmp_path / "source" / "tokenizer_config.json").write_text('{"model_max_length": 300}')
+    plan = plan_resize(tmp_path / "source", to=600)
+    assert to_json(plan)["config"] == {"decoder.max_position_embeddings": [512, 600]}
+    assert not any(edit.is_limit for edit in plan.edits)
+
+
+def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
+    parts = {
+        "question_encoder": tiny.make_config("dpr").to_dict(),
+        "generator": tiny.make_config("bart").to_dict(),
+    }
+    transformers.RagModel(tiny.shrink(transformers.RagConfig(**parts))).save_pretrained(
+        tmp_path / "source"
+    )
+    for name, limit in (("question_encoder", 512), ("generator", 1024)):
+        (tmp_path / "source" / f"{name}_tokenizer").mkdir()
+        text = json.dumps({"model_max_length": limit})
+        (tmp_path / "source" / f"{name}_tokenizer" / "tokenizer_config.json").write_text(text)
+    limits = {
+        edit.file: edit.after
+        for edit in plan_resize(tmp_path / "source", to=2000).edits
+        if edit.is_limit
+    }
+    assert limits == {
+        f"{name}_tokenizer/tokenizer_config.json": 2000
+        for name in ("question_encoder", "generator")
+    }
+    one = plan_resize(tmp_path / "source", to=2000, part="generator")
+    assert [edit.file for edit in one.edits if edit.is_limit] == [
+        "generator_tokenizer/tokenizer_config.json"
+    ]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_resize_of_pickles_keeps_tied_weights_across_models(tied: bool, tmp_path: Path) -> None:
+    model = save_pair(tmp_path / "source", "bert", "bart", tie_word_embeddings=tied)
+    (tmp_path / "source" / "model.safetensors").unlink()
+    state = dict(model.state_dict())
+    shared = state["encoder.embeddings.word_embeddings.weight"]
+    state |= dict.fromkeys(
+        ("decoder.model.decoder.embed_tokens.weight", "decoder.lm_head.weight"), shared
+    )
+    torch.save(state, tmp_path / "source" / "pytorch_model.bin")
+    resize(tmp_path / "source", to=2000, output=tmp_path / "out")
+    loaded = pico.Pico(tmp_path / "out", transformers.EncoderDecoderModel).load()
+    assert torch.equal(loaded.decoder.model.decoder.embed_tokens.weight, shared)
+    assert torch.equal(loaded.decoder.lm_head.weight, shared)

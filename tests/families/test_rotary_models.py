@@ -1,0 +1,303 @@
+"""Rotary, ALiBi and relative models: resized in memory, verified, compared and trained."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from ctxextend import compare, evaluate, extend_model, resize, verify
+from ctxextend.errors import MethodError
+from tests.helpers import pico
+from tests.helpers.pico import logits
+from tests.helpers.trainings import invoke, write_book
+from tests.helpers.word_tokenizer import add_tokenizer
+
+OLD, NEW = 16, 64
+METHODS = ("yarn", "linear", "dynamic", "theta")
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "intermediate_size": 16,
+    "vocab_size": 32,
+}
+KEYS: dict[str, Any] = {
+    "max_position_embeddings": OLD,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 2,
+}
+# Several rope types in one model; and attention whose scale depends on the settings.
+GEMMA: dict[str, Any] = {
+    "head_dim": 8,
+    "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+MLA: dict[str, Any] = {
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+}
+DEEPSEEK = MLA | {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "factor": 2.0,
+    "original_max_position_embeddings": 8,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
+SCALED = DEEPSEEK | {"rope_parameters": YARN | {"rope_theta": 10_000.0}}
+
+
+def make(model_type: str = "llama", name: str = "", **changes: Any) -> pico.Pico:
+    """Save a small model with a tokenizer."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        model_type, **SIZES, initializer_range=0.4, **changes
+    )
+    model: Any = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    folder = Path(name or model_type)
+    model.save_pretrained(folder)
+    add_tokenizer(folder, special_tokens=False, max_len=OLD)
+    return pico.Pico(folder, type(model))
+
+
+def edit_rope(**values: Any) -> None:
+    """Change rotary settings of the folder ``resized``; None removes one."""
+    config = json.loads(Path("resized/config.json").read_text())
+    rope = {**config["rope_parameters"], **values}
+    pico.edit_json(
+        Path("resized/config.json"),
+        rope_parameters={k: v for k, v in rope.items() if v is not None},
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "methods"),
+    [
+        ("llama", KEYS, METHODS),
+        ("gemma3_text", KEYS | GEMMA, METHODS),
+        ("deepseek_v3", KEYS | SCALED, ("yarn",)),
+    ],
+)
+def test_extend_model_equals_the_resized_checkpoint(
+    model_type: str, changes: dict[str, Any], methods: tuple[str, ...]
+) -> None:
+    source = make(model_type, **changes)
+    for method in methods:
+        resize(source.folder, NEW, method, output=method)
+        model, loaded = pico.realign(source.load()), pico.realign(source.load(Path(method)))
+        _, before = logits(model, NEW), logits(model, OLD // 2)
+        extend_model(model, NEW, method)
+        for length in (
+            OLD,
+            NEW,
+            3 * OLD,
+            OLD // 2,
+        ):  # dynamic settings follow the longest input until a short one
+            assert torch.equal(logits(model, length), logits(loaded, length)), (method, length)
+        assert torch.equal(logits(model, OLD // 2), before) == (method == "dynamic")
+        with pytest.raises(MethodError, match="bands does not apply to rotary positions"):
+            extend_model(model, 2 * NEW, "bands")
+        settings = [one.config.to_dict() | {"_name_or_path": ""} for one in (model, loaded)]
+        assert settings[0] == settings[1]
+
+
+def make_relative() -> pico.Pico:
+    sizes: dict[str, Any] = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    config = transformers.T5Config(
+        **sizes, vocab_size=32, n_positions=OLD, decoder_start_token_id=0
+    )  # type: ignore[call-arg]
+    transformers.T5EncoderModel(config).save_pretrained("t5")
+    add_tokenizer(Path("t5"), special_tokens=True, max_len=OLD)
+    return pico.Pico(Path("t5"), transformers.T5EncoderModel)
+
+
+@pytest.mark.parametrize(
+    "make_source",
+    [
+        lambda: make("falcon", alibi=True, num_hidden_layers=1, max_position_embeddings=OLD),
+        make_relative,
+    ],
+)
+def test_alibi_and_relative_models_change_only_in_length_limits(
+    make_source: Callable[[], pico.Pico],
+) -> None:
+    source = make_source()
+    resize(source.folder, NEW, output="resized")
+    result = verify("resized", deep=True)
+    assert (
+        result.conclusion
+        == f"Verified: resized differs from {result.base} only in its length limits."
+    )
+    assert "bit-identical to the base's" in result.checks[-1].evidence[0]
+    model = source.load()
+    before = logits(model, NEW)
+    extend_model(model, NEW)
+    assert torch.equal(logits(model, NEW), before)
+
+
+def test_verify_compares_rotary_settings_and_frequencies() -> None:
+    make(**KEYS)
+    for method in METHODS:
+        resize("llama", NEW, method, output=method)
+        result = verify(method, deep=True)
+        assert result, result.checks
+        assert (
+            result.conclusion
+            == f"Verified: {method} differs from ./llama only in its rotary settings and length "
+            "limits."
+        )
+        loads, _, outputs = result.checks[3:]
+        assert (
+            "model.rotary_emb.inv_freq equals the frequencies of the rotary settings"
+            in loads.evidence
+        )
+        is_same = "bit-identical" in outputs.evidence[0]
+        assert is_same == (method == "dynamic")
+        assert is_same or "differ from the base's by up to" in outputs.evidence[0]
+        Path(method, "ctxextend.yaml").unlink()
+        found = verify(method, "llama")
+        assert (found.passed, found.method, found.notes) == (
+            True,
+            method,
+            ("No recipe found. All methods were tried.",),
+        )
+    # theta = 10,000, so the wavelengths are 6, 63, 628 and 6,283 positions: of 16, the first turns
+    # more than once.
+    kept = (
+        "rope_parameters: yarn:factor=4: 1 of 4 frequencies unchanged, the others up to 4x slower"
+    )
+    assert verify("yarn", "llama").checks[1].evidence == (kept,)
+    resize("dynamic", 2 * NEW, output="twice")  # inputs beyond the trained length get another base
+    assert verify("twice", "dynamic", deep=True).checks[-1].evidence[0].startswith("bit-identical")
+
+
+@pytest.mark.parametrize(
+    ("values", "difference"),
+    [
+        ({"rope_theta": 20_000.0}, "rope_theta is 20000.0, expected 10000.0"),
+        ({"factor": 3.0}, "factor is 3.0, expected 4.0"),
+        ({"attention_factor": 1.0}, "attention_factor is 1.0, expected missing"),
+        ({"rope_type": "linear"}, 'rope_type is "linear", expected "yarn"'),
+        (
+            {"original_max_position_embeddings": 32},
+            "original_max_position_embeddings is 32, expected 16",
+        ),
+    ],
+)
+def test_verify_names_edited_rotary_settings(values: dict[str, Any], difference: str) -> None:
+    make(**KEYS)
+    resize("llama", NEW, output="resized")
+    edit_rope(**values)
+    done = invoke("verify", "resized")
+    assert done.exit_code == 3
+    assert f"FAILED  table    rope_parameters: {difference}\n" in done.stdout
+    Path("resized/ctxextend.yaml").unlink()
+    assert invoke("verify", "resized", "--base", "llama").exit_code == 3
+
+
+def test_verify_finds_a_lost_rope_theta() -> None:
+    make(**KEYS, rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
+    resize("llama", NEW, output="resized")
+    edit_rope(rope_theta=None)
+    table = verify("resized").checks[1]
+    assert table.evidence[:2] == (
+        "rope_parameters: rope_theta is 10000.0, expected 500000.0",
+        "rope_parameters: 3 of 4 frequencies are not those of yarn:factor=4",
+    )
+
+
+def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
+    make(**KEYS)
+    write_book()
+    measures: dict[str, Any] = {"tokens": 4 * NEW, "measure": ["position", "context"]}
+    result = compare("llama", NEW, "book.txt", **measures)
+    rows = {row.method: row.untrained for row in result.rows}
+    assert rows.keys() == {*METHODS}
+    assert not result.skipped
+    for method in ("linear", "dynamic"):
+        resize("llama", NEW, method, output=method)
+        measured = evaluate(method, "book.txt", **measures)
+        outcome = rows[method].evaluation
+        assert (measured.positions, measured.contexts) == (outcome.positions, outcome.contexts)
+    costs = {method: outcome.short_inputs for method, outcome in rows.items()}
+    assert all(costs.values())
+    assert [method for method, cost in costs.items() if cost and cost.mean == 0] == ["dynamic"]
+    trained = compare(
+        "llama", NEW, "book.txt", methods=["dynamic"], steps=2, batch_size=2, **measures
+    )
+    assert trained.trainable == "all"
+    assert "Rotary positions have no rows to train: all weights are trained." in trained.notes
+    assert all(row.trained and row.trained.score != row.untrained.score for row in trained.rows)
+
+
+def test_compare_and_resize_choose_rotary_methods_on_a_text() -> None:
+    make(**KEYS)
+    write_book()
+    done = invoke("compare", "llama", "--to", "4x", "--hold-out", 8, "--data", "book.txt")
+    assert done.exit_code == 2
+    assert (
+        "--hold-out 8: llama has rotary positions, which have no rows to hold out." in done.stderr
+    )
+    done = invoke(
+        "compare", "llama", "--to", "4x", "--data", "book.txt", "--steps", 1, "--trainable", "new"
+    )
+    assert "--trainable new: rotary positions have no rows to train." in done.stderr
+    result = json.loads(
+        invoke(
+            "compare", "llama", "--quick", "--data", "book.txt", "--tokens", 512, "--json"
+        ).stdout
+    )
+    assert {row["method"] for row in result["rows"]} == {*METHODS}
+    done = invoke(
+        "resize", "llama", "--to", "4x", "--data", "book.txt", "--json", "--output", "chosen"
+    )
+    assert json.loads(done.stdout)["method"] in METHODS
+    assert verify("chosen")
+
+
+def test_compare_of_a_scaled_model_measures_its_own_type() -> None:
+    make(**KEYS, rope_parameters={"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0})
+    write_book()
+    rows = compare("llama", NEW, "book.txt", tokens=256, measure=["position"]).rows
+    assert [row.method for row in rows] == ["linear"]
+    with pytest.raises(MethodError, match="already has linear settings"):
+        compare("llama", NEW, "book.txt", methods=["yarn"])
+
+
+def test_run_resizes_trains_and_evaluates_a_rotary_model() -> None:
+    make(**KEYS)
+    write_book()
+    recipe = {
+        "source": "llama",
+        "resize": {"to": NEW, "method": "linear"},
+        "train": {"data": ["book.txt"], "steps": 1, "batch_size": 2, "window": OLD, "save": "last"},
+        "evaluate": {"data": ["book.txt"], "tokens": NEW, "measure": ["position"]},
+    }
+    Path("recipe.yaml").write_text(json.dumps(recipe))
+    done = invoke("run", "recipe.yaml", "--json")
+    assert "Rotary positions have no rows to train: all weights are trained." in done.stderr
+    result = json.loads(done.stdout)
+    assert (result["train"]["trainable"], result["evaluate"]["max_len"]) == ("all", NEW)
+    assert "trainable: all" in Path("llama-64/ctxextend.yaml").read_text()
+    assert (
+        Path("llama-64/model.safetensors").read_bytes()
+        != Path("llama/model.safetensors").read_bytes()
+    )
+    checks = {check.name: check for check in verify("llama-64").checks}
+    assert [name for name, check in checks.items() if not check.passed] == ["tensors"]
+    assert "all weights were trained according to the recipe" in checks["tensors"].evidence[0]
+
+
+def test_rotary_methods_do_not_apply_to_tables(make_pico: Callable[..., pico.Pico]) -> None:
+    source = make_pico("gpt2").folder
+    for method in ("yarn", "linear:factor=2"):
+        with pytest.raises(
+            MethodError, match=f"--method {method} does not apply to transformer.wpe.weight"
+        ):
+            resize(source, NEW, method)

@@ -1,0 +1,399 @@
+"""`evaluate`, `compare`, `train`, `run` and `verify` on models with sinusoidal positions, stored or
+computed.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import ctxextend
+from ctxextend.families.registry import FAMILIES
+from tests.helpers import pico
+from tests.helpers.trainings import NEW, OLD, changed_tensors, invoke, train, write_book
+from tests.helpers.word_tokenizer import add_tokenizer, write_texts
+
+SIZES: dict[str, Any] = {"vocab_size": 32, "max_position_embeddings": OLD}
+TOKENS: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+XLM: dict[str, Any] = {
+    "emb_dim": 8,
+    "n_layers": 1,
+    "n_heads": 2,
+    "sinusoidal_embeddings": True,
+    "pad_index": 0,
+}
+DISTILBERT: dict[str, Any] = {
+    "dim": 8,
+    "n_layers": 1,
+    "n_heads": 2,
+    "hidden_dim": 16,
+    "sinusoidal_pos_embds": True,
+}
+PARTS: dict[str, Any] = {
+    f"{part}_{name}": size
+    for part in ("encoder", "decoder")
+    for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16))
+}
+SEQ2SEQ: dict[str, Any] = SIZES | PARTS | TOKENS | {"d_model": 8, "init_std": 0.5}
+FSMT: dict[str, Any] = {"langs": ["en", "de"], "src_vocab_size": 32, "tgt_vocab_size": 32}
+# Model class, config values, and the position table if the file contains it.
+MODELS: Mapping[str, tuple[str, dict[str, Any], str | None]] = {
+    "xlm": ("XLMWithLMHeadModel", SIZES | XLM | TOKENS, "transformer.position_embeddings.weight"),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        SIZES | DISTILBERT,
+        "distilbert.embeddings.position_embeddings.weight",
+    ),
+    "roformer": (
+        "RoFormerForMaskedLM",
+        SIZES | pico.ENCODER | {"embedding_size": 8},
+        "roformer.encoder.embed_positions.weight",
+    ),
+    "pegasus": ("PegasusForCausalLM", SEQ2SEQ, "model.decoder.embed_positions.weight"),
+    "marian": ("MarianForCausalLM", SEQ2SEQ, "model.decoder.embed_positions.weight"),
+    "ctrl": ("CTRLLMHeadModel", SIZES | {"n_embd": 8, "dff": 16, "n_layer": 1, "n_head": 2}, None),
+    "xglm": (
+        "XGLMForCausalLM",
+        SIZES | TOKENS | {"d_model": 8, "ffn_dim": 16, "num_layers": 1, "attention_heads": 2},
+        None,
+    ),
+}
+STORED, COMPUTED = ("xlm", "distilbert", "roformer", "pegasus", "marian"), ("ctrl", "xglm")
+TRAINED = ("xlm", "distilbert")  # transformers trains these tables
+CAUSAL = ("pegasus", "marian", *COMPUTED)
+
+
+def make(model_type: str, model_class: str = "") -> Path:
+    """Save a model of 16 positions with a tokenizer, and return the folder."""
+    torch.manual_seed(0)
+    stated, values, _ = MODELS.get(model_type, ("", SEQ2SEQ | FSMT, None))
+    model = getattr(transformers, model_class or stated)
+    model(model.config_class(**values)).save_pretrained(model_type)
+    return add_tokenizer(Path(model_type), special_tokens=model_type not in CAUSAL)
+
+
+def table_of(model_type: str) -> str:
+    """Return the tensor name of the stored table of a type."""
+    return str(MODELS[model_type][2])
+
+
+def fine_tune(model_type: str) -> Path:
+    """Change one row of the stored table of a new model; return the folder."""
+    weights = load_file(make(model_type) / "model.safetensors")
+    weights[table_of(model_type)][3] += 0.01
+    save_file(weights, Path(model_type) / "model.safetensors", metadata={"format": "pt"})
+    return Path(model_type)
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_train_keeps_sinusoids_frozen_by_default(model_type: str) -> None:
+    write_book()
+    ctxextend.resize(make(model_type), to=NEW, output="long")
+    done = train("long", "out", "--weight-decay", 0.5, "--json")
+    result = json.loads(done.stdout)
+    # Without an encoder, nothing uses cross-attention.
+    others = {name for name in load_file("long/model.safetensors") if ".encoder_attn" not in name}
+    assert changed_tensors(Path("long"), Path("out")) == others - {MODELS[model_type][2]}
+    assert (result["trainable"], result["objective"]) == (
+        "all-but-positions",
+        "causal" if model_type in CAUSAL else "masked",
+    )
+    reason = (
+        "equals its formula (train it with --trainable positions)"
+        if model_type in TRAINED
+        else "does not train"
+    )
+    assert reason in done.stderr
+    assert "so it stays frozen: all other weights are trained." in done.stderr
+    assert "  trainable: all-but-positions\n" in Path("out/ctxextend.yaml").read_text()
+    assert ": all weights except the position table (" in Path("out/README.md").read_text()
+    checks = {check.name: check for check in ctxextend.verify("out", deep=True).checks}
+    assert [name for name, check in checks.items() if not check.passed] == ["tensors"]
+    fact = (
+        "match method formula (from the recipe) bit for bit; not trained"
+        if MODELS[model_type][2]
+        else "computed by"
+    )
+    assert fact in checks["table"].evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "trainable"),
+    [("distilbert", "positions"), *(("xlm", name) for name in ("positions", "new", "all"))],
+)
+def test_train_trains_sinusoids_if_asked(model_type: str, trainable: str) -> None:
+    write_book()
+    ctxextend.resize(make(model_type), to=NEW, output="long")
+    assert (
+        json.loads(train("long", "out", "--trainable", trainable, "--json").stdout)["trainable"]
+        == trainable
+    )
+    name, changed = table_of(model_type), changed_tensors(Path("long"), Path("out"))
+    assert name in changed
+    assert (changed == {name}) == (trainable != "all")
+    before, after = (load_file(f"{folder}/model.safetensors")[name] for folder in ("long", "out"))
+    assert torch.equal(before[:OLD], after[:OLD]) == (trainable == "new")
+    assert ctxextend.verify("out", deep=True).passed == (trainable != "all")
+
+
+@pytest.mark.parametrize("model_type", ["roformer", "ctrl"])
+def test_train_refuses_positions_that_transformers_does_not_train(model_type: str) -> None:
+    write_book()
+    ctxextend.resize(make(model_type), to=NEW, output="long")
+    for trainable in ("positions", "new"):
+        flags = ("--data", "book.txt", "--steps", 2, "--trainable", trainable)
+        for command in (("train", "long"), ("compare", model_type, "--to", NEW)):
+            done = invoke(*command, *flags)
+            assert done.exit_code == 1
+            assert f"Error: --trainable {trainable}: transformers does not train " in done.stderr
+            assert done.stderr.endswith("\nUse --trainable all-but-positions.\n")
+    assert {path.name for path in Path().iterdir()} == {model_type, "long", "book.txt"}
+    # With `all`, the others are trained.
+    train("long", "others", "--trainable", "all-but-positions", steps=2)
+    done = train("long", "all", "--trainable", "all", steps=2)
+    assert "so it stays frozen: all other weights are trained." in done.stderr
+    assert "  trainable: all-but-positions\n" in Path("all/ctxextend.yaml").read_text()
+    assert not changed_tensors(Path("others"), Path("all"))
+
+
+@pytest.mark.parametrize("model_type", [*STORED, "fsmt"])
+def test_registry_states_which_tables_transformers_reads_without_gradients(model_type: str) -> None:
+    model_class = "FSMTForConditionalGeneration" if model_type == "fsmt" else MODELS[model_type][0]
+    model = getattr(transformers, model_class).from_pretrained(make(model_type, model_class))
+    ids = 5 + torch.arange(8)[None]
+    model(input_ids=ids, **({"decoder_input_ids": ids} if model_type == "fsmt" else {}))[
+        0
+    ].sum().backward()
+    name = next(name for name in reversed(dict(model.named_parameters())) if "position" in name)
+    is_fixed = {table.is_fixed for table in FAMILIES[model_type].tables}
+    assert {model.get_parameter(name).grad is None} == is_fixed
+
+
+@pytest.mark.parametrize(
+    ("model_type", "trainable"), [("xlm", "positions"), ("pegasus", "all-but-positions")]
+)
+def test_train_trains_a_fine_tuned_table_by_default_if_transformers_does(
+    model_type: str, trainable: str
+) -> None:
+    write_book()
+    done = train(fine_tune(model_type), "out", "--json", steps=1)
+    assert json.loads(done.stdout)["trainable"] == trainable
+
+
+@pytest.mark.parametrize("model_type", ["xlm", "ctrl"])
+def test_resize_train_records_the_choice_and_its_recipe_reproduces_it(model_type: str) -> None:
+    write_book()
+    flags = ("--train", "book.txt", "--steps", 2, "-o", "out", "--json")
+    done = invoke("resize", make(model_type), "--to", NEW, *flags)
+    assert json.loads(done.stdout)["train"]["trainable"] == "all-but-positions"
+    ctxextend.run("out/ctxextend.yaml", "again")
+    assert not changed_tensors(Path("out"), Path("again"))
+    assert json.loads(Path("again/config.json").read_text()) == json.loads(
+        Path("out/config.json").read_text()
+    )
+
+
+@pytest.mark.parametrize("model_type", ["distilbert", "xglm"])
+def test_run_resizes_trains_and_evaluates(model_type: str) -> None:
+    write_book()
+    make(model_type)
+    steps = {
+        "resize": {"to": NEW},
+        "train": {"data": "book.txt", "steps": 1},
+        "evaluate": {"data": "book.txt"},
+    }
+    Path("recipe.yaml").write_text(json.dumps({"source": model_type} | steps))
+    result = ctxextend.run("recipe.yaml", "out")
+    assert result.training is not None and result.evaluation is not None
+    assert (result.training.trainable, result.evaluation.max_len) == ("all-but-positions", NEW)
+
+
+@pytest.mark.parametrize("model_type", ["xlm", "roformer", "pegasus", "ctrl", "xglm"])
+def test_evaluate_equals_the_base_within_its_length(model_type: str) -> None:
+    texts = write_texts()
+    ctxextend.resize(make(model_type), to=NEW, output="long")
+    found = ctxextend.evaluate("long", texts, tokens=256)
+    assert found.contexts is not None and found.positions is not None
+    assert {"sliding", "truncated"} <= found.positions.losses.keys()
+    against = {point.context: point.against_base for point in found.contexts.points}
+    assert against[OLD] is not None and (against[OLD].mean, against[OLD].standard_error) == (0, 0)  # type: ignore[union-attr]
+
+
+def test_evaluate_and_compare_rank_an_encoder_by_retrieval() -> None:
+    texts = write_texts(documents=6)
+    make("roformer", "RoFormerModel")
+    ctxextend.resize("roformer", to=NEW, output="long")
+    assert ctxextend.evaluate("long", texts, tokens=256).retrieval is not None
+    assert {"formula", "copy"} <= {
+        row.method for row in ctxextend.compare("roformer", NEW, texts, tokens=256).rows
+    }
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name"),
+    [("pegasus", "PegasusForConditionalGeneration"), ("marian", "MarianMTModel")],
+)
+def test_encoder_decoders_are_refused_but_verified(model_type: str, name: str) -> None:
+    write_book()
+    source = make(model_type, name)
+    ctxextend.resize(source, to=NEW, output="long")
+    for command in (
+        ("evaluate", "long"),
+        ("train", "long", "--steps", 1),
+        ("compare", source, "--to", NEW),
+    ):
+        done = invoke(*command, "--data", "book.txt")
+        assert done.exit_code == 1
+        assert (
+            "is an encoder-decoder model; only decoders, masked language models and encoders"
+            in done.stderr
+        )
+    assert ctxextend.verify("long", deep=True).passed
+
+
+@pytest.mark.parametrize("model_type", COMPUTED)
+def test_verify_detects_the_formula_of_a_computed_table(model_type: str) -> None:
+    source = make(model_type)
+    ctxextend.resize(source, to=NEW, output="out")
+    Path("out/ctxextend.yaml").unlink()
+    verified = ctxextend.verify("out", source)
+    assert (verified.passed, verified.method, verified.what) == (True, "formula", "fixed")
+
+
+def test_verify_fails_if_the_base_does_not_equal_the_recorded_formula() -> None:
+    ctxextend.resize(make("xlm"), to=NEW, output="out")
+    done = invoke("verify", "out", "--base", fine_tune("xlm"))
+    assert done.exit_code == 3
+    assert "(failed: table)" in done.stdout
+    assert (
+        "The recipe does not apply to xlm: --method formula:layout=interleaved,start=0"
+        in done.stderr
+    )
+
+
+def test_verify_fails_if_a_computed_table_is_stored() -> None:
+    weights = load_file(make("xglm") / "model.safetensors")
+    name = "model.embed_positions.weights"
+    Path("out").mkdir()
+    save_file(
+        weights | {name: torch.zeros(NEW + 2, 8)},
+        "out/model.safetensors",
+        metadata={"format": "pt"},
+    )
+    pico.edit_json(Path(shutil.copy("xglm/config.json", "out")), max_position_embeddings=NEW)
+    done = invoke("verify", "out", "--base", "xglm")
+    assert done.exit_code == 3
+    assert f"{name} was not stored and is F32 [{NEW + 2}, 8]" in " ".join(done.stdout.split())
+
+
+def test_inspect_refuses_a_computed_table_that_does_not_fit_in_memory() -> None:
+    pico.edit_json(make("xglm") / "config.json", max_position_embeddings=10**15)
+    done = invoke("inspect", "xglm")
+    assert done.exit_code == 1
+    assert (
+        "max_position_embeddings requires 1,000,000,000,000,002 computed rows, too many to inspect"
+        in done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "to"), [*((name, NEW) for name in MODELS), ("xlm", 8), ("ctrl", 8)]
+)
+def test_verify_deep_passes_and_extend_model_agrees(model_type: str, to: int) -> None:
+    model_class = getattr(transformers, MODELS[model_type][0])
+    model = model_class.from_pretrained(make(model_type)).train(False)
+    ctxextend.resize(model_type, to=to, output="out")
+    verified = ctxextend.verify("out", deep=True)
+    assert verified.passed
+    assert (verified.what == "resized") == (model_type in STORED)
+    ctxextend.extend_model(model, to)
+    assert torch.equal(
+        pico.logits(model, to), pico.logits(model_class.from_pretrained("out").train(False), to)
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("keep_first", 2), ("drop_last", 2), ("method", "linear")]
+)
+def test_extend_model_rejects_settings_that_do_not_apply_to_computed_sinusoids(
+    flag: str, value: Any
+) -> None:
+    model = transformers.CTRLLMHeadModel.from_pretrained(make("ctrl"))
+    with pytest.raises(
+        ctxextend.ResizeError, match="does not apply|has no effect|Only --method formula applies"
+    ):
+        ctxextend.extend_model(model, NEW, **{flag: value})
+
+
+@pytest.mark.parametrize("model_type", ["xlm", "ctrl"])
+def test_fix_limits_keeps_the_length(model_type: str) -> None:
+    pico.edit_json(make(model_type) / "tokenizer_config.json", model_max_length=12)
+    ctxextend.resize(model_type, to=OLD, fix_limits=True, output="out")
+    assert ctxextend.verify("out", deep=True).passed
+    assert json.loads(Path("out/tokenizer_config.json").read_text())["model_max_length"] == OLD
+
+
+@pytest.mark.parametrize("model_type", ["xlm", "ctrl"])
+def test_card_says_what_was_changed(model_type: str) -> None:
+    ctxextend.resize(make(model_type), to=NEW, output="out")
+    others, edits = (
+        "No other weights were changed.",
+        "computes the rows: only config and tokenizer files were changed.",
+    )
+    assert (others if model_type == "xlm" else edits) in (card := Path("out/README.md").read_text())
+    assert (others in card) != (edits in card)
+
+
+@pytest.mark.parametrize("model_type", ["xlm", "pegasus"])
+def test_compare_includes_the_formula_of_a_stored_table(model_type: str) -> None:
+    make(model_type)
+    texts = write_texts()
+    found = ctxextend.compare(model_type, NEW, texts, tokens=256, measure="context")
+    assert "the table already is sinusoidal" in found.skipped["sinusoidal"]
+    ctxextend.resize(model_type, to=NEW, output="long")
+    losses = {row.method: row.final.score.mean for row in found.rows}
+    positions = ctxextend.evaluate("long", texts, tokens=256, measure="position").positions
+    assert positions is not None
+    assert losses["formula"] == positions.losses["model"].mean
+    assert len({*losses.values()}) > 10
+
+
+@pytest.mark.parametrize("model_type", COMPUTED)
+def test_compare_says_once_that_only_the_formula_applies_to_a_computed_table(
+    model_type: str,
+) -> None:
+    write_book()
+    flags = ("--to", NEW, "--data", "book.txt", "--tokens", 128, "--steps", 1)
+    done = invoke(
+        "compare", make(model_type), *flags, "--method", "all", "--json", "--report", "report.html"
+    )
+    found = json.loads(done.stdout)
+    assert [row["method"] for row in found["rows"]] == ["formula"]
+    assert found["trainable"] == "all-but-positions"
+    assert (
+        len(found["skipped"]) == len(pico.LEARNED_METHODS) - 1
+    )  # `auto` chooses one of the others
+    assert done.stderr.count("transformers computes its sinusoids.") == 1
+    named = invoke("compare", model_type, *flags, "--method", "linear")
+    assert (named.exit_code, "Only --method formula applies to " in named.stderr) == (1, True)
+
+
+def test_compare_trains_the_same_parameters_for_all_methods() -> None:
+    write_book()
+    make("xlm")
+    options: dict[str, Any] = {"steps": 1, "tokens": 128, "measure": "position"}
+    found = ctxextend.compare("xlm", NEW, "book.txt", methods=["formula", "linear"], **options)
+    assert found.trainable == "all-but-positions"
+    assert all("trainable: all-but-positions" in row.recipe for row in found.rows)
+    assert (
+        ctxextend.compare(
+            "xlm", NEW, "book.txt", methods="formula", trainable="new", **options
+        ).trainable
+        == "new"
+    )

@@ -1,0 +1,110 @@
+"""The width that a config states is that of the position table, in all model types."""
+
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from ctxextend import CheckpointError, convert, extend_model, inspect, resize, verify
+from ctxextend.families.lookup import TableLocation
+from ctxextend.plan.find_tables import stated_width
+from tests.families.test_conformance import NOT_INSTANTIABLE, WITH_ROWS, architecture_of
+from tests.helpers import pico, tiny
+from tests.helpers.trainings import invoke
+
+# Tables as wide as no config key says, by model type and part.
+NO_KEY = {("roformer", ""): "the size of a head", ("lilt", "layout"): "a share of hidden_size"}
+FAST = ("albert", "bert", "clip", "deberta", "electra", "gpt2", "mobilebert", "xlm")
+TYPES = sorted(WITH_ROWS - NOT_INSTANTIABLE.keys())
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in TYPES],
+)
+def test_stated_width_names_the_key_of_the_width_of_each_table(model_type: str) -> None:
+    found = set[TableLocation | str]()
+    for built in tiny.buildable_classes(model_type, tiny.all_classes(model_type)):
+        widths = {
+            name: shape[-1]
+            for name, shape in (*built.shapes.items(), *built.others.items())
+            if shape
+        }
+        for location in architecture_of(model_type, built.config).locations:
+            for name in (name for name in location.names if name in widths):
+                check_width_of(location, widths[name], built.config)
+                found.add(location.usual_name)
+    assert found or model_type in (
+        "fsmt",
+        "pegasus_x",
+    )  # whose tables are computed in each forward pass
+
+
+def check_width_of(location: TableLocation, columns: int, config: Any) -> None:
+    stated = stated_width(location, -1)  # the key that an error would name
+    if (location.family.model_type, location.table.part) in NO_KEY:
+        assert stated is None
+        return
+    assert stated is not None
+    key, value = stated
+    assert value == columns, f"{key} is {value}, but the table has {columns} columns"
+    assert reduce(getattr, key.split("."), config) == columns
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key"), [("bert", "hidden_size"), ("roberta", "hidden_size"), ("gpt2", "n_embd")]
+)
+def test_resize_refuses_a_config_that_states_another_width(
+    model_type: str, key: str, tmp_path: Path
+) -> None:
+    source = pico.make(tmp_path / "source", model_type).folder
+    pico.edit_json(source / "config.json", **{key: 2 * pico.WIDTH})
+    message = rf"config\.json: {key} is {2 * pico.WIDTH}, but \S+ has {pico.WIDTH} columns\. Correct config\.json"
+    with pytest.raises(CheckpointError, match=message):
+        resize(source, to=40, output=tmp_path / "out")
+    with pytest.raises(CheckpointError, match=message):
+        resize(source, to=40, fix_limits=True, output=tmp_path / "out")
+    if model_type == "gpt2":
+        with pytest.raises(CheckpointError, match=message):
+            convert(source, "rotary", 40, output=tmp_path / "out")
+    done = invoke("inspect", source, "--check")
+    assert done.exit_code == 3
+    assert f"config.json {key} is {2 * pico.WIDTH}" in " ".join(done.stdout.split())
+    limits = [limit for limit in inspect(source).limits if not limit.agrees]
+    assert [(limit.key, limit.value, limit.fix) for limit in limits] == [
+        (key, 2 * pico.WIDTH, None)
+    ]
+
+
+def test_resize_accepts_a_config_without_a_width(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "bert").folder
+    pico.edit_json(source / "config.json", hidden_size=None)
+    assert resize(source, to=40, output=tmp_path / "out").output.exists()
+
+
+def test_extend_model_refuses_a_config_that_states_another_width() -> None:
+    model = transformers.BertModel(transformers.BertConfig(**pico.CONFIGS["bert"]))
+    model.config.hidden_size = 2 * pico.WIDTH
+    with pytest.raises(CheckpointError, match=r"hidden_size is 16, but \S+ has 8 columns"):
+        extend_model(model, 40)
+
+
+def test_verify_fails_for_a_config_that_states_another_width_even_in_the_base(
+    tmp_path: Path,
+) -> None:
+    source = pico.make(tmp_path / "source", "bert").folder
+    out = resize(source, to=40, output=tmp_path / "out").output
+    for folder in (source, out):
+        pico.edit_json(folder / "config.json", hidden_size=2 * pico.WIDTH)
+    for flags in ([], ["--deep"]):
+        done = invoke("verify", out, "--base", source, *flags)
+        assert done.exit_code == 3
+        assert (
+            "hidden_size is 16, but bert.embeddings.position_embeddings.weight has 8 columns"
+            in done.stdout
+        )
+    statuses = {check.name: check.status for check in verify(out, source, deep=True).checks}
+    assert statuses["loads"] == "failed"
+    assert statuses["runs"] == "not checked"

@@ -1,0 +1,228 @@
+"""Synthetic results of `compare`."""
+
+import math
+from dataclasses import replace
+
+from ctxextend.comparison.comparison_result import (
+    LOSS,
+    NDCG,
+    RECIPROCAL_RANK,
+    Comparison,
+    Outcome,
+    Row,
+)
+from ctxextend.evaluation.evaluation_result import (
+    MODEL,
+    REFERENCE,
+    SLIDING,
+    AgainstReference,
+    Bucket,
+    Estimate,
+    Evaluation,
+    HeldOutRows,
+    PositionLosses,
+    Recall,
+)
+from tests.helpers.evaluations import SEARCH, context_losses, estimate, passkey, retrieval, share
+
+BEFORE, AFTER = 128, 512
+
+# Added loss in nats beyond and within the learned length, by method as named on the command line.
+METHODS = {
+    "bands": (-0.10, 0.03),
+    "stretch --keep-first 20": (-0.07, 0.12),
+    "linear": (-0.06, 0.16),
+    "cubic": (0.02, 0.17),
+    "rotation": (0.25, 0.0),
+    "copy": (0.42, 0.0),
+    "mirror": (0.47, 0.0),
+    "hierarchical": (0.55, 0.0),
+    "last": (0.63, 0.0),
+    "spectral": (0.88, 0.0),
+    "sinusoidal": (1.1, 0.0),
+    "nearest": (1.25, 0.3),
+    "random": (1.5, 0.0),
+}
+
+
+def loss_at(position: float) -> float:
+    """Return a loss that decreases with the context."""
+    return 2.75 + 1.7 / math.sqrt(1 + position / 5)
+
+
+def losses(beyond: float, within: float) -> PositionLosses:
+    """Return losses with a penalty beyond the learned length and another within it."""
+    buckets = []
+    for start in range(0, AFTER, 32):
+        middle = start + 16.0
+        seam = 0.06 * math.sin(start / 37) * (beyond > 0.3)
+        mean = loss_at(middle) + (within if middle < BEFORE else beyond + 0.1 * within + seam)
+        sliding = loss_at(middle if middle < BEFORE else BEFORE / 2 + middle % (BEFORE / 2))
+        buckets.append(
+            Bucket(
+                start, start + 32, {MODEL: estimate(mean, 0.021), SLIDING: estimate(sliding, 0.02)}
+            )
+        )
+    mean, sliding = (
+        sum(bucket.losses[mode].mean for bucket in buckets) / len(buckets)
+        for mode in (MODEL, SLIDING)
+    )
+    totals = {MODEL: estimate(mean, 0.022), SLIDING: estimate(sliding, 0.021)}
+    return PositionLosses(
+        AFTER, 48, totals, {SLIDING: Estimate(mean - sliding, 0.006, 1536, 48)}, tuple(buckets)
+    )
+
+
+def evaluation(method: str, beyond: float, within: float) -> Evaluation:
+    return Evaluation(
+        f"tiny-gpt2-512 ({method})",
+        "gpt2",
+        "causal",
+        AFTER,
+        "tiny-gpt2",
+        BEFORE,
+        documents=37,
+        tokens=24_576,
+        positions=losses(beyond, within),
+        contexts=context_losses((32, 64, 128, 256, 512), BEFORE),
+        passkey=passkey("loss rank", (64, 128, 256, 512), 0.1),
+    )
+
+
+def outcome(method: str, best: str | None, scale: float = 1.0) -> Outcome:
+    """Return the result of a method, and its delta vs. best."""
+    beyond, within = (scale * value for value in METHODS[method])
+    found = evaluation(method, beyond, within)
+    assert found.positions is not None
+    score = found.positions.losses[MODEL]
+    delta = None
+    if best is not None:
+        lead = score.mean - outcome(best, None, scale).score.mean
+        delta = Estimate(
+            lead, lead / 1.5 if method.startswith("stretch") else 0.004 + 0.03 * lead, 24_576, 48
+        )
+    return Outcome(score, delta, Estimate(within, 0.004 if within else 0.0, 3072, 48), found)
+
+
+def recipe(method: str) -> str:
+    name, *flags = method.split()
+    keep = f"  keep_first: {flags[1]}\n" if flags else ""
+    return f"source: tiny-gpt2\nresize:\n  to: 512\n  method: {name}\n{keep}"
+
+
+def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Comparison:
+    """Return a comparison of methods, best first."""
+    rows = []
+    for number, method in enumerate(methods):
+        untrained = outcome(method, methods[0] if number else None)
+        trained = outcome(method, methods[0] if number else None, 0.4) if steps else None
+        keeps = METHODS[method][1] == 0
+        rows.append(Row(method, keeps, recipe(method), untrained, trained, 3.2))
+    return Comparison(
+        "tiny-gpt2",
+        "gpt2",
+        "causal",
+        "transformer.wpe.weight",
+        BEFORE,
+        AFTER,
+        LOSS,
+        losses(0.0, 0.0).losses[SLIDING],
+        tuple(rows),
+        skipped={"mean": "it cannot create so many rows."},
+        steps=steps,
+        seq_len=AFTER if steps else None,
+        documents=37,
+        tokens=24_576,
+        seconds=84.2,
+        warnings=("Few documents have 512 tokens, so windows span several documents.",),
+        notes=("Passkey retrieval was skipped at 16 tokens: it needs at least 40.",),
+    )
+
+
+def encoders() -> Comparison:
+    """Return a comparison on an encoder, without losses."""
+    rows = []
+    for number, method in enumerate(METHODS):
+        rank = 0.62 - 0.03 * number
+        own = Recall(share(rank - 0.1, 0.0353), share(rank, 0.0311), share(rank - 0.265, 0.0388))
+        found = replace(retrieval(), modes={**retrieval().modes, MODEL: own})
+        delta = share(0.03 * number, 0.018) if number else None
+        measured = evaluation(method, 0.1 * number, 0.0)
+        measured = replace(measured, kind="encoder", positions=None, contexts=None, retrieval=found)
+        untrained = Outcome(share(rank, 0.0311), delta, None, measured)
+        rows.append(Row(method, METHODS[method][1] == 0, recipe(method), untrained, None, 2.5))
+    other = {"source": "minilm", "model_type": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}
+    return replace(comparison(), **other, base=share(0.522, 0.0317), rows=tuple(rows))  # type: ignore[arg-type]
+
+
+def searched() -> Comparison:
+    """Return a comparison on an encoder with a search set, without text."""
+    found = encoders()
+    rows = []
+    for row in found.rows:
+        measured = replace(SEARCH, source=row.method)
+        rows.append(replace(row, untrained=replace(row.untrained, evaluation=measured)))
+    return replace(found, metric=NDCG, rows=tuple(rows), documents=0, tokens=0)
+
+
+def unknown_intervals() -> Comparison:
+    """Return a comparison on one window, so without intervals, in which one loss is NaN."""
+    found = comparison(("bands", "copy"))
+    single = Outcome(
+        Estimate(math.nan, None, 0, 0),
+        Estimate(0.5, None, 64, 1),
+        None,
+        found.rows[1].final.evaluation,
+    )
+    return replace(
+        found, rows=(found.rows[0], replace(found.rows[1], untrained=single)), skipped={}
+    )
+
+
+def held_out_rows() -> Comparison:
+    """Return a comparison with the rows of the checkpoint itself."""
+    rows = []
+    found = comparison(("bands", "linear", "copy"))
+    for row in found.rows:
+        old, new = estimate(0.4, 0.02), estimate(0.4 + METHODS[row.method][0] + 0.15, 0.025)
+        scores = {
+            "beyond": AgainstReference(new, old, Estimate(new.mean - old.mean, 0.006, 1536, 48)),
+            "short": AgainstReference(new, old, Estimate(METHODS[row.method][1], 0.002, 1536, 48)),
+        }
+        measured = HeldOutRows(
+            BEFORE, AFTER, 48, scores, (Bucket(0, AFTER, {MODEL: new, REFERENCE: old}),)
+        )
+        evaluation = replace(
+            row.untrained.evaluation, positions=None, contexts=None, held_out_rows=measured
+        )
+        rows.append(
+            replace(row, untrained=replace(row.untrained, score=new, evaluation=evaluation))
+        )
+    command = "ctxextend resize tiny-gpt2 --to 4x --method bands"
+    return replace(
+        found,
+        rows=tuple(rows),
+        base=estimate(0.4, 0.02),
+        hold_out=BEFORE,
+        next_command=command,
+        skipped={},
+    )
+
+
+def interrupted_comparison() -> Comparison:
+    """Return a comparison interrupted before the last training."""
+    found = comparison(("bands", "stretch --keep-first 20", "copy"), steps=100)
+    return replace(
+        found, rows=(*found.rows[:2], replace(found.rows[2], trained=None)), complete=False
+    )
+
+
+COMPARISONS = {
+    "compare-untrained": comparison(),
+    "compare-encoders": encoders(),
+    "compare-search": searched(),
+    "compare-held-out-rows": held_out_rows(),
+    "compare-one-window": unknown_intervals(),
+    "compare-interrupted": interrupted_comparison(),
+    "compare-nothing-measured": replace(comparison(), rows=(), base=None, complete=False),
+}

@@ -1,0 +1,330 @@
+"""A local server with the part of the Hub's API that huggingface_hub uses, with optional faults."""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path, PurePosixPath
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+
+from tests.helpers.pico import contents
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class Repo:
+    """A model repository."""
+
+    files: dict[str, bytes]  # at every revision it has
+    revisions: tuple[str, ...] = ("main", SHA)  # names of its only commit
+    gated: bool = False
+    is_cut: bool = False  # whether downloads of weights are cut off
+
+
+@dataclass
+class Fault:
+    """A wrong response; ``{authorization}`` in it is replaced with the request's header."""
+
+    pattern: str  # of the requests that get this response, such as ``HEAD .*config.json``
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str = ""
+
+
+@dataclass
+class Hub:
+    """The server's repositories, faults, and a log of its requests."""
+
+    endpoint: str = ""
+    # Names of data sets have the prefix ``datasets/``.
+    repos: dict[str, Repo] = field(default_factory=dict)
+    # The first one whose pattern matches a request is used.
+    faults: list[Fault] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)  # method and path
+    tokens: list[str] = field(default_factory=list)  # Authorization header of each request
+    # Uploaded files that are not yet in a commit, by SHA-256.
+    large: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, repo_id: str, folder: Path, **options: object) -> Repo:
+        """Publish a folder."""
+        self.repos[repo_id] = Repo(contents(folder), **options)  # type: ignore[arg-type]
+        return self.repos[repo_id]
+
+    def downloaded(self) -> set[str]:
+        """Return the names of all requested files."""
+        return {
+            line.split("/resolve/")[1].split("/", 1)[1]
+            for line in self.requests
+            if line.startswith("GET") and "/resolve/" in line
+        }
+
+
+def git_hash(data: bytes) -> str:
+    """Return the git object id of a file, which is also the Hub's ETag of small files."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def lfs_fields(name: str, data: bytes) -> dict[str, object]:
+    """Return the Hub's metadata of an LFS file; an empty dict for other files."""
+    if not name.endswith((".safetensors", ".bin")):
+        return {}
+    return {"lfs": {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}}
+
+
+class HubServer(ThreadingHTTPServer):
+    """Serves a Hub on a free local port."""
+
+    daemon_threads = True
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(("127.0.0.1", 0), HubHandler)
+        self.hub = hub
+        hub.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class HubHandler(BaseHTTPRequestHandler):
+    """Answers one connection: with a fault, as an upload, or with files of a repository."""
+
+    server: HubServer
+    protocol_version = "HTTP/1.1"
+    # Otherwise a body waits 40 ms for the acknowledgement of its headers.
+    disable_nagle_algorithm = True
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def do_POST(self) -> None:
+        self.answer()
+
+    def do_PUT(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        hub = self.server.hub
+        path = unquote(urlsplit(self.path).path).strip("/")
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        request = f"{self.command} {path}"
+        hub.requests.append(request)
+        hub.tokens.append(self.headers.get("Authorization", ""))
+        for fault in hub.faults:
+            if re.search(fault.pattern, request):
+                self.send_fault(fault)
+                return
+        uploaded = self.handle_upload(path)
+        if uploaded is not None:
+            status, content = uploaded
+            self.send_json(content, status)
+            return
+        self.send_from_repo(path)
+
+    def send_fault(self, fault: Fault) -> None:
+        token = self.headers.get("Authorization", "")
+        body = fault.body.replace("{authorization}", token)
+        headers = {
+            name: value.replace("{authorization}", token) for name, value in fault.headers.items()
+        }
+        self.reply(body.encode(), headers, status=fault.status)
+
+    def send_from_repo(self, path: str) -> None:
+        """Send a file, a list of files, or the error of a missing or gated repository."""
+        hub = self.server.hub
+        is_api = path.startswith(("api/models/", "api/datasets/"))
+        rest = path.removeprefix("api/models/").removeprefix("api/")
+        repo_id = next((name for name in hub.repos if f"{rest}/".startswith(f"{name}/")), None)
+        if repo_id is None:
+            self.fail(404, "RepoNotFound", "Repository not found")
+            return
+        repo = hub.repos[repo_id]
+        parts = rest.removeprefix(repo_id).strip("/").split("/", 2)
+        if len(parts) == 1:
+            parts = ["revision", "main"]
+        if repo.gated:
+            self.fail(403, "GatedRepo", f"Access to model {repo_id} is restricted")
+        elif parts[1] not in repo.revisions:
+            self.fail(404, "RevisionNotFound", "Invalid rev id")
+        elif is_api:
+            self.describe(repo_id, repo, parts)
+        else:
+            self.send_file(repo, parts[2])
+
+    def handle_upload(self, path: str) -> tuple[int, object] | None:
+        """Handle a request of an upload and return status and content; None for other requests."""
+        hub = self.server.hub
+        repo_id = next(
+            (name for name in hub.repos if f"{name}/" in path or f"{name}.git/" in path), ""
+        )
+        rest = path.removeprefix(f"api/models/{repo_id}/").removeprefix(f"{repo_id}.git/")
+        match rest.split("/"):
+            case ["api", "repos", "create"]:
+                return self.create_repo()
+            case ["api", "validate-yaml"]:
+                return 200, {"errors": [], "warnings": []}
+            case ["preupload", "main"]:
+                return 200, {"files": self.upload_modes()}
+            case ["info", "lfs", "objects", "batch"]:
+                return 200, {"objects": self.upload_links(), "transfer": "basic"}
+            case ["large", oid]:
+                hub.large[oid] = self.body
+                return 200, {}
+            case ["commit", "main"]:
+                self.commit(hub.repos[repo_id])
+                url = f"{hub.endpoint}/{repo_id}/commit/{SHA}"
+                return 200, {"commitUrl": url, "commitOid": SHA}
+        return None
+
+    def create_repo(self) -> tuple[int, object]:
+        hub = self.server.hub
+        requested = json.loads(self.body)
+        name = f"{requested['organization'] or 'me'}/{requested['name']}"
+        status = 409 if name in hub.repos else 200
+        hub.repos.setdefault(name, Repo({}))
+        return status, {"url": f"{hub.endpoint}/{name}"}
+
+    def upload_modes(self) -> list[dict[str, object]]:
+        """Return for each file of a commit whether it is uploaded in the commit or before it."""
+        modes: list[dict[str, object]] = []
+        for file in json.loads(self.body)["files"]:
+            mode = "lfs" if lfs_fields(file["path"], b"") else "regular"
+            modes.append({"path": file["path"], "shouldIgnore": False, "uploadMode": mode})
+        return modes
+
+    def upload_links(self) -> list[dict[str, object]]:
+        """Return the addresses to which large files are to be uploaded."""
+        links = []
+        for requested in json.loads(self.body)["objects"]:
+            href = f"{self.server.hub.endpoint}/large/{requested['oid']}"
+            links.append(requested | {"actions": {"upload": {"href": href}}})
+        return links
+
+    def commit(self, repo: Repo) -> None:
+        for line in self.body.splitlines():
+            entry = json.loads(line)
+            value = entry["value"]
+            if entry["key"] == "file":
+                repo.files[value["path"]] = base64.b64decode(value["content"])
+            elif entry["key"] == "lfsFile":
+                repo.files[value["path"]] = self.server.hub.large[value["oid"]]
+
+    def describe(self, repo_id: str, repo: Repo, parts: list[str]) -> None:
+        """Send the metadata of a repository, of a folder in it, or of some of its paths."""
+        entries = [*directory_entries(repo), *file_entries(repo)]
+        if parts[0] == "tree":
+            folder = "".join(parts[2:])
+            self.send_json([entry for entry in entries if str(entry["path"]).startswith(folder)])
+        elif parts[0] == "paths-info":
+            requested = parse_qs(self.body.decode())["paths"]
+            self.send_json([entry for entry in entries if entry["path"] in requested])
+        else:
+            name = repo_id.removeprefix("datasets/")
+            siblings = [{"rfilename": path} for path in sorted(repo.files)]
+            self.send_json(
+                {
+                    "id": name,
+                    "modelId": name,
+                    "sha": SHA,
+                    "siblings": siblings,
+                    "tags": [],
+                    "private": False,
+                }
+            )
+
+    def send_file(self, repo: Repo, name: str) -> None:
+        if name not in repo.files:
+            self.fail(404, "EntryNotFound", "Entry not found")
+            return
+        data = repo.files[name]
+        etag = hashlib.sha256(data).hexdigest() if lfs_fields(name, data) else git_hash(data)
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
+        start = 0
+        if self.has_body and "Range" in self.headers:
+            start = int(self.headers["Range"].removeprefix("bytes=").split("-")[0])
+        status = 200
+        if start:
+            status = 206
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        is_cut = self.has_body and repo.is_cut and name.endswith(".safetensors")
+        self.reply(data[start:], headers, status=status, is_cut=is_cut)
+
+    def fail(self, status: int, code: str, message: str) -> None:
+        headers = {"X-Error-Code": code, "X-Error-Message": message}
+        self.send_json({"error": message}, status, headers)
+
+    def send_json(
+        self, content: object, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.reply(json.dumps(content).encode(), headers or {}, status=status)
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the response has a body."""
+        return self.command != "HEAD"
+
+    def reply(
+        self, body: bytes, headers: Mapping[str, str], *, status: int, is_cut: bool = False
+    ) -> None:
+        """Send a response; if it is cut, close the connection after half of the body."""
+        self.send_response(status)
+        length = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
+        for name, value in (length | dict(headers)).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.has_body:
+            self.wfile.write(body[: len(body) // 2] if is_cut else body)
+            self.wfile.flush()
+        if is_cut:
+            self.close_connection = True
+            self.connection.close()
+
+
+def file_entries(repo: Repo) -> list[dict[str, object]]:
+    """Return the Hub's metadata of the files of a repository."""
+    entries = []
+    for name, data in sorted(repo.files.items()):
+        entry = {"type": "file", "path": name, "size": len(data), "oid": git_hash(data)}
+        entries.append(entry | lfs_fields(name, data))
+    return entries
+
+
+def directory_entries(repo: Repo) -> list[dict[str, object]]:
+    """Return the Hub's metadata of the folders of a repository."""
+    folders = {str(folder) for name in repo.files for folder in PurePosixPath(name).parents}
+    return [{"type": "directory", "path": name, "oid": SHA} for name in sorted(folders - {"."})]
+
+
+@contextmanager
+def serve() -> Iterator[Hub]:
+    """Run a Hub on a free local port."""
+    hub = Hub()
+    server = HubServer(hub)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def use_hub(endpoint: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make huggingface_hub, in this process, use a Hub and a cache folder."""
+    from huggingface_hub import constants
+
+    template = re.sub("^https?://[^/]+", endpoint, constants.HUGGINGFACE_CO_URL_TEMPLATE)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -1,0 +1,142 @@
+"""Small checkpoints and text for training tests, and functions that inspect the results."""
+
+import contextlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from typer.testing import CliRunner, Result
+
+from ctxextend import resize
+from ctxextend.cli.app import build_app
+from ctxextend.training.trainer import RunCallback
+from tests.helpers import pico
+from tests.helpers.word_tokenizer import add_tokenizer, text_of
+
+OLD, NEW = 16, 32
+TABLES = {"gpt2": "transformer.wpe.weight", "bert": "bert.embeddings.position_embeddings.weight"}
+
+
+def invoke(*arguments: object) -> Result:
+    """Run a command; a bug's traceback is raised."""
+    done = CliRunner().invoke(build_app(), [*map(str, arguments)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def train(source: object, output: str, *flags: object, steps: int = 4) -> Result:
+    """Train on book.txt with a learning rate that changes every row, save the last step, and check
+    the exit code.
+    """
+    options = (
+        "--data",
+        "book.txt",
+        "--steps",
+        steps,
+        "--batch-size",
+        4,
+        "--lr",
+        0.01,
+        "--save",
+        "last",
+        "-o",
+        output,
+    )
+    done = invoke("train", source, *options, *flags)
+    assert done.exit_code == 0, done.stderr
+    return done
+
+
+def write_book(words: int = 1200) -> None:
+    """Write book.txt, a text whose next word is easy to learn to predict."""
+    draw = random.Random(0)
+    numbers = [0]
+    while len(numbers) < words:
+        numbers.append((numbers[-1] * 2 + draw.randrange(2)) % 27)
+    Path("book.txt").write_text(text_of(numbers))
+
+
+def make_source(folder: Path, model_type: str, **options: Any) -> Path:
+    """Save a model of 16 positions with a tokenizer."""
+    pico.make(folder, model_type, initializer_range=0.5, **options)
+    return add_tokenizer(folder, special_tokens=model_type != "gpt2")
+
+
+def make_resized(folder: Path, model_type: str, **options: Any) -> Path:
+    """Save such a model as FOLDER-old, resize it to 32 positions into `folder`, and return the
+    output.
+    """
+    source = make_source(folder.with_name(f"{folder.name}-old"), model_type, **options)
+    return resize(source, to=NEW, output=folder).output
+
+
+def table_of(folder: Path, model_type: str = "gpt2") -> Any:
+    """Return the position table of a checkpoint with one weights file, float32."""
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return file.get_tensor(TABLES[model_type]).float().numpy()
+
+
+def equal_rows(one: Path, other: Path) -> list[bool]:
+    """Return for each row of two position tables of GPT-2 whether its bytes are equal."""
+    pairs = zip(table_of(one), table_of(other), strict=True)
+    return [before.tobytes() == after.tobytes() for before, after in pairs]
+
+
+def changed_tensors(one: Path, other: Path) -> set[str]:
+    """Return the names of tensors that differ in dtype, shape or bytes, or are in only one
+    checkpoint.
+    """
+    before, after = pico.tensor_bytes(one), pico.tensor_bytes(other)
+    return {name for name in {*before, *after} if before.get(name) != after.get(name)}
+
+
+def log_of(folder: Path) -> list[dict[str, float]]:
+    """Return the log of a training run, without times."""
+    lines = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
+    kept = (
+        "step",
+        "loss",
+        "eval_loss",
+        "eval_loss_short",
+        "eval_loss_long",
+        "grad_norm",
+        "learning_rate",
+    )
+    return [
+        {name: line[name] for name in kept if name in line}
+        for line in lines
+        if "train_runtime" not in line
+    ]
+
+
+def make_encoder(folder: Path) -> Path:
+    pico.make(folder, "bert", base=True, initializer_range=0.5)
+    root = pico.nest_in_module(add_tokenizer(folder, special_tokens=True), folder.with_name("root"))
+    (root / "1_Pooling").mkdir()
+    pico.edit_json(
+        root / "1_Pooling" / "config.json",
+        word_embedding_dimension=8,
+        pooling_mode_mean_tokens=True,
+    )
+    return root
+
+
+@contextlib.contextmanager
+def diverging_loss(at: int = 3) -> Iterator[None]:
+    """Make the loss of training runs rise sharply at a step."""
+    on_step_end = RunCallback.on_step_end
+
+    def diverge(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
+        on_step_end(self, args, state, control, **others)
+        if state.global_step == at:
+            for value in self.setup.trainable.parameters.values():
+                value.detach().mul_(-5)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunCallback, "on_step_end", diverge)
+        yield

@@ -1,0 +1,427 @@
+"""Limits of generated texts: edits, notes and remarks, compared with what `generate()` of
+transformers does.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from ctxextend import extend_model, inspect, plan_resize, resize, verify
+from tests.helpers import pico
+from tests.helpers.trainings import invoke
+
+OLD, NEW, SHORT = 32, 64, 16
+GENERATION = "generation_config.json"
+LAYERS: dict[str, Any] = {
+    f"{part}_{key}": 1 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
+}
+SIZES: dict[str, Any] = {
+    "d_model": 8,
+    "encoder_ffn_dim": 8,
+    "decoder_ffn_dim": 8,
+    "vocab_size": 32,
+    **LAYERS,
+}
+TOKENS: dict[str, Any] = {
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
+
+
+def save(model: Any, folder: Path) -> Path:
+    """Save a model without its generation config."""
+    model.save_pretrained(folder)
+    (folder / GENERATION).unlink()
+    return folder
+
+
+def make_gpt2(folder: Path) -> Path:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_positions=OLD, n_embd=8, n_layer=1, n_head=1, vocab_size=32)
+    return save(transformers.GPT2LMHeadModel(config), folder)
+
+
+def make_bart(folder: Path) -> Path:
+    torch.manual_seed(0)
+    config = transformers.BartConfig(
+        max_position_embeddings=OLD, forced_eos_token_id=None, **SIZES, **TOKENS
+    )
+    return save(transformers.BartForConditionalGeneration(config), folder)
+
+
+def make_led(folder: Path) -> Path:
+    """Save a model whose encoder has four times the positions of its decoder."""
+    torch.manual_seed(0)
+    lengths: dict[str, Any] = {
+        "max_encoder_position_embeddings": 4 * OLD,
+        "max_decoder_position_embeddings": OLD,
+    }
+    config = transformers.LEDConfig(attention_window=4, **lengths, **SIZES, **TOKENS)
+    return save(transformers.LEDForConditionalGeneration(config), folder)
+
+
+def make_whisper(folder: Path) -> Path:
+    torch.manual_seed(0)
+    lengths: dict[str, Any] = {
+        "max_target_positions": OLD,
+        "max_source_positions": 8,
+        "num_mel_bins": 4,
+    }
+    config = transformers.WhisperConfig(**lengths, **SIZES, **TOKENS, begin_suppress_tokens=None)
+    return save(transformers.WhisperForConditionalGeneration(config), folder)
+
+
+def make_captioner(folder: Path) -> Path:
+    """Save an image encoder with a BERT decoder, whose config is nested."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "intermediate_size": 8,
+    }
+    encoder = transformers.ViTConfig(image_size=4, patch_size=2, **sizes)
+    decoder = transformers.BertConfig(max_position_embeddings=OLD, vocab_size=32, **sizes)
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    for key, token in TOKENS.items():
+        setattr(config, key, token)
+    return save(transformers.VisionEncoderDecoderModel(config=config), folder)
+
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "gpt2": make_gpt2,
+    "bart": make_bart,
+    "led": make_led,
+    "whisper": make_whisper,
+    "captioner": make_captioner,
+}
+INPUTS: dict[str, dict[str, Any]] = {
+    "whisper": {"input_features": torch.zeros(1, 4, 16)},
+    "captioner": {"pixel_values": torch.zeros(1, 3, 4, 4)},
+}
+
+
+def load(folder: Path) -> Any:
+    name = json.loads((folder / "config.json").read_text())["architectures"][0]
+    return getattr(transformers, name).from_pretrained(folder).eval()
+
+
+def without_end(model: Any) -> None:
+    """Let a model generate until a limit."""
+    for key, token in (TOKENS | {"eos_token_id": None}).items():
+        setattr(model.generation_config, key, token)
+
+
+def generate(folder: Path, kind: str, prompt: int = 4) -> int:
+    """Return the number of tokens of a text that a model generates with the limits in its
+    folder.
+    """
+    model = load(folder)
+    without_end(model)
+    inputs = INPUTS.get(kind) or {"input_ids": torch.ones(1, prompt, dtype=torch.long)}
+    return int(model.generate(**inputs, do_sample=False, num_beams=1).shape[1])
+
+
+def stated(folder: Path, file: str = "config.json") -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / file).read_text())
+    return values
+
+
+def nest(folder: Path, **changes: Any) -> None:
+    """Change the config of the decoder in config.json."""
+    pico.edit_json(folder / "config.json", decoder=stated(folder)["decoder"] | changes)
+
+
+# Shorter
+
+
+@pytest.mark.parametrize("file", ["config.json", GENERATION])
+@pytest.mark.parametrize("limits", [{"max_length": 30, "min_length": 28}, {"max_new_tokens": 24}])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_resize_lowers_generation_limits_that_would_fail(
+    kind: str, limits: dict[str, int], file: str, tmp_path: Path
+) -> None:
+    folder = MAKERS[kind](tmp_path / kind)
+    pico.edit_json(folder / file, **limits)
+    generate(folder, kind)
+    part = "decoder" if kind == "led" else None
+    output = resize(folder, SHORT, part=part, output=tmp_path / "out").output
+    found = stated(output, file)
+    for key in limits:
+        assert 0 < found[key] <= SHORT
+    assert found.get("min_length", 0) <= found.get("max_length", SHORT)
+    assert generate(output, kind) <= SHORT + 1  # the last token is not read again
+    assert inspect(output).agrees
+    assert verify(output).passed
+
+
+def test_resize_lowers_generation_limits_of_nested_decoders(tmp_path: Path) -> None:
+    folder = make_captioner(tmp_path / "captioner")
+    nest(folder, max_length=30, min_length=28)
+    assert generate(folder, "captioner") == 30
+    output = resize(folder, SHORT, output=tmp_path / "out").output
+    assert stated(output)["decoder"]["max_length"] == SHORT
+    assert stated(output)["decoder"]["min_length"] == SHORT
+    assert generate(output, "captioner") == SHORT
+
+
+def test_resize_lowers_generation_limits_of_tasks(tmp_path: Path) -> None:
+    folder = make_bart(tmp_path / "bart")
+    tasks = {
+        "summarization": {"max_length": 30, "min_length": 20, "num_beams": 4},
+        "translation": {"max_length": 8},
+    }
+    pico.edit_json(folder / "config.json", task_specific_params=tasks)
+    output = resize(folder, SHORT, output=tmp_path / "out").output
+    tasks["summarization"] |= {"max_length": SHORT, "min_length": SHORT}
+    assert stated(output)["task_specific_params"] == tasks
+
+
+@pytest.mark.parametrize(
+    "config", [{"vision_config": {"max_length": 30}}, {"id2label": {"max_length": 30}}]
+)
+def test_resize_keeps_numbers_that_are_no_generation_limits(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = make_gpt2(tmp_path / "gpt2")
+    pico.edit_json(folder / "config.json", **config)
+    output = resize(folder, SHORT, output=tmp_path / "out").output
+    assert stated(output).items() >= config.items()
+
+
+def test_resize_lowers_no_generation_limit_of_another_part(tmp_path: Path) -> None:
+    folder = make_led(tmp_path / "led")
+    pico.edit_json(folder / GENERATION, max_length=30)
+    output = resize(folder, SHORT, part="encoder", output=tmp_path / "out").output
+    assert stated(output, GENERATION)["max_length"] == 30
+    assert generate(output, "led") == 30
+
+
+def test_resize_lowers_no_generation_limit_if_longer_texts_run(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {
+        "d_model": 8,
+        "d_kv": 4,
+        "d_ff": 8,
+        "num_layers": 1,
+        "num_heads": 1,
+        "vocab_size": 32,
+    }
+    sizes |= {"n_positions": OLD, "decoder_start_token_id": 0}
+    config = transformers.T5Config(**sizes)
+    folder = save(transformers.T5ForConditionalGeneration(config), tmp_path / "t5")
+    pico.edit_json(folder / GENERATION, max_length=100, decoder_start_token_id=0)
+    assert generate(folder, "t5") == 100
+    assert inspect(folder).agrees
+    output = resize(folder, NEW, output=tmp_path / "out").output
+    assert stated(output, GENERATION)["max_length"] == 100
+
+
+@pytest.mark.parametrize("limits", [{"max_length": 30, "min_length": 28}, {"max_new_tokens": 24}])
+def test_extend_model_lowers_generation_limits_that_would_fail(
+    limits: dict[str, int], tmp_path: Path
+) -> None:
+    folder = make_bart(tmp_path / "bart")
+    pico.edit_json(folder / GENERATION, **limits)
+    model = load(folder)
+    extend_model(model, SHORT)
+    output = resize(folder, SHORT, output=tmp_path / "out").output
+    for key in limits:
+        assert getattr(model.generation_config, key) == stated(output, GENERATION)[key] <= SHORT
+    without_end(model)
+    model.generate(input_ids=torch.ones(1, 4, dtype=torch.long))
+
+
+# Longer
+
+
+@pytest.mark.parametrize(
+    ("file", "limits", "expected"),
+    [
+        (
+            GENERATION,
+            {"max_length": 30},
+            "still stops at 30 tokens (generation_config.json max_length)",
+        ),
+        ("config.json", {"max_length": 30}, "still stops at 30 tokens (config.json max_length)"),
+        (
+            GENERATION,
+            {"max_new_tokens": 8, "max_length": 30},
+            "stops after 8 new tokens (generation_config.json max_",
+        ),
+    ],
+)
+def test_resize_says_where_generation_still_stops(
+    file: str, limits: dict[str, int], expected: str, tmp_path: Path
+) -> None:
+    folder = make_bart(tmp_path / "bart")
+    pico.edit_json(folder / file, **limits)
+    before = (folder / file).read_bytes()
+    dry_run = invoke("resize", folder, "--to", NEW, "--dry-run")
+    done = invoke("resize", folder, "--to", NEW, "-o", tmp_path / "out", "--json")
+    (note,) = json.loads(done.stdout)["notes"]
+    assert expected in note
+    assert "--fix-limits" in note
+    for screen in (dry_run.stderr, done.stderr):
+        assert note in screen
+    if file == GENERATION:
+        assert (tmp_path / "out" / file).read_bytes() == before
+    assert inspect(tmp_path / "out").agrees
+
+
+@pytest.mark.parametrize(
+    ("file", "limits"),
+    [
+        (GENERATION, {"max_length": NEW}),
+        (GENERATION, {"min_length": 8}),
+        ("config.json", {"task_specific_params": {"summarization": {"max_length": 8}}}),
+        ("config.json", {"text_config": {"model_type": "bart", "max_length": 20, "min_length": 0}}),
+    ],
+)
+def test_resize_says_nothing_about_generation_that_does_not_stop(
+    file: str, limits: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = make_bart(tmp_path / "bart")
+    pico.edit_json(folder / file, **limits)
+    assert plan_resize(folder, NEW).notes == ()
+    assert plan_resize(folder, NEW, fix_limits=True).notes == ()
+
+
+def test_resize_says_nothing_about_generation_by_an_encoder(tmp_path: Path) -> None:
+    folder = pico.make(tmp_path / "bert", "bert", base=True).folder
+    pico.edit_json(folder / "config.json", max_length=8)
+    assert plan_resize(folder, NEW).notes == ()
+    assert not any(limit.remark for limit in inspect(folder).limits)
+
+
+def test_resize_ignores_generation_limits_of_a_config_next_to_a_generation_config(
+    tmp_path: Path,
+) -> None:
+    folder = make_bart(tmp_path / "bart")
+    pico.edit_json(folder / "config.json", max_length=8)
+    pico.edit_json(folder / GENERATION, max_length=30)
+    assert generate(folder, "bart") == 30
+    (note,) = plan_resize(folder, NEW).notes
+    assert "stops at 30 tokens" in note
+
+
+@pytest.mark.parametrize("file", ["config.json", GENERATION])
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [({"max_length": 30}, NEW), ({"max_new_tokens": 20}, NEW - OLD + 20 + 4)],
+)
+@pytest.mark.parametrize("kind", MAKERS)
+def test_fix_limits_raises_where_generation_stops(
+    kind: str, limits: dict[str, int], expected: int, file: str, tmp_path: Path
+) -> None:
+    folder = MAKERS[kind](tmp_path / kind)
+    pico.edit_json(folder / file, min_length=2, **limits)
+    part = "decoder" if kind == "led" else None
+    output = resize(folder, NEW, part=part, fix_limits=True, output=tmp_path / "out").output
+    assert stated(output, file)["min_length"] == 2
+    length = generate(output, kind)
+    assert OLD < length <= expected + 1
+    if "max_length" in limits and kind != "whisper":  # which adds its first tokens
+        assert length == expected
+    assert inspect(output, part=part).agrees
+
+
+def test_fix_limits_keeps_defaults_and_tasks(tmp_path: Path) -> None:
+    folder = make_captioner(tmp_path / "captioner")
+    nest(folder, max_length=20)
+    tasks = {"image-to-text": {"max_length": 8}}
+    pico.edit_json(folder / "config.json", task_specific_params=tasks)
+    output = resize(folder, NEW, fix_limits=True, output=tmp_path / "out").output
+    assert stated(output)["decoder"]["max_length"] == 20
+    assert stated(output)["task_specific_params"] == tasks
+
+
+def test_convert_keeps_where_generation_stops_and_says_so(tmp_path: Path) -> None:
+    folder = make_gpt2(tmp_path / "gpt2")
+    pico.edit_json(folder / GENERATION, max_length=30)
+    done = invoke(
+        "convert", folder, "--scheme", "rotary", "--to", NEW, "-o", tmp_path / "out", "--json"
+    )
+    (note,) = json.loads(done.stdout)["notes"]
+    assert "still stops at 30 tokens" in note
+    assert "--fix-limits" not in note
+    assert stated(tmp_path / "out", GENERATION)["max_length"] == 30
+
+
+# Inspect
+
+
+@pytest.mark.parametrize("file", ["config.json", GENERATION])
+@pytest.mark.parametrize(
+    "limits", [{"max_length": 50}, {"max_new_tokens": 50}, {"max_length": 90, "min_length": 50}]
+)
+@pytest.mark.parametrize("kind", ["gpt2", "led", "whisper"])
+def test_inspect_reports_and_fixes_generation_limits_that_would_fail(
+    kind: str, limits: dict[str, int], file: str, tmp_path: Path
+) -> None:
+    folder = MAKERS[kind](tmp_path / kind)
+    pico.edit_json(folder / file, **limits)
+    found = [limit for limit in inspect(folder).limits if not limit.agrees]
+    assert {limit.key: limit.tokens for limit in found} == limits
+    assert invoke("inspect", folder, "--check").exit_code == 3
+    part = "decoder" if kind == "led" else None
+    output = resize(folder, OLD, part=part, fix_limits=True, output=tmp_path / "out").output
+    assert invoke("inspect", output, "--check").exit_code == 0
+    assert generate(output, kind) <= OLD + 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "remark"),
+    [
+        ({"max_length": 8}, "generate() stops at 8 tokens, before the context length of 32"),
+        (
+            {"max_new_tokens": 8, "max_length": 9},
+            "generate() stops after 8 new tokens; the context length is 32",
+        ),
+    ],
+)
+def test_inspect_remarks_where_generation_stops(
+    limits: dict[str, int], remark: str, tmp_path: Path
+) -> None:
+    folder = make_led(tmp_path / "led")
+    pico.edit_json(folder / GENERATION, **limits)
+    done = invoke("inspect", folder, "--check", "--width", 200)
+    assert done.exit_code == 0
+    assert f"{GENERATION} {next(iter(limits))}: {remark}." in done.stdout
+    values = json.loads(invoke("inspect", folder, "--json").stdout)["models"][0]["limits"]
+    assert [limit["remark"] for limit in values if limit["remark"]] == [remark]
+    assert all(limit["agrees"] for limit in values)
+    assert not any(limit.remark for limit in inspect(folder, part="encoder").limits)
+
+
+def test_resize_says_which_generation_limits_it_changes(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "gpt2", "gpt2").folder
+    pico.edit_json(source / "generation_config.json", max_length=12, min_length=10)
+    lowered = resize(source, 8, output=tmp_path / "lowered").plan.notes
+    assert "generate(): max_length is lowered from 12 to 8 (generation_config.json)." in lowered
+    assert "generate(): min_length is lowered from 10 to 8 (generation_config.json)." in lowered
+    raised = resize(source, 32, fix_limits=True, output=tmp_path / "raised").plan.notes
+    assert "generate(): max_length is raised from 12 to 32 (generation_config.json)." in raised
+
+
+def test_truncation_of_a_tokenizer_is_no_generation_limit(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "gpt2", "gpt2").folder
+    truncation = {"max_length": 8, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    (source / "tokenizer.json").write_text(json.dumps({"truncation": truncation}))
+    plan = plan_resize(source, 40)
+    assert not any("generate()" in note for note in plan.notes)
+    assert [edit.after for edit in plan.edits if edit.file == "tokenizer.json"] == [40]
+    done = invoke(
+        "convert", source, "--scheme", "rotary", "--to", 40, "--output", tmp_path / "twin"
+    )
+    assert done.exit_code == 0
+    assert (
+        json.loads((tmp_path / "twin" / "tokenizer.json").read_text())["truncation"]["max_length"]
+        == 40
+    )

@@ -1,0 +1,256 @@
+"""Other length keys in config.json than a model type's own: edits, warnings and reports."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from ctxextend import extend_model, inspect, plan_resize, resize
+from ctxextend.families.length_keys import LENGTH_KEYS, agreeing_values, config_length_keys
+from ctxextend.families.lookup import TableLocation, find_architecture
+from ctxextend.families.registry import FAMILIES
+from tests.helpers import pico, tiny
+from tests.helpers.trainings import invoke
+
+MakePico = Callable[..., pico.Pico]
+OLD, NEW = 64, 256
+ROTARY: dict[str, Any] = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "intermediate_size": 8,
+}
+OTHER_KEYS = [key.name for key in LENGTH_KEYS if key.name != "max_position_embeddings"]
+
+
+def make_llama(folder: Path, length: int = OLD, **keys: Any) -> Path:
+    config = transformers.LlamaConfig(max_position_embeddings=length, vocab_size=32, **ROTARY)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    pico.edit_json(folder / "config.json", **keys)
+    return folder
+
+
+def stated(folder: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return values
+
+
+def wrong_keys(folder: Path) -> list[str]:
+    return [limit.key for limit in inspect(folder).limits if not limit.agrees]
+
+
+# Keys that agree
+
+
+@pytest.mark.parametrize("key", OTHER_KEYS)
+def test_resize_edits_length_keys_that_agree(key: str, tmp_path: Path) -> None:
+    folder = make_llama(tmp_path / "llama", **{key: OLD})
+    assert wrong_keys(folder) == []
+    plan = plan_resize(folder, NEW)
+    assert not any(key in warning for warning in plan.warnings)
+    output = plan.execute(tmp_path / "out").output
+    assert stated(output)[key] == NEW
+    assert inspect(output).agrees
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys", "expected"),
+    [
+        ("gpt2", {"max_seq_len": 16}, {"max_seq_len": 8}),
+        ("bert", {"n_positions": 16, "seq_length": 16}, {"n_positions": 8, "seq_length": 8}),
+        (
+            "roberta",
+            {"max_seq_length": 16, "n_positions": 18},
+            {"max_seq_length": 8, "n_positions": 10},
+        ),
+    ],
+)
+def test_resize_edits_length_keys_with_and_without_reserved_rows(
+    model_type: str,
+    keys: dict[str, int],
+    expected: dict[str, int],
+    make_pico: MakePico,
+    tmp_path: Path,
+) -> None:
+    folder = make_pico(model_type).folder
+    pico.edit_json(folder / "config.json", **keys)
+    assert wrong_keys(folder) == []
+    output = resize(folder, 8, output=tmp_path / "out").output
+    assert stated(output).items() >= expected.items()
+    assert inspect(output).agrees
+
+
+def test_resize_edits_a_length_key_of_one_of_two_tables(tmp_path: Path) -> None:
+    folder = pico.make_led(tmp_path / "led", encoder=32, decoder=16)
+    pico.edit_json(folder / "config.json", model_max_length=32, seq_length=16)
+    assert wrong_keys(folder) == []
+    output = resize(folder, 64, part="encoder", output=tmp_path / "out").output
+    assert (stated(output)["model_max_length"], stated(output)["seq_length"]) == (64, 16)
+    assert inspect(output).agrees
+    plan = plan_resize(output, 32, part="decoder", fix_limits=True)
+    assert plan.warnings == ()
+    output = plan.execute(tmp_path / "both").output
+    assert (stated(output)["model_max_length"], stated(output)["seq_length"]) == (64, 32)
+
+
+def test_resize_edits_length_keys_around_a_text_config(tmp_path: Path) -> None:
+    text = {
+        "model_type": "llama",
+        "max_position_embeddings": OLD,
+        "vocab_size": 32,
+        "seq_length": OLD,
+        **ROTARY,
+    }
+    vision = {"image_size": 8, "patch_size": 4, **ROTARY}
+    config = transformers.LlavaConfig(
+        text_config=text, vision_config={"model_type": "clip_vision_model", **vision}
+    )
+    transformers.LlavaForConditionalGeneration(config).save_pretrained(tmp_path / "llava")
+    pico.edit_json(
+        tmp_path / "llava" / "config.json",
+        tokenizer_model_max_length=OLD,
+        max_sequence_length=OLD // 2,
+    )
+    assert wrong_keys(tmp_path / "llava") == ["max_sequence_length"]
+    output = resize(tmp_path / "llava", NEW, output=tmp_path / "out").output
+    found = stated(output)
+    assert (found["tokenizer_model_max_length"], found["text_config"]["seq_length"]) == (NEW, NEW)
+    assert found["max_sequence_length"] == OLD // 2
+    readers = {limit.key: limit.used_by for limit in inspect(output).limits}
+    assert readers["tokenizer_model_max_length"] == "LLaVA"
+    assert readers["max_sequence_length"] == "none"
+    assert "vLLM" in readers["text_config.seq_length"]
+
+
+@pytest.mark.parametrize(
+    "values", [{"model_max_length": OLD, "n_ctx": OLD}, {"model_max_length": 2 * OLD}]
+)
+def test_extend_model_edits_the_length_keys_that_resize_edits(
+    values: dict[str, int], tmp_path: Path
+) -> None:
+    folder = make_llama(tmp_path / "llama", **values)
+    output = resize(folder, NEW, output=tmp_path / "out").output
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    extend_model(model, NEW)
+    for key in values:
+        assert getattr(model.config, key) == stated(output)[key]
+
+
+# Keys that disagree
+
+
+@pytest.mark.parametrize("key", OTHER_KEYS)
+def test_inspect_reports_and_fixes_length_keys_that_disagree(key: str, tmp_path: Path) -> None:
+    folder = make_llama(tmp_path / "llama", **{key: OLD // 2})
+    done = invoke("inspect", folder, "--check")
+    assert done.exit_code == 3
+    assert f"{key} is {OLD // 2}" in " ".join(done.stdout.split())
+    (limit,) = (limit for limit in inspect(folder).limits if not limit.agrees)
+    assert limit.reason.startswith(f"max_position_embeddings is {OLD}")
+    fixed = invoke(*shlex.split(str(limit.fix))[1:], "-o", tmp_path / "out")
+    assert fixed.exit_code == 0
+    assert stated(tmp_path / "out")[key] == OLD
+    assert invoke("inspect", tmp_path / "out", "--check").exit_code == 0
+
+
+def test_inspect_says_who_reads_length_keys(tmp_path: Path) -> None:
+    folder = make_llama(tmp_path / "llama", model_max_length=OLD, n_ctx=OLD // 2, max_model_len=OLD)
+    found = {limit.key: limit for limit in inspect(folder).limits}
+    assert found["model_max_length"].used_by == "vLLM, SGLang, llama.cpp"
+    assert found["max_model_len"].used_by == "none"
+    assert (
+        found["n_ctx"].reason
+        == f"max_position_embeddings is {OLD}, and llama.cpp may take {OLD // 2} instead"
+    )
+
+
+@pytest.mark.parametrize(("to", "expected"), [(32, 32), (128, 128)])
+def test_fix_limits_sets_length_keys_that_disagree(
+    to: int, expected: int, make_pico: MakePico, tmp_path: Path
+) -> None:
+    folder = make_pico("gpt2").folder
+    pico.edit_json(folder / "config.json", max_seq_len=5)
+    output = resize(folder, to, fix_limits=True, output=tmp_path / "out").output
+    assert stated(output)["max_seq_len"] == expected
+    assert inspect(output).agrees
+
+
+@pytest.mark.parametrize("to", [8, 32])
+def test_resize_keeps_length_keys_that_disagree_and_warns(
+    to: int, make_pico: MakePico, tmp_path: Path
+) -> None:
+    folder = make_pico("gpt2").folder
+    pico.edit_json(folder / "config.json", max_seq_len=5)
+    done = invoke("resize", folder, "--to", to, "-o", tmp_path / "out", "--json")
+    (warning,) = json.loads(done.stdout)["warnings"]
+    stays = "config.json max_seq_len is 5, not 16, and stays 5: vLLM and SGLang may take 5 instead"
+    assert warning == f"{stays} of {to}. To set it to {to}, pass --fix-limits."
+    assert stated(tmp_path / "out")["max_seq_len"] == 5
+
+
+@pytest.mark.parametrize(
+    ("to", "expected", "advice"),
+    [
+        (4 * OLD, "is already 256, but max_position_embeddings is 64", "use --method limits"),
+        (2 * OLD, "is 256, but max_position_embeddings is 64", "use --to 256 --method limits"),
+        (8 * OLD, "is 256, but max_position_embeddings is 64", "pass --trained-length 256"),
+    ],
+)
+def test_resize_warns_that_a_longer_length_may_be_trained(
+    to: int, expected: str, advice: str, tmp_path: Path
+) -> None:
+    folder = make_llama(tmp_path / "llama", model_max_length=4 * OLD)
+    (warning,) = plan_resize(folder, to).warnings
+    assert (
+        f"config.json model_max_length {expected}: if the model was trained at 256 tokens, {advice}"
+        in warning
+    )
+
+
+def test_inspect_remarks_that_a_longer_length_may_be_trained(tmp_path: Path) -> None:
+    folder = make_llama(tmp_path / "llama", model_max_length=4 * OLD)
+    (limit,) = (limit for limit in inspect(folder).limits if not limit.agrees)
+    assert f"resize {folder} --to 256 --method limits" in limit.remark
+
+
+@pytest.mark.parametrize("value", [10**30, 0, -1, True, "64", None, 64.5])
+def test_inspect_ignores_values_that_are_no_length(value: Any, tmp_path: Path) -> None:
+    folder = make_llama(tmp_path / "llama")
+    config = stated(folder) | {"model_max_length": value}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert inspect(folder).agrees
+    assert plan_resize(folder, NEW).warnings == ()
+
+
+# Every model type
+
+
+def length_of(location: TableLocation) -> int:
+    return location.positions(location.rows(location.value(location.effective_key)))
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_config_length_keys_of_a_saved_config_agree(model_type: str) -> None:
+    try:
+        config = tiny.make_config(model_type)
+    except Exception:
+        pytest.skip("needs values that no default has")
+    for _, part in tiny.parts(config):
+        for key in ("max_position_embeddings", "n_positions"):
+            if type(vars(part).get(key)) is int:
+                setattr(part, key, 40)
+    values = json.loads(config.to_json_string())
+    try:
+        locations = find_architecture(values).locations
+    except Exception:
+        pytest.skip("has no positions by default")
+    agreeing = dict[tuple[str, ...], bool]()
+    for location in locations:
+        positions = agreeing_values(location, length_of(location))
+        for path, value in config_length_keys(location):
+            agreeing[path] = agreeing.get(path, False) or value in positions
+    assert all(agreeing.values()), agreeing

@@ -1,0 +1,210 @@
+"""`extend_model`, whose result must equal that of `resize` bit for bit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, extend_model, resize
+from tests.helpers import pico
+
+MakePico = Callable[..., pico.Pico]
+NEW = 40
+SETTINGS: list[dict[str, Any]] = [
+    *({"to": NEW, **pico.resize_settings(method)} for method in pico.LEARNED_METHODS),
+    {"to": NEW, "method": "hierarchical:alpha=0.25"},
+    {"to": NEW, "method": "random:seed=3"},
+    {"to": NEW, "method": "linear", "keep_first": 3, "drop_last": 2},
+    {"to": NEW, "method": "sinusoidal:scope=all"},
+    {"to": 7},
+    {"to": 16},
+]
+DTYPES = [torch.float64, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "dtype"),
+    [
+        *(("gpt2", settings, torch.float32) for settings in SETTINGS),
+        *(
+            ("gpt2", {"to": NEW, "method": method}, dtype)
+            for method in ("copy", "linear")
+            for dtype in DTYPES
+        ),
+        *(
+            (encoder, {"to": NEW, "method": "linear"}, torch.float32)
+            for encoder in ("bert", "roberta")
+        ),
+    ],
+    ids=str,
+)
+def test_extend_model_equals_resize(
+    model_type: str,
+    settings: dict[str, Any],
+    dtype: torch.dtype,
+    make_pico: MakePico,
+    tmp_path: Path,
+) -> None:
+    source = make_pico(model_type, dtype=dtype)
+    resize(source.folder, output=tmp_path / "out", **settings)
+    resized, extended = source.load(tmp_path / "out"), source.load()
+    extend_model(extended, **settings)
+    expected, found = resized.state_dict(), extended.state_dict()
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        assert value.dtype == found[name].dtype == dtype
+        assert torch.equal(found[name], value), name
+    for (name, value), (other_name, other) in zip(
+        extended.named_buffers(), resized.named_buffers(), strict=True
+    ):
+        assert name == other_name
+        assert torch.equal(value, other)
+        assert value.dtype == other.dtype
+    assert extended.config.to_dict() | {"_name_or_path": ""} == resized.config.to_dict() | {
+        "_name_or_path": ""
+    }
+    length = settings["to"]
+    assert torch.equal(pico.logits(extended, length), pico.logits(resized, length))
+    with pytest.raises((IndexError, RuntimeError)):
+        pico.logits(extended, length + 1)
+
+
+def test_extend_model_keeps_module_attributes(make_pico: MakePico) -> None:
+    model = make_pico("roberta").load()
+    table = model.roberta.embeddings.position_embeddings
+    table.weight.requires_grad_(False)
+    extend_model(model, to=NEW)
+    assert model.roberta.embeddings.position_embeddings is table
+    assert table.num_embeddings == len(table.weight) == NEW + 2
+    assert table.padding_idx == 1
+    assert isinstance(table.weight, torch.nn.Parameter)
+    assert not table.weight.requires_grad
+
+
+def test_extend_model_keeps_tied_tables_tied(tmp_path: Path) -> None:
+    model: Any = transformers.BartModel.from_pretrained(pico.make_bart(tmp_path / "bart"))
+    model.decoder.embed_positions.weight = model.encoder.embed_positions.weight
+    extend_model(model, to=NEW)
+    assert model.decoder.embed_positions.weight is model.encoder.embed_positions.weight
+    assert len(model.encoder.embed_positions.weight) == NEW + 2
+    pico.logits(model, NEW)
+
+
+def test_extend_model_updates_copies_of_the_config() -> None:
+    config = transformers.ProphetNetConfig(
+        hidden_size=8,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        vocab_size=32,
+        max_position_embeddings=17,
+    )
+    config.num_encoder_attention_heads = config.num_decoder_attention_heads = 2
+    model: Any = transformers.ProphetNetModel(config)
+    extend_model(model, to=NEW)
+    assert {model.config.max_position_embeddings, model.encoder.config.max_position_embeddings} == {
+        NEW + 2
+    }
+
+
+def test_extend_model_keeps_attributes_set_after_loading(make_pico: MakePico) -> None:
+    model = make_pico("gpt2").load()
+    model.transformer.drop.p = 0.25
+    model.gradient_checkpointing_enable()
+    model.config.resid_pdrop = 0.9
+    extend_model(model, to=NEW)
+    assert model.transformer.drop.p == 0.25
+    assert model.transformer.gradient_checkpointing
+    assert model.transformer.h[0].mlp.dropout.p == 0.1
+    assert model.config.resid_pdrop == 0.9
+
+
+def test_extend_model_keeps_the_random_state() -> None:
+    sizes: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 32,
+    }
+    model = transformers.IBertModel(
+        transformers.IBertConfig(**sizes, intermediate_size=8, max_position_embeddings=18)
+    )
+    state = torch.random.get_rng_state()
+    extend_model(model, to=NEW)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_extend_model_changes_nothing_if_it_fails(make_pico: MakePico) -> None:
+    model = make_pico("bert").load()
+    before = (
+        {name: value.clone() for name, value in model.state_dict().items()},
+        model.config.to_dict(),
+    )
+    for settings in (
+        {"to": 0},
+        {"to": 8, "method": "copy"},
+        {"to": 40, "method": "linear", "keep_first": 16},
+    ):
+        with pytest.raises(ResizeError):
+            extend_model(model, **settings)
+    assert all(torch.equal(value, before[0][name]) for name, value in model.state_dict().items())
+    assert model.config.to_dict() == before[1]
+    pico.logits(model, 16)
+
+
+class CustomModel(transformers.GPT2Model):  # type: ignore[no-untyped-call]
+    """A model class outside transformers."""
+
+
+SMALL_GPT2 = transformers.GPT2Config(**pico.CONFIGS["gpt2"])
+
+
+def make_mamba() -> Any:
+    return transformers.MambaModel(
+        transformers.MambaConfig(hidden_size=8, vocab_size=16, num_hidden_layers=1)
+    )
+
+
+def make_wrapped() -> Any:
+    wrapped: Any = torch.nn.ModuleDict({"inner": transformers.GPT2Model(SMALL_GPT2)})
+    wrapped.config = SMALL_GPT2
+    return wrapped
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (make_mamba, UnsupportedModelError, "uses no position embeddings"),
+        (make_wrapped, CheckpointError, "This ModuleDict: no position table found.*not a wrapper"),
+        (lambda: transformers.GPT2Model(SMALL_GPT2).to("meta"), ResizeError, "meta device"),  # type: ignore[arg-type]
+        (
+            lambda: CustomModel(SMALL_GPT2),
+            CheckpointError,
+            "CustomModel is not a transformers class",
+        ),
+        (
+            lambda: torch.nn.Linear(2, 2),
+            CheckpointError,
+            "Linear has no transformers config.*not a wrapper",
+        ),
+        (lambda: None, CheckpointError, "NoneType has no transformers config"),
+    ],
+)
+def test_extend_model_rejects_unsupported_models(
+    make: Callable[[], Any], error: type[Exception], message: str
+) -> None:
+    model = make()
+    with pytest.raises(error, match=message):
+        extend_model(model, to=NEW)
+    assert SMALL_GPT2.n_positions == 16
+    assert not isinstance(model, CustomModel) or len(model.wpe.weight) == 16
+
+
+def test_extend_model_supports_removed_and_replaced_modules(make_pico: MakePico) -> None:
+    model = make_pico("gpt2").load()
+    del model.transformer.h[1:]
+    model.transformer.h[0].attn = torch.nn.Identity()
+    extend_model(model, to=NEW, method="linear")
+    assert len(model.transformer.wpe.weight) == NEW

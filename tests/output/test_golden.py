@@ -1,0 +1,441 @@
+"""Golden test: outputs of every method for every checkpoint form are those of commit 420734f.
+
+Those of `spline`, `zero`, `sinusoidal:scope=all` and `bands` with chosen settings are from the
+commits that added or last changed them; the gain in `bands` is the one that commit 420734f chose.
+``golden.json`` contains digests of all tensors and files, except weight headers, model cards and
+recipes. To regenerate it from any commit::
+
+    git worktree add /tmp/reference 420734f
+    PYTHONPATH=/tmp/reference python tests/output/test_golden.py
+
+This file imports only `resize` from ctxextend, and no other tests, so that it runs with any commit.
+"""
+
+import base64
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ctxextend import resize
+
+GOLDEN = Path(__file__).parent / "golden.json"
+OLD = 32
+NEW = 70
+WIDTH = 8
+VOCAB = 24
+RESERVED = 2
+Tensors = dict[str, torch.Tensor]
+Values = dict[str, Any]
+
+# Methods whose output is compared bit for bit.
+EXACT = (
+    "copy",
+    "linear",
+    "sinusoidal",
+    "cubic",
+    "spline",
+    "nearest",
+    "mirror",
+    "stretch",
+    "hierarchical",
+    "last",
+    "mean",
+    "zero",
+    "random",
+)
+# Methods whose last bits depend on LAPACK; compared within a tolerance relative to the largest
+# value.
+TOLERANCE = 1e-3
+APPROXIMATE = ("spectral", "rotation", "bands")
+# Arguments of `resize` by name of the request; the names are keys of golden.json.
+REQUESTS: dict[str, Values] = {
+    **{method: {"to": NEW, "method": method} for method in (*EXACT, *APPROXIMATE)},
+    "bands": {"to": NEW, "method": f"bands:gain={1 + 0.2 * np.log2(NEW / OLD)}"},
+    "bands, chosen settings": {"to": NEW, "method": "bands"},
+    "copy, rows left out": {"to": NEW, "method": "copy", "keep_first": 3, "drop_last": 2},
+    "linear, rows left out": {"to": NEW, "method": "linear", "keep_first": 3, "drop_last": 2},
+    "mirror, rows left out": {"to": NEW, "method": "mirror", "keep_first": 1, "drop_last": 4},
+    "sinusoidal, all rows": {"to": NEW, "method": "sinusoidal:scope=all"},
+    "spline, degree": {"to": NEW, "method": "spline:degree=2"},
+    "zero, all rows": {"to": NEW, "method": "zero:scope=all"},
+    "hierarchical, alpha": {"to": NEW, "method": "hierarchical:alpha=0.25"},
+    "random, seed": {"to": NEW, "method": "random:seed=7"},
+    "bands, own settings": {"to": NEW, "method": "bands:sigma=2,repeat=4:28,gain=1.1"},
+    "shorter": {"to": 10},
+    "equal": {"to": OLD},
+}
+
+
+def is_approximate(name: str) -> bool:
+    return str(REQUESTS[name].get("method")).partition(":")[0] in APPROXIMATE
+
+
+# ---- checkpoints, built from integers and powers of two so that they are identical on every
+# machine
+
+
+def numbers(name: str, *shape: int) -> torch.Tensor:
+    """Return values that depend only on the name: multiples of 1/1024 between -1 and 1."""
+    rng = np.random.default_rng(list(name.encode()))
+    return torch.from_numpy((rng.integers(-1024, 1024, shape) / 1024).astype(np.float32))
+
+
+def table(name: str, rows: int = OLD, reserved: int = 0) -> torch.Tensor:
+    """Return a table like a learned one: low-frequency waves with a little noise, after reserved
+    rows.
+    """
+    angles = np.arange(rows)[:, None] * 2 * np.pi * (1 + np.arange(WIDTH) // 2) / rows / 2
+    waves = np.where(np.arange(WIDTH) % 2, np.cos(angles), np.sin(angles)) / 4
+    smooth = torch.from_numpy((np.round(waves * 512) / 512).astype(np.float32))
+    return torch.cat(
+        [numbers(f"{name} reserved", reserved, WIDTH), smooth + numbers(name, rows, WIDTH) / 8]
+    )
+
+
+def gpt2_tensors(prefix: str = "transformer.") -> Tensors:
+    shapes = {
+        "wte.weight": (VOCAB, WIDTH),
+        "h.0.attn.c_attn.weight": (WIDTH, 3 * WIDTH),
+        "ln_f.bias": (WIDTH,),
+    }
+    masks = {f"{prefix}h.0.attn.bias": torch.ones(OLD, OLD).tril().view(1, 1, OLD, OLD)}
+    values = {f"{prefix}{name}": numbers(name, *shape) for name, shape in shapes.items()}
+    return values | masks | {f"{prefix}wpe.weight": table("wpe")}
+
+
+def bert_tensors(prefix: str, rows: int = OLD, reserved: int = 0) -> Tensors:
+    shapes = {"word_embeddings.weight": (VOCAB, WIDTH), "LayerNorm.weight": (WIDTH,)}
+    values = {f"{prefix}embeddings.{name}": numbers(name, *shape) for name, shape in shapes.items()}
+    return values | {
+        f"{prefix}embeddings.position_ids": torch.arange(rows + reserved)[None],
+        f"{prefix}embeddings.position_embeddings.weight": table("positions", rows, reserved),
+        f"{prefix}encoder.layer.0.output.dense.weight": numbers("dense", WIDTH, WIDTH),
+    }
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def write_config(folder: Path, model_type: str, **values: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    length = {"gpt2": "n_positions"}.get(model_type, "max_position_embeddings")
+    stated = {
+        "model_type": model_type,
+        "architectures": None,
+        length: OLD,
+        "dropout": 0.1,
+        "eps": 1e-12,
+    }
+    write_json(folder / "config.json", stated | values)
+
+
+def write_tokenizer(folder: Path, **more: Any) -> None:
+    """Write the tokenizer and generation files that state a length."""
+    write_json(
+        folder / "tokenizer_config.json",
+        {"model_max_length": OLD, "tokenizer_class": "Größe", **more},
+    )
+    padding = {"strategy": {"Fixed": OLD}, "direction": "Right", "pad_id": 0}
+    truncation = {"direction": "Right", "max_length": OLD, "strategy": "LongestFirst", "stride": 0}
+    content = {
+        "version": "1.0",
+        "truncation": truncation,
+        "padding": padding,
+        "model": {"vocab": {"é": 0, "Ġa": 1}},
+    }
+    write_json(folder / "tokenizer.json", content)
+    write_json(
+        folder / "generation_config.json", {"max_length": 20, "transformers_version": "4.0.0"}
+    )
+    (folder / "merges.txt").write_bytes(b"#version: 0.2\n\xc4\xa0 a\n")
+
+
+def save(tensors: Tensors, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()},
+        path,
+        metadata={"format": "pt"},
+    )
+
+
+def single_file(folder: Path) -> Path:
+    write_config(folder, "gpt2", n_embd=WIDTH, n_ctx=OLD)
+    write_tokenizer(folder)
+    save(gpt2_tensors(), folder / "model.safetensors")
+    return folder
+
+
+def sharded(folder: Path) -> Path:
+    write_config(folder, "roberta", max_position_embeddings=OLD + RESERVED, hidden_size=WIDTH)
+    write_tokenizer(folder, max_len=OLD)
+    tensors = bert_tensors("roberta.", OLD, RESERVED)
+    names = list(tensors)
+    files = {
+        name: f"model-{1 + number % 2:05}-of-00002.safetensors" for number, name in enumerate(names)
+    }
+    for file in set(files.values()):
+        save({name: tensors[name] for name in names if files[name] == file}, folder / file)
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(files.items()))}
+    write_json(folder / "model.safetensors.index.json", index)
+    return folder
+
+
+def pytorch_file(folder: Path) -> Path:
+    write_config(folder, "gpt2", n_embd=WIDTH)
+    write_tokenizer(folder)
+    tensors = gpt2_tensors()
+    torch.save(
+        tensors | {"lm_head.weight": tensors["transformer.wte.weight"]},
+        folder / "pytorch_model.bin",
+    )
+    return folder
+
+
+def nanogpt(folder: Path) -> Path:
+    folder.mkdir()
+    shapes = {
+        **{
+            "ln_1.weight": (WIDTH,),
+            "attn.c_attn.weight": (3 * WIDTH, WIDTH),
+            "attn.c_proj.weight": (WIDTH, WIDTH),
+        },
+        **{
+            "ln_2.weight": (WIDTH,),
+            "mlp.c_fc.weight": (4 * WIDTH, WIDTH),
+            "mlp.c_proj.weight": (WIDTH, 4 * WIDTH),
+        },
+    }
+    embeddings = numbers("words", VOCAB, WIDTH)
+    model = {"transformer.wte.weight": embeddings, "transformer.wpe.weight": table("wpe")}
+    model |= {f"transformer.h.0.{name}": numbers(name, *shape) for name, shape in shapes.items()}
+    model |= {"transformer.ln_f.weight": numbers("ln_f", WIDTH), "lm_head.weight": embeddings}
+    sizes = {
+        "n_layer": 1,
+        "n_head": 2,
+        "n_embd": WIDTH,
+        "block_size": OLD,
+        "bias": False,
+        "vocab_size": VOCAB,
+    }
+    arguments = {**sizes, "dropout": 0.1}
+    content = {
+        "model": {f"_orig_mod.{name}": value for name, value in model.items()},
+        "model_args": arguments,
+    }
+    torch.save(
+        content | {"iter_num": 2000, "best_val_loss": torch.tensor(1.5), "config": arguments},
+        folder / "ckpt.pt",
+    )
+    return folder
+
+
+def adapter(folder: Path) -> Path:
+    folder.mkdir()
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "owner/base",
+        "r": 2,
+    }
+    write_json(
+        folder / "adapter_config.json",
+        {**settings, "target_modules": ["c_attn"], "modules_to_save": ["wpe"]},
+    )
+    write_tokenizer(folder)
+    lora = {
+        f"transformer.h.0.attn.c_attn.lora_{side}.weight": numbers(side, 2, WIDTH) for side in "AB"
+    }
+    tensors = lora | {"transformer.wpe.weight": table("wpe")}
+    save(
+        {f"base_model.model.{name}": value for name, value in tensors.items()},
+        folder / "adapter_model.safetensors",
+    )
+    return folder
+
+
+def sentence_transformer(folder: Path) -> Path:
+    inner = folder / "0_Transformer"
+    write_config(inner, "bert", hidden_size=WIDTH)
+    write_tokenizer(inner)
+    write_json(inner / "sentence_bert_config.json", {"max_seq_length": OLD, "do_lower_case": False})
+    save(bert_tensors(""), inner / "model.safetensors")
+    kind = "sentence_transformers.models"
+    modules = [
+        {"idx": number, "name": str(number), "path": f"{number}_{name}", "type": f"{kind}.{name}"}
+        for number, name in enumerate(("Transformer", "Pooling"))
+    ]
+    write_json(folder / "modules.json", modules)
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": WIDTH})
+    return folder
+
+
+def fp16(folder: Path) -> Path:
+    write_config(folder, "bert", hidden_size=WIDTH, torch_dtype="float16")
+    write_tokenizer(folder)
+    tensors = bert_tensors("bert.")
+    save(
+        {
+            name: value.half() if value.is_floating_point() else value
+            for name, value in tensors.items()
+        },
+        folder / "model.fp16.safetensors",
+    )
+    return folder
+
+
+def bf16(folder: Path) -> Path:
+    write_config(folder, "gpt2", n_embd=WIDTH, torch_dtype="bfloat16")
+    write_tokenizer(folder)
+    save(
+        {name: value.bfloat16() for name, value in gpt2_tensors("").items()},
+        folder / "model.safetensors",
+    )
+    return folder
+
+
+# How to create each form of checkpoint, and the flags that it requires.
+FORMS: Mapping[str, tuple[Callable[[Path], Path], Values]] = {
+    "safetensors": (single_file, {}),
+    "shards": (sharded, {}),
+    "bin": (pytorch_file, {}),
+    "nanogpt": (nanogpt, {}),
+    "adapter": (adapter, {"model_type": "gpt2"}),
+    "sentence-transformers": (sentence_transformer, {}),
+    "fp16": (fp16, {"variant": "fp16"}),
+    "bf16": (bf16, {}),
+}
+
+
+# ---- digests of an output
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:24]
+
+
+def read_tensors(path: Path) -> Iterator[tuple[str, str, list[int], bytes]]:
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    for name, entry in sorted(json.loads(data[8:start]).items()):
+        if name == "__metadata__":
+            yield name, "", [], json.dumps(entry, sort_keys=True).encode()
+        else:
+            first, last = entry["data_offsets"]
+            yield name, entry["dtype"], entry["shape"], data[start + first : start + last]
+
+
+def observe(folder: Path, *, approximate: bool) -> dict[str, str]:
+    """Return a digest of every tensor and file of an output; for approximate methods, tables in
+    base64 instead.
+    """
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix == ".safetensors":
+            for tensor, dtype, shape, data in read_tensors(path):
+                is_table = tensor.endswith(("wpe.weight", "position_embeddings.weight"))
+                value = (
+                    f"base64:{base64.b64encode(data).decode()}"
+                    if approximate and is_table
+                    else digest(data)
+                )
+                found[f"{name} {tensor} {dtype}{shape}".replace(", ", ",")] = value
+        elif name not in ("README.md", "ctxextend.yaml"):
+            found[name] = digest(path.read_bytes())
+    return found
+
+
+def values(observed: str, dtype: str) -> torch.Tensor:
+    data = bytearray(base64.b64decode(observed.removeprefix("base64:")))
+    return torch.frombuffer(
+        data, dtype={"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[dtype]
+    )
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("golden")
+    return {form: create(folder / form) for form, (create, _) in FORMS.items()}
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(GOLDEN.read_text())
+    return found
+
+
+@pytest.mark.parametrize("request_", [*REQUESTS, "auto"])
+@pytest.mark.parametrize("form", FORMS)
+def test_resize_writes_the_golden_bytes(
+    form: str, request_: str, sources: dict[str, Path], golden: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = REQUESTS.get(request_, {"to": NEW, "method": request_})
+    resize(sources[form], output=tmp_path / "out", **settings, **FORMS[form][1])
+    if (
+        request_ == "auto"
+    ):  # it chooses another method; only nanoGPT's checkpoints state a class with an LM head here
+        request_ = "bands, chosen settings" if form == "nanogpt" else "copy"
+    observed = observe(tmp_path / "out", approximate=is_approximate(request_))
+    expected = (
+        golden[form]["shared"].get(str(REQUESTS[request_]["to"]), {}) | golden[form][request_]
+    )
+    for name in [name for name, value in expected.items() if value in golden["tables"]]:
+        dtype = name.split()[-1].partition("[")[0]
+        actual, target = (
+            values(observed.pop(name), dtype),
+            values(golden["tables"][expected.pop(name)], dtype),
+        )
+        spacing = torch.finfo(actual.dtype).eps  # values can be rounded the other direction
+        limit = float(target.float().abs().max()) * max(TOLERANCE, spacing)
+        torch.testing.assert_close(actual.float(), target.float(), atol=limit, rtol=0)
+    assert observed == expected
+
+
+def main() -> None:
+    """Write golden.json with the imported ctxextend."""
+    written: dict[str, Any] = {}
+    tables: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as name:
+        for form, (create, flags) in FORMS.items():
+            source, found = create(Path(name) / form), dict[str, dict[str, str]]()
+            for request, settings in REQUESTS.items():
+                output = Path(name) / f"{form}-{request}"
+                resize(source, output=output, **settings, **flags)
+                found[request] = observe(output, approximate=is_approximate(request))
+                for key, value in found[request].items():
+                    if value.startswith("base64:"):
+                        found[request][key] = f"table {digest(value.encode())}"
+                        tables[found[request][key]] = value
+            # Store what all methods write for a length once.
+            shared: dict[str, dict[str, str]] = {}
+            for to in {settings["to"] for settings in REQUESTS.values()}:
+                same = [
+                    found[request] for request, settings in REQUESTS.items() if settings["to"] == to
+                ]
+                if len(same) > 1:
+                    shared[str(to)] = dict(
+                        set(same[0].items()).intersection(*(one.items() for one in same))
+                    )
+            for request, settings in REQUESTS.items():
+                common = shared.get(str(settings["to"]), {})
+                found[request] = {
+                    key: value for key, value in found[request].items() if key not in common
+                }
+            written[form] = {"shared": shared, **found}
+    GOLDEN.write_text(json.dumps(written | {"tables": tables}, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()

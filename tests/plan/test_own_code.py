@@ -1,0 +1,490 @@
+"""Folders whose model runs its own code, and model types that transformers does not have."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ctxextend import inspect, plan_resize, resize, verify
+from ctxextend.errors import UnsupportedModelError
+from tests.helpers import pico
+from tests.helpers.trainings import invoke
+
+OLD, NEW = 16, 40
+SINGLE = "model.safetensors"
+MakePico = Callable[..., pico.Pico]
+SIZES: dict[str, Any] = {
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "intermediate_size": 16,
+    "vocab_size": 32,
+}
+
+
+def write(
+    name: str, config: dict[str, Any], tensors: dict[str, torch.Tensor] | None = None
+) -> Path:
+    """Write a folder with a config and a few tensors."""
+    folder = Path(name)
+    folder.mkdir()
+    save_file(
+        tensors or {"lm_head.weight": torch.zeros(32, 8)},
+        folder / SINGLE,
+        metadata={"format": "pt"},
+    )
+    (folder / "config.json").write_text(json.dumps(SIZES | config))
+    return folder
+
+
+def with_code(file: str, model: str, **config: Any) -> dict[str, Any]:
+    """Return a config whose model is a class in a file of its folder."""
+    auto_map = {
+        "AutoConfig": f"configuration_{file}.Config",
+        "AutoModelForCausalLM": f"modeling_{file}.{model}",
+    }
+    return {"auto_map": auto_map, **config}
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+LENGTH = {"max_position_embeddings": OLD}
+ROTARY = {**LENGTH, "rope_theta": 10_000.0, "num_key_value_heads": 2}
+TRAINED = {"original_max_position_embeddings": OLD}
+
+# Configs as they are published, with small sizes: the class that is named, and keys that say what
+# the positions are.
+PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "dnabert2": (
+        with_code(
+            "bert_layers", "BertForMaskedLM", model_type="bert", alibi_starting_size=512, **LENGTH
+        ),
+        ("modeling_bert_layers.BertForMaskedLM", "alibi_starting_size 512", "ALiBi"),
+    ),
+    "mosaicbert": (
+        with_code(
+            "bert",
+            "BertForMaskedLM",
+            model_type="bert",
+            alibi_starting_size=128,
+            position_embedding_type="absolute",
+            **LENGTH,
+        ),
+        ("modeling_bert.BertForMaskedLM", "alibi_starting_size 128", "ALiBi"),
+    ),
+    "jina-bert-v2": (
+        with_code(
+            "bert", "JinaBertModel", model_type="bert", position_embedding_type="alibi", **LENGTH
+        ),
+        ("modeling_bert.JinaBertModel", "position_embedding_type alibi", "ALiBi"),
+    ),
+    "gte": (
+        with_code(
+            "gte",
+            "NewModel",
+            model_type="new",
+            position_embedding_type="rope",
+            rope_theta=500_000,
+            **LENGTH,
+        ),
+        ("modeling_gte.NewModel", "position_embedding_type rope", "rope_theta 500000"),
+    ),
+    "nomic-1": (
+        with_code(
+            "nomic",
+            "NomicBertModel",
+            model_type="nomic_bert",
+            rotary_emb_fraction=1.0,
+            n_positions=OLD,
+        ),
+        ("modeling_nomic.NomicBertModel", "rotary_emb_fraction 1.0"),
+    ),
+    "baichuan-13b": (
+        with_code("baichuan", "BaichuanForCausalLM", model_type="baichuan", model_max_length=OLD),
+        ("modeling_baichuan.BaichuanForCausalLM",),
+    ),
+    "qwen-1": (
+        with_code(
+            "qwen",
+            "QWenLMHeadModel",
+            model_type="qwen",
+            rotary_pct=1.0,
+            rotary_emb_base=10_000,
+            seq_length=OLD,
+        ),
+        ("modeling_qwen.QWenLMHeadModel", "rotary_emb_base 10000"),
+    ),
+    "chatglm2": (
+        with_code(
+            "chatglm",
+            "ChatGLMForConditionalGeneration",
+            model_type="chatglm",
+            **{"original_rope": True},
+        ),
+        ("modeling_chatglm.ChatGLMForConditionalGeneration", "original_rope true"),
+    ),
+    "internlm2": (
+        with_code(
+            "internlm2", "InternLM2ForCausalLM", model_type="internlm2", **ROTARY, rope_scaling=None
+        ),
+        ("modeling_internlm2.InternLM2ForCausalLM", "rope_theta 10000.0"),
+    ),
+    "mpt": (
+        with_code(
+            "mpt", "MPTForCausalLM", model_type="mpt", max_seq_len=OLD, attn_config={"alibi": True}
+        ),
+        ("modeling_mpt.MPTForCausalLM", "attn_config.alibi true", "--model-type mpt"),
+    ),
+    "falcon": (
+        with_code("falcon", "FalconForCausalLM", model_type="falcon", alibi=False, **LENGTH),
+        ("modeling_falcon.FalconForCausalLM", "--model-type falcon"),
+    ),
+    "falcon-rw": (
+        with_code("falcon", "FalconForCausalLM", model_type="falcon", alibi=True, **LENGTH),
+        ("modeling_falcon.FalconForCausalLM", "alibi true", "ALiBi", "--model-type falcon"),
+    ),
+    "phi3": (
+        with_code("phi3", "Phi3ForCausalLM", model_type="phi3", **TRAINED, **ROTARY),
+        ("modeling_phi3.Phi3ForCausalLM", "rope_theta 10000.0", "--model-type phi3"),
+    ),
+    "t5": (
+        with_code("t5", "T5Model", model_type="t5", n_positions=OLD),
+        ("modeling_t5.T5Model", "--model-type t5"),
+    ),
+    "no type": (
+        with_code("mine", "Model", **ROTARY),
+        ("modeling_mine.Model", "It has no model_type."),
+    ),
+    "mamba": (
+        with_code("mamba", "MambaForCausalLM", model_type="mamba"),
+        ("modeling_mamba.MambaForCausalLM",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_resize_names_the_own_code_of_a_folder(name: str) -> None:
+    config, expected = PUBLISHED[name]
+    write(name, config)
+    refused = invoke("resize", name, "--to", NEW, "--output", "out")
+    assert (refused.exit_code, Path("out").exists()) == (1, False)
+    text = words(refused.stderr)
+    for part in (
+        "config.json has auto_map",
+        "the folder's own code",
+        "trust_remote_code=True",
+        *expected,
+    ):
+        assert part in text
+    assert "Check that the weights match" not in text
+    assert "--tensor" not in text
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_inspect_and_resize_name_own_code_in_the_same_words(name: str) -> None:
+    write(name, PUBLISHED[name][0])
+    refused = words(invoke("resize", name, "--to", NEW).stderr)
+    sentence = refused[refused.index("config.json has auto_map") :].partition(". ")[0]
+    shown = invoke("inspect", name)
+    assert sentence in words(shown.stdout + shown.stderr)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (_, expected) in PUBLISHED.items() if "--model-type" in expected[-1]]
+)
+def test_resize_of_own_code_with_the_suggested_model_type(name: str) -> None:
+    write(name, PUBLISHED[name][0])
+    flags = shlex.split(PUBLISHED[name][1][-1])
+    done = invoke("resize", name, "--to", NEW, "--output", "out", *flags)
+    assert done.exit_code == 0
+    assert "Planned for transformers' own" in done.stderr
+    assert invoke("verify", "out", "--base", name).exit_code == 0
+
+
+def test_resize_of_a_table_in_the_weights_notes_own_code(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    pico.edit_json(folder / "config.json", **with_code("x", "Model"))
+    sentence = (
+        "config.json has auto_map: the positions are those of the folder's own code "
+        "(modeling_x.Model)"
+    )
+    plan = plan_resize(folder, to=NEW)
+    assert any(note.startswith(sentence) for note in plan.notes)
+    assert any(note.startswith(sentence) for note in inspect(folder).notes)
+    assert verify(plan.execute("out").output, folder).passed
+
+
+@pytest.mark.parametrize("key", ["AutoTokenizer", "AutoProcessor", "AutoImageProcessor"])
+def test_own_tokenizers_are_not_own_models(key: str) -> None:
+    folder = write(
+        "llama", {"model_type": "llama", **ROTARY, "auto_map": {key: "tokenization_x.Tokenizer"}}
+    )
+    assert not any("auto_map" in note for note in plan_resize(folder, to=NEW).notes)
+    pico.edit_json(folder / "config.json", model_type="mine")
+    plan = plan_resize(folder, to=NEW, model_type="llama")
+    assert any(edit.path == ("model_type",) and edit.after == "llama" for edit in plan.edits)
+
+
+def test_resize_ignores_an_invalid_auto_map() -> None:
+    folder = write("llama", {"model_type": "llama", **ROTARY})
+    values: list[Any] = [3, "x", [], {"AutoModel": 3}, {"AutoModel": None}, {"AutoModel": ""}]
+    for invalid in values:
+        pico.edit_json(folder / "config.json", auto_map=invalid)
+        assert plan_resize(folder, to=NEW).max_len_after == NEW
+
+
+# ---- unknown types
+
+
+PROJECTIONS = {
+    "model.layers.0.self_attn.k_proj.weight": torch.zeros(OLD, 8),
+    "model.layers.0.mlp.experts.0.up_proj.weight": torch.zeros(OLD, 8),
+    "model.layers.0.mlp.router.weight": torch.zeros(OLD, 8),
+    "model.layers.0.post_attention_layernorm.weight": torch.zeros(OLD, 8),
+    "model.layers.0.self_attn.pos_proj.weight": torch.zeros(OLD, 8),
+    "model.embed_tokens.weight": torch.zeros(32, 8),
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        ({"rope_theta": 10_000.0}, "rotary (rope_theta 10000.0)"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+            "rotary (rope_parameters {",
+        ),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rotary (rope_scaling {"),
+        ({"rope_scaling": None}, "rotary (rope_scaling null)"),
+        ({"rotary_dim": 4}, "rotary (rotary_dim 4)"),
+        (
+            {"rotary_pct": 0.25, "rotary_emb_base": 10_000},
+            "rotary (rotary_pct 0.25, rotary_emb_base 10000)",
+        ),
+        ({"text_config": {"rope_theta": 10_000.0}}, "rotary (text_config.rope_theta 10000.0)"),
+        ({"llm": {"inner": {"rotary_pct": 1.0}}}, "rotary (llm.inner.rotary_pct 1.0)"),
+        ({"alibi": True}, "ALiBi (alibi true)"),
+        ({"attn_config": {"alibi": True, "alibi_bias_max": 8}}, "ALiBi (attn_config.alibi true"),
+        ({"position_embedding_type": "rope"}, "rotary (position_embedding_type rope)"),
+    ],
+)
+def test_resize_of_an_unknown_type_with_other_positions_offers_no_tensor(
+    config: dict[str, Any], found: str
+) -> None:
+    vision = {"vision.embeddings.position_embedding.weight": torch.zeros(OLD, 8)}
+    write("mine", {"model_type": "mine", **LENGTH, **config}, PROJECTIONS | vision)
+    for command in (("resize", "mine", "--to", str(NEW)), ("inspect", "mine")):
+        refused = invoke(*command)
+        assert refused.exit_code == 1
+        text = words(refused.stderr)
+        assert f"Unknown model type 'mine'. Its positions are {found}" in text
+        assert "--tensor" not in text
+        assert "_proj" not in text
+        assert "--model-type TYPE" in text
+
+
+def test_resize_of_an_unknown_type_with_frequencies_in_its_weights_offers_no_tensor() -> None:
+    angles = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)}
+    write("mine", {"model_type": "mine", **LENGTH}, PROJECTIONS | angles)
+    text = words(invoke("resize", "mine", "--to", NEW).stderr)
+    assert "Its positions are rotary (the tensors have inv_freq)" in text
+    assert "--tensor" not in text
+
+
+def test_resize_of_an_unknown_type_never_offers_other_matrices() -> None:
+    write("mine", {"model_type": "mine", **LENGTH}, PROJECTIONS)
+    text = words(invoke("resize", "mine", "--to", NEW).stderr)
+    assert "No tensor looks like a position table." in text
+    assert "--tensor" not in text
+
+
+def test_resize_offers_a_table_if_the_config_says_that_positions_are_learned() -> None:
+    config = {
+        "model_type": "mine",
+        "position_embedding_type": "learned_absolute",
+        "rope_theta": 10_000,
+        **LENGTH,
+    }
+    write("mine", config, PROJECTIONS | {"transformer.wpe.weight": torch.zeros(OLD, 8)})
+    refused = invoke("resize", "mine", "--to", NEW)
+    command = shlex.split(refused.stderr.strip().splitlines()[-1].partition("Specify it: ")[2])
+    assert "transformer.wpe.weight" in command
+    assert invoke(*command[1:]).exit_code == 0
+
+
+# ---- suggested model types
+
+
+def suggested(stderr: str) -> list[str]:
+    """Return the arguments of the command at the end of an error; empty if there is none."""
+    return shlex.split(stderr.strip().splitlines()[-1].partition("Specify it: ")[2])[1:]
+
+
+def test_resize_suggests_a_rotary_type_by_the_class_of_the_weights() -> None:
+    write(
+        "mine",
+        {"model_type": "llamma", "architectures": ["LlamaForCausalLM"], **ROTARY},
+        PROJECTIONS,
+    )
+    refused = invoke("resize", "mine", "--to", NEW)
+    assert "Did you mean llama?" in refused.stderr
+    done = invoke(*suggested(refused.stderr), "--output", "out")
+    assert done.exit_code == 0
+    assert json.loads(Path("out/config.json").read_text())["model_type"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        ("brt", {**LENGTH}),  # near bert, whose table is not there
+        ("gpt3", {"n_positions": OLD}),
+        ("llamma", ROTARY),  # near llama, but no class says so
+        ("llamma", {"architectures": ["LlamaForCausalLM"]}),  # no context length
+        ("bertt", {"architectures": ["BertModel"], **LENGTH}),
+    ],
+)
+def test_resize_suggests_no_type_that_leads_to_a_second_error(
+    model_type: str, config: dict[str, Any]
+) -> None:
+    write("mine", {"model_type": model_type, **config}, PROJECTIONS)
+    refused = invoke("resize", "mine", "--to", NEW)
+    assert (refused.exit_code, "Did you mean" in refused.stderr) == (1, False)
+
+
+def test_resize_suggests_the_type_whose_table_is_in_the_weights(make_pico: MakePico) -> None:
+    folder = make_pico("roberta").folder
+    pico.edit_json(folder / "config.json", model_type="gpt2")
+    refused = invoke("resize", folder, "--to", NEW)
+    assert "in a gpt2 model it is" in refused.stderr
+    done = invoke(*suggested(refused.stderr), "--output", "out")
+    assert done.exit_code == 0
+    assert (
+        "config.json keeps model_type gpt2: transformers loads the output as gpt2." in done.stderr
+    )
+
+
+# ---- --model-type over another type
+
+
+def test_resize_says_what_model_type_rewrites(make_pico: MakePico) -> None:
+    folder = make_pico("roberta").folder
+    pico.edit_json(folder / "config.json", model_type="mine")
+    done = invoke("resize", folder, "--to", NEW, "--model-type", "roberta", "--output", "unknown")
+    assert "The output's config.json has model_type roberta instead of mine." in done.stderr
+    assert json.loads(Path("unknown/config.json").read_text())["model_type"] == "roberta"
+
+    pico.edit_json(folder / "config.json", model_type="xlm-roberta")
+    done = invoke("resize", folder, "--to", NEW, "--model-type", "roberta", "--output", "known")
+    assert (
+        "config.json keeps model_type xlm-roberta: transformers loads the output as xlm-roberta."
+        in done.stderr
+    )
+    assert json.loads(Path("known/config.json").read_text())["model_type"] == "xlm-roberta"
+
+    pico.edit_json(folder / "config.json", model_type="mine", **with_code("x", "Model"))
+    done = invoke("resize", folder, "--to", NEW, "--model-type", "roberta", "--output", "code")
+    assert (
+        "config.json keeps model_type mine and auto_map: its own code loads the output."
+        in done.stderr
+    )
+    assert json.loads(Path("code/config.json").read_text())["model_type"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "message"),
+    [
+        ("bert", "no position table found; in a bert model it is"),
+        (
+            "llama",
+            "the weights have transformer.wpe.weight, the position table of a gpt2 model, but "
+            "llama has rotary",
+        ),
+        (
+            "bloom",
+            "the weights have transformer.wpe.weight, the position table of a gpt2 model, but "
+            "bloom has ALiBi",
+        ),
+    ],
+)
+def test_resize_refuses_a_model_type_whose_positions_the_weights_do_not_have(
+    model_type: str, message: str, make_pico: MakePico
+) -> None:
+    folder = make_pico("gpt2").folder
+    refused = invoke("resize", folder, "--to", NEW, "--model-type", model_type)
+    assert (refused.exit_code, list(Path().glob("*-*"))) == (1, [])
+    assert message in words(refused.stderr)
+
+
+def test_resize_refuses_a_model_type_whose_settings_the_config_does_not_have() -> None:
+    write("mine", {"model_type": "mine", "n_ctx": OLD}, PROJECTIONS)
+    refused = invoke("resize", "mine", "--to", NEW, "--model-type", "llama")
+    message = (
+        "--model-type llama: config.json has no max_position_embeddings, the context length of "
+        "llama."
+    )
+    assert (refused.exit_code, message in refused.stderr) == (1, True)
+
+    file = Path("weights.safetensors")
+    file.write_bytes((Path("mine") / SINGLE).read_bytes())
+    refused = invoke("resize", file, "--to", NEW, "--model-type", "llama")
+    message = "--model-type llama: the positions of llama are rotary, with settings in config.json."
+    assert (refused.exit_code, message in refused.stderr) == (1, True)
+
+
+def test_inspect_raises_the_error_of_own_code_before_a_download(make_pico: MakePico) -> None:
+    folder = make_pico("bert").folder
+    pico.edit_json(
+        folder / "config.json",
+        position_embedding_type="alibi",
+        **with_code("bert", "JinaBertModel"),
+    )
+    (folder / SINGLE).unlink()
+    with pytest.raises(UnsupportedModelError, match="the folder's own code"):
+        inspect(folder)
+
+
+def test_resize_of_weights_without_a_table_names_the_positions_that_the_config_states(
+    make_pico: MakePico,
+) -> None:
+    folder = make_pico("bert", base=True).folder
+    tensors = load_file(folder / SINGLE)
+    tensors.pop("embeddings.position_embeddings.weight")
+    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+    pico.edit_json(folder / "config.json", alibi_starting_size=512)
+    text = words(invoke("resize", folder, "--to", NEW).stderr)
+    assert (
+        "The config states alibi_starting_size 512, which transformers' class may not read." in text
+    )
+
+
+def test_resize_of_own_code_leaves_the_type_of_an_output_to_verify() -> None:
+    folder = write("mine", {**with_code("x", "Model"), "model_type": "mine", **ROTARY}, PROJECTIONS)
+    output = resize(folder, to=NEW, model_type="llama", output="out").output
+    assert verify(output).passed
+
+
+def test_inspect_suggests_a_fix_that_resize_accepts_for_own_code(tmp_path: Path) -> None:
+    folder = tmp_path / "mistral"
+    folder.mkdir()
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "max_position_embeddings": 64}
+    auto_map = {"AutoModelForCausalLM": "modeling_mistral_yarn.MistralForCausalLM"}
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "mistral", **sizes, "auto_map": auto_map})
+    )
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 32}')
+    save_file(
+        {"lm_head.weight": torch.zeros(4, 4)},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    (fix,) = {limit.fix for limit in inspect(folder).limits if limit.fix}
+    assert fix.endswith("--to 64 --fix-limits")
+    done = invoke(*shlex.split(fix)[1:], "--output", tmp_path / "out")
+    assert done.exit_code == 0

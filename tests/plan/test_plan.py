@@ -1,0 +1,627 @@
+"""`resize` and `plan_resize`, end to end on pico models, checked with transformers and byte by
+byte.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+import yaml
+from safetensors.torch import load_file, save_file
+
+import ctxextend
+from ctxextend import (
+    CheckpointError,
+    OutputError,
+    ResizeError,
+    inspect,
+    plan_resize,
+    resize,
+    run,
+    verify,
+)
+from ctxextend.json_output import to_json
+from ctxextend.tables.methods import METHODS
+from tests.helpers import pico
+
+MakePico = Callable[..., pico.Pico]
+
+OLD, NEW = 16, 40
+MOVED = f"{METHODS['linear'].short_inputs[:1].upper()}{METHODS['linear'].short_inputs[1:]}"
+WPE, MASK = "transformer.wpe.weight", "transformer.h.0.attn.bias"
+
+
+@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [("gpt2", {}), ("roberta", {"pad_token_id": 4, "max_position_embeddings": 21})],
+)
+def test_resize_changes_only_the_table_and_keeps_the_source(
+    model_type: str, changes: dict[str, Any], shards: bool, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico(model_type, **changes).folder
+    if shards:
+        assert len(pico.shard(source)) > 1
+    files = pico.contents(source)
+    plan = plan_resize(source, to=NEW)
+    result = plan.execute(tmp_path / "out")
+    assert pico.contents(source) == files
+    before = pico.tensor_bytes(source)
+    after = pico.tensor_bytes(result.output)
+    table = plan.tables[0].name
+    assert list(after) == list(before)
+    assert {name for name in before if after[name] != before[name]} == {table}
+    offset = before[table][1][0] - OLD
+    assert after[table][:2] == (before[table][0], (NEW + offset, pico.WIDTH))
+    assert after[table][2].startswith(before[table][2])
+    out = pico.contents(result.output)
+    rewritten = {
+        name for name in files if name.endswith(".safetensors") and files[name] != out[name]
+    }
+    assert rewritten == set(plan.files["rewritten"])
+    assert len(rewritten) == 1
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "roberta"])
+@pytest.mark.parametrize("to", [1, 5, OLD, 17])
+def test_resize_supports_any_length(
+    model_type: str, to: int, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico(model_type)
+    result = resize(source.folder, to=to, output=tmp_path / "out")
+    new = source.load(tmp_path / "out")
+    assert result.plan.method == ("truncate" if to < OLD else "copy")
+    pico.logits(new, to)
+    with pytest.raises((IndexError, RuntimeError)):
+        pico.logits(new, to + 1)
+    length = min(to, OLD)
+    assert torch.equal(pico.logits(source.load(), length), pico.logits(new, length))
+
+
+def test_plan_resize_adds_reserved_rows_to_the_length(make_pico: MakePico) -> None:
+    values = to_json(plan_resize(make_pico("roberta").folder, to=4096))
+    assert values["config"] == {"max_position_embeddings": [18, 4098]}
+    assert values["tables"] == [
+        {
+            "name": "roberta.embeddings.position_embeddings.weight",
+            "part": "",
+            "file": "model.safetensors",
+            "config_key": "max_position_embeddings",
+            "max_len_before": 16,
+            "max_len_after": 4096,
+            "rows_before": 18,
+            "rows_after": 4098,
+            "reserved_rows": 2,
+            "hidden_size": 8,
+            "dtype": "F32",
+            "lengths": None,
+            "scheme": "learned",
+        }
+    ]
+
+
+def test_resize_updates_the_shard_index(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2")
+    pico.shard(source.folder)
+    index = source.folder / "model.safetensors.index.json"
+    values = json.loads(index.read_text())
+    pico.edit_json(index, metadata=values["metadata"] | {"note": "kept"})
+    resize(source.folder, to=NEW, output=tmp_path / "out")
+    new, tensors = (
+        json.loads((tmp_path / "out" / index.name).read_text()),
+        pico.tensor_bytes(tmp_path / "out"),
+    )
+    assert new["weight_map"] == values["weight_map"]
+    assert new["metadata"] == {
+        "total_parameters": source.load(tmp_path / "out").num_parameters(),
+        "total_size": sum(len(data) for _, _, data in tensors.values()),
+        "note": "kept",
+    }
+
+
+def test_resize_edits_config_in_place_and_keeps_its_formatting(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2").folder
+    text = (source / "config.json").read_text().rstrip().removesuffix("}").rstrip()
+    text += ',\n  "n_ctx" : 16,\n\n\t"max_position_embeddings":16\n}'
+    (source / "config.json").write_text(text)
+    result = resize(source, to=NEW, output=tmp_path / "out")
+    expected = text.replace('"n_positions": 16', '"n_positions": 40')
+    expected = expected.replace('"n_ctx" : 16', '"n_ctx" : 40').replace(
+        'embeddings":16', 'embeddings":40'
+    )
+    assert (tmp_path / "out" / "config.json").read_text() == expected
+    keys = ("n_positions", "max_position_embeddings", "n_ctx")
+    assert to_json(result.plan)["config"] == {key: [OLD, NEW] for key in keys}
+
+
+def test_resize_adds_a_missing_length_to_the_config(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("bert", max_position_embeddings=512)
+    pico.edit_json(source.folder / "config.json", max_position_embeddings=None)
+    resize(source.folder, to=600, output=tmp_path / "out")
+    assert (
+        json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 600
+    )
+    pico.logits(source.load(tmp_path / "out"), 600)
+
+
+def test_resize_copies_other_files_and_keeps_modes(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("bert").folder
+    files = {
+        "vocab.txt": b"\x00\xff words",
+        "1_Pooling/config.json": b"{}",
+        "LICENSE": b"mine",
+        "a/b/c.bin": b"deep",
+    }
+    for name, data in files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(data)
+    modes = {"vocab.txt": 0o600, "config.json": 0o640, "model.safetensors": 0o604}
+    for name, mode in modes.items():
+        (source / name).chmod(mode)
+    resize(source, to=NEW, output=tmp_path / "out")
+    out = pico.contents(tmp_path / "out")
+    assert {name: out[name] for name in files} == files
+    assert set(out) == {*pico.contents(source), "README.md", "ctxextend.yaml"}
+    assert {name: (tmp_path / "out" / name).stat().st_mode & 0o777 for name in modes} == modes
+
+
+@pytest.mark.parametrize(
+    "method", [*pico.LEARNED_METHODS, "hierarchical:alpha=0.25", "random:seed=7"]
+)
+def test_resize_recipe_reproduces_the_output_of_every_method(
+    method: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2").folder
+    settings = {
+        **pico.resize_settings(method),
+        "drop_last": int(METHODS[method.partition(":")[0]].reads_learned_rows),
+    }
+    out = resize(source, to=NEW, **settings, output=tmp_path / "out").output
+    recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
+    full_method = recipe["resize"].pop("method")
+    method = full_method.partition(":")[0]
+    assert recipe["resize"] == {
+        "to": NEW,
+        "keep_first": 0,
+        **{key: value for key, value in settings.items() if key != "method" and value},
+    }
+    optional = {"repeat", "radius", "high_gain"}
+    assert {*METHODS[method].settings} - optional == {
+        *re.findall(r"(\w+)=", full_method)
+    } - optional
+    assert recipe["provenance"]["method"] == full_method
+    run(out / "ctxextend.yaml", tmp_path / "again")
+    assert pico.contents(tmp_path / "again") == pico.contents(out)
+    assert verify(out, source).passed
+    provenance = recipe["provenance"]
+    table = provenance["tables"][0]
+    assert (table["rows_before"], table["rows_after"], provenance["versions"]["numpy"]) == (
+        OLD,
+        NEW,
+        np.__version__,
+    )
+    for folder, when in ((source, "before"), (out, "after")):
+        assert (
+            table[f"sha256_{when}"]
+            == hashlib.sha256(pico.tensor_bytes(folder)[table["name"]][2]).hexdigest()
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "added", "method"),
+    [
+        ({"to": 300, "method": "stretch"}, {"keep_first": 20}, "stretch"),
+        ({"to": 300, "method": "copy"}, {"keep_first": 0}, "copy"),
+        (
+            {"to": 300, "method": "random"},
+            {"method": "random:seed=0", "keep_first": 0},
+            "random:seed=0",
+        ),
+        ({"to": 5}, {"method": "truncate"}, "truncate"),
+        ({"to": 128, "fix_limits": True}, {}, None),  # what it does not do, it does not record
+    ],
+)
+def test_resize_recipe_records_the_methods_defaults(
+    settings: dict[str, Any], added: dict[str, Any], method: str | None, tmp_path: Path
+) -> None:
+    out = resize("tiny-gpt2", **settings, output=tmp_path / "out").output
+    recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
+    assert recipe["resize"] == settings | added
+    assert recipe["provenance"].get("method") == method
+    again = resize("tiny-gpt2", **recipe["resize"], output=tmp_path / "again")
+    assert pico.contents(again.output) == pico.contents(out)
+    assert not any("No effect" in warning for warning in again.warnings)
+
+
+def test_resize_accepts_numpy_integers(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    to: Any = np.int64(NEW)
+    keep_first: Any = np.int32(1)
+    plan = plan_resize(source, to, "hierarchical", keep_first=keep_first)
+    values = to_json(plan)
+    assert (values["keep_first"], type(plan.max_len_after)) == (1, int)
+    plan.execute(tmp_path / "out")
+
+
+def test_resize_to_the_same_length_copies_and_warns(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    pico.add_tensors(source, {MASK: torch.ones(1, 1, OLD, OLD)})  # dropped if the length changes
+    result = resize(source, to=OLD, method="linear", output=tmp_path / "out")
+    assert (
+        "already has 16 positions: the output is a copy. No effect: --method." in result.warnings[0]
+    )
+    out = pico.contents(tmp_path / "out")
+    assert all(out[name] == data for name, data in pico.contents(source).items())
+    assert (result.plan.dropped, result.plan.files["rewritten"]) == ((), ())
+
+
+def test_resize_appends_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    (source / "README.md").write_text(
+        "---\nlicense: mit\nbase_model: someone/else\n---\n# Mine\n\nKept.\n"
+    )
+    card = (resize(source, to=NEW, output=tmp_path / "out").output / "README.md").read_text()
+    assert card.startswith(
+        "---\nlicense: mit\nbase_model: someone/else\nbase_model_relation: finetune\n---\n# "
+        "Mine\n\nKept.\n\n## Context"
+    )
+    (source / "README.md").unlink()
+    card = (resize(source, to=NEW, output=tmp_path / "out2").output / "README.md").read_text()
+    assert card.startswith("# pico-gpt2-40\n\n## Context length 40\n")
+    assert "resized from 16 to 40 positions with method `copy` by ctxextend" in card
+    assert (
+        "Not yet trained at 40. Inputs up to 16 tokens give identical outputs; beyond that, "
+        in card
+    )
+    assert str(source) not in card
+
+
+def test_resize_back_restores_the_tensors(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    resize(source, to=NEW, output=tmp_path / "one")
+    resize(tmp_path / "one", to=OLD, output=tmp_path / "two")
+    assert pico.tensor_bytes(tmp_path / "two") == pico.tensor_bytes(source)
+    assert (tmp_path / "two" / "README.md").read_text().count("## Context length") == 2
+
+
+def test_plan_resize_writes_nothing_and_predicts_the_size(
+    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = make_pico("gpt2").folder
+    before = pico.contents(tmp_path)
+    plan = plan_resize(source, to=NEW)
+    to_json(plan)
+    plan.check_output(tmp_path / "out")
+    assert pico.contents(tmp_path) == before
+    steps: list[tuple[int, int]] = []
+
+    def progress(advance: int, total: int, label: str = "") -> None:
+        steps.append((advance, total))
+
+    result = plan.execute(tmp_path / "out", progress=progress)
+    assert (
+        sum(advance for advance, _ in steps)
+        == result.bytes_written
+        == plan.bytes_to_write
+        == steps[0][1]
+    )
+    assert result.bytes_written == sum(
+        len(data) for data in pico.contents(tmp_path / "out").values()
+    )
+
+
+# ---- warnings
+
+
+def test_resize_warns_about_rows_with_nan(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    table = torch.ones(OLD, pico.WIDTH)
+    table[3, 1], table[7, 0] = math.nan, math.inf
+    pico.add_tensors(source, {WPE: table})
+    result = resize(source, to=NEW, output=tmp_path / "out")
+    assert (
+        result.warnings[-1]
+        == f"{WPE} contains NaN or infinity in rows 3, 7; so do 6 of the 40 rows of the output."
+    )
+    after = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "waves").warnings[-1]
+    assert "so do 26 of the 40 rows" in after
+
+
+def test_resize_warns_about_new_rows_that_overflow_the_dtype(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2", dtype=torch.float16).folder
+    rows = 60000.0 * (-1) ** torch.arange(OLD)
+    pico.add_tensors(source, {WPE: rows.half()[:, None].repeat(1, pico.WIDTH)})
+    warning = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "out").warnings[-1]
+    assert warning == f"24 new rows of {WPE} overflow F16 to infinity."
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"method": "linear"}, f"{MOVED}; beyond 16, "),
+        (
+            {"method": "linear", "keep_first": 3},
+            f"{MOVED} (the first 3 rows are kept); beyond 16, ",
+        ),
+        (
+            {"method": "sinusoidal:scope=all"},
+            "Learned rows are replaced, so outputs for short inputs change too; ",
+        ),
+        (
+            {"method": "sinusoidal:scope=all", "keep_first": 3},
+            "inputs change too (the first 3 rows are kept); ",
+        ),
+        (
+            {"method": "sinusoidal", "keep_first": 3},
+            "Inputs up to 16 tokens give identical outputs; beyond that, ",
+        ),
+        (
+            {"to": 7},
+            "Inputs up to 7 tokens give identical outputs; longer inputs are not supported.",
+        ),
+        ({"to": OLD}, "The position table is unchanged."),
+    ],
+)
+def test_consequences_are_true_for_every_option(
+    options: dict[str, Any], expected: str, make_pico: MakePico
+) -> None:
+    found = plan_resize(make_pico("gpt2").folder, **{"to": NEW, **options}).consequences
+    assert found.startswith("Not yet trained at 40. ") == ("to" not in options)
+    assert expected in found
+
+
+# ---- bad input: a clear error, an unchanged source, and no leftovers
+
+
+def assert_rejected(source: Path, error: type[Exception], message: str, **options: Any) -> None:
+    before = pico.contents(source.parent)
+    with pytest.raises(error, match=message):
+        resize(source, **{"to": NEW, "output": source.parent / "out", **options})
+    assert pico.contents(source.parent) == before
+    assert not list(source.parent.glob(".*ctxextend*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"to": 0}, "--to must be at least 1, got 0"),
+        ({"to": 4.5}, "--to must be an integer, got 4.5"),
+        (
+            {"keep_first": 16, "method": "copy"},
+            "--keep-first 16: copy keeps all 16 already. Remove --keep-first.",
+        ),
+        (
+            {"drop_last": 16},
+            "--drop-last 16 with --method auto: none of the 16 learned positions is left",
+        ),
+        (
+            {"keep_first": 8, "drop_last": 8},
+            "--keep-first 8 and --drop-last 8 with .* none of the 16 learned positions",
+        ),
+        (
+            {"method": "hierarchical", "to": 257},
+            "extends 16 learned positions to at most 256, .*--to 256 or fewer",
+        ),
+        (
+            {"method": "hierarchical", "to": 102, "keep_first": 3, "drop_last": 4},
+            "extends 9 learned positions to at most 81, .*--to 84 or fewer",
+        ),
+        (
+            {"method": "hierarchical", "drop_last": 14},
+            "extends 2 learned positions to at most 4, .*Use another method",
+        ),
+        (
+            {"method": "stretch"},
+            "--keep-first 20 with --method stretch: none of the 16 .*--keep-first 8",
+        ),
+        (
+            {"to": NEW, "method": "truncate"},
+            "--method truncate creates no new rows, and .* more than the 16 learned ones",
+        ),
+        (
+            {"to": 8, "method": "linear"},
+            f"--method does not apply when shrinking {WPE} from 16 to 8 positions: the first 8 "
+            "are kept. Remove --met",
+        ),
+        (
+            {"to": 8, "keep_first": 1, "drop_last": 1},
+            "--keep-first, --drop-last do not apply when shrinking .*Remove --keep-first, "
+            "--drop-last.",
+        ),
+    ],
+)
+def test_resize_rejects_invalid_options(
+    options: dict[str, Any], message: str, make_pico: MakePico
+) -> None:
+    assert_rejected(make_pico("gpt2").folder, ResizeError, message, **options)
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "message"),
+    [
+        ({"n_positions": 32}, {}, f"n_positions is 32, so {WPE} should have 32 rows, but has 16"),
+        ({"max_position_embeddings": 24}, {}, "max_position_embeddings is 24, so"),
+        ({"n_positions": "16"}, {}, "n_positions must be an integer for a gpt2 model, got '16'"),
+        ({"model_type": ["gpt2"]}, {}, "has no model_type. Pass it, for example --model-type"),
+        (
+            {"model_type": "bert"},
+            {},
+            "no position table found; in a bert model it is embeddings.position_emb",
+        ),
+        (
+            {},
+            {"wpe.weight": torch.ones(OLD, 8)},
+            f"two candidate position tables, wpe.weight and {WPE}",
+        ),
+        ({}, {WPE: torch.ones(OLD)}, "has shape"),
+        ({}, {WPE: torch.ones(OLD, 0)}, "has shape"),
+        (
+            {},
+            {WPE: torch.ones(OLD, 8, dtype=torch.int8)},
+            f"{WPE} has dtype I8, which is not supported",
+        ),
+    ],
+)
+def test_resize_rejects_a_config_that_does_not_match_the_table(
+    config: dict[str, Any], tensors: dict[str, torch.Tensor], message: str, make_pico: MakePico
+) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", **config)
+    pico.add_tensors(source, tensors)
+    assert_rejected(source, CheckpointError, message)
+
+
+def test_resize_rejects_a_table_without_positions(make_pico: MakePico) -> None:
+    source = make_pico("roberta").folder
+    pico.edit_json(source / "config.json", pad_token_id=17)
+    assert_rejected(
+        source,
+        CheckpointError,
+        "18 rows, of which 18 are reserved: no position is left. Check pad_token_id",
+    )
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "sentence_bert_config.json"])
+def test_resize_rejects_invalid_json(name: str, make_pico: MakePico) -> None:
+    source = make_pico("bert").folder
+    (source / name).write_text('{"model_type": "bert", ')
+    assert_rejected(source, CheckpointError, f"{name} is not valid JSON")
+
+
+def test_resize_rejects_an_output_that_exists_or_overlaps_the_source(make_pico: MakePico) -> None:
+    source = make_pico("bert").folder
+    for output in (source, source / "out"):
+        for force in (False, True):
+            assert_rejected(source, OutputError, "overlap", output=output, force=force)
+    out = resize(source, to=NEW, output=source.parent / "out").output
+    assert_rejected(source, OutputError, "exists")
+    resize(source, to=24, output=out, force=True)
+    assert json.loads((out / "config.json").read_text())["max_position_embeddings"] == 24
+
+
+def test_resize_reports_too_little_memory(
+    make_pico: MakePico, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("ctxextend.plan.plan.resize_with_reserved", fail)
+    message = f"Out of memory: {WPE} of shape .40, 8. is too large. Lower --to."
+    assert_rejected(make_pico("gpt2").folder, ResizeError, message)
+
+
+@pytest.mark.parametrize(("name", "mode"), [("model.safetensors", 0o600), ("1_Pooling", 0o700)])
+def test_resize_reports_missing_permissions(
+    name: str, mode: int, make_pico: MakePico, public_path: Path
+) -> None:
+    source = Path(shutil.copytree(make_pico("gpt2").folder, public_path / "model"))
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling" / "config.json").write_text("{}")
+    (source / name).chmod(mode)
+    before = pico.contents(public_path)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(CheckpointError, match=f"{name} cannot be read: Permission denied"):
+            resize(source, to=NEW, output=public_path / "out")
+    finally:
+        os.seteuid(0)
+    assert pico.contents(public_path) == before
+
+
+def test_execute_rejects_a_source_that_changed_after_planning(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("gpt2").folder
+    plan = plan_resize(source, to=NEW)
+    (source / "generation_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="generation_config.json changed while it was read"):
+        plan.execute(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_resize_supports_names_that_are_not_utf8(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder.rename(tmp_path / os.fsdecode(b"b\xffad: x"))
+    (source / "README.md").write_bytes(b"# Caf\xe9\n")
+    output = resize(source, to=NEW, output=tmp_path / "out").output
+    card = (output / "README.md").read_bytes()
+    assert card.startswith(b"# Caf\xe9\n")
+    assert b"b\\xffad: x with its position table" in card
+    assert yaml.safe_load((output / "ctxextend.yaml").read_text())["resize"]["to"] == NEW
+
+
+def test_public_names_exist_and_have_docstrings() -> None:
+    assert len(ctxextend.__all__) == len(set(ctxextend.__all__)) == 52
+    for name in ctxextend.__all__:
+        value = getattr(ctxextend, name)
+        assert isinstance(value, str) or value.__doc__
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = ctxextend.nothing  # type: ignore[attr-defined]
+
+
+def test_resize_of_an_untrained_table_warns_as_inspect_does_and_gives_no_reason(
+    tmp_path: Path,
+) -> None:
+    source = pico.make(tmp_path / "gpt2", "gpt2", n_embd=64, n_positions=64).folder
+    (table,) = inspect(source).tables
+    (finding,) = [text for text in table.findings() if text.startswith("looks untrained")]
+    result = resize(source, 128, output=tmp_path / "out")
+    assert f"{table.name} {finding}" in result.warnings
+    assert result.choices == ()
+    trained = resize("tiny-gpt2", 256, output=tmp_path / "trained")
+    assert not any("untrained" in warning for warning in trained.warnings)
+    assert trained.choices
+
+
+def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {
+        "vocab_size": 32,
+        "d_model": 64,
+        "ffn_dim": 16,
+        "num_layers": 1,
+        "attention_heads": 2,
+    }
+    model = transformers.XGLMForCausalLM(
+        transformers.XGLMConfig(max_position_embeddings=64, **sizes)
+    )
+    model.save_pretrained(tmp_path / "xglm")
+    name = "model.embed_positions.weights"
+    pico.add_tensors(tmp_path / "xglm", {name: torch.randn(66, 64)})  # as in files of old versions
+    result = resize(tmp_path / "xglm", 128, output=tmp_path / "out")
+    note = (
+        f"transformers computes the rows of {name} and ignores the stored ones, which stay as "
+        "they are."
+    )
+    assert note in result.plan.notes
+    assert note in inspect(tmp_path / "xglm").notes
+    assert result.plan.methods == {name: "formula"}
+    assert pico.tensor_bytes(result.output) == pico.tensor_bytes(tmp_path / "xglm")
+    assert verify(result.output)
+
+
+def test_resize_with_fix_limits_warns_of_rows_that_no_training_has_changed(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "gpt2", "gpt2", n_positions=128, n_embd=64).folder
+    tensors = load_file(source / "model.safetensors")
+    tensors[WPE][:64] = torch.linspace(-1, 1, 64 * 64).reshape(64, 64)
+    tensors[WPE][96:] = 0
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    (source / "tokenizer_config.json").write_text('{"model_max_length": 64}')
+    fixes = {limit.fix for limit in inspect(source).limits if limit.fix}
+    assert fixes == {f"ctxextend resize {source} --to 64 --fix-limits"}
+    result = resize(source, 128, fix_limits=True, output=tmp_path / "out")
+    assert f"{WPE} zero rows: 96-127" in result.warnings
+    assert any(f"{WPE} looks untrained: 64-95" in warning for warning in result.warnings)

@@ -1,0 +1,374 @@
+"""Sinusoidal tables that contradict their config or the flags: clear errors, or the documented
+choice.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
+from tests.helpers.trainings import invoke
+
+OLD, NEW, WIDTH = 12, 30, 8
+LAYERS = {
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 1,
+    "decoder_attention_heads": 1,
+}
+PARTS = {"vocab_size": 16, "d_model": WIDTH, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, **LAYERS}
+ENCODER = {"vocab_size": 16, "dim": WIDTH, "n_layers": 1, "n_heads": 1, "hidden_dim": 8}
+CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "pegasus": ("PegasusModel", PARTS),
+    "m2m_100": ("M2M100Model", PARTS),
+    "distilbert": ("DistilBertModel", {**ENCODER, "sinusoidal_pos_embds": True}),
+    "xlm": (
+        "XLMModel",
+        {
+            "n_words": 16,
+            "emb_dim": WIDTH,
+            "n_layers": 1,
+            "n_heads": 1,
+            "sinusoidal_embeddings": True,
+        },
+    ),
+    "gpt2": ("GPT2Model", {"vocab_size": 16, "n_embd": WIDTH, "n_layer": 1, "n_head": 1}),
+}
+TABLES = {
+    "pegasus": "encoder.embed_positions.weight",
+    "distilbert": "embeddings.position_embeddings.weight",
+}
+NAMED = ("--config-key", "max_position_embeddings", "--tensor")
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Save a small model, then change its config and its position table."""
+
+    def save(
+        model_type: str, config: Mapping[str, Any] = {}, rows: Any = None, **changes: Any
+    ) -> Path:
+        torch.manual_seed(0)
+        class_name, settings = CONFIGS[model_type]
+        settings = {**settings, "max_position_embeddings": OLD, **changes}
+        folder = tmp_path / "source"
+        built = transformers.AutoConfig.for_model(model_type, **settings)
+        getattr(transformers, class_name)(built).save_pretrained(folder)
+        values = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(values | config))
+        if rows is not None:
+            tensors = load_file(folder / "model.safetensors")
+            tensors[TABLES[model_type]] = torch.tensor(rows, dtype=torch.float32)
+            save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        return folder
+
+    return save
+
+
+def resize(source: Path, *flags: str, to: int = NEW) -> str:
+    """Return what `ctxextend resize` prints."""
+    done = invoke("resize", str(source), "--to", str(to), "-o", str(source.parent / "out"), *flags)
+    assert done.exit_code == 0, done.stderr
+    return done.stderr
+
+
+def rejected(source: Path, *flags: str, to: int = NEW) -> str:
+    """Return the error of `ctxextend resize`; nothing may be written."""
+    done = invoke("resize", str(source), "--to", str(to), "-o", str(source.parent / "out"), *flags)
+    assert done.exit_code in {1, 2}
+    assert [path.name for path in source.parent.iterdir()] == ["source"]
+    return " ".join(done.stderr.split())
+
+
+def rows_of(source: Path, name: str) -> np.ndarray[Any, Any]:
+    values: np.ndarray[Any, Any] = load_file(source.parent / "out" / "model.safetensors")[
+        name
+    ].numpy()
+    return values
+
+
+@pytest.mark.parametrize("method", [(), ("--method", "sinusoidal"), ("--method", "linear")])
+def test_resize_rejects_one_of_two_tables_that_share_their_length(
+    method: tuple[str, ...], make: Make
+) -> None:
+    error = rejected(make("pegasus"), *NAMED, TABLES["pegasus"], *method)
+    assert (
+        "decoder.embed_positions.weight shares the config key max_position_embeddings, so both "
+        "must be" in error
+    )
+    assert error.endswith("Remove --tensor.")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "flags", "message"),
+    [
+        (
+            "pegasus",
+            ("--method", "sinusoidal"),
+            "the table already is sinusoidal, with layout halves. Remove --method",
+        ),
+        (
+            "pegasus",
+            ("--method", "formula:layout=interleaved"),
+            "the table does not equal this formula. Choose another",
+        ),
+        (
+            "pegasus",
+            ("--method", "formula:layout=half"),
+            "layout must be interleaved, halves, halves-log or",
+        ),
+        (
+            "pegasus",
+            ("--keep-first", "3"),
+            "--keep-first does not apply to --method formula. Remove --keep-first.",
+        ),
+        (
+            "pegasus",
+            ("--method", "formula", "--keep-first", "3"),
+            "--keep-first does not apply to --method formula",
+        ),
+        ("pegasus", ("--part", "encoder"), "shares the config key max_position_embeddings"),
+        (
+            "gpt2",
+            ("--method", "formula"),
+            "the table does not equal this formula. Choose another method",
+        ),
+        (
+            "m2m_100",
+            ("--method", "linear"),
+            "transformers computes its sinusoids. Remove --method: the length in",
+        ),
+        (
+            "m2m_100",
+            ("--method", "formula:layout=halves"),
+            "transformers computes its sinusoids. Remove --method",
+        ),
+        (
+            "m2m_100",
+            ("--method", "formula:start=5"),
+            "transformers computes its sinusoids. Remove --method",
+        ),
+        ("m2m_100", ("--keep-first", "3"), "--keep-first does not apply to --method formula"),
+        ("pegasus", ("--drop-last", "3"), "--drop-last has no effect with --method formula"),
+        ("m2m_100", ("--drop-last", "3"), "--drop-last has no effect with --method formula"),
+        ("m2m_100", (*NAMED, "no.such"), "--tensor no.such: no such tensor in"),
+        ("m2m_100", (*NAMED, "no.such"), "Remove --tensor: the tables of this type are known."),
+    ],
+)
+def test_resize_rejects_flags_that_do_not_fit_sinusoids(
+    model_type: str, flags: tuple[str, ...], message: str, make: Make
+) -> None:
+    assert message in rejected(make(model_type), *flags)
+
+
+@pytest.mark.parametrize("model_type", ["pegasus", "m2m_100"])
+@pytest.mark.parametrize(
+    "flags", [("--method", "formula"), ("--keep-first", "2"), ("--drop-last", "2")]
+)
+def test_resize_rejects_flags_of_methods_when_shrinking(
+    model_type: str, flags: tuple[str, ...], make: Make
+) -> None:
+    assert f"{flags[0]} does not apply when shrinking" in rejected(
+        make(model_type), *flags, to=OLD - 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "longer"), [("pegasus", "are not supported"), ("m2m_100", "get computed rows")]
+)
+def test_resize_says_what_longer_inputs_do_after_shrinking(
+    model_type: str, longer: str, make: Make
+) -> None:
+    message = f"Inputs up to {OLD - 4} tokens give identical outputs; longer inputs {longer}."
+    assert message in resize(make(model_type), to=OLD - 4)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "message"),
+    [
+        (
+            "pegasus",
+            {"max_position_embeddings": 20},
+            "max_position_embeddings is 20, so encoder.embed_positions.weight",
+        ),
+        (
+            "m2m_100",
+            {"max_position_embeddings": -2},
+            "must be an integer for a m2m_100 model, got -2",
+        ),
+        (
+            "m2m_100",
+            {"max_position_embeddings": "12"},
+            "must be an integer for a m2m_100 model, got '12'",
+        ),
+        (
+            "m2m_100",
+            {"max_position_embeddings": 0},
+            "no position is left. Check the number of reserved rows and",
+        ),
+        ("m2m_100", {"d_model": None}, "d_model must be an integer for a m2m_100 model, got None"),
+    ],
+)
+def test_resize_rejects_configs_that_contradict_sinusoids(
+    model_type: str, config: dict[str, Any], message: str, make: Make
+) -> None:
+    assert message in rejected(make(model_type, config))
+
+
+@pytest.mark.parametrize("config", [{}, {"sinusoidal_pos_embds": False}])
+def test_resize_lets_the_rows_decide_against_the_config(config: dict[str, Any], make: Make) -> None:
+    source = make("distilbert", config)
+    assert "12 -> 30 positions, formula" in resize(source)
+    expected = sinusoidal_rows(np.arange(NEW), WIDTH).astype(np.float32)
+    np.testing.assert_array_equal(rows_of(source, TABLES["distilbert"]), expected)
+
+
+@pytest.mark.parametrize(("first", "share"), [(9, "9[0-9.]+"), (0, "[0-9.]+")])
+def test_resize_says_how_far_rows_are_from_their_formula(
+    first: int, share: str, make: Make
+) -> None:
+    rows = sinusoidal_rows(np.arange(OLD), WIDTH)
+    rows[first:] += np.random.default_rng(0).normal(size=(OLD - first, WIDTH)) * (
+        0.1 if first else 2
+    )
+    source = make("distilbert", rows=rows)
+    output = resize(source, "--method", "linear", "--dry-run")
+    assert "12 -> 30 positions, formula" not in output
+    name = TABLES["distilbert"].replace(".", r"\.")
+    expected = rf"{name}: deviates from its sinusoidal formula \(interleaved\) from position {first} on; sinusoids "
+    expected += rf"explain {share} % of its variance; treated as learned rows"
+    assert re.search(rf"{expected}\n", output)
+    assert re.search(rf"{expected}; auto chose copy, ", resize(source))
+    np.testing.assert_array_equal(
+        rows_of(source, TABLES["distilbert"])[:OLD], rows.astype(np.float32)
+    )
+    np.testing.assert_array_equal(
+        rows_of(source, TABLES["distilbert"])[OLD:-6], rows.astype(np.float32)
+    )
+
+
+def test_a_model_with_learned_rows_and_sinusoids_names_the_method_of_each(make: Make) -> None:
+    rows = sinusoidal_rows(np.arange(OLD), WIDTH, "halves")
+    source = make("pegasus", rows=rows + np.random.default_rng(0).normal(size=rows.shape) * 0.1)
+    output = resize(source)
+    assert "encoder.embed_positions.weight: 12 -> 30 positions, copy\n" in output
+    assert "decoder.embed_positions.weight: 12 -> 30 positions, formula\n" in output
+    verified = invoke("verify", str(source.parent / "out")).stdout
+    assert "match method copy (from the recipe)" in verified
+    assert "match method formula (from the recipe)" in verified
+
+
+def test_recipe_of_a_stored_and_a_computed_table_can_be_run(make: Make) -> None:
+    source = make("pegasus", {"model_type": "marian"})
+    tensors = load_file(source / "model.safetensors")
+    del tensors["decoder.embed_positions.weight"]
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    resize(source)
+    again = invoke(
+        "run",
+        str(source.parent / "out" / "ctxextend.yaml"),
+        "--output",
+        str(source.parent / "again"),
+    )
+    assert again.exit_code == 0, again.stderr
+    assert (
+        "match method formula (from the recipe)"
+        in invoke("verify", str(source.parent / "again")).stdout
+    )
+
+
+def test_resize_does_not_expect_sinusoids_of_learned_models(make: Make) -> None:
+    output = resize(make("distilbert", sinusoidal_pos_embds=False))
+    assert "12 -> 30 positions, copy" in output
+    assert "sinus" not in output
+
+
+def test_resize_treats_rows_with_nan_as_learned(make: Make) -> None:
+    rows = sinusoidal_rows(np.arange(OLD), WIDTH)
+    rows[5, 1] = np.nan
+    source = make("distilbert", rows=rows)
+    output = resize(source)
+    assert "contains NaN or infinity in row 5; so do 3 of the 30 rows of the output" in output
+    assert "12 -> 30 positions, copy" in output
+    assert "its rows are not sinusoids, so they are treated as learned" in output
+    (source.parent / "out").rename(source / "old")  # only the source is left
+    assert "the table does not equal this formula" in rejected(source, "--method", "formula")
+
+
+@pytest.mark.parametrize("width", [7, 15])
+def test_resize_continues_odd_widths_as_transformers_does(width: int, make: Make) -> None:
+    source = make("pegasus", d_model=width)
+    resize(source, "--verify")
+    model = transformers.PegasusModel.from_pretrained(source.parent / "out")
+    built = transformers.PegasusModel(model.config)
+    assert torch.equal(model.decoder.embed_positions.weight, built.decoder.embed_positions.weight)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "layout"),
+    [("pegasus", "halves"), ("distilbert", "interleaved"), ("unknown", "interleaved")],
+)
+def test_resize_continues_a_row_that_fits_two_layouts_as_its_model_does(
+    model_type: str, layout: str, make: Make
+) -> None:
+    """The first row fits `halves` and `halves-log`; two columns fit `interleaved` too, in the same
+    way.
+    """
+    source, flags = (
+        make(model_type.replace("unknown", "distilbert"), max_position_embeddings=1),
+        list[str](),
+    )
+    name = TABLES[model_type.replace("unknown", "distilbert")]
+    if model_type == "unknown":
+        config = json.loads((source / "config.json").read_text())
+        (source / "config.json").write_text(json.dumps(config | {"model_type": "my-own"}))
+        flags = [*NAMED, name]
+    assert f"its sinusoids continue (layout {layout})" in resize(source, *flags)
+    np.testing.assert_array_equal(
+        rows_of(source, name), sinusoidal_rows(np.arange(NEW), WIDTH, layout).astype("f4")
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:3])
+def test_resize_continues_sinusoids_of_an_unknown_model_type(layout: str, make: Make) -> None:
+    source = make(
+        "distilbert", {"model_type": "my-own"}, rows=sinusoidal_rows(np.arange(OLD), WIDTH, layout)
+    )
+    flags = (*NAMED, TABLES["distilbert"])
+    for method in ("sinusoidal", "sinusoidal:scope=all"):
+        assert f"already is sinusoidal, with layout {layout}" in rejected(
+            source, *flags, "--method", method
+        )
+    assert "12 -> 30 positions, formula" in resize(source, *flags)
+    expected = sinusoidal_rows(np.arange(NEW), WIDTH, layout)
+    np.testing.assert_allclose(rows_of(source, TABLES["distilbert"]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("command", ["resize", "inspect"])
+@pytest.mark.parametrize(
+    "model_type", ["qwen2_audio_encoder", "voxtral_encoder", "qwen2_5_omni_audio_encoder"]
+)
+def test_audio_encoders_are_refused_because_of_their_feature_extractor(
+    command: str, model_type: str, make: Make
+) -> None:
+    source = make("gpt2", {"model_type": model_type})
+    done = invoke(command, str(source), *["--to", "3000"] * (command == "resize"))
+    assert done.exit_code == 1
+    assert (
+        f"This {model_type} model has no position table for tokens; it uses only positions of audio"
+        in done.stderr
+    )
+    assert (
+        "Its feature extractor fixes the input length. It has no token positions to resize."
+        in done.stderr
+    )

@@ -1,0 +1,63 @@
+"""The bundled checkpoint."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import tiny_gpt2
+from corpus import documents, split, tokenize
+from ctxextend import resize
+from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.tables.methods import METHODS
+from tests.helpers import pico
+
+FOLDER = BUNDLED["tiny-gpt2"]
+
+
+@pytest.mark.slow
+def test_tiny_gpt2_matches_its_model_card() -> None:
+    """The perplexity matches only roughly because the text differs between Python versions;
+    untrained it is > 1,000.
+    """
+    card = (FOLDER / "README.md").read_text()
+    model = pico.Pico(FOLDER, transformers.GPT2LMHeadModel).load()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
+    _, held_out = split(documents())
+    loss = tiny_gpt2.held_out_loss(model, tokenize(tokenizer, held_out, tiny_gpt2.END_OF_TEXT))
+    assert f"{sum(p.numel() for p in model.parameters()):,}" in card
+    assert (model.config.n_positions, model.config.vocab_size) == (128, 1024)
+    assert sum(len(data) for data in pico.contents(FOLDER).values()) <= 4_000_000
+    stated = re.search(
+        r"Held-out perplexity per token, windows of 128 tokens: \*\*([\d.]+)\*\*", card
+    )
+    assert stated
+    assert math.exp(loss) == pytest.approx(float(stated[1]), rel=0.1)
+
+
+@pytest.mark.parametrize("method", pico.LEARNED_METHODS)
+def test_resize_tiny_gpt2_with_every_method(method: str, tmp_path: Path) -> None:
+    output = resize("tiny-gpt2", to=512, method=method, output=tmp_path / "out").output
+    old, new = (
+        pico.Pico(folder, transformers.GPT2LMHeadModel).load() for folder in (FOLDER, output)
+    )
+    pico.logits(new, 512)
+    with pytest.raises(IndexError):
+        pico.logits(new, 513)
+    before, after = pico.tensor_bytes(FOLDER), pico.tensor_bytes(output)
+    assert {name for name in before if before[name] != after[name]} == {"transformer.wpe.weight"}
+    same = all(
+        torch.equal(pico.logits(old, length), pico.logits(new, length)) for length in (1, 64, 128)
+    )
+    assert same == METHODS[method].keeps_learned_rows
+
+
+def test_resize_tiny_gpt2_raises_the_tokenizers_limit(tmp_path: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        resize("tiny-gpt2", to=512, output=tmp_path / "out").output
+    )
+    assert tokenizer.model_max_length == 512
+    assert len(tokenizer("word " * 2000, truncation=True)["input_ids"]) == 512

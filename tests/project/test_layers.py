@@ -1,0 +1,227 @@
+"""Layers of imports between modules, and what commands import."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from ctxextend import resize
+
+PACKAGE = Path(__file__).parents[2] / "ctxextend"
+
+# Each package or module may import only from itself and those before it.
+LAYERS = [
+    *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints"),
+    *(
+        "recipe",
+        "recipe_file",
+        "plan",
+        "models",
+        "text_data",
+        "held_out",
+        "inspection",
+        "conversion",
+        "verification",
+    ),
+    *("evaluation", "report/numbers", "report/figures"),
+    *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
+]
+HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
+# Third-party libraries that each package may import; numpy is always allowed.
+ALLOWED = {
+    "tables": {"ml_dtypes", "torch"},
+    "families": set(),
+    "checkpoints": {"huggingface_hub", "ml_dtypes", "torch"},
+    "recipe_file": {"yaml"},
+    "plan": {"ml_dtypes", "yaml"},
+    "models": {"ml_dtypes", "torch", "transformers"},
+    "evaluation": {"tokenizers", "torch", "transformers"},
+    "text_data": {"datasets"},
+    "training": {
+        "torch",
+        "transformers",
+        "accelerate",
+        "peft",
+        "safetensors",
+        "sentence_transformers",
+        "ml_dtypes",
+        "yaml",
+        "matplotlib",
+    },
+    "comparison": {"accelerate", "torch", "transformers"},
+    "report": {"jinja2", "markupsafe", "matplotlib"},
+    "cli": {"plotext", "rich", "typer"},
+}
+MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+
+
+def package(module: str) -> str:
+    return module.split("/")[0].removesuffix(".py")
+
+
+def layer(module: str) -> int:
+    """Return the index of a module, or of its package, in `LAYERS`."""
+    name = module.removesuffix(".py")
+    return LAYERS.index(name if name in LAYERS else package(module))
+
+
+def imports(module: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield str(node.module)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_import_only_from_lower_layers(module: str) -> None:
+    for name in imports(module):
+        if name.startswith("ctxextend."):
+            other = "/".join(name.split(".")[1:])
+            assert package(other) == package(module) or layer(other) <= layer(module), (
+                f"{module} imports {name}"
+            )
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_import_only_allowed_libraries(module: str) -> None:
+    always = {"ctxextend", "numpy", *sys.stdlib_module_names}
+    for name in imports(module):
+        assert name.split(".")[0] in always | ALLOWED.get(package(module), set()), (
+            f"{module} imports {name}"
+        )
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_import_heavy_libraries_only_inside_functions(module: str) -> None:
+    if package(module) == "training" or module in (
+        "checkpoints/pytorch_file.py",
+        "checkpoints/nanogpt.py",
+    ):
+        return  # they need torch at module level, and are themselves imported inside functions
+    tree = ast.parse((PACKAGE / module).read_text())
+    for node in tree.body:
+        assert "ctxextend.training" not in str(getattr(node, "module", ""))
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+        assert not {name.split(".")[0] for name in names} & HEAVY
+
+
+def test_module_names_are_unique() -> None:
+    """Modules in cli/ may share the name of the module that implements their command."""
+    paths = [Path(module) for module in MODULES if package(module) != "cli"]
+    names = Counter(path.stem for path in paths if path.stem != "__init__")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_class_names_are_unique() -> None:
+    classes: Counter[str] = Counter()
+    for module in MODULES:
+        nodes = ast.walk(ast.parse((PACKAGE / module).read_text()))
+        classes.update({node.name.lstrip("_") for node in nodes if isinstance(node, ast.ClassDef)})
+    assert [name for name, count in classes.items() if count > 1] == []
+
+
+def test_imports_have_no_cycles() -> None:
+    names = {
+        module: ".".join(("ctxextend", *Path(module).with_suffix("").parts)) for module in MODULES
+    }
+    graph = {name: set(imports(module)) & set(names.values()) for module, name in names.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(f"import cycle: {error.args[1]}") from None
+
+
+def loaded_after(code: str) -> set[str]:
+    """Return the top-level modules that are loaded in a fresh interpreter after running some
+    code.
+    """
+    report = "import sys; print('\\n', *{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def command(*arguments: str) -> str:
+    return (
+        f"import sys; sys.argv = ['ctxextend', *{arguments}]\nfrom ctxextend.cli.app import "
+        "main\ntry:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code"
+    )
+
+
+def cpu_seconds(command: list[str]) -> float:
+    """Return the CPU time of a command, which other processes hardly affect."""
+    before = os.times()
+    subprocess.run(command, check=True, capture_output=True)
+    after = os.times()
+    return (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
+
+
+# Modules that help screens, and commands on local files, must not load.
+SCREEN = {*HEAVY, "numpy", "ml_dtypes", "huggingface_hub", "rich"}
+FILES = {*HEAVY, "huggingface_hub", "safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("code", "unused"),
+    [
+        ("import ctxextend", {*HEAVY, "numpy", "yaml", "typer", "rich", "huggingface_hub"}),
+        (command("--help"), SCREEN),
+        (command("resize", "--help"), SCREEN),
+        (command("--version"), SCREEN),
+        (command("methods"), HEAVY),
+        (command("resize", "tiny-gpt2", "--to", "512", "--dry-run"), FILES),
+        (
+            command(
+                "resize", "tiny-gpt2", "--to", "512", "--method", "linear", "-o", "out", "--json"
+            ),
+            FILES,
+        ),
+        (command("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "512", "--verify"), FILES),
+        (command("verify", "tiny-gpt2-512", "--base", "tiny-gpt2"), FILES),
+    ],
+)
+def test_commands_do_not_import_unused_libraries(code: str, unused: set[str]) -> None:
+    if "'verify'" in code:
+        resize("tiny-gpt2", to=512)
+    loaded = loaded_after(code)
+    assert "ctxextend" in loaded
+    assert not loaded & unused
+
+
+@pytest.mark.parametrize("arguments", ["resize ti", "families ro", "demo -o x", "resize --method "])
+def test_completion_imports_neither_numpy_nor_torch(arguments: str) -> None:
+    variables = {
+        "_CTXEXTEND_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"ctxextend {arguments}",
+        "COMP_CWORD": "2",
+    }
+    loaded = loaded_after(f"import os; os.environ |= {variables}\n{command()}")
+    assert "ctxextend" in loaded
+    assert not loaded & SCREEN
+
+
+def test_help_starts_almost_as_fast_as_its_libraries() -> None:
+    help_screen = [sys.executable, "-m", "ctxextend", "--help"]
+    libraries = [sys.executable, "-c", "import typer, rich.console"]
+    times: list[tuple[float, float]] = []
+    for _ in range(5):
+        # Alternate, so that load affects both.
+        times += [(cpu_seconds(help_screen), cpu_seconds(libraries)) for _ in range(5)]
+        help_minimum, libraries_minimum = map(min, zip(*times, strict=True))
+        if help_minimum <= libraries_minimum + 0.1:
+            return
+    raise AssertionError(
+        f"--help takes {help_minimum:.2f} s, its libraries {libraries_minimum:.2f} s"
+    )

@@ -1,0 +1,108 @@
+"""The public API: signatures, keyword arguments, and equality, repr and JSON of results."""
+
+import ast
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ctxextend
+from ctxextend.json_output import Result
+from tests.helpers import stubs
+from tests.helpers.comparisons import comparison
+from tests.helpers.evaluations import EXTENDED
+from tests.helpers.trainings import write_book
+
+
+def test_stub_is_up_to_date() -> None:
+    def exported(text: str) -> tuple[set[str], list[str]]:
+        """Return the imported names, and all other statements."""
+        tree = ast.parse(text)
+        imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+        names = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+        return names, [ast.dump(node) for node in tree.body if not isinstance(node, ast.ImportFrom)]
+
+    assert exported(stubs.STUB.read_text()) == exported(stubs.stub()), stubs.__doc__
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda unknown: ctxextend.resize("tiny-gpt2", 256, **unknown),
+        lambda unknown: ctxextend.plan_resize("tiny-gpt2", 256, **unknown),
+        lambda unknown: ctxextend.inspect("tiny-gpt2", **unknown),
+        lambda unknown: ctxextend.verify("tiny-gpt2", **unknown),
+        lambda unknown: ctxextend.evaluate("tiny-gpt2", "book.txt", **unknown),
+        lambda unknown: ctxextend.compare("tiny-gpt2", 256, "book.txt", **unknown),
+        lambda unknown: ctxextend.calibrate("tiny-gpt2", 256, "book.txt", **unknown),
+        lambda unknown: ctxextend.train("tiny-gpt2", "book.txt", 1, **unknown),
+        lambda unknown: ctxextend.run("ctxextend.yaml", **unknown),
+        lambda unknown: ctxextend.extend_model(torch.nn.Linear(2, 2), 256, **unknown),
+    ],
+)
+def test_unknown_keyword_raises_type_error(call: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(TypeError, match=r"^\w+\(\) got an unexpected keyword argument 'lenght'"):
+        call({"lenght": 3})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["save", "base", "dtype", "eval_every", "save_every", "report_to", "copy_code", "no_base"],
+)
+def test_compare_rejects_training_settings_that_have_no_effect(name: str) -> None:
+    with pytest.raises(
+        TypeError, match=rf"^compare\(\) got an unexpected keyword argument '{name}'"
+    ):
+        ctxextend.compare("tiny-gpt2", 256, "book.txt", steps=2, **{name: "best"})  # type: ignore[arg-type]
+
+
+def test_settings_with_several_values_accept_a_single_one() -> None:
+    write_book()
+    single = ctxextend.evaluate("tiny-gpt2", "book.txt", measure="context", length=64, tokens=512)
+    several = ctxextend.evaluate(
+        "tiny-gpt2", "book.txt", measure=["context"], length=[64], tokens=512
+    )
+    assert single.contexts is not None
+    assert single.to_json() | {"seconds": 0} == several.to_json() | {"seconds": 0}
+    compared = ctxextend.compare(
+        "tiny-gpt2", 160, "book.txt", methods="copy", measure="position", tokens=512
+    )
+    assert [row.method for row in compared.rows] == ["copy"]
+
+
+def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
+    write_book()
+    resized = ctxextend.resize("tiny-gpt2", 256, output="longer")
+    trained = ctxextend.train("longer", "book.txt", 1, batch_size=1, output="trained")
+    inspected = ctxextend.inspect("longer")
+    calibrated = ctxextend.calibrate(
+        "tiny-gpt2", 136, "book.txt", tokens=1088, method="bands:sigma=2,repeat=2:60"
+    )
+    Path("recipe.yaml").write_text("source: tiny-gpt2\nresize: {to: 160}\n")
+    results: list[Result] = [
+        resized.plan,
+        resized,
+        trained,
+        inspected,
+        inspected.tables[0],
+        EXTENDED,
+        comparison(),
+    ]
+    results += [ctxextend.verify("longer"), calibrated, ctxextend.run("recipe.yaml")]
+    for result in results:
+        text = repr(result)
+        assert text.startswith(f"{type(result).__name__}(")
+        assert len(text) <= 160
+        assert "\n" not in text
+        values = result.to_json()
+        assert next(iter(values)) == "warnings"
+        assert len(values) > 3
+        json.dumps(values, allow_nan=False)
+    assert (
+        repr(resized.plan)
+        == "ResizePlan(model_type='gpt2', method='bands', max_len_before=128, max_len_after=256)"
+    )
+    assert trained.to_json()["loss_after"] == trained.loss_after

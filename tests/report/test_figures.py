@@ -1,0 +1,537 @@
+"""Figures of all commands: panels, bytes and output files."""
+
+import importlib.util
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import rcParams
+from matplotlib.text import Text
+from safetensors.torch import save_file
+
+from ctxextend import report, resize
+from ctxextend.evaluation.evaluation_result import Evaluation, Passkey
+from ctxextend.inspection.inspect import inspect
+from ctxextend.inspection.table_report import Inspection
+from ctxextend.report.figures import (
+    COLOURS,
+    INK,
+    OTHER,
+    SHIFT_TITLE,
+    evaluation_figure,
+    panel_figure,
+    save,
+    tables_figure,
+    training_figure,
+    write_figure,
+)
+from ctxextend.report.html import comparison_figure, comparison_panels, write_report
+from ctxextend.tables.sinusoids import sinusoidal_rows
+from tests.helpers import pico
+from tests.helpers.comparisons import METHODS, comparison, encoders
+from tests.helpers.evaluations import (
+    ENCODER,
+    EXTENDED,
+    EXTREMES,
+    INTERRUPTED,
+    MASKED,
+    WITHOUT_BASE,
+    extreme_evaluation,
+)
+from tests.helpers.trainings import invoke
+
+MakePico = Callable[..., pico.Pico]
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> Iterator[None]:
+    """Fail on any warning, since the command line would print it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def save_table(folder: Path, table: Any) -> Inspection:
+    folder.mkdir(exist_ok=True)
+    values = torch.as_tensor(table, dtype=torch.float32)
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "gpt2", "n_positions": len(values)})
+    )
+    save_file({"wpe.weight": values}, folder / "model.safetensors")
+    return inspect(folder)
+
+
+def normal(rows: int, width: int) -> Any:
+    return np.random.default_rng(0).normal(size=(rows, width))
+
+
+def panels(figure: Any) -> list[Any]:
+    """Return the labelled axes of a figure."""
+    return [axes for axes in figure.axes if axes.get_xlabel()]
+
+
+def legend(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def ticks(labels: Any) -> list[str]:
+    return [label.get_text() for label in labels]
+
+
+def curve(axes: Any, label: str) -> Any:
+    return next(line for line in axes.lines if line.get_label() == label)
+
+
+# Bytes
+
+
+@pytest.mark.parametrize(
+    ("suffix", "head"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")]
+)
+def test_write_figure_is_reproducible_in_each_format(
+    suffix: str, head: bytes, tmp_path: Path
+) -> None:
+    first, second = tmp_path / f"first{suffix}", tmp_path / f"second{suffix.upper()}"
+    for path in (first, second):
+        write_figure(path, lambda: tables_figure([inspect("tiny-gpt2")]))
+    assert first.read_bytes().startswith(head)
+    assert first.read_bytes() == second.read_bytes()
+    assert b"dc:date" not in first.read_bytes()
+
+
+def test_figures_and_reports_do_not_depend_on_rcparams_or_hash_seed(tmp_path: Path) -> None:
+    before, found = dict(rcParams), comparison(("linear", "copy"))
+    write_figure(tmp_path / "first.svg", lambda: comparison_figure(found))
+    write_report(found, tmp_path / "first.html")
+    assert dict(rcParams) == before
+    code = (
+        "import sys, matplotlib; matplotlib.rcParams['axes.linewidth'] = 7\n"
+        "from pathlib import Path\n"
+        "from ctxextend.report.figures import write_figure\n"
+        "from ctxextend.report.html import comparison_figure, write_report\n"
+        "from tests.helpers.comparisons import comparison\n"
+        "found = comparison(('linear', 'copy'))\n"
+        "write_figure(Path(sys.argv[1], 'second.svg'), lambda: comparison_figure(found))\n"
+        "write_report(found, Path(sys.argv[1], 'second.html'))\n"
+        "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)\n"
+        "assert matplotlib.rcParams['axes.linewidth'] == 7"
+    )
+    folder = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONHASHSEED": "7"}
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, cwd=folder, env=environment)
+    for suffix in (".svg", ".html"):
+        assert (tmp_path / f"first{suffix}").read_bytes() == (
+            tmp_path / f"second{suffix}"
+        ).read_bytes()
+
+
+# Layout and colours
+
+FIGURES: dict[str, Callable[[], Any]] = {
+    "evaluate": lambda: evaluation_figure(EXTENDED),
+    "evaluate by position": lambda: evaluation_figure(
+        replace(WITHOUT_BASE, contexts=None, passkey=None)
+    ),
+    "compare": lambda: comparison_figure(comparison()),
+    "compare encoders": lambda: comparison_figure(encoders()),
+    "inspect": lambda: tables_figure([inspect("tiny-gpt2")]),
+    "inspect two": lambda: tables_figure([inspect("tiny-gpt2"), inspect("tiny-gpt2")]),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figure_fits_the_columns_of_a_paper(name: str, tmp_path: Path) -> None:
+    """One or two columns of 8.4 cm, no clipped text, at least 7 points, no title, embedded TrueType
+    fonts.
+    """
+    figures: list[Any] = []
+
+    def create() -> Any:
+        figures.append(FIGURES[name]())
+        return figures[0]
+
+    write_figure(tmp_path / "figure.pdf", create)
+    (figure,) = figures
+    assert figure.get_figwidth() == 3.3 * (1 if name == "evaluate by position" else 2)
+    assert not any(part.get_suptitle() for part in (figure, *figure.subfigs))
+    assert min(text.get_fontsize() for text in figure.findobj(Text)) >= 7
+    box = figure.get_tightbbox()
+    assert min(box.x0, box.y0) > -0.03
+    assert max(box.x1 - figure.get_figwidth(), box.y1 - figure.get_figheight()) < 0.03
+    data = (tmp_path / "figure.pdf").read_bytes()
+    assert b"/FontFile2" in data
+    assert b"/Type3" not in data
+
+
+# Simulation of colour vision deficiencies in linear sRGB: Machado, Oliveira and Fernandes 2009,
+# table 1.
+VISION = {
+    "normal": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritan": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+
+
+def oklab(colour: str, vision: Any) -> Any:
+    """Return Oklab coordinates of a colour (Ottosson 2020); distances approximate perceived
+    differences.
+    """
+    srgb = np.array([int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)])
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    lms = [
+        [0.4122215, 0.5363325, 0.0514460],
+        [0.2119035, 0.6806995, 0.1073970],
+        [0.0883025, 0.2817188, 0.6299787],
+    ]
+    lab = [
+        [0.2104543, 0.7936178, -0.0040720],
+        [1.9779985, -2.4285922, 0.4505937],
+        [0.0259040, 0.7827718, -0.8086758],
+    ]
+    return np.array(lab) @ np.cbrt(np.array(lms) @ np.clip(np.array(vision) @ linear, 0, 1))
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_colours_are_distinguishable_with_colour_vision_deficiency(vision: str) -> None:
+    style = Path(report.__file__).with_name("report.css").read_text()
+    light, dark = (
+        dict(re.findall(r"--(c\d|ink|other|paper): (#\w{6})", part))
+        for part in style.split("@media")[:2]
+    )
+    assert [light[f"c{number}"] for number in range(5)] == list(COLOURS)
+    assert (light["ink"], light["other"]) == (INK, OTHER)
+    for colours in (light, dark):
+        points = [oklab(colour, VISION[vision]) for colour in colours.values()]
+        assert len(points) == 8
+        assert min(np.linalg.norm(one - other) for one, other in combinations(points, 2)) > 0.1
+
+
+# Figure of inspect
+
+
+def test_tables_figure_labels_axes_and_plots_the_statistics() -> None:
+    found = inspect("tiny-gpt2")
+    stats = found.tables[0].stats
+    norms, cosines, spectrum, heat = panels(tables_figure([found]))
+    labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in (norms, cosines, spectrum, heat)]
+    assert labels == [
+        ("position", "Euclidean norm (logarithmic)"),
+        ("position", "cosine similarity"),
+        ("principal component", "explained variance (%)"),
+        ("position", "position"),
+    ]
+    assert np.array_equal(curve(norms, "tiny-gpt2").get_ydata(), stats.norms)
+    assert np.array_equal(curve(cosines, "tiny-gpt2").get_ydata(), stats.cosines)
+    shares = spectrum.lines[0].get_ydata()
+    assert shares[:3] == pytest.approx(
+        [100 * component.share for component in stats.components[:3]]
+    )
+    assert len(heat.images[0].get_array()) == 128
+    # -: no sinusoidal fit; *: longer than the table
+    assert legend(spectrum) == ["tiny-gpt2: 256*, 256*, -, 92"]
+    assert list(curve(norms, "outliers").get_xdata()) == [0, 1, 2, 125, 126, 127]
+
+
+def test_tables_figure_marks_new_and_reserved_rows(make_pico: MakePico) -> None:
+    resize(make_pico("roberta").folder, to=40, output="longer")
+    found = inspect("longer")
+    norms, cosines, _, heat = panels(tables_figure([found]))
+    reserved = curve(norms, "reserved rows of longer")
+    assert (list(reserved.get_xdata()), list(reserved.get_ydata())) == (
+        [-2, -1],
+        list(found.tables[0].norms[:2]),
+    )
+    assert len(curve(norms, "longer").get_ydata()) == 40
+    assert len(cosines.lines[0].get_ydata()) == 39
+    assert heat.images[0].get_array().shape == (40, 40)
+    (band,) = norms.patches
+    assert (band.get_label(), band.get_x(), band.get_x() + band.get_width()) == (
+        "new rows of longer",
+        15.5,
+        39.5,
+    )
+
+
+def test_tables_figure_has_a_row_per_part(tmp_path: Path) -> None:
+    figure = tables_figure([inspect(pico.make_bart(tmp_path / "bart"))])
+    titles = [axes.get_title("left") for axes in panels(figure)]
+    assert [title.rpartition(" (")[2] for title in titles] == ["encoder)"] * 4 + ["decoder)"] * 4
+
+
+def test_tables_figure_styles_models_differently_and_accepts_any_name(tmp_path: Path) -> None:
+    names = [
+        "$\\frac{$",
+        "a\nb\x1b[31m",
+        "位置",
+        "--><script>",
+        "n" * 200,
+        *(f"_table{number}" for number in range(7)),
+    ]
+    found = [save_table(tmp_path / name, normal(12, 4)) for name in names]
+    write_figure(tmp_path / "figure.svg", lambda: tables_figure(found))
+    ElementTree.fromstring((tmp_path / "figure.svg").read_text())
+    _, _, spectrum, *maps = panels(tables_figure(found))
+    assert (
+        len({(line.get_color(), line.get_marker()) for line in spectrum.lines}) == len(maps) == 12
+    )
+    # matplotlib hides legend labels that start with _
+    assert legend(spectrum)[-1].strip().startswith("_table6:")
+    assert maps[2].get_title("left") == "位置"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0])
+def test_tables_figure_marks_zero_and_non_finite_rows(value: float, tmp_path: Path) -> None:
+    table = normal(40, 4)
+    table[[3, 7]] = value
+    norms, cosines, _, heat = panels(tables_figure([save_table(tmp_path / "table", table)]))
+    for axes in (norms, cosines):
+        assert list(curve(axes, "zero or non-finite rows of table").get_xdata()) == [3, 7]
+    assert np.flatnonzero(
+        np.isnan(np.diag(heat.images[0].get_array().filled(math.nan)))
+    ).tolist() == [3, 7]
+
+
+def test_tables_figure_does_not_magnify_rounding(tmp_path: Path) -> None:
+    table = sinusoidal_rows(np.arange(40), 8)
+    for axes in panels(tables_figure([save_table(tmp_path / "table", table)]))[:2]:
+        low, high = axes.get_ylim()
+        assert high - low > 0.05 * high
+
+
+EXTREME_TABLES = {
+    "nan": [np.full((20, 4), math.nan)],
+    "zero and constant": [np.zeros((20, 4)), np.full((20, 4), 3.0)],
+    "one row": [np.ones((1, 4))],
+    "small": [normal(2, 4), normal(3, 1)],
+    "large": [normal(40, 4) * 1e30, normal(40, 4) * np.logspace(0, 12, 40)[:, None]],
+}
+
+
+@pytest.mark.parametrize("name", EXTREME_TABLES)
+def test_tables_figure_of_extreme_tables(name: str, tmp_path: Path) -> None:
+    found = [
+        save_table(tmp_path / f"table{number}", table)
+        for number, table in enumerate(EXTREME_TABLES[name])
+    ]
+    write_figure(tmp_path / "figure.png", lambda: tables_figure(found))
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_tables_figure_samples_long_tables_in_cosine_maps(tmp_path: Path) -> None:
+    table = normal(1100, 2)
+    heat = panels(tables_figure([save_table(tmp_path / "table", table)]))[3]
+    assert heat.get_xlabel() == heat.get_ylabel() == "position (1 in 4 shown)"
+    assert heat.images[0].get_extent() == [-2.0, 1098.0, 1098.0, -2.0]
+    assert heat.images[0].get_array().shape == (275, 275)
+    cosine = table[0] @ table[4] / np.linalg.norm(table[0]) / np.linalg.norm(table[4])
+    assert heat.images[0].get_array()[0, 1] == pytest.approx(cosine)
+
+
+# Figures of evaluate, train and compare
+
+BY_POSITION, BY_CONTEXT = "Loss by position", "Loss by context length"
+PASSKEY, RETRIEVAL = "Passkey retrieval accuracy (%)", "Retrieval"
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "titles"),
+    [
+        (EXTENDED, [BY_POSITION, BY_CONTEXT, PASSKEY, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
+        (WITHOUT_BASE, [BY_POSITION, BY_CONTEXT, PASSKEY]),
+        (INTERRUPTED, [""]),
+        (MASKED, [""]),
+        (ENCODER, [PASSKEY, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
+        (replace(INTERRUPTED, positions=None), []),
+    ],
+)
+def test_evaluation_figure_has_a_panel_per_measurement(
+    evaluation: Evaluation, titles: list[str]
+) -> None:
+    figure = evaluation_figure(evaluation)
+    assert [
+        axes.get_title("left").partition(":")[0] for axes in figure.axes
+    ] == titles  # a single panel has no title
+    assert all(axes.get_xlabel() for axes in figure.axes)
+    label = str(figure.get_label())
+    assert label.startswith(f"{evaluation.source}, {evaluation.max_len} tokens")
+    assert label.endswith("; incomplete") == (not evaluation.complete)
+
+
+def test_evaluation_figure_plots_losses_as_steps_and_points() -> None:
+    assert EXTENDED.positions is not None
+    by_position, by_context, *_ = panels(evaluation_figure(EXTENDED))
+    assert legend(by_position) == ["model", "base, sliding windows", "base, separate windows"]
+    assert ticks(by_position.texts) == ["base: 128"]
+    steps = curve(by_position, "model")
+    assert list(steps.get_xdata()[:3]) == [0, 32, 32]
+    assert list(steps.get_ydata()[:2]) == [EXTENDED.positions.buckets[0].losses["model"].mean] * 2
+    assert len({(line.get_color(), line.get_linestyle()) for line in by_position.lines[:3]}) == 3
+    assert by_context.get_xscale() == "log"
+    assert ticks(by_context.get_xticklabels()) == ["32", "64", "128", "256", "512"]
+    assert [len(curve(by_context, name).get_xdata()) for name in ("model", "base")] == [5, 3]
+
+
+def test_evaluation_figure_labels_heat_map_cells_and_draws_error_bars() -> None:
+    found: tuple[tuple[float | None, ...], ...] = ((1.0, 0.25), (None, 0.5))
+    passkey = Passkey("loss rank", (64, 256), (0.0, 1.0), found, 20, 0.1)
+    cells, ranks, recalls, _ = panels(evaluation_figure(replace(ENCODER, passkey=passkey)))
+    texts = {text.get_position(): text.get_text() for text in cells.texts if text.get_text()}
+    assert texts == {(0, 0): "100", (0, 1): "25", (1, 0): "-", (1, 1): "50"}
+    assert ticks(cells.get_yticklabels()) == ["0", "100"]
+    assert ticks(recalls.get_yticklabels()) == [
+        "base, truncated",
+        "base, in chunks",
+        "resized model",
+    ]
+    assert [bar.get_width() for bar in recalls.patches] == [0.165, 0.415, 0.47]
+    assert [bar.get_width() for bar in ranks.patches] == [0.242, 0.522, 0.571]
+    assert len(recalls.containers) == 6
+
+
+@pytest.mark.parametrize(("mean", "error"), EXTREMES)
+def test_evaluation_figure_of_extreme_numbers_and_a_hostile_name(
+    mean: float, error: float | None, tmp_path: Path
+) -> None:
+    write_figure(
+        tmp_path / "figure.svg", lambda: evaluation_figure(extreme_evaluation(mean, error))
+    )
+    text = (tmp_path / "figure.svg").read_text()
+    ElementTree.fromstring(text)
+    assert "<script" not in text
+
+
+def test_training_figure_plots_training_and_held_out_loss(tmp_path: Path) -> None:
+    log = [{"step": 1, "loss": 5.0}, {"step": 1, "eval_loss": 5.1}, {"step": 2, "loss": 4.0}]
+    write_figure(tmp_path / "figure.svg", lambda: training_figure(log, "gpt2: positions"))
+    assert "held-out" in (tmp_path / "figure.svg").read_text()
+    write_figure(tmp_path / "figure.png", lambda: training_figure([], "_"))
+
+
+def test_comparison_panels_show_deltas_and_losses() -> None:
+    deltas, by_position, by_context, passkeys = comparison_panels(comparison())
+    assert [panel.is_small for panel in (deltas, by_position, by_context, passkeys)] == [
+        False
+    ] * 3 + [True]
+    axes: list[Any] = panel_figure([deltas, by_position, by_context], "").axes
+    assert ticks(axes[0].get_yticklabels()) == list(METHODS)
+    assert axes[0].patches[1].get_width() == pytest.approx(0.05175)
+    curves = {
+        line.get_label(): line for line in axes[2].lines if not line.get_label().startswith("_")
+    }
+    assert list(curves) == [*list(METHODS)[:5], "base"]
+    labelled = list(curves.values())
+    assert (
+        len({line.get_color() for line in labelled})
+        == len({str(line._dash_pattern) for line in labelled})
+        == 6
+    )
+    others = axes[2].lines[5 : len(METHODS)]
+    assert {(line.get_color(), line.get_linestyle()) for line in others} == {(OTHER, "-")}
+    assert max(line.get_zorder() for line in others) < min(line.get_zorder() for line in labelled)
+    titles = [
+        plot.title
+        for panel in comparison_panels(encoders())
+        if not panel.is_small
+        for plot in panel.plots
+    ]
+    assert titles == ["Delta vs. best", "Retrieval: mean reciprocal rank", "Retrieval: recall@1"]
+
+
+# Output files
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "code", "message"),
+    [
+        *(
+            ("--plot", name, 2, "an unsupported figure format. Use .png, .svg or .pdf.")
+            for name in ("figure", "a.jpg", ".svg")
+        ),
+        (
+            "--report",
+            "page.txt",
+            2,
+            "page.txt has an unsupported report format. Use .html or .htm.",
+        ),
+        ("--plot", "folder.png", 1, "folder.png is a folder."),
+        ("--plot", "none/figure.png", 1, "none does not exist. Create it first."),
+        ("--report", "none/page.html", 1, "none does not exist. Create it first."),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", ["compare --to 64 --data none.txt", "evaluate --data none.txt", "inspect"]
+)
+def test_commands_reject_output_files_before_reading_a_model(
+    command: str, flag: str, name: str, code: int, message: str
+) -> None:
+    Path("folder.png").mkdir()
+    done = invoke(*command.split(), "no/such/model", flag, name)
+    assert done.exit_code == code
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "missing"),
+    [
+        ("--plot", "a.png", "matplotlib"),
+        ("--report", "a.html", "matplotlib"),
+        ("--report", "a.html", "jinja2"),
+    ],
+)
+def test_commands_name_missing_libraries_of_figures_and_reports(
+    flag: str, name: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == missing else found(name)
+    )
+    done = invoke("compare", "no/such/model", "--to", 64, "--data", "none.txt", flag, name)
+    assert done.exit_code == 1
+    kind = "figure" if flag == "--plot" else "report"
+    assert f"Writing a {kind} requires {missing} (not installed)." in done.stderr
+    assert done.stderr.splitlines()[-1] == "pip install 'ctxextend[plot]'"
+
+
+def test_save_writes_through_a_symlink(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link.svg").symlink_to(tmp_path / "target" / "figure.svg")
+    save(tmp_path / "link.svg", b"svg")
+    assert (tmp_path / "link.svg").is_symlink()
+    assert (tmp_path / "target" / "figure.svg").read_bytes() == b"svg"
+
+
+def test_check_file_rejects_folders_without_write_permission(public_path: Path) -> None:
+    code = (
+        "import os\n"
+        "from pathlib import Path\n"
+        "from ctxextend.report.figures import FIGURE, check_file\n"
+        f"os.setuid(65534); check_file(Path({str(public_path / 'figure.png')!r}), FIGURE)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Permission denied" in done.stderr

@@ -1,0 +1,522 @@
+"""HTML reports of all commands: content, well-formedness, escaping and privacy."""
+
+import math
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from ctxextend import resize
+from ctxextend.comparison.comparison_result import Comparison, Outcome
+from ctxextend.evaluation.evaluation_result import MODEL, Estimate, Evaluation, LossEstimate
+from ctxextend.inspection.inspect import inspect
+from ctxextend.inspection.table_report import Inspection
+from ctxextend.report.figures import NUMBERS, write_figure
+from ctxextend.report.html import comparison_figure, write_report
+from ctxextend.report.verdicts import comparison_verdict
+from tests.helpers.comparisons import COMPARISONS, METHODS, comparison, encoders
+from tests.helpers.evaluations import ENCODER, EXTENDED, EXTREMES, extreme_evaluation
+from tests.helpers.trainings import invoke
+
+Found = Comparison | Evaluation | Sequence[Inspection]
+
+HOSTILE = "--></title><script>alert(1)</script>\"'&\x1b[31m\x00\n\u202e\ud800"
+
+
+class PageParser(HTMLParser):
+    """Parse a report; fail if elements are not nested correctly."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.texts.append(data)
+
+
+def page_of(found: Found, folder: Path, command: str = "") -> str:
+    write_report(found, folder / "page.html", command)
+    return (folder / "page.html").read_text("utf-8")
+
+
+def plots(page: str) -> Iterator[ElementTree.Element]:
+    """Yield every plot (not legend swatches), parsed as XML."""
+    for text in re.findall(r'role="img"[^>]*>(<svg.*?</svg>)', page, re.DOTALL):
+        yield ElementTree.fromstring(text.replace("<svg", '<svg xmlns:xlink="x"', 1))
+
+
+def cells(page: str) -> list[list[str]]:
+    """Return the cell texts of the ranking by row."""
+    (table,) = re.findall(r'<table class="ranking">.*?</table>', page, re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+    texts = [re.findall(r"<t[dh].*?</t[dh]>", row, re.DOTALL) for row in rows]
+    return [[" ".join(re.sub(r"<[^>]*>", "", text).split()) for text in row] for row in texts]
+
+
+def with_outcome(found: Comparison, outcome: Outcome) -> Comparison:
+    """Replace the outcome of the last row of a comparison."""
+    last = replace(found.rows[-1], untrained=outcome)
+    return replace(found, rows=(*found.rows[:-1], last))
+
+
+def without_small_plots(found: Comparison) -> Comparison:
+    """Remove the data of small plots, passkeys, from a comparison."""
+    rows = []
+    for row in found.rows:
+        evaluation = replace(row.untrained.evaluation, passkey=None)
+        rows.append(replace(row, untrained=replace(row.untrained, evaluation=evaluation)))
+    return replace(found, rows=tuple(rows))
+
+
+def extreme_outcome(mean: float, error: float | None) -> Outcome:
+    extreme = LossEstimate(mean, error, 0, 9)
+    return Outcome(extreme, extreme, extreme, extreme_evaluation(mean, error))
+
+
+def single_window() -> Comparison:
+    found = comparison(("bands", "copy"))
+    return with_outcome(found, replace(found.rows[1].untrained, delta=Estimate(0.5, None, 64, 1)))
+
+
+INTERRUPTED = COMPARISONS["compare-interrupted"]
+
+# Results, and the number of plots in their reports.
+REPORTS: dict[str, tuple[Found, int]] = {
+    "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 3),
+    "trained": (comparison(("bands", "stretch --keep-first 20"), steps=200), 2 + 2 + 2),
+    "encoder": (without_small_plots(encoders()), 1 + 2),
+    "one": (comparison(("linear",)), 2 + 1),
+    "evaluation": (EXTENDED, 2 + 1 + 2 + 1),
+    "evaluated encoder": (ENCODER, 1 + 2 + 1),
+    "tables": ([inspect("tiny-gpt2")], 4),
+    "two tables": ([inspect("tiny-gpt2")] * 2, 3 + 2),
+}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {
+        name: page_of(found, tmp_path_factory.mktemp(name)) for name, (found, _) in REPORTS.items()
+    }
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_report_is_well_formed_html_and_loads_nothing(name: str, pages: dict[str, str]) -> None:
+    page, count = pages[name], REPORTS[name][1]
+    tags = PageParser(page).tags
+    assert page.startswith("<!DOCTYPE html>\n")
+    assert [tag for tag, _ in tags[:3]] == ["html", "head", "meta"]
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:url\(|href=")#([^)"]*)', page)) <= set(ids)
+    without_maps = re.sub(r'xlink:href="data:image/png;base64,[^"]*"', "", page)
+    assert not re.search(r"https?:|//\w|@import|url\([^#]|\bsrc=|\bhref=\"[^#]", without_maps)
+    (policy,) = (attributes["content"] for _, attributes in tags if attributes.get("http-equiv"))
+    assert str(policy).startswith("default-src 'none'")
+    assert len(list(plots(page))) == count
+
+
+def test_report_contains_the_ranking(tmp_path: Path) -> None:
+    head, *rows, base = cells(page_of(without_small_plots(comparison()), tmp_path))
+    scores = [
+        "perplexity",
+        "loss (nats)",
+        "delta vs. best (nats)",
+        "delta vs. base (nats)",
+        "cost on short inputs (nats)",
+    ]
+    assert head == ["#", "method", *(f"{score} ± 95 %" for score in scores), "learned rows"]
+    assert [row[1] for row in rows] == list(METHODS)
+    best = (
+        "bands",
+        "19.75 ± 0.87",
+        "2.983 ± 0.044",
+        "best",
+        "-0.185 ± 0.012",
+        "+0.0300 ± 0.0080",
+        "changed",
+    )
+    assert rows[0] == ["1", *best]
+    assert rows[1][4] == "+0.052 ± 0.069 tied"
+    assert rows[5] == [
+        "6",
+        "copy",
+        "28.7 ± 1.3",
+        "3.356 ± 0.044",
+        "+0.373 ± 0.031",
+        "+0.187 ± 0.012",
+        "0",
+        "kept",
+    ]
+    assert base[1:4] == ["base, sliding windows of 128", "23.8 ± 1.0", "3.169 ± 0.042"]
+
+
+def test_report_contains_scores_before_and_after_training(pages: dict[str, str]) -> None:
+    head, first, second, *_ = cells(pages["trained"])
+    assert first[head.index("perplexity ± 95 %")] == "20.54 ± 0.91"
+    assert first[head.index("untrained ± 95 %")] == "19.75 ± 0.87 best"
+    assert second[head.index("untrained ± 95 %")] == "20.80 ± 0.92 tied"
+    assert "the position table, 200 steps, sequence length 512" in pages["trained"]
+
+
+def test_report_of_encoders_contains_retrieval_scores(pages: dict[str, str]) -> None:
+    page = pages["encoder"]
+    head, first, *_, base = cells(page)
+    assert head[2:5] == [f"{score} ± 95 %" for score in ("MRR", "recall@1 (%)", "delta vs. best")]
+    assert base[1:3] == ["base, in chunks of 128", "0.522 ± 0.063"]
+    assert first[2:5] == ["0.620 ± 0.061", "52.0 ± 7.0", "best"]
+    assert "perplexity" not in page
+    assert "Loss by" not in page
+    assert "base, in chunks" in page
+    assert "base, truncated" in page
+
+
+def test_report_contains_all_losses_recipes_and_notes(tmp_path: Path) -> None:
+    found = comparison(("linear", "copy"))
+    texts = PageParser(page_of(replace(found, complete=False), tmp_path)).texts
+    for row in found.rows:
+        evaluation = row.final.evaluation
+        assert evaluation.positions is not None
+        assert evaluation.contexts is not None
+        losses = [bucket.losses[MODEL] for bucket in evaluation.positions.buckets]
+        for loss in (*losses, *(point.loss for point in evaluation.contexts.points)):
+            assert f"{loss.mean:.3f} ± 0.042" in texts
+    expected = (
+        *(row.recipe for row in found.rows),
+        *found.notes,
+        *found.warnings,
+        *found.skipped.values(),
+        "Incomplete",
+    )
+    assert all(text in " ".join(texts) for text in expected)
+
+
+def test_report_labels_every_plot_and_uses_css_variables_as_colours(pages: dict[str, str]) -> None:
+    page = pages["plain"]
+    tags = PageParser(page).tags
+    labels = [
+        str(attributes["aria-label"]) for _, attributes in tags if attributes.get("role") == "img"
+    ]
+    assert "Passkey retrieval accuracy (%): copy" in labels
+    assert "Loss by position. Data in the table below." in labels
+    assert page.count('<section class="panel') == 4
+    assert page.count('class="numbers"') == 2  # other plots or the ranking show all numbers
+    by_position = "".join(list(plots(page))[2].itertext())
+    assert "position" in by_position
+    assert "base: 128" in by_position
+    body = page.partition("<main>")[2]
+    assert not re.search(r"#[0-9a-f]{6}\b", body)
+    for name in ("c0", "c1", "ink", "soft", "hair", "heat", "paper"):
+        assert f"var(--{name})" in body
+        assert f"--{name}: #" in page
+
+
+def test_report_labels_the_best_five_methods_and_draws_others_in_grey(tmp_path: Path) -> None:
+    page = page_of(without_small_plots(comparison()), tmp_path)
+    (legend, _) = re.findall(r'<ul class="legend">(.*?)</ul>', page, re.DOTALL)
+    entries = re.findall(r'class="swatch ([^"]*)".*?</svg> ([^<]*)</li>', legend, re.DOTALL)
+    best = [(f"c{number} d{number}", name) for number, name in enumerate(list(METHODS)[:5])]
+    assert entries == [*best, ("base", "base")]
+    by_position = ElementTree.tostring(list(plots(page))[2]).decode()
+    assert [by_position.count(f"stroke: var(--c{number});") for number in range(5)] == [1] * 5
+    assert by_position.count("stroke: var(--other);") == len(METHODS) - 5
+    assert page.count('swatch other"') == 2 * (len(METHODS) - 5)  # in the ranking and the recipes
+
+
+def test_report_notes_clipped_values(tmp_path: Path) -> None:
+    found = without_small_plots(comparison(("linear", "copy", "mirror", "last")))
+    page = page_of(found, tmp_path)
+    assert "clipped" not in page
+    assert "Incomplete" not in page
+    extreme = replace(found.rows[-1].final, delta=Estimate(40.0, 0.1, 99, 61))
+    page = page_of(with_outcome(found, extreme), tmp_path)
+    assert page.count("are clipped; see the ranking.") == page.count("clipped") == 1
+    assert "+40.00 ± 0.20" in page
+
+
+def test_report_omits_passkey_plots_at_chance_level(tmp_path: Path) -> None:
+    found = comparison(("linear", "copy"))
+    passkey = found.rows[1].final.evaluation.passkey
+    assert passkey is not None
+    at_chance = replace(passkey, accuracy=((0.1,) * len(passkey.depths),) * len(passkey.lengths))
+    evaluation = replace(found.rows[1].final.evaluation, passkey=at_chance)
+    page = page_of(
+        with_outcome(found, replace(found.rows[1].untrained, evaluation=evaluation)), tmp_path
+    )
+    assert "not above chance: copy" in page
+    assert "Passkey retrieval accuracy (%): linear" in page
+    assert "Passkey retrieval accuracy (%): copy" not in page
+    write_report(evaluation, tmp_path / "evaluation.html")
+    assert "Not above chance, so no heat map is shown." in (tmp_path / "evaluation.html").read_text(
+        "utf-8"
+    )
+
+
+def test_report_escapes_all_values(tmp_path: Path) -> None:
+    found = comparison(("linear", "copy"))
+    rows = tuple(
+        replace(row, method=HOSTILE, recipe=yaml.safe_dump({"to": HOSTILE})) for row in found.rows
+    )
+    fields: dict[str, Any] = dict.fromkeys(
+        ("model_type", "table", "kind", "trainable", "precision"), HOSTILE
+    )
+    fields |= {
+        "source": HOSTILE.replace("/", ""),
+        "rows": rows,
+        "notes": (HOSTILE,),
+        "warnings": (HOSTILE,),
+        "skipped": {HOSTILE: HOSTILE},
+    }
+    page = page_of(replace(found, **fields), tmp_path)
+    tags = PageParser(page).tags
+    assert [tag for tag, _ in tags].count("script") == 1
+    assert not {"\x1b", "\0", "\u202e"} & set(page)
+    assert not [key for _, attributes in tags for key in attributes if key.startswith("on")]
+    assert list(plots(page))
+    assert page.count("&lt;script&gt;") > 26
+
+
+HOME = "/home/alice/secret"
+SHARED = (
+    "minilm is /home/alice/secret/minilm/model.bin; ~/alice/x, ../alice/y, C:\\alice\\z, "
+    "alice/b.txt; </s>, a/b, 1 / 2"
+)
+
+
+@pytest.mark.parametrize(
+    "source", [f"{HOME}/minilm", f"{HOME}/minilm/", "../alice/minilm", "alice/minilm", "./minilm"]
+)
+def test_report_contains_no_folder_names(source: str, tmp_path: Path) -> None:
+    Path("alice").mkdir()
+    compared = comparison(("linear", "copy"))
+    rows = [
+        replace(row, recipe=f"source: {source}\ntrain:\n  data: [alice/b.txt]\n")
+        for row in compared.rows
+    ]
+    texts: dict[str, Any] = {
+        "source": source,
+        "notes": (SHARED,),
+        "warnings": (f"In {source}: few windows.",),
+    }
+    (table,) = inspect("tiny-gpt2").tables
+    limit = replace(
+        inspect("tiny-gpt2").limits[0],
+        reason="too short",
+        fix=f"ctxextend resize {source} --to 512",
+    )
+    inspections = [
+        replace(inspect("tiny-gpt2"), source=path, limits=(limit,))
+        for path in (source, f"{HOME}/x/minilm")
+    ]
+    found: list[Found] = [
+        replace(
+            compared, **texts, rows=tuple(rows), skipped={"mean": f"{HOME}/minilm has no mean."}
+        ),
+        replace(EXTENDED, **texts, base=f"{HOME}/tiny-gpt2"),
+        inspections,
+    ]
+    for one in found:
+        page = page_of(one, tmp_path, "ctxextend compare minilm")
+        assert "alice" not in page
+        assert "secret" not in page
+        assert "minilm" in page
+        assert ("&lt;/s&gt;, a/b, 1 / 2" in page) == hasattr(one, "notes")
+    assert table.name in page
+    assert "ctxextend resize minilm --to 512" in page
+    assert "minilm (2)" in page  # two models of the same name
+
+
+def test_report_contains_date_versions_and_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    page = page_of(EXTENDED, tmp_path, "ctxextend evaluate gpt2-512 --data 'a b.txt'")
+    libraries = [
+        f"{name} {version(name)}" for name in ("ctxextend", "torch", "transformers", "numpy")
+    ]
+    python = ".".join(map(str, sys.version_info[:3]))
+    texts = PageParser(page).texts
+    assert " · ".join(["2023-11-14", *libraries, f"Python {python}"]) in texts
+    assert "ctxextend evaluate gpt2-512 --data 'a b.txt'" in "".join(texts)
+    assert page == page_of(EXTENDED, tmp_path, "ctxextend evaluate gpt2-512 --data 'a b.txt'")
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    assert "2023-11-14" not in page_of(EXTENDED, tmp_path)
+
+
+def test_report_of_an_evaluation_contains_verdict_and_numbers_without_script(
+    tmp_path: Path,
+) -> None:
+    page = page_of(EXTENDED, tmp_path)
+    assert "script" not in page
+    texts = [text.strip() for text in PageParser(page).texts]
+    assert any(
+        text.startswith("Longer context helps: -0.284 ± 0.012 nats/token at 512 vs. 128; better")
+        for text in texts
+    )
+    assert EXTENDED.contexts is not None
+    assert {NUMBERS.estimate(point.loss) for point in EXTENDED.contexts.points} <= set(texts)
+    assert "0.571 ± 0.061" in texts  # mean reciprocal rank
+    headings = {
+        "Loss by position",
+        "Loss by context length",
+        "Passkey retrieval accuracy (%)",
+        "Document retrieval",
+    }
+    assert headings <= set(texts)
+    assert EXTENDED.passkey is not None
+    at_chance = replace(EXTENDED.passkey, accuracy=((0.1, 0.1, 0.1, 0.1, 0.1),) * 4)
+    assert "Not above chance" in page_of(replace(EXTENDED, passkey=at_chance), tmp_path)
+    incomplete = page_of(replace(EXTENDED, complete=False, warnings=("Few windows.",)), tmp_path)
+    assert "Incomplete" in incomplete
+    assert "Few windows." in incomplete
+
+
+def test_report_of_tables_contains_limits_and_findings(tmp_path: Path) -> None:
+    resize("tiny-gpt2", 512, "copy", output="longer")
+    found = [inspect("tiny-gpt2"), inspect("longer")]
+    texts = [text.strip() for text in PageParser(page_of(found, tmp_path)).texts]
+    findings = [finding for one in found for finding in one.tables[0].findings()]
+    assert len(findings) > 8
+    assert set(findings) <= set(texts)
+    assert all(f": {one.verdict}" in " ".join(texts) for one in found)
+    assert {limit.file for one in found for limit in one.limits} <= set(texts)
+    assert "Effective limit per library, tiny-gpt2" in texts
+    assert "no truncation in tokenizer.json" in texts
+
+
+@pytest.mark.parametrize("command", ["evaluate", "inspect"])
+def test_command_writes_a_report_with_its_command_line(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("book.txt").write_text("The quick brown fox jumps over the lazy dog. " * 200)
+    resize("tiny-gpt2", 256, output="alice/longer")
+    data = (
+        ["--data", Path("book.txt").absolute(), "--measure", "position"]
+        if command == "evaluate"
+        else []
+    )
+    arguments = [command, Path("alice/longer").absolute(), *data, "--report=alice/page.html"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/ctxextend", *map(str, arguments)])
+    assert invoke(*arguments).exit_code == 0
+    page = Path("alice/page.html").read_text()
+    measured = " --data book.txt --measure position" * (command == "evaluate")
+    assert f"<code>ctxextend {command} longer{measured} --report=page.html</code>" in page
+    assert "alice" not in page
+
+
+@pytest.mark.parametrize(("mean", "error"), EXTREMES)
+def test_report_and_figure_of_extreme_numbers(
+    mean: float, error: float | None, tmp_path: Path
+) -> None:
+    found = with_outcome(
+        without_small_plots(comparison(("linear", "copy", "last"))), extreme_outcome(mean, error)
+    )
+    found = replace(found, base=Estimate(mean, error, 0, 9), source=HOSTILE)
+    page = page_of(found, tmp_path)
+    PageParser(page)
+    for plot in plots(page):
+        values = " ".join(value for element in plot.iter() for value in element.attrib.values())
+        assert not re.search(r"\b(nan|inf)\b", values)
+    write_figure(tmp_path / "figure.svg", lambda: comparison_figure(found))
+
+
+def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
+    found = without_small_plots(comparison(("linear", "copy")))
+    evaluation = replace(found.rows[-1].final.evaluation, positions=None, contexts=None)
+    nothing = Outcome(Estimate(3.0, None, 1, 9), None, None, evaluation)
+    PageParser(page_of(with_outcome(found, nothing), tmp_path))
+    page = page_of(
+        replace(found, rows=tuple(replace(row, untrained=nothing) for row in found.rows)), tmp_path
+    )
+    assert "passkey-heading" not in page
+    assert "by position" not in page
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (
+            comparison(),
+            "`bands` is best at 512 tokens: perplexity 19.75 ± 0.87; `stretch --keep-first 20` "
+            "is tied",
+        ),
+        (
+            comparison(),
+            "tied with it; the other 11 are worse by at least 0.072 ± 0.012 nats/token. The base "
+            "in sliding",
+        ),
+        (
+            comparison(),
+            "tokens: perplexity 23.8 ± 1.0; `bands` is better than the base by 0.185 ± 0.012 "
+            "nats/token.",
+        ),
+        (
+            comparison(("copy", "last")),
+            "; `last` is worse by 0.158 ± 0.018 nats/token. The base in sliding windows of 128",
+        ),
+        (
+            comparison(("copy", "last", "random")),
+            "`last` and `random` are worse by 0.158 ± 0.018 and 0.810 ± 0.057",
+        ),
+        (comparison(("copy",)), "`copy` is worse than the base by 0.187 ± 0.012 nats/token."),
+        (
+            comparison(steps=1),
+            "at 512 tokens after 1 step of training the position table: perplexity",
+        ),
+        (encoders(), "`bands` is best at 512 tokens: mean reciprocal rank 0.620 ± 0.061;"),
+        (
+            encoders(),
+            "worse by at least 0.060 ± 0.035. The base in chunks of 128 tokens: mean reciprocal "
+            "rank 0.522 ± 0.063.",
+        ),
+        (
+            replace(comparison(("copy",)), base=None),
+            "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3.",
+        ),
+        (
+            with_outcome(comparison(("random",)), extreme_outcome(math.nan, None)),
+            "No method has a finite loss at 512 tokens.",
+        ),
+        (
+            single_window(),
+            "worse by 0.500 nats/token; the ranking is based on one window or document, so it "
+            "may be due to chance. ",
+        ),
+        (
+            INTERRUPTED,
+            "`bands` is best at 512 tokens after 100 steps of training the position table: "
+            "perplexity 20.54",
+        ),
+        (
+            replace(INTERRUPTED, rows=INTERRUPTED.rows[2:]),
+            "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3.",
+        ),
+    ],
+)
+def test_comparison_verdict(found: Comparison, expected: str) -> None:
+    assert expected in comparison_verdict(found, NUMBERS)

@@ -1,0 +1,268 @@
+"""How sinusoidal a table is: `fit_layout` on tables with known shares, and `inspect` on models of
+transformers.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from jsonschema import validate
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from ctxextend import resize
+from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.tables import sinusoids
+from ctxextend.tables.sinusoids import LAYOUTS, LayoutFit, fit_layout, sinusoidal_rows
+from tests.helpers.trainings import invoke
+
+Floats = NDArray[np.float64]
+ROWS, WIDTH = 96, 32
+SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "inspect.json").read_text())
+
+
+def table(
+    layout: str = "halves",
+    start: int = 0,
+    rows: int = ROWS,
+    width: int = WIDTH,
+    dtype: Any = np.float32,
+) -> Floats:
+    return sinusoidal_rows(np.arange(start, start + rows), width, layout).astype(dtype)
+
+
+def noise(rows: int = ROWS, width: int = WIDTH) -> Floats:
+    return np.random.default_rng(0).standard_normal((rows, width))
+
+
+def fit(values: NDArray[Any], layout: str = "") -> LayoutFit:
+    found = fit_layout(values, layout)
+    assert found is not None
+    return found
+
+
+def test_fit_layout_of_one_pair_by_hand() -> None:
+    # Pair 0 turns by 1 radian per row, pair 1 is still: one radius for both overestimates pair 1.
+    turns = np.array([0.0, 1, 2])
+    values = np.stack([np.sin(turns), np.cos(turns), np.zeros(3), np.zeros(3)], axis=1)
+    # The mean of three points on the unit circle, one radian apart, has length (1 + 2·cos 1) / 3.
+    fast, slow = (3 * (1 - ((1 + 2 * np.cos(angle)) / 3) ** 2) for angle in (1, 0.01))
+    found = fit(values)
+    assert (found.layout, found.is_formula, found.first_deviating_row) == (
+        "interleaved",
+        False,
+        None,
+    )
+    assert found.explained == pytest.approx(fast / (fast + slow), abs=1e-12)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_fit_layout_recognises_formulas_from_any_start(layout: str, dtype: Any) -> None:
+    for start in (0, 2, 500):
+        found = fit(table(layout, start, dtype=dtype))
+        assert (found.layout, found.is_formula, found.first_deviating_row) == (layout, True, None)
+        assert found.explained == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fit_layout_ignores_scale_mean_and_start(layout: str) -> None:
+    found = fit(1000 * noise(rows=1) - 0.3 * table(layout, 7).astype(np.float64))
+    assert (found.layout, found.is_formula) == (layout, False)
+    assert found.explained == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("level", [0.01, 0.1, 0.3])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fit_layout_explains_what_is_not_noise(layout: str, level: float) -> None:
+    values = table(layout).astype(np.float64)
+    added = level * noise()
+    found = fit(values + added)
+    assert (found.layout, found.is_formula) == (layout, False)
+    assert found.explained == pytest.approx(
+        values.var(axis=0).sum() / (values + added).var(axis=0).sum(), abs=0.03
+    )
+
+
+@pytest.mark.parametrize("width", [8, 64, 512])
+def test_fit_layout_of_random_rows_is_near_zero_at_any_width(width: int) -> None:
+    assert fit(noise(256, width)).explained < 0.015
+
+
+def test_fit_layout_of_learned_tables_is_low(minilm: EvalModel) -> None:
+    learned = minilm.model.get_parameter("embeddings.position_embeddings.weight").detach().numpy()
+    ramps = np.arange(ROWS)[:, None] * noise(1)
+    walk = np.cumsum(noise(), axis=0)
+    assert max(fit(values).explained for values in (learned, ramps, walk)) < 0.1
+
+
+@pytest.mark.parametrize(("rows", "first"), [((0,), 0), ((17,), 17), ((95,), 95), ((20, 60), 20)])
+def test_fit_layout_finds_the_first_row_that_deviates(rows: tuple[int, ...], first: int) -> None:
+    values = table("halves-log", 2)
+    values[[*rows]] += 0.01
+    found = fit(values)
+    assert (found.layout, found.is_formula, found.first_deviating_row) == (
+        "halves-log",
+        False,
+        first,
+    )
+    assert found.explained > 0.99
+
+
+def test_fit_layout_finds_where_a_formula_is_repeated() -> None:
+    assert fit(np.concatenate([table("interleaved")] * 3)).first_deviating_row == ROWS
+
+
+def test_fit_layout_compares_with_the_layout_that_the_model_computes() -> None:
+    assert fit(table("halves"), "interleaved").layout == "halves"
+    assert (fit(noise()).first_deviating_row, fit(noise(), "halves").first_deviating_row) == (
+        None,
+        0,
+    )
+    both = table("halves", width=2)  # two columns are the same in both layouts
+    assert (fit(both).layout, fit(both, "halves").layout) == ("interleaved", "halves")
+
+
+@pytest.mark.parametrize(
+    "values", [table(rows=1), np.full((7, 8), 0.1), np.arange(5.0)[:, None], np.zeros((4, 4))]
+)
+def test_fit_layout_returns_none_without_variance_or_pairs(values: NDArray[Any]) -> None:
+    assert fit_layout(values) is None
+
+
+def test_fit_layout_ignores_a_last_column_without_partner() -> None:
+    for layout in LAYOUTS:
+        assert fit(3 * table(layout, width=9)).explained == pytest.approx(1)
+
+
+def test_fit_layout_samples_large_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = table().astype(np.float64) + 0.1 * noise()
+    exact = fit(values).explained
+    monkeypatch.setattr(sinusoids, "FIT_VALUES", ROWS * WIDTH // 3)
+    assert fit(values).explained == pytest.approx(exact, abs=0.01)
+    assert fit(values).explained != exact
+
+
+# `inspect`
+
+LAYERS: dict[str, Any] = {
+    f"{part}_{key}": 2 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
+}
+SIZES: dict[str, Any] = {
+    "d_model": 8,
+    "encoder_ffn_dim": 8,
+    "decoder_ffn_dim": 8,
+    "max_position_embeddings": 16,
+}
+VOCABULARY: dict[str, Any] = {"langs": ["en", "de"], "src_vocab_size": 32, "tgt_vocab_size": 32}
+XLM: dict[str, Any] = {
+    "vocab_size": 32,
+    "emb_dim": 8,
+    "n_layers": 2,
+    "n_heads": 2,
+    "sinusoidal_embeddings": True,
+}
+M2M100 = {**SIZES, **LAYERS, "vocab_size": 32}
+# Model class, config, table, reserved rows and layout. FSMT has a zero row at its padding index, 1.
+MODELS = [
+    ("PegasusModel", M2M100, "encoder.embed_positions.weight", 0, "halves"),
+    (
+        "FSMTModel",
+        {**SIZES, **LAYERS, **VOCABULARY},
+        "encoder.embed_positions.weight",
+        2,
+        "halves-log",
+    ),
+    (
+        "XLMModel",
+        {**XLM, "max_position_embeddings": 16},
+        "position_embeddings.weight",
+        0,
+        "interleaved",
+    ),
+]
+
+
+def save(name: str, config: dict[str, Any]) -> str:
+    """Save a model of transformers with random weights."""
+    model_class = getattr(transformers, name)
+    model_class(model_class.config_class(**config)).save_pretrained(name)
+    return name
+
+
+def sinusoidal(*arguments: object) -> Any:
+    done = invoke("inspect", *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    validate(values := json.loads(done.stdout), SCHEMA)
+    return values["models"][0]["tables"][0]["sinusoidal"]
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "tensor", "reserved", "layout"), MODELS, ids=[model[0] for model in MODELS]
+)
+def test_inspect_recognises_stored_formulas(
+    name: str, config: dict[str, Any], tensor: str, reserved: int, layout: str
+) -> None:
+    def add(first: int, last: int, value: float) -> None:
+        tensors = load_file(f"{name}/model.safetensors")
+        tensors[tensor][reserved + first : reserved + last] += value
+        save_file(tensors, f"{name}/model.safetensors", metadata={"format": "pt"})
+
+    save(name, config)
+    unregistered = (
+        "--tensor",
+        tensor,
+        "--config-key",
+        "max_position_embeddings",
+        "--reserved-rows",
+        reserved,
+    )
+    for flags in ((), unregistered):
+        found = sinusoidal(name, *flags)
+        assert found.pop("explained") == pytest.approx(1)
+        assert found == {"layout": layout, "is_formula": True, "first_deviating_row": None}
+    screen = invoke("inspect", name).stdout
+    assert "; rows are sinusoidal.\n" in screen
+    assert f" all rows ({layout})" in screen
+    assert "first deviating row" not in screen
+    add(9, 10, 0.05)
+    for flags in ((), unregistered):
+        found = sinusoidal(name, *flags)
+        assert 0.99 < found.pop("explained") < 1
+        assert found == {"layout": layout, "is_formula": False, "first_deviating_row": reserved + 9}
+    screen = " ".join(invoke("inspect", name, *unregistered).stdout.split())
+    assert re.search(rf" 99\.\d % \({layout}\) first deviating row {reserved + 9} ", screen)
+    # A mean row explains no variance, but no row equals the formula: one that the model would
+    # compute deviates.
+    add(0, 16, 0.5)
+    assert sinusoidal(name)["explained"] > 0.99
+    assert [sinusoidal(name, *flags)["first_deviating_row"] for flags in ((), unregistered)] == [
+        reserved,
+        None,
+    ]
+    add(0, 1, np.nan)
+    assert sinusoidal(name) is None
+
+
+def test_inspect_recognises_computed_formulas() -> None:
+    found = sinusoidal(save("M2M100Model", M2M100))
+    assert (found["layout"], found["is_formula"]) == ("halves-log", True)
+
+
+def test_inspect_shows_a_low_share_of_sinusoids_for_learned_tables() -> None:
+    assert sinusoidal("tiny-gpt2")["explained"] < 0.1
+    assert sinusoidal("tiny-gpt2")["first_deviating_row"] is None
+    screen = invoke("inspect", "tiny-gpt2").stdout
+    assert re.search(r"\nsinusoidal variance +\d\.\d+ % \(interleaved\)\n", screen)
+    assert "first deviating row" not in screen
+
+
+def test_inspect_shows_sinusoids_of_another_radius() -> None:
+    output = resize("tiny-gpt2", 256, method="sinusoidal:scope=all", output="out").output
+    found = sinusoidal(output)
+    assert (found["explained"], found["is_formula"]) == (pytest.approx(1), False)
+    assert " 100 % (interleaved)\n" in invoke("inspect", output).stdout

@@ -1,0 +1,475 @@
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.interpolate import make_interp_spline
+
+from ctxextend.errors import ResizeError
+from ctxextend.recipe import Resize
+from ctxextend.tables import methods
+from ctxextend.tables.apply import resize_table
+from ctxextend.tables.method_facts import Method, registering
+from ctxextend.tables.method_names import table_method_names
+from ctxextend.tables.method_parser import read_choice
+from ctxextend.tables.methods import METHODS
+from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
+from tests.helpers import pico
+
+TABLES = arrays(
+    np.float64, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.floats(-8, 8)
+)
+
+
+def normal(rows: int, width: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).normal(size=(rows, width))
+
+
+def supported_rows(name: str, learned: int, rows: int) -> int:
+    """Return `rows`, or the maximum of the method if that is lower."""
+    maximum = METHODS[name].max_rows
+    return min(rows, maximum(learned)) if maximum else rows
+
+
+@pytest.mark.parametrize(
+    ("method", "learned", "expected"),
+    [
+        ("linear", [0, 3, 6], [0, 1.5, 3, 4.5, 6]),
+        # Keys' kernel weights at distance 0.5: -0.09375, 0.59375, 0.59375, -0.09375.
+        ("cubic", [0, 0, 1, 1], [0, -0.09375, 0, 0.5, 1, 1.09375, 1]),
+        # A spline reproduces polynomials up to its degree, or through all rows if there are few.
+        (
+            "spline",
+            [0, 1, 8, 27, 64, 125],
+            [0, 0.125, 1, 3.375, 8, 15.625, 27, 42.875, 64, 91.125, 125],
+        ),
+        ("spline", [4, 1, 0], [4, 2.25, 1, 0.25, 0]),
+        ("spline", [0, 1], [0, 0.25, 0.5, 0.75, 1]),
+        ("spline", [5], [5, 5, 5]),
+        ("nearest", [0, 1, 2], [0, 0, 1, 1, 2]),
+        ("mirror", [0, 1, 2], [0, 1, 2, 1, 0, 1, 2, 1, 0, 1]),
+        ("mirror", [0, 1], [0, 1, 0, 1, 0]),
+        ("mirror", [5], [5, 5, 5]),
+        ("stretch", [0, 2, 6], [0, 1, 2, 4, 6, 8]),
+        ("stretch", [5], [5, 5, 5]),
+        # u = (p - 0.4·1) / 0.6 = 1, 1.5; row 2 is 0.4·1.5 + 0.6·1, row 3 is 1.5 + 0.
+        ("hierarchical", [1, 1.3], [1, 1.3, 1.2, 1.5]),
+        ("last", [0, 1, 5], [0, 1, 5, 5, 5]),
+        ("mean", [0, 1, 5], [0, 1, 5, 2, 2]),
+        ("zero", [3, 1, 5], [3, 1, 5, 0, 0]),
+    ],
+)
+def test_methods_return_the_expected_rows(
+    method: str, learned: list[float], expected: list[float]
+) -> None:
+    result = METHODS[method].function(np.array(learned, np.float64)[:, None], len(expected))
+    np.testing.assert_allclose(result[:, 0], expected, rtol=0, atol=1e-15)
+
+
+# Equality with reference implementations
+
+
+def test_copy_equals_the_longformer_notebook() -> None:
+    learned = normal(6, 4)
+    rows = 24
+    expected = np.empty((rows, 4))
+    position = 0
+    while position < rows - 1:
+        expected[position : position + len(learned)] = learned
+        position += len(learned)
+    assert np.array_equal(methods.copy(learned, rows), expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "mode"), [(methods.linear, "bilinear"), (methods.cubic, "bicubic")]
+)
+@pytest.mark.parametrize(
+    ("learned", "rows"), [(2, 3), (3, 10), (7, 20), (128, 513), (300, 701), (5, 5), (1, 4)]
+)
+def test_interpolation_equals_torch_with_align_corners(
+    method: Any, mode: str, learned: int, rows: int
+) -> None:
+    table = normal(learned, 3)
+    expected = torch.nn.functional.interpolate(
+        torch.from_numpy(table)[None, None], size=(rows, 3), mode=mode, align_corners=True
+    )
+    np.testing.assert_allclose(method(table, rows), expected[0, 0].numpy(), rtol=0, atol=1e-12)
+
+
+def test_sinusoidal_rows_equal_distilbert() -> None:
+    from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
+
+    expected = torch.zeros(50, 6)
+    create_sinusoidal_embeddings(50, 6, expected)
+    np.testing.assert_allclose(
+        sinusoidal_rows(np.arange(50), 6), expected.numpy(), rtol=0, atol=1e-6
+    )
+    odd = [f(7 / 10000 ** (k / 5)) for k in (0, 2, 4) for f in (math.sin, math.cos)][:5]
+    np.testing.assert_allclose(sinusoidal_rows(np.array([7]), 5)[0], odd, rtol=0, atol=1e-15)
+
+
+def test_nearest_equals_longembed_grouped_positions() -> None:
+    table = normal(16, 3)
+    scale = 8
+    position_ids = torch.arange(16 * scale) // scale
+    assert np.array_equal(methods.nearest(table, 16 * scale), table[position_ids.numpy()])
+
+
+def test_stretch_equals_long_clip() -> None:
+    learned = normal(77, 5)
+    kept = 20
+    steps = 4
+    expected = [*learned[:kept]]
+    for row in range(kept, len(learned)):
+        # The last row is extrapolated with the step before it.
+        start = min(row, len(learned) - 2)
+        expected += [
+            learned[row] + k / steps * (learned[start + 1] - learned[start]) for k in range(steps)
+        ]
+    assert len(expected) == 248
+    result = np.vstack([learned[:kept], methods.stretch(learned[kept:], 248 - kept)])
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("alpha", [0.4, 0.1, 0.9])
+def test_hierarchical_equals_bert4keras(alpha: float) -> None:
+    table = normal(24, 3)
+    rows = 24**2
+    position_ids = np.arange(rows)
+    base = (table - alpha * table[:1]) / (1 - alpha)
+    expected = alpha * base[position_ids // 24] + (1 - alpha) * base[position_ids % 24]
+    result = methods.hierarchical(table, rows, alpha=alpha)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
+    assert len(np.unique(result.round(9), axis=0)) == rows
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+def test_spline_equals_context_extension(degree: int) -> None:
+    """``spline.json`` was computed by running the package itself, which stores float32."""
+    stored = json.loads((Path(__file__).parent / "spline.json").read_text())
+    rows = methods.spline(np.array(stored["rows"]), len(stored[str(degree)]), degree=degree)
+    np.testing.assert_allclose(rows, stored[str(degree)], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+@pytest.mark.parametrize(
+    ("learned", "rows"), [(3, 10), (4, 9), (5, 5), (6, 40), (7, 19), (128, 513)]
+)
+def test_spline_equals_scipy(learned: int, rows: int, degree: int) -> None:
+    table = normal(learned, 3)
+    positions = np.arange(rows) * (learned - 1) / (rows - 1)
+    expected = make_interp_spline(np.arange(learned), table, k=min(degree, learned - 1))(positions)
+    np.testing.assert_allclose(
+        methods.spline(table, rows, degree=degree), expected, rtol=0, atol=1e-13
+    )
+
+
+# Properties of new rows
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("scope", ["new", "all"])
+@pytest.mark.parametrize("width", [2, 4, 5])
+def test_sinusoidal_rows_are_at_the_median_distance_from_the_mean(
+    width: int, scope: str, layout: str
+) -> None:
+    table = np.random.default_rng(2).normal(3, 0.1, size=(6, width))
+    result = methods.sinusoidal(table, 11, scope=scope, layout=layout, start=2)
+    mean = table.mean(axis=0)
+    radius = np.median(np.linalg.norm(table - mean, axis=1))
+    first = 6 if scope == "new" else 0
+    assert np.array_equal(result[:first], table[:first])
+    np.testing.assert_allclose(np.linalg.norm(result[first:] - mean, axis=1), radius, rtol=1e-12)
+    waves = sinusoidal_rows(np.arange(2 + first, 13), width, layout)
+    expected = mean + radius * waves / np.linalg.norm(waves, axis=1)[:, None]
+    np.testing.assert_allclose(result[first:], expected, rtol=1e-12)
+
+
+def test_sinusoidal_radius_replaces_the_median_distance() -> None:
+    table = normal(6, 8)
+    rows = methods.sinusoidal(table, 9, scope="all", radius=2.0) - table.mean(axis=0)
+    np.testing.assert_allclose(
+        rows, sinusoidal_rows(np.arange(9), 8), rtol=0, atol=1e-15
+    )  # of radius √(8/2)
+
+
+def test_sinusoidal_layouts_order_the_same_waves() -> None:
+    table = normal(6, 4)
+    interleaved, halves, log, cosines_first = (
+        methods.sinusoidal(table, 9, scope="all", layout=name) for name in LAYOUTS
+    )
+    mean = table.mean(axis=0)
+    np.testing.assert_allclose(
+        (halves - mean)[:, [0, 2, 1, 3]], interleaved - mean, rtol=0, atol=1e-15
+    )
+    # With d = 4, the second wavelength is 100 positions, or 10000 for halves-log.
+    np.testing.assert_allclose(
+        (log - mean)[:, [0, 2]], (halves - mean)[:, [0, 2]], rtol=0, atol=1e-15
+    )
+    np.testing.assert_allclose(
+        (cosines_first - mean)[:, [2, 3, 0, 1]], log - mean, rtol=0, atol=1e-15
+    )
+    assert (np.abs((log - mean)[1:, 1]) < 0.02 * np.abs((halves - mean)[1:, 1])).all()
+
+
+def test_sinusoidal_all_is_finite_in_a_single_column() -> None:
+    assert np.isfinite(methods.sinusoidal(normal(6, 1), 9, scope="all")).all()
+
+
+def test_random_matches_mean_and_standard_deviation_per_column() -> None:
+    table = np.random.default_rng(1).normal([0, 5, -3], [1, 0.1, 7], size=(50, 3))
+    new = methods.random(table, 20050)[50:]
+    np.testing.assert_allclose(new.mean(axis=0), table.mean(axis=0), atol=4 * 7 / 20000**0.5)
+    np.testing.assert_allclose(new.std(axis=0), table.std(axis=0), rtol=0.03)
+    first = np.random.default_rng(3).standard_normal(3) * table.std(axis=0) + table.mean(axis=0)
+    np.testing.assert_allclose(methods.random(table, 51, seed=3)[50], first, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", [methods.linear, methods.cubic, methods.spline])
+def test_interpolation_keeps_coinciding_rows_bit_identical(method: Any) -> None:
+    table = np.array([[np.inf, -0.0], [-0.0, 2.0], [np.nan, -0.0]])
+    for rows in (3, 5, 7):
+        assert method(table, rows)[:: (rows - 1) // 2].tobytes() == table.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("method", "rows", "expected"),
+    [("linear", 9, [1, 2, 3]), ("cubic", 9, [1, 2, 3, 5]), ("stretch", 10, [1, 2, 3])],
+)
+def test_interpolation_spreads_nan_only_to_neighbouring_rows(
+    method: str, rows: int, expected: list[int]
+) -> None:
+    table = np.array([[0.0], [np.nan], [2.0], [3.0], [4.0]])
+    found = np.isnan(METHODS[method].function(table, rows)[:, 0])
+    assert np.flatnonzero(found).tolist() == expected
+
+
+def test_zero_fills_new_rows_or_all_rows() -> None:
+    table = normal(3, 2)
+    assert np.array_equal(methods.zero(table, 5), [*table, [0, 0], [0, 0]])
+    assert not methods.zero(table, 5, scope="all").any()
+
+
+@given(table=TABLES, extra=st.integers(0, 20), name=st.sampled_from(sorted(pico.LEARNED_METHODS)))
+def test_methods_are_pure_and_keep_learned_rows_if_stated(
+    table: Any, extra: int, name: str
+) -> None:
+    rows = supported_rows(name, len(table), len(table) + extra)
+    before = table.copy()
+    result, again = (METHODS[name].function(table, rows) for _ in range(2))
+    assert result.shape == (rows, table.shape[1])
+    assert result.dtype == np.float64
+    assert np.array_equal(result, again)
+    assert np.array_equal(table, before)
+    if METHODS[name].keeps_learned_rows or rows == len(table):
+        assert np.array_equal(result[: len(table)], table)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in pico.LEARNED_METHODS if METHODS[name].keeps_learned_rows]
+)
+def test_methods_that_keep_rows_start_longer_tables_with_the_shorter_one(name: str) -> None:
+    table = normal(40, 6)
+    shorter, longer = (METHODS[name].function(table, rows) for rows in (90, 700))
+    np.testing.assert_allclose(longer[:90], shorter, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted({*pico.LEARNED_METHODS} - {"sinusoidal", "zero"}))
+def test_methods_keep_constant_tables_constant(name: str) -> None:
+    for learned, width in ((3, 5), (40, 1)):
+        result = METHODS[name].function(
+            np.full((learned, width), 0.1), supported_rows(name, learned, 90)
+        )
+        np.testing.assert_allclose(result, 0.1, rtol=1e-12)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"method": "magic"},
+            "Unknown method 'magic'. Methods: auto, copy, linear.*add one with "
+            "ctxextend.register_method",
+        ),
+        ({"method": "bnads"}, "Unknown method 'bnads'. Did you mean bands?"),
+        ({"method": "magic:sigma=2"}, "Unknown method 'magic'"),
+        ({"keep_first": -1}, "--keep-first"),
+        ({"drop_last": True}, "--drop-last"),
+        (
+            {"method": "last", "keep_first": 2},
+            "--keep-first does not apply to --method last. Remove --keep-first.",
+        ),
+        (
+            {"method": "last:keep-first=2"},
+            "--method last has no setting 'keep-first'. Settings of last: drop-last.",
+        ),
+        (
+            {"method": "truncate:seed=2"},
+            "--method truncate has no setting 'seed'. Settings of truncate: none.",
+        ),
+        (
+            {"method": "linear:alpha=0.3"},
+            "has no setting 'alpha'. Settings of linear: keep-first, drop-last.",
+        ),
+        (
+            {"method": "bands:sgima=3"},
+            "has no setting 'sgima'. Did you mean sigma.* sigma, repeat, gain, high-gain, within,",
+        ),
+        ({"method": "bands:sigma=3,sigma=4"}, "--method bands: sigma is given twice. Remove one"),
+        (
+            {"method": "linear:keep-first=2", "keep_first": 3},
+            "--keep-first is given twice: as a flag and in",
+        ),
+        ({"method": "linear:drop-last=-2"}, "drop-last must be an integer from 0"),
+        ({"method": "hierarchical:alpha=0"}, "alpha must be between 0 and 1.*, got '0'"),
+        ({"method": "hierarchical:alpha=nan"}, "alpha must be between 0 and 1"),
+        ({"method": "hierarchical:alpha=0.5"}, "not 0.5"),
+        ({"method": "hierarchical:alpha=high"}, "alpha must be between 0 and 1.*, got 'high'"),
+        ({"method": "random:seed=-1"}, "seed must be an integer from 0"),
+        ({"method": f"random:seed={2**63}"}, "seed must be an integer from 0"),
+        ({"method": "sinusoidal:scope=some"}, "scope must be new or all, got 'some'"),
+        (
+            {"method": "zero", "drop_last": 2},
+            "--drop-last has no effect with --method zero, which reads no learned rows",
+        ),
+        (
+            {"method": "zero:drop-last=2"},
+            "has no setting 'drop-last'. Settings of zero: scope, keep-first.",
+        ),
+        ({"method": "sinusoidal:radius=0"}, "radius must be above 0, got '0'"),
+        (
+            {"method": "sinusoidal:layout=half"},
+            "layout must be interleaved, halves, .* or .*, got 'half'",
+        ),
+        ({"method": "spline:degree=1"}, "degree must be 2 or 3, got '1'"),
+        ({"method": "bands:sigma=-1"}, "sigma must be 0 or at least 0.5"),
+        ({"method": "bands:sigma=1e-9"}, "sigma must be 0 or at least 0.5"),
+        ({"method": "bands:sigma"}, "sigma must be 0 or at least 0.5, got ''"),
+        ({"method": "bands:gain=0"}, "gain must be above 0"),
+        ({"method": "bands:gain=inf"}, "gain must be above 0"),
+        ({"method": "bands:repeat=5:5"}, "repeat must be A:B"),
+        ({"method": "bands:repeat=4"}, "repeat must be A:B"),
+        ({"method": "bands:repeat=3:9,sigma=0"}, "repeat has no effect with sigma=0. Remove one"),
+        (
+            {"method": "bands:high-gain=2,sigma=0"},
+            "high-gain has no effect with sigma=0. Remove one",
+        ),
+    ],
+)
+def test_read_choice_rejects_invalid_settings(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ResizeError, match=message):
+        read_choice(**options)
+
+
+def test_names_are_listed_in_the_order_of_definition() -> None:
+    assert table_method_names() == [*METHODS]
+
+
+def test_registering_refuses_methods_without_a_source_and_equal_names() -> None:
+    found = dict[str, Method]()
+    stated = {"convention": "none", "long_inputs": "none", "when": "never"}
+
+    def last(table: np.ndarray, rows: int) -> np.ndarray:
+        """Repeat the last row. Source: ctxextend."""
+        return table[np.minimum(np.arange(rows), len(table) - 1)]
+
+    registering(found)(**stated)(last)
+    assert (found["last"].summary, found["last"].source) == ("repeat the last row", "ctxextend")
+    with pytest.raises(TypeError, match="There already is a method last"):
+        registering(found)(**stated)(last)
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'when'"):
+        registering({})(convention="none", long_inputs="none")(last)
+    last.__doc__ = "Repeat the last row."
+    with pytest.raises(TypeError, match='The docstring of the method last has no "Source:"'):
+        registering({})(**stated)(last)
+
+
+def test_read_choice_reports_all_errors_at_once() -> None:
+    with pytest.raises(ResizeError) as caught:
+        read_choice("bands:sigma=-1,gian=2", drop_last=-1)
+    assert len((caught.value, *caught.value.others)) == 3
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_read_choice_accept_only_the_settings_of_the_method(name: str) -> None:
+    choice = read_choice(name)
+    known = METHODS[name].settings
+    defaults = {key: setting.default for key, setting in known.items()}
+    assert choice.keep_first == (20 if name == "stretch" else 0)
+    assert choice.settings == defaults
+    assert read_choice(name, keep_first=0).keep_first == 0
+    values: dict[str, Any] = {
+        "scope": "all",
+        "degree": 2,
+        "alpha": 0.3,
+        "seed": 1,
+        "sigma": 2.0,
+        "repeat": (2, 9),
+        "gain": 1.5,
+    }
+    for key, value in values.items():
+        text = f"{name}:{key}={'2:9' if key == 'repeat' else value}"
+        if key in known:
+            assert read_choice(text).settings == {**defaults, key: value}
+        else:
+            with pytest.raises(ResizeError, match=f"--method {name} has no setting '{key}'"):
+                read_choice(text)
+    assert choice.keeps_learned_rows == METHODS[name].keeps_learned_rows
+    assert "scope" not in known or not read_choice(f"{name}:scope=all").keeps_learned_rows
+
+
+def test_read_choice_normalizes_the_spelling_of_settings() -> None:
+    spelled = " bands: repeat=020:90, sigma=4.0,keep_first=3 "
+    one = Resize(99, method=spelled)
+    assert one == Resize(99, method="bands:repeat=20:90,sigma=4", keep_first=3)
+    assert one.method == "bands:repeat=20:90,sigma=4"
+    assert read_choice(spelled) == one.choice
+
+
+@given(
+    st.floats(0.5, allow_infinity=False),
+    st.floats(0, allow_infinity=False, exclude_min=True),
+    st.integers(0, 99),
+)
+def test_choice_text_round_trips_floats(sigma: float, gain: float, first: int) -> None:
+    settings = Resize(99, method="bands").with_settings(
+        sigma=sigma, gain=gain, repeat=(first, first + 9)
+    )
+    assert read_choice(settings.choice.text).settings == {
+        **{
+            "sigma": sigma,
+            "repeat": (first, first + 9),
+            "gain": gain,
+            "high_gain": None,
+            "within": None,
+        }
+    }
+
+
+@pytest.mark.parametrize("method", ["auto", "bands"])
+def test_keep_first_above_the_learned_rows_keeps_all_of_them(method: str) -> None:
+    table = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    every, more = (
+        resize_table(table, 80, read_choice(method, keep_first=count)) for count in (40, 200)
+    )
+    assert np.array_equal(every, more)
+    assert np.array_equal(more[:40], table)
+
+
+@pytest.mark.parametrize("method", ["copy", "mirror", "mean"])
+def test_keep_first_of_all_rows_says_that_the_method_keeps_them_already(method: str) -> None:
+    for count in (40, 200):
+        with pytest.raises(
+            ResizeError,
+            match=f"--keep-first {count}: {method} keeps all 40 already. Remove --keep-first",
+        ):
+            resize_table(np.ones((40, 4), np.float32), 80, read_choice(method, keep_first=count))

@@ -1,0 +1,263 @@
+"""User-defined methods, and methods with recorded settings: their recipes, and reproducing their
+rows.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner, Result
+
+import ctxextend
+from ctxextend.cli.app import build_app
+from ctxextend.errors import CtxextendError, RecipeError, ResizeError
+from ctxextend.tables.methods import METHODS
+from tests.helpers import pico
+from tests.helpers.word_tokenizer import write_texts
+
+WPE = "transformer.wpe.weight"
+
+
+def fade(rows: Any, length: int, *, power: float = 1.0) -> Any:
+    """Fade new rows from the last learned row to the mean."""
+    new = np.arange(len(rows), length)[:, None] / len(rows)
+    mean = rows.mean(axis=0)
+    return np.vstack([rows, mean + (rows[-1] - mean) / new**power])
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(build_app(), [str(one) for one in arguments])
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    ctxextend.register_method("fade", fade)
+    yield
+    METHODS.pop("fade", None)
+
+
+@pytest.mark.usefixtures("registered")
+def test_register_method_adds_a_method_to_resize_extend_model_and_compare() -> None:
+    from transformers import GPT2LMHeadModel
+
+    out = ctxextend.resize("tiny-gpt2", 256, "fade:power=2", keep_first=1, output="out").output
+    table = load_file(out / "model.safetensors")[WPE]
+    expected = fade(table[1:128].astype(np.float64), 255, power=2.0)
+    assert table[1:].tobytes() == expected.astype(np.float32).tobytes()
+    model = GPT2LMHeadModel.from_pretrained(ctxextend.plan_resize("tiny-gpt2", 256).checkpoint.root)
+    ctxextend.extend_model(model, 256, "fade:power=2", keep_first=1)
+    assert model.transformer.wpe.weight.detach().numpy().tobytes() == table.tobytes()
+    settings: dict[str, Any] = {
+        "methods": ["fade:power=2", "copy"],
+        "tokens": 512,
+        "measure": ["position"],
+    }
+    rows = ctxextend.compare("tiny-gpt2", 256, write_texts(300, 4), **settings).rows
+    assert {row.method for row in rows} == {"fade:power=2", "copy"}
+    assert {yaml.safe_load(row.recipe)["resize"]["method"] for row in rows} == {
+        "fade:power=2",
+        "copy",
+    }
+    assert "fade" in [method.name for method in ctxextend.list_methods()]
+
+
+@pytest.mark.usefixtures("registered")
+def test_run_and_verify_need_the_method_to_be_registered() -> None:
+    out = ctxextend.resize("tiny-gpt2", 256, "fade", output="out").output
+    recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
+    assert recipe["resize"] == {"to": 256, "method": "fade:power=1", "keep_first": 0}
+    assert ctxextend.verify(out).passed
+    again = ctxextend.run(out / "ctxextend.yaml", "again").output
+    assert again is not None
+    assert pico.contents(again) == pico.contents(out)
+    METHODS.pop("fade")
+    with pytest.raises(
+        RecipeError, match=r"line 4: Unknown method 'fade'\. .*ctxextend\.register_method"
+    ):
+        ctxextend.run(out / "ctxextend.yaml", "again", force=True)
+    done = invoke("verify", out)
+    assert done.exit_code == 3
+    assert done.stdout.startswith(
+        "Not verified: method fade:power=1 is not registered (not checked: table).\npassed "
+    )
+    assert "FAILED" not in done.stdout
+    assert f"{WPE}: rows not checked, method 'fade:power=1' is not registered" in " ".join(
+        done.stdout.split()
+    )
+    found = {check.name: check.passed for check in ctxextend.verify(out).checks}
+    assert found == {"tensors": True, "table": False, "files": True}
+    assert json.loads(invoke("inspect", out, "--json").stdout)["models"][0]["method"] == "fade"
+
+
+@pytest.mark.usefixtures("registered")
+def test_evaluate_finds_the_base_if_the_method_is_not_registered() -> None:
+    ctxextend.resize("tiny-gpt2", 256, "fade", output="out")
+    METHODS.pop("fade")
+    found = ctxextend.evaluate("out", write_texts(300, 4), tokens=512, measure=["position"])
+    assert found.positions is not None
+    assert "sliding" in found.positions.losses  # measured on the base
+
+
+@pytest.mark.parametrize(
+    "name", ["linear", "yarn", "truncate", "all", "Fade", "fade it", "fade:x", "1st", ""]
+)
+def test_register_method_rejects_names_that_are_in_use_or_invalid(name: str) -> None:
+    with pytest.raises(
+        ResizeError, match=f"The method name {name!r} is in use or invalid. Choose another"
+    ):
+        ctxextend.register_method(name, fade)
+
+
+@pytest.mark.usefixtures("registered")
+def test_register_method_rejects_a_registered_name() -> None:
+    with pytest.raises(ResizeError, match="The method name 'fade' is in use"):
+        ctxextend.register_method("fade", fade)
+
+
+@pytest.mark.parametrize("default", [True, False, "a,b", " a", "a\n"])
+def test_register_method_rejects_defaults_that_cannot_be_typed(default: Any) -> None:
+    def custom(rows: Any, length: int, *, mode: Any = default) -> Any:
+        return np.resize(rows, (length, rows.shape[1]))
+
+    with pytest.raises(
+        ResizeError, match=r"Method custom: mode=.* is not a valid default\. Use 0 or 1 for a bool"
+    ):
+        ctxextend.register_method("custom", custom)
+    assert "custom" not in METHODS
+
+
+def test_register_method_passes_text_settings_unchanged() -> None:
+    seen = list[str]()
+
+    def custom(rows: Any, length: int, *, mode: str = "v1.0", power: float = 1.0) -> Any:
+        seen.append(f"{mode} {power}")
+        return np.resize(rows, (length, rows.shape[1]))
+
+    ctxextend.register_method("custom", custom)
+    try:
+        ctxextend.resize("tiny-gpt2", 256, "custom", output="out")
+        recipe = yaml.safe_load(Path("out/ctxextend.yaml").read_text())
+        assert recipe["resize"]["method"] == "custom:mode=v1.0,power=1"
+        ctxextend.resize("tiny-gpt2", 256, "custom:mode=v2.0,power=2.0", output="other")
+        assert {*seen} == {"v1.0 1.0", "v2.0 2.0"}
+        assert ctxextend.verify("other").passed
+    finally:
+        METHODS.pop("custom")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda rows, length: rows, r"returned shape \(128, \d+\), not \(256, \d+\)"),
+        (
+            lambda rows, length: np.zeros((length, 3)),
+            r"returned shape \(256, 3\), not \(256, \d+\)",
+        ),
+        (lambda rows, length: np.full((length, rows.shape[1]), np.nan), "returned NaN or infinity"),
+        (
+            lambda rows, length: np.resize(rows, (length, rows.shape[1])) * np.inf,
+            "returned NaN or infinity",
+        ),
+    ],
+)
+def test_resize_rejects_wrong_shapes_and_non_finite_rows_of_a_user_method(
+    function: Any, message: str
+) -> None:
+    ctxextend.register_method("custom", function)
+    try:
+        with pytest.raises(ResizeError, match=message):
+            ctxextend.resize("tiny-gpt2", 256, "custom", output="out")
+    finally:
+        METHODS.pop("custom")
+    assert not Path("out").exists()
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [("fade:powr=2", "Did you mean power"), ("fade:power=x", "power must be a number")],
+)
+def test_resize_rejects_unknown_settings_of_a_user_method(method: str, message: str) -> None:
+    with pytest.raises(ResizeError, match=message):
+        ctxextend.resize("tiny-gpt2", 256, method)
+
+
+# ---- chosen settings are recorded
+
+
+def break_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make choosing settings from a table fail, because another version may choose differently."""
+    for name in ("_typical_rows", "_valley_sigma", "_best_ranges", "default_gains"):
+        monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
+
+
+@pytest.mark.parametrize("method", ["bands", "auto", "bands:sigma=6"])
+def test_run_reproduces_outputs_without_choosing_settings_again(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = ctxextend.resize("tiny-gpt2", 512, method, output="out").output
+    written = yaml.safe_load((out / "ctxextend.yaml").read_text())["resize"]["method"]
+    assert written.startswith("bands:sigma=")
+    assert "gain=" in written
+    break_choices(monkeypatch)
+    again = ctxextend.run(out / "ctxextend.yaml", "again").output
+    assert again is not None
+    assert pico.contents(again) == pico.contents(out)
+    assert ctxextend.verify(out).passed
+
+
+@pytest.fixture
+def two_tables(tmp_path: Path) -> Path:
+    """A model with two tables, one with and one without a high-frequency part."""
+    source = pico.make_led(tmp_path / "led")
+    pico.edit_json(source / "config.json", architectures=["LEDForConditionalGeneration"])
+    path = source / "model.safetensors"
+    tensors = load_file(path)
+    encoder, decoder = (name for name in sorted(tensors, reverse=True) if "embed_positions" in name)
+    rows, width = tensors[encoder].shape
+    turns = np.arange(rows)[:, None] * 2 * np.pi / 8 + np.arange(width)
+    tensors[encoder] = (np.sin(turns) + np.linspace(0, 3, rows)[:, None]).astype(np.float32)
+    tensors[decoder] = (
+        np.random.default_rng(0)
+        .normal(size=tensors[decoder].shape)
+        .cumsum(axis=0)
+        .astype(np.float32)
+    )
+    save_file(tensors, path, metadata={"format": "pt"})
+    return source
+
+
+@pytest.mark.parametrize("method", ["bands", "auto"])
+def test_run_reproduces_tables_with_different_settings(
+    method: str, two_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = ctxextend.resize(two_tables, 128, method, output="out")
+    recipe = yaml.safe_load(Path("out/ctxextend.yaml").read_text())
+    stated = {table["name"]: table["method"] for table in recipe["provenance"]["tables"]}
+    assert recipe["resize"]["method"] == method
+    assert len({*stated.values()}) == len(stated) == 2
+    assert result.plan.methods == stated
+    with monkeypatch.context() as patch:
+        break_choices(patch)
+        assert ctxextend.verify("out", two_tables).passed
+        again = ctxextend.run("out/ctxextend.yaml", "again").output
+    assert again is not None
+    assert pico.contents(again) == pico.contents(Path("out"))
+    other = ctxextend.run(
+        "out/ctxextend.yaml", "other", changes=["resize.method=bands:gain=1.01"]
+    ).resize
+    assert other is not None
+    assert all("gain=1.01" in text for text in other.plan.methods.values())
+
+
+def test_run_rejects_an_invalid_table_method(two_tables: Path) -> None:
+    ctxextend.resize(two_tables, 128, "bands", output="out")
+    path = Path("out/ctxextend.yaml")
+    path.write_text(path.read_text().replace("method: bands:sigma", "method: bands:sgima"))
+    with pytest.raises(CtxextendError, match="bands has no setting 'sgima'"):
+        ctxextend.run(path, "again")

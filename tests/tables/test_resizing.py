@@ -1,0 +1,136 @@
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctxextend.checkpoints.safetensors_file import numpy_dtype
+from ctxextend.tables import methods
+from ctxextend.tables.apply import cast, nonfinite_rows, resize_table
+from ctxextend.tables.method_parser import read_choice
+from ctxextend.tables.methods import METHODS
+from tests.helpers import pico
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+@pytest.mark.parametrize(
+    ("options", "learned", "resized"),
+    [
+        ({"method": "copy"}, [1, 2, 3], [1, 2, 3, 1, 2, 3, 1]),
+        ({"method": "copy", "keep_first": 1}, [9, 1, 2, 3], [9, 1, 2, 3, 1, 2, 3, 1, 2]),
+        ({"method": "copy", "drop_last": 2}, [1, 2, 3, 9, 8], [1, 2, 3, 9, 8, 3, 1, 2, 3]),
+        ({"method": "linear", "keep_first": 1}, [9, 0, 2, 4], [9, 0, 1, 2, 3, 4]),
+        ({"method": "linear", "drop_last": 1}, [0, 2, 4, 99], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_resize_table_returns_expected_rows(
+    options: dict[str, Any], learned: list[float], resized: list[float]
+) -> None:
+    table = np.array(learned, np.float32)[:, None]
+    assert resize_table(table, len(resized), read_choice(**options))[:, 0].tolist() == resized
+
+
+def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    result = resize_table(table, 7, read_choice("sinusoidal", keep_first=1, drop_last=1))
+    assert np.array_equal(result[:4], table)
+    without_last = METHODS["sinusoidal"].function(table[1:3].astype(float), 6, start=1)
+    assert np.array_equal(result[4:], without_last[3:].astype(np.float32))
+
+
+def test_resize_table_sinusoidal_all_uses_absolute_positions() -> None:
+    table = np.array([[9.0, 9], [9, 9], [0, 4], [0, 0], [7, 7]])
+    result = resize_table(table, 6, read_choice("sinusoidal:scope=all", keep_first=2, drop_last=1))
+    assert np.array_equal(result[:2], table[:2])
+    # The source rows have mean (0, 2) and are at distance 2 from it.
+    np.testing.assert_allclose(
+        result[2:], [[2 * np.sin(t), 2 + 2 * np.cos(t)] for t in range(2, 6)], atol=1e-15
+    )
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    name=st.sampled_from(DTYPES),
+    method=st.sampled_from(sorted(pico.LEARNED_METHODS)),
+    more=st.integers(1, 40),
+    keep=st.integers(0, 5),
+    drop=st.integers(0, 5),
+)
+def test_resize_table_keeps_learned_rows_bit_identical(
+    name: str, method: str, more: int, keep: int, drop: int
+) -> None:
+    dtype = dtype_of(name)
+    bits = np.random.default_rng(more).integers(0, 256, (12, 3 * dtype.itemsize), dtype=np.uint8)
+    table = bits.view(dtype)  # includes NaN payloads and signed zeros
+    keep = 0 if METHODS[method].keep_first is None else keep
+    drop = drop if METHODS[method].reads_learned_rows else 0
+    maximum = (12 - keep - drop) ** 2 + keep if method == "hierarchical" else 12 + more
+    rows = max(min(12 + more, maximum), 12)
+    with np.errstate(all="ignore"):
+        result = resize_table(table, rows, read_choice(method, keep_first=keep, drop_last=drop))
+    kept = 12 if METHODS[method].keeps_learned_rows else keep
+    assert (result.dtype, result.shape) == (dtype, (rows, 3))
+    assert result[:kept].tobytes() == table[:kept].tobytes()
+
+
+def test_resize_table_stretch_keeps_20_rows_by_default() -> None:
+    table = np.random.default_rng(0).normal(size=(22, 2))
+    result = resize_table(table, 24, read_choice("stretch"))
+    assert np.array_equal(result[:20], table[:20])
+    np.testing.assert_allclose(result[20:], methods.stretch(table[20:], 4))
+    whole = resize_table(table, 24, read_choice("stretch", keep_first=0))
+    assert np.array_equal(whole, methods.stretch(table, 24))
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_cast_rounds_like_torch(name: str) -> None:
+    generator = np.random.default_rng(3)
+    values = np.concatenate(
+        [
+            generator.normal(size=4000),
+            generator.normal(size=4000) * 1e-6,
+            generator.normal(size=4000) * 50,
+        ]
+    )
+    # Halfway cases, where rounding via float32 differs from rounding once.
+    values = np.concatenate(
+        [values, 1 + np.arange(64) * 2.0**-11 + 2.0**-40, 1 + np.arange(64) * 2.0**-8 - 2.0**-40]
+    )
+    values = np.concatenate(
+        [values, [1e3, -1e3, 465.67, 460, 1e6, -1e6, np.inf, -np.inf, 0.0, -0.0]]
+    )
+    with np.errstate(over="ignore"):
+        result = cast(values, dtype_of(name))
+    expected = torch.from_numpy(values).to(getattr(torch, name))
+    assert result.tobytes() == expected.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_nonfinite_rows_returns_their_indices(name: str) -> None:
+    table = np.ones((5, 3)).astype(dtype_of(name))
+    table[1, 2] = table[4, 0] = np.nan
+    assert nonfinite_rows(table) == [1, 4]
+
+
+@pytest.mark.parametrize(
+    "method", [name for name, method in METHODS.items() if method.repeats_rows]
+)
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"])
+def test_resize_table_repeats_rows_bit_identical(method: str, dtype: str) -> None:
+    stored = np.random.default_rng(0).integers(
+        0, 256, (7, 6 * numpy_dtype(dtype).itemsize), np.uint8
+    )
+    table = stored.view(numpy_dtype(dtype))  # includes NaN and infinity
+    known = {row.tobytes() for row in table}
+    for keep in {None, None if METHODS[method].keep_first is None else 2}:
+        resized = resize_table(table, 19, read_choice(method, keep_first=keep))
+        assert resized.dtype == table.dtype
+        assert {row.tobytes() for row in resized} <= known

@@ -1,0 +1,222 @@
+"""`ctxextend train --dry-run`: what it states and checks, and its estimates against measured
+training runs.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from benchmarks.training_memory import CASES, RESULTS, page, run_case
+from ctxextend import plan_training, resize
+from ctxextend.models.devices import peak_memory
+from ctxextend.recipe import CheckpointRef, Recipe, Train
+from tests.helpers import pico, tiny
+from tests.helpers.trainings import NEW, OLD, invoke, make_encoder, make_resized, make_source
+from tests.helpers.word_tokenizer import add_tokenizer, text_of
+
+pytestmark = pytest.mark.usefixtures("book")
+SAFETENSORS = {torch.float32: "F32", torch.bfloat16: "BF16"}
+
+RECORDED: dict[str, dict[str, int]] = json.loads(RESULTS.with_suffix(".json").read_text())
+TOLERANCE = 0.15  # relative to the measured peak
+FAST = ("gpt2-4-layers-all-1-fsdp", "gpt2-4-layers-positions-1-bf16")
+
+
+def plan(source: Path, data: str = "book.txt", **settings: Any) -> Any:
+    settings = {"steps": 2, "batch_size": 8, "per_device_batch_size": 1} | settings
+    return plan_training(Recipe(CheckpointRef(str(source)), train=Train((data,), **settings)))
+
+
+def make_header(
+    folder: Path, model_type: str, config: dict[str, Any], dtype: torch.dtype = torch.float32
+) -> Path:
+    """Save a checkpoint whose weights file is a header and a hole, which takes no space on disk."""
+    settings = transformers.AutoConfig.for_model(model_type, **config)
+    masked = model_type in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    auto: Any = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+    with torch.device("meta"):
+        model = auto.from_config(settings)
+    settings.architectures = [type(model).__name__]
+    settings.save_pretrained(folder)
+    header = dict[str, Any]()
+    end = 0
+    for name, value in model.named_parameters():
+        start = end
+        end = end + value.numel() * dtype.itemsize
+        header[name] = {
+            "dtype": SAFETENSORS[dtype],
+            "shape": list(value.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    return add_tokenizer(folder, special_tokens=masked)
+
+
+def make_small(folder: Path, model_type: str) -> Path:
+    """Save a small masked language model of a type."""
+    config = tiny.shrink(tiny.make_config(model_type))
+    transformers.AutoModelForMaskedLM.from_config(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    return add_tokenizer(folder, special_tokens=True)
+
+
+def test_train_dry_run_states_parameters_and_memory_and_writes_nothing(tmp_path: Path) -> None:
+    source = make_resized(tmp_path / "gpt2", "gpt2")
+    before = {path: pico.contents(path) for path in (Path.cwd(), tmp_path)}
+    done = invoke(
+        "train",
+        source,
+        "--data",
+        "book.txt",
+        "--steps",
+        4,
+        "--per-device-batch-size",
+        1,
+        "--dry-run",
+    )
+    assert done.exit_code == 0, done.stderr
+    found, *devices = plan(source).memory
+    one, *several = [line for line in done.stdout.splitlines() if "device" in line]
+    parameters = pico.make(tmp_path / "same", "gpt2", n_positions=NEW).load().num_parameters()
+    assert done.stdout.splitlines()[:2] == [
+        f"parameters  {parameters:,}",
+        f"trained     {NEW * 8} (positions)",
+    ]
+    assert one == f"1 device    {found.bytes / 1e6:.1f} MB"
+    for line, memory in zip(several, devices, strict=True):
+        each, sharded = memory.bytes / 1e6, memory.fsdp_bytes / 1e6
+        assert (
+            line == f"{memory.devices} devices   {each:.1f} MB each, {sharded:.1f} MB with --fsdp"
+        )
+    (tmp_path / "same").rename(tmp_path.with_name("moved"))
+    assert {path: pico.contents(path) for path in before} == before
+
+
+def test_plan_training_of_new_rows_counts_only_these(tmp_path: Path) -> None:
+    source = make_resized(tmp_path / "gpt2", "gpt2")
+    found = plan(source, trainable="new")
+    assert found.parameters == (NEW - OLD) * 8 < found.model_parameters
+
+
+@pytest.mark.parametrize("trainable", ["positions", "all-but-positions"])
+def test_plan_training_counts_adapters_as_a_run_does(trainable: str, tmp_path: Path) -> None:
+    source = make_resized(tmp_path / "gpt2", "gpt2")
+    found = plan(source, trainable=trainable, lora=2)
+    flags = "--steps", 1, "--batch-size", 1, "--trainable", trainable, "--lora", 2, "--json"
+    done = invoke("train", source, "--data", "book.txt", *flags)
+    assert found.parameters == json.loads(done.stdout)["parameters"] > 0
+
+
+def test_plan_training_lists_only_numbers_of_devices_that_share_the_batch(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "bert", "bert")
+    memory = plan(source, batch_size=4, per_device_batch_size=None).memory
+    assert [(line.devices, line.per_device_batch_size) for line in memory] == [
+        (1, 4),
+        (2, 2),
+        (4, 1),
+    ]
+
+
+def test_train_dry_run_reports_an_output_that_exists(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "gpt2", "gpt2")
+    Path("out").mkdir()
+    Path("out/file.txt").write_text("")
+    arguments = "train", source, "--data", "book.txt", "--steps", 1, "-o", "out"
+    run, dry_run = invoke(*arguments), invoke(*arguments, "--dry-run")
+    assert run.exit_code == dry_run.exit_code == 1
+    assert run.stderr == dry_run.stderr
+
+
+def test_plan_training_distills_an_encoder_with_its_teacher(tmp_path: Path) -> None:
+    root = make_encoder(tmp_path / "encoder")
+    resize(root, to=NEW, output="long")
+    found = plan(Path("long"))
+    assert (found.parameters, found.trainable) == (NEW * 8, "positions")
+
+
+def test_plan_training_reads_no_weights(tmp_path: Path) -> None:
+    config = {"n_positions": 64, "n_embd": 2048, "n_head": 16, "n_layer": 2, "vocab_size": 250_000}
+    source = make_header(tmp_path / "gpt2", "gpt2", config)
+    size = (source / "model.safetensors").stat().st_size
+    peak = peak_memory(torch.device("cpu"))
+    before = peak() or 0
+    found = plan(source, per_device_batch_size=1)
+    assert size > 2.4e9
+    assert found.memory[0].bytes > size
+    assert (peak() or 0) < before + 0.2e9
+
+
+def test_plan_training_keeps_half_precision(tmp_path: Path) -> None:
+    config = {"n_positions": 16, "n_embd": 512, "n_head": 4, "n_layer": 1, "vocab_size": 60_000}
+    half = make_header(tmp_path / "half", "gpt2", config, torch.bfloat16)
+    found = [plan(half, precision=precision, batch_size=1) for precision in ("fp32", "bf16")]
+    saved = found[0].memory[0].bytes - found[1].memory[0].bytes
+    assert saved == pytest.approx(
+        2 * found[0].model_parameters, rel=0.2
+    )  # frozen weights take two bytes, not four
+
+
+@pytest.mark.parametrize("model_type", ["roformer", "big_bird"])
+def test_plan_training_estimates_models_with_computed_buffers_or_tied_biases(
+    model_type: str, tmp_path: Path
+) -> None:
+    source = make_small(tmp_path / model_type, model_type)
+    found = plan(source, batch_size=1, seq_len=16, trainable="all-but-positions")
+    assert 0 < found.parameters <= found.model_parameters
+
+
+def test_train_dry_run_says_that_a_model_reads_values(tmp_path: Path) -> None:
+    source = make_small(tmp_path / "xlm", "xlm")
+    done = invoke("train", source, "--data", "book.txt", "--steps", 1, "--dry-run")
+    assert done.exit_code == 1
+    assert "Cannot estimate the memory of xlm models without weights" in " ".join(
+        done.stderr.split()
+    )
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_plan_training_estimates_recorded_in_results_are_close_to_measured_memory(
+    name: str,
+) -> None:
+    assert RECORDED[name]["estimated"] == pytest.approx(RECORDED[name]["measured"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in RECORDED],
+)
+def test_plan_training_estimates_the_memory_recorded_in_results(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    source = make_header(
+        tmp_path / "model", case.model_type, case.config, getattr(torch, case.dtype)
+    )
+    flags = [flag.removeprefix("--") for flag in case.flags if flag != "--fsdp"]
+    settings: dict[str, Any] = dict(zip(flags[::2], flags[1::2], strict=True))
+    settings |= {name: int(value) for name, value in settings.items() if value.isdigit()}
+    size = case.per_device_batch_size
+    Path("long.txt").write_text(text_of(np.random.default_rng(0).integers(0, 27, 12_000).tolist()))
+    settings |= {
+        "batch_size": size * case.devices * case.accumulated,
+        "per_device_batch_size": size,
+    }
+    found = plan(source, "long.txt", **settings)
+    memory = next(memory for memory in found.memory if memory.devices == case.devices)
+    estimated = memory.fsdp_bytes if "--fsdp" in case.flags else memory.bytes
+    assert estimated == pytest.approx(RECORDED[name]["estimated"], rel=0.01)
+
+
+def test_training_memory_page_states_the_recorded_numbers() -> None:
+    assert RESULTS.with_suffix(".md").read_text() == page(RECORDED)
+
+
+@pytest.mark.slow
+def test_plan_training_is_close_to_memory_measured_now(tmp_path: Path) -> None:
+    row = run_case(CASES["gpt2-4-layers-all-1"], tmp_path)
+    assert row["estimated"] == pytest.approx(row["measured"], rel=TOLERANCE)

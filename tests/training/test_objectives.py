@@ -1,0 +1,181 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from ctxextend.errors import UnsupportedModelError
+from ctxextend.evaluation import eval_model
+from ctxextend.evaluation.eval_model import (
+    CAUSAL,
+    ENCODER,
+    MASKED,
+    EvalModel,
+    TextTokenizer,
+    position_base,
+)
+from ctxextend.training.memory import checkpoint_layers, disable_dropout
+from ctxextend.training.objectives import LanguageModeling
+from ctxextend.training.train_data import IGNORE_INDEX
+from tests.helpers.tiny import make_config, shrink
+
+CAUSAL_TYPES = ("gpt2", "gpt_neo", "opt", "biogpt", "bert-generation", "gpt_bigcode", "openai-gpt")
+MASKED_TYPES = (
+    *(
+        "bert",
+        "roberta",
+        "distilbert",
+        "electra",
+        "albert",
+        "big_bird",
+        "mobilebert",
+        "esm",
+        "convbert",
+    ),
+    *("deberta-v2", "mpnet", "xlm", "ibert", "nystromformer", "layoutlm", "longformer"),
+)
+BASE_2_TYPES = ("roberta", "esm", "mpnet", "ibert", "nystromformer", "longformer")
+RESERVED_ROWS = {**dict.fromkeys(BASE_2_TYPES, 2), "opt": 2, "biogpt": 2}
+
+
+def make_model(model_type: str, kind: str | None = None) -> EvalModel:
+    """Return a model with random weights, as if it had been loaded."""
+    kind = kind or (CAUSAL if model_type in CAUSAL_TYPES else MASKED)
+    auto_class: Any = {
+        CAUSAL: AutoModelForCausalLM,
+        MASKED: AutoModelForMaskedLM,
+        ENCODER: AutoModel,
+    }[kind]
+    torch.manual_seed(0)
+    model = auto_class.from_config(shrink(make_config(model_type))).train(False)
+    reserved = RESERVED_ROWS.get(model_type, 0)
+    return EvalModel(
+        f"my-{model_type}",
+        Path(),
+        model_type,
+        kind,
+        model,
+        TextTokenizer(None),
+        64,
+        reserved_rows=reserved,
+    )
+
+
+def text(length: int = 16, texts: int = 2) -> torch.Tensor:
+    return torch.randint(10, 40, (texts, length), generator=torch.Generator().manual_seed(1))
+
+
+def loss(objective: LanguageModeling, *inputs: torch.Tensor) -> torch.Tensor:
+    value: torch.Tensor = objective(*inputs)["loss"]
+    return value
+
+
+def training_mode(objective: LanguageModeling) -> LanguageModeling:
+    """Switch an objective to training mode, with gradient checkpointing if supported, and without
+    dropout.
+    """
+    disable_dropout(objective.train())
+    assert checkpoint_layers(objective.model) == (
+        objective.model.config.model_type != "xlm"
+    )  # does not support it
+    return objective
+
+
+@pytest.mark.parametrize("model_type", [*CAUSAL_TYPES, *MASKED_TYPES])
+def test_language_modeling_loss_equals_that_of_the_model(model_type: str) -> None:
+    model, ids = make_model(model_type), text()
+    objective = LanguageModeling(model)
+    assert objective.has_separate_head == (model_type not in ("mobilebert", "esm"))
+    labels = ids.clone()
+    labels[:, ::3] = IGNORE_INDEX
+    expected = model.model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
+    torch.testing.assert_close(loss(objective, ids, labels), expected, rtol=1e-5, atol=1e-6)
+    assert position_base(model, "--window") == (2 if model_type in BASE_2_TYPES else 0)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert", "esm"])
+def test_language_modeling_gradients_equal_those_of_the_model_with_gradient_checkpointing(
+    model_type: str,
+) -> None:
+    model, ids = make_model(model_type), text()
+    labels = torch.where(ids % 3 > 0, ids, IGNORE_INDEX)
+    parameters = [parameter for parameter in model.model.parameters() if parameter.requires_grad]
+    expected_loss = model.model(
+        input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels
+    ).loss
+    expected = torch.autograd.grad(expected_loss, parameters, allow_unused=True)
+    objective = training_mode(LanguageModeling(model))
+    found = torch.autograd.grad(loss(objective, ids, labels), parameters, allow_unused=True)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "opt", "bert", "electra", "xlm", "nystromformer"])
+def test_disable_dropout_gives_equal_losses_in_training_and_evaluation_mode(
+    model_type: str,
+) -> None:
+    objective, ids = LanguageModeling(make_model(model_type)), text()
+    with torch.no_grad():
+        expected = loss(objective, ids, ids)
+        assert not torch.equal(loss(objective.train(), ids, ids), expected)
+        torch.testing.assert_close(
+            loss(training_mode(objective), ids, ids), expected, rtol=1e-5, atol=0
+        )
+
+
+def test_language_modeling_shifts_the_labels_of_a_decoder_that_does_not() -> None:
+    model, ids = make_model("blenderbot-small", CAUSAL), text()
+    with torch.no_grad():
+        logits = model.model(input_ids=ids).logits
+    expected = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    torch.testing.assert_close(loss(LanguageModeling(model), ids, ids), expected)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "base"), [("bert", 0), ("roberta", 2), ("opt", 0), ("gpt2", 0)]
+)
+def test_position_base_of_encoders_without_a_head(model_type: str, base: int) -> None:
+    assert position_base(make_model(model_type, ENCODER), "--window") == base
+
+
+@pytest.mark.parametrize("model_type", ["blenderbot-small", "trocr", "mra"])
+def test_position_base_rejects_models_that_compute_positions_themselves(model_type: str) -> None:
+    model = make_model(model_type, MASKED if model_type == "mra" else CAUSAL)
+    with pytest.raises(
+        UnsupportedModelError,
+        match=f"{model_type} models compute positions themselves. Remove --window.",
+    ):
+        LanguageModeling(model, position_ids=True)
+    assert LanguageModeling(model).position_base == 0
+
+
+def test_position_base_rejects_models_that_do_not_attend_across_a_jump(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_mask(
+        model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None
+    ) -> dict[str, Any]:
+        return {"input_ids": ids, "position_ids": position_ids, "use_cache": False}
+
+    monkeypatch.setattr(eval_model, "prepare_inputs", without_mask)
+    with pytest.raises(UnsupportedModelError):
+        position_base(make_model("gpt2"), "--window")
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "opt", "bert", "roberta"])
+def test_language_modeling_trains_the_rows_of_its_position_ids(model_type: str) -> None:
+    model, ids = make_model(model_type), text(8, 1)
+    objective = LanguageModeling(model, position_ids=True)
+    positions = torch.tensor([[*range(3, 7), *range(40, 44)]])
+    loss(objective, ids, ids, positions).backward()  # type: ignore[no-untyped-call]
+    (table,) = [
+        value
+        for name, value in model.model.named_parameters()
+        if "wpe" in name or "position" in name
+    ]
+    used = {
+        row - RESERVED_ROWS.get(model_type, 0)
+        for row in table.grad.any(1).nonzero().flatten().tolist()
+    }
+    assert used == set(positions[0].tolist()) - ({43} if model.kind == CAUSAL else set())

@@ -1,0 +1,127 @@
+"""Held-out losses at short and at long positions apart: those that the base checkpoint has, and the
+others.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from torch.nn.functional import cross_entropy
+
+from ctxextend import convert, resize
+from ctxextend.training.objectives import LanguageModeling
+from ctxextend.training.train_data import IGNORE_INDEX
+from tests.helpers.trainings import NEW, OLD, TABLES, log_of, make_resized, make_source
+from tests.helpers.trainings import train as train_cli
+from tests.training.test_objectives import make_model, text
+
+pytestmark = pytest.mark.usefixtures("book")
+KEYS = ("eval_loss", "eval_loss_short", "eval_loss_long")
+
+
+def train(source: object, output: str, *flags: object) -> Any:
+    """Train for two steps, and return the JSON with stderr."""
+    done = train_cli(source, output, "--json", *flags, steps=2)
+    return json.loads(done.stdout) | {"stderr": done.stderr}
+
+
+def first_losses(output: str) -> list[float]:
+    """Return the held-out loss before training, and its parts at short and at long positions."""
+    return [log_of(Path(output))[0][key] for key in KEYS]
+
+
+def test_train_logs_prints_and_returns_losses_at_short_and_long_positions(gpt2: Path) -> None:
+    result = train(gpt2, "out", "--eval-every", 1)
+    lines = [line for line in log_of(Path("out")) if "eval_loss" in line]
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    for line in lines:  # of 31 predicted tokens, those at positions 1 to 15 are short
+        mean = (15 * line["eval_loss_short"] + 16 * line["eval_loss_long"]) / 31
+        assert line["eval_loss"] == pytest.approx(mean, rel=1e-6)
+    assert result["short_positions"] == OLD
+    short, long = ([line[key] for line in (lines[0], lines[-1])] for key in KEYS[1:])
+    assert [result["loss_short"], result["loss_long"]] == [short, long]
+    shown = (
+        f"positions below 16: {short[0]:.4f} -> {short[1]:.4f}, from 16 on: {long[0]:.4f} -> "
+        f"{long[1]:.4f}\n"
+    )
+    assert shown in result["stderr"]
+
+
+def test_train_of_a_model_with_broken_long_rows_has_a_high_long_loss_only(gpt2: Path) -> None:
+    train_cli(gpt2, "good", "--trainable", "all", "--lr", 0.03, "--batch-size", 8, steps=25)
+    file = Path("good/model.safetensors")
+    for name, window in (("good-whole", NEW), ("good-window", 24)):
+        train("good", name, "--window", window)
+    tensors = load_file(file)
+    rows = tensors[TABLES["gpt2"]]
+    rows[OLD:] = 100 * np.random.default_rng(0).standard_normal(rows[OLD:].shape)
+    save_file(tensors, file, {"format": "pt"})
+    for name, window in (("whole", NEW), ("window", 24)):
+        train("good", name, "--window", window)
+        (_, short, long), (mean, broken_short, broken_long) = (
+            first_losses(f"good-{name}"),
+            first_losses(name),
+        )
+        assert broken_short == short  # no token sees a later one
+        assert broken_long > long + 0.5
+        assert broken_short < mean < broken_long
+
+
+@pytest.mark.parametrize("flags", [(), ("--seq-len", OLD, "--base", "good-old")])
+def test_train_without_longer_positions_than_the_base_splits_nothing(
+    flags: tuple[str, ...],
+) -> None:
+    source = make_resized(Path("good"), "gpt2")
+    result = train(source if flags else "good-old", "out", *flags)
+    assert [result[key] for key in ("short_positions", "loss_short", "loss_long")] == [None] * 3
+    assert "positions below" not in result["stderr"]
+    assert all("eval_loss_short" not in line for line in log_of(Path("out")))
+
+
+def test_train_splits_at_the_length_of_the_base_in_its_recipe_or_of_the_named_one() -> None:
+    first = make_resized(Path("first"), "gpt2", n_layer=1)
+    train(first, "second")
+    assert train("second", "out")["short_positions"] == OLD
+    resize(first, to=2 * NEW, output="longer")
+    assert train("longer", "named", "--base", "first-old")["short_positions"] == OLD
+
+
+def test_train_splits_at_the_length_of_a_converted_base_and_of_rotary_positions() -> None:
+    convert(make_source(Path("learned"), "gpt2", n_layer=1), "rotary", NEW, output="rotary")
+    assert train("rotary", "one", "--distill", 0)["short_positions"] == OLD
+    resize("rotary", to=2 * NEW, output="longer")
+    assert train("longer", "two", "--distill", 0)["short_positions"] == NEW
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert", "esm"])
+def test_language_modeling_counts_a_token_at_its_own_position(model_type: str) -> None:
+    model, ids = make_model(model_type), text(12)
+    labels, position_ids = ids.clone(), torch.arange(12).repeat(2, 1)
+    labels[:, ::5] = IGNORE_INDEX
+    position_ids[1, 4:] += 7
+    objective = LanguageModeling(model, position_ids=True).eval()
+    with torch.no_grad():
+        whole = objective(ids, labels, position_ids)
+        objective.short_positions = 8
+        sums = objective(ids, labels, position_ids)["sums"]
+        logits = model.model(ids, position_ids=position_ids + objective.position_base).logits
+    if model_type == "gpt2":
+        logits, labels, position_ids = logits[:, :-1], labels[:, 1:], position_ids[:, 1:]
+    losses = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+    predicted, is_short = labels != IGNORE_INDEX, position_ids < 8
+    expected = [
+        [losses[predicted & part].sum(), (predicted & part).sum()] for part in (is_short, ~is_short)
+    ]
+    torch.testing.assert_close(sums, torch.tensor(expected).T)
+    torch.testing.assert_close(sums[0].sum() / sums[1].sum(), whole["loss"])
+    objective.short_positions = 1
+    with torch.no_grad():
+        result = objective(
+            ids, ids.where(torch.arange(12) > 2, IGNORE_INDEX), torch.arange(12).repeat(2, 1)
+        )
+    assert result["sums"][:, 0].tolist() == [0, 0]
+    assert torch.isfinite(result["loss"])

@@ -1,0 +1,167 @@
+"""Which step `train` saves, and the held-out loss that selects it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxextend import resize, verify
+from tests.helpers.trainings import (
+    NEW,
+    OLD,
+    changed_tensors,
+    diverging_loss,
+    equal_rows,
+    invoke,
+    log_of,
+    make_encoder,
+    make_source,
+)
+
+pytestmark = pytest.mark.usefixtures("book")
+STEPS = 5
+
+
+def train(source: Path, output: str, lr: float, *flags: object, steps: int = STEPS) -> Any:
+    """Train all weights, evaluate after each step, and return the JSON with stderr."""
+    options = (
+        "--data",
+        "book.txt",
+        "--steps",
+        steps,
+        "--batch-size",
+        4,
+        "--eval-every",
+        1,
+        "--lr",
+        lr,
+        "-o",
+        output,
+    )
+    done = invoke("train", source, *options, "--trainable", "all", "--json", *flags)
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout) | {"stderr": done.stderr}
+
+
+def losses_of(folder: str) -> dict[int, float]:
+    return {
+        int(line["step"]): line["eval_loss"] for line in log_of(Path(folder)) if "eval_loss" in line
+    }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_train_saves_the_step_with_the_lowest_held_out_loss(precision: str, gpt2: Path) -> None:
+    with diverging_loss(at=3):
+        result = train(gpt2, "out", 0.1, "--precision", precision)
+        last = train(gpt2, "last", 0.1, "--precision", precision, "--save", "last")
+    losses = losses_of("out")
+    best = result["best_step"]
+    assert sorted(losses) == [*range(STEPS + 1)]
+    assert (losses[0], losses[STEPS], min(losses.values())) == tuple(
+        result[name] for name in ("loss_before", "loss_last", "loss_best")
+    )
+    assert 0 < best == result["saved_step"] < 3
+    assert losses[best] == result["loss_best"] == result["loss_after"] < losses[0] < losses[STEPS]
+    (warning,) = result["warnings"]
+    assert warning == (
+        f"The held-out loss rose after step {best}: {losses[0]:.4f} at the start, "
+        f"{losses[best]:.4f} after step {best}, {losses[STEPS]:.4f} after step {STEPS}. Saved the "
+        f"weights of step {best}. Try a lower --lr than 0.1."
+    )
+    assert f"saved step {best} of {STEPS} (best)\n" in result["stderr"]
+    # The saved weights have that loss.
+    again = train(Path("out"), "again", 1e-9, "--precision", precision, steps=1)
+    assert again["loss_before"] == pytest.approx(losses[best], abs=1e-5)
+    assert (last["best_step"], last["saved_step"], last["loss_last"]) == (
+        best,
+        STEPS,
+        losses[STEPS],
+    )
+    assert last["loss_after"] == losses[STEPS] > last["loss_best"]
+    assert f"Saved the weights of step {STEPS}." in last["warnings"][0]
+    again = train(Path("last"), "after", 1e-9, "--precision", precision, steps=1)
+    assert again["loss_before"] == pytest.approx(losses[STEPS], abs=1e-5)
+
+
+def test_train_saves_the_untrained_weights_if_no_step_is_better(gpt2: Path) -> None:
+    result = train(gpt2, "out", 3)
+    (warning,) = result["warnings"]
+    assert warning == (
+        f"Training did not lower the held-out loss: {result['loss_before']:.4f} at the start, "
+        f"{result['loss_last']:.4f} after step {STEPS}. Saved the untrained weights. Try a lower "
+        "--lr than 3."
+    )
+    assert result["stderr"].count(warning) == 1
+    assert (result["best_step"], result["saved_step"], result["loss_best"]) == (
+        0,
+        0,
+        result["loss_before"],
+    )
+    assert result["loss_after"] == result["loss_before"]
+    assert changed_tensors(gpt2, Path("out")) == set()
+    assert verify("out").conclusion.endswith("only in its position table.")
+    assert (
+        "; no later evaluation was lower, so these are the untrained weights."
+        in Path("out/README.md").read_text()
+    )
+
+
+def test_train_new_keeps_learned_rows_in_the_best_step(gpt2: Path) -> None:
+    with diverging_loss(at=3):
+        result = train(gpt2, "out", 0.1, "--trainable", "new", "--weight-decay", 0.5)
+    assert 0 < result["saved_step"] < 3
+    assert equal_rows(gpt2, Path("out"))[: NEW // 2] == [True] * (NEW // 2)
+    assert not any(equal_rows(gpt2, Path("out"))[NEW // 2 : NEW - 1])
+
+
+def test_train_saves_the_best_step_of_an_encoder() -> None:
+    root = make_encoder(Path("source").absolute())
+    resize(root, to=NEW, output="long")
+    with diverging_loss(at=3):
+        result = train(Path("long"), "out", 0.001)
+    assert 0 < result["best_step"] == result["saved_step"] < 3
+    again = train(Path("out"), "again", 1e-9, "--base", root, steps=1)
+    assert again["loss_before"] == pytest.approx(result["loss_best"], abs=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert"])
+def test_train_evaluates_the_same_sequences_with_every_batch_size(model_type: str) -> None:
+    source = make_source(Path("source"), model_type)
+    found = []
+    for batch, micro_batch in ((1, 1), (6, 2), (16, 16)):
+        result = train(
+            source,
+            f"out{batch}",
+            1e-9,
+            "--batch-size",
+            batch,
+            "--per-device-batch-size",
+            micro_batch,
+            steps=1,
+        )
+        assert (result["held_out_sequences"], result["window"]) == (4, OLD)
+        found.append(
+            (result["held_out_tokens"], result["loss_before"], losses_of(f"out{batch}")[0])
+        )
+    assert found[0][0] == (4 * (OLD - 1) if model_type == "gpt2" else 8)
+    assert f"evaluated on 4 sequences, {found[0][0]} tokens; saved" in result["stderr"]
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], abs=1e-5)
+    assert train(source, "seeded", 1e-9, "--seed", 7, steps=1)["held_out_sequences"] == 4
+
+
+@pytest.mark.parametrize(("steps", "batch", "sequences"), [(1, 16, 4), (4, 1, 8), (4, 16, 8)])
+def test_train_evaluates_two_sequences_per_step_of_a_short_run(
+    gpt2: Path, steps: int, batch: int, sequences: int
+) -> None:
+    result = train(gpt2, "out", 1e-9, "--batch-size", batch, "--eval-data", "book.txt", steps=steps)
+    assert result["held_out_sequences"] == sequences
+
+
+def test_train_evaluates_at_the_start_and_four_times_by_default(gpt2: Path) -> None:
+    done = invoke(
+        "train", gpt2, "--data", "book.txt", "--steps", 10, "--batch-size", 1, "-o", "out"
+    )
+    assert done.exit_code == 0
+    assert sorted(losses_of("out")) == [0, 3, 6, 9, 10]

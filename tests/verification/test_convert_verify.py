@@ -1,0 +1,251 @@
+"""`verify` of conversions: every damage is found, and outputs without positions equal the
+source's.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ctxextend import resize, verify
+from ctxextend.conversion.convert import convert
+from ctxextend.recipe import RECIPE_FILE
+from tests.helpers import pico
+from tests.helpers.trainings import invoke
+from tests.verification.test_verification import failed_checks, flip_bit_in, passed_checks, rewrite
+
+Damage = Callable[[Path], object]
+PAIRS = [("gpt2", "rotary"), ("gpt2", "alibi"), ("bert", "rotary"), ("roberta", "rotary")]
+QKV = "gpt_neox.layers.1.attention.query_key_value.weight"
+NEW = 64
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a source of each type, and with its conversions as ``<type>-<scheme>``."""
+    root = tmp_path_factory.mktemp("pairs")
+    for model_type, scheme in PAIRS:
+        if not (root / model_type).exists():
+            pico.make(root / model_type, model_type, vocab_size=128, eos_token_id=1, bos_token_id=0)
+            (root / model_type / "tokenizer_config.json").write_text('{"model_max_length": 16}')
+        convert(root / model_type, scheme, NEW, output=root / f"{model_type}-{scheme}")
+    return root
+
+
+@pytest.mark.parametrize(("model_type", "scheme"), PAIRS)
+def test_verify_deep_finds_equal_outputs_without_positions(
+    model_type: str, scheme: str, folder: Path
+) -> None:
+    evidence = passed_checks(verify(folder / f"{model_type}-{scheme}", deep=True))
+    assert "equal the base's within float32 rounding (tolerance " in evidence["outputs"]
+    assert f"runs on {NEW} tokens" in evidence["runs"]
+    assert "no missing, unexpected or mismatched keys" in evidence["loads"]
+    assert "1 plus the mean position row" in evidence["tensors"]
+    assert "as the conversion writes them, " in evidence["files"]  # model_max_length
+    expected = {"rotary": "rotary positions, theta 1000", "alibi": "ALiBi positions"}[scheme]
+    assert evidence["table"].endswith(
+        expected
+        if model_type == "gpt2"
+        else "64 of 64 rows are the angles of their positions, bit for bit"
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_verify_deep_states_the_rounding_of_16_bit_weights(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    source = pico.make(tmp_path / "source", "gpt2", dtype=dtype).folder
+    out = convert(source, "rotary", NEW, output=tmp_path / "out").output
+    name = {torch.bfloat16: "BF16", torch.float16: "F16"}[dtype]
+    assert (
+        f"rounding and that of the embeddings to {name}"
+        in passed_checks(verify(out, deep=True))["outputs"]
+    )
+
+
+def test_verify_deep_compares_the_base_model_if_a_head_was_dropped(
+    folder: Path, tmp_path: Path
+) -> None:
+    out = convert(folder / "bert", "rotary", NEW, output=tmp_path / "out", encoder_only=True).output
+    assert "within float32 rounding" in passed_checks(verify(out, deep=True))["outputs"]
+
+
+def plus_one(weight: torch.Tensor) -> torch.Tensor:
+    weight.view(-1)[3] += 1
+    return weight
+
+
+def config(**changes: Any) -> Damage:
+    return lambda folder: pico.edit_json(folder / "config.json", **changes)
+
+
+def without(folder: Path, name: str) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {key: value for key, value in tensors.items() if key != name},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+
+
+ROPE = {"rope_type": "default", "rope_theta": 999, "partial_rotary_factor": 1.0}
+ANGLES = "roformer.encoder.embed_positions.weight"
+DAMAGES: list[tuple[str, str, str, Damage]] = [
+    (
+        "gpt2",
+        "tensors",
+        f"{QKV} differs, first at byte 12 (element 3)",
+        lambda path: rewrite(path, QKV, plus_one),
+    ),
+    (
+        "gpt2",
+        "tensors",
+        "embed_in.weight differs",
+        lambda path: rewrite(path, "gpt_neox.embed_in.weight", plus_one),
+    ),
+    (
+        "gpt2",
+        "tensors",
+        "embed_out.weight differs",
+        lambda path: rewrite(path, "embed_out.weight", plus_one),
+    ),
+    (
+        "gpt2",
+        "tensors",
+        "embed_out.weight is missing",
+        lambda path: without(path, "embed_out.weight"),
+    ),
+    (
+        "gpt2",
+        "tensors",
+        "extra is not in the base",
+        lambda path: pico.add_tensors(path, {"extra": torch.ones(2)}),
+    ),
+    (
+        "gpt2",
+        "table",
+        "rope_theta is 999, expected 1000",
+        config(rope_parameters=ROPE, rotary_emb_base=999),
+    ),
+    (
+        "gpt2",
+        "table",
+        "partial_rotary_factor is 0.5 in transformers, but the file also states 1.0",
+        config(rope_parameters=ROPE | {"rope_theta": 1000, "partial_rotary_factor": 0.5}),
+    ),
+    (
+        "gpt2",
+        "files",
+        "use_parallel_residual is true, expected false",
+        config(use_parallel_residual=True),
+    ),
+    (
+        "gpt2",
+        "files",
+        "tie_word_embeddings is true, expected false",
+        config(tie_word_embeddings=True),
+    ),
+    (
+        "gpt2",
+        "files",
+        'tokenizer_class is "BertTokenizer"',
+        lambda path: pico.edit_json(
+            path / "tokenizer_config.json", tokenizer_class="BertTokenizer"
+        ),
+    ),
+    (
+        "bert",
+        "table",
+        f"{ANGLES}: 1 of 64 rows are not the angles of their positions: 0",
+        lambda path: rewrite(path, ANGLES, plus_one),
+    ),
+    (
+        "bert",
+        "tensors",
+        "token_type_embeddings.weight differs",
+        lambda path: rewrite(path, "roformer.embeddings.token_type_embeddings.weight", plus_one),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "check", "evidence", "damage"), DAMAGES, ids=[item[2] for item in DAMAGES]
+)
+def test_verify_fails_for_a_damaged_conversion(
+    model_type: str, check: str, evidence: str, damage: Damage, folder: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(folder / f"{model_type}-rotary", tmp_path / "out"))
+    damage(out)
+    found = verify(out, folder / model_type)
+    assert evidence in failed_checks(found)[check]
+    assert "is not a pure conversion of" in found.conclusion
+
+
+def test_verify_deep_fails_for_outputs_that_differ_by_more_than_rounding(
+    folder: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(folder / "gpt2-alibi", tmp_path / "out"))
+    pico.edit_json(out / "config.json", layer_norm_epsilon=1e-4)
+    assert (
+        "differ from the base's by more than"
+        in failed_checks(verify(out, folder / "gpt2", deep=True))["outputs"]
+    )
+
+
+def test_verify_names_what_a_conversion_needs(folder: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(folder / "gpt2-rotary", tmp_path / "out"))
+    assert "The recipe does not apply to" in failed_checks(verify(out, folder / "roberta"))["table"]
+    other = pico.make(tmp_path / "other", "gpt2", vocab_size=128, n_layer=1).folder
+    assert "h.1" not in failed_checks(verify(out, other))["tensors"]
+    (out / RECIPE_FILE).unlink()
+    evidence = failed_checks(verify(out, folder / "gpt2"))["table"]
+    assert evidence.startswith(
+        "The base is a gpt2 model, the other one a gpt_neox model. No recipe found."
+    )
+    assert "Keep the recipe of a conversion" in evidence
+
+
+def test_verify_of_a_resized_or_trained_conversion(folder: Path, tmp_path: Path) -> None:
+    longer = resize(folder / "gpt2-rotary", to=128, output=tmp_path / "longer").output
+    assert passed_checks(verify(longer, folder / "gpt2-rotary"))
+    out = Path(shutil.copytree(folder / "gpt2-rotary", tmp_path / "out"))
+    recipe = (out / RECIPE_FILE).read_text()
+    (out / RECIPE_FILE).write_text(
+        recipe.replace("provenance:", "train: {data: x, steps: 1, trainable: all}\nprovenance:")
+    )
+    found = verify(out, folder / "gpt2", deep=True)
+    assert failed_checks(found)["tensors"].startswith(
+        "all weights were trained according to the recipe, so this is not a pure conversion"
+    )
+
+
+def test_convert_verify_writes_nothing_if_the_output_is_wrong(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = (
+        "convert",
+        folder / "gpt2",
+        "--scheme",
+        "rotary",
+        "--to",
+        NEW,
+        "-o",
+        "out",
+        "--verify",
+    )
+    assert invoke(*arguments).exit_code == 0
+    shutil.rmtree("out")
+    from ctxextend.checkpoints.rewrite import rewrite as real
+
+    def damaging(file: Any, layout: Any, tensors: Any, destination: Path, progress: Any) -> None:
+        real(file, layout, tensors, destination, progress)
+        flip_bit_in(destination, -1)
+
+    monkeypatch.setattr("ctxextend.checkpoints.rewrite.rewrite", damaging)
+    done = invoke(*arguments)
+    assert (done.exit_code, list(Path().iterdir())) == (3, [])
+    assert "The output does not match the plan. tensors:" in done.stderr

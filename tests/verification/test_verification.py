@@ -1,0 +1,746 @@
+"""`verify`: what passes, and every kind of corruption that must fail."""
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from safetensors.torch import load_file, save_file
+
+from ctxextend import UnsupportedModelError, Verification, inspect, plan_resize, resize, verify
+from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.recipe import RECIPE_FILE
+from ctxextend.tables.methods import METHODS
+from ctxextend.verification.verify import check_output
+from tests.helpers import pico
+from tests.helpers.trainings import invoke
+
+MakePico = Callable[..., pico.Pico]
+Change = Callable[[torch.Tensor], torch.Tensor]
+Damage = Callable[[Path], object]
+TINY = BUNDLED["tiny-gpt2"]
+TABLE = "transformer.wpe.weight"
+INDEX = "model.safetensors.index.json"
+QUERY = "encoder.layer.0.attention.self.query.weight"
+OTHER = "transformer.h.1.mlp.c_fc.weight"
+NEW = 512
+SIDE_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+SCHEMA = Draft202012Validator(
+    json.loads((Path(__file__).parents[1] / "schemas" / "verify.json").read_text())
+)
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled checkpoint saved as shards with an index, and its tokenizer files."""
+    folder = tmp_path_factory.mktemp("sharded") / "tiny"
+    transformers.GPT2LMHeadModel.from_pretrained(TINY).save_pretrained(folder, max_shard_size="1MB")
+    for name in SIDE_FILES:
+        shutil.copy(TINY / name, folder)
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    return folder
+
+
+@pytest.fixture
+def pair(sharded: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """The sharded checkpoint and a resized copy (method copy) that a test can damage."""
+    return sharded, resize(sharded, to=NEW, method="copy", output=tmp_path / "out").output
+
+
+def failed_checks(verification: Verification) -> dict[str, str]:
+    """Return the evidence of failed checks by name."""
+    return {
+        check.name: " | ".join(check.evidence) for check in verification.checks if not check.passed
+    }
+
+
+def passed_checks(verification: Verification) -> dict[str, str]:
+    """Assert that verification passed; return the evidence of its checks by name."""
+    assert verification.passed, failed_checks(verification)
+    return {check.name: " | ".join(check.evidence) for check in verification.checks}
+
+
+def file_of(folder: Path, name: str) -> Path:
+    """Return the file that contains a tensor."""
+    index = folder / INDEX
+    return folder / (
+        json.loads(index.read_text())["weight_map"][name] if index.exists() else "model.safetensors"
+    )
+
+
+def rewrite(folder: Path, name: str, change: Change) -> None:
+    """Change one tensor with the safetensors library."""
+    path = file_of(folder, name)
+    tensors = load_file(path)
+    tensors[name] = change(tensors[name]).contiguous()
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def forget_hash(folder: Path) -> None:
+    """Remove the hash of the written table from a recipe, as if the table had been written as it is
+    now.
+    """
+    recipe = folder / RECIPE_FILE
+    recipe.write_text(re.sub(r" +sha256_after: .*\n", "", recipe.read_text()))
+
+
+def flip_bit_in(path: Path, byte: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1 << bit
+    path.write_bytes(data)
+
+
+# What passes
+
+
+FLAGS = [
+    ("hierarchical:alpha=0.3", {}),
+    ("random:seed=5", {}),
+    ("stretch", {"keep_first": 0}),
+    ("linear", {"keep_first": 1, "drop_last": 2}),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "flags"), [*((method, {}) for method in pico.LEARNED_METHODS), *FLAGS]
+)
+def test_verify_passes_for_every_method(
+    sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]
+) -> None:
+    out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
+    found = verify(out, sharded)
+    evidence = passed_checks(found)
+    assert list(evidence) == ["tensors", "table", "files"]
+    name, _, settings = method.partition(":")
+    method = "bands" if name == "auto" else name  # the recipe records what auto chose
+    assert (found.method, found.trainable) == (method, None)
+    keeps = METHODS[method].keeps_learned_rows
+    assert ("128 of 128 learned rows are bit-identical" in evidence["table"]) == keeps
+    assert ("changed by up to" in evidence["table"]) != keeps
+    exact = "within 0.001 of the median norm" if METHODS[method].tolerance else "bit for bit"
+    assert found.checks[1].evidence[0].endswith(exact)
+    (out / RECIPE_FILE).unlink()
+    found = verify(out, sharded)
+    assert "All methods were tried" in found.notes[0]
+    if flags or settings:  # without a recipe, only default settings are tried
+        assert "rows do not match method" in failed_checks(found)["table"]
+    else:
+        assert (found.passed, found.method) == (True, method)
+        assert f"rows match method {method} (detected" in found.checks[1].evidence[0]
+
+
+@pytest.mark.parametrize(("to", "method"), [(1, "truncate"), (128, "copy")])
+def test_verify_passes_for_shorter_and_unchanged_tables(
+    sharded: Path, tmp_path: Path, to: int, method: str
+) -> None:
+    found = verify(resize(sharded, to=to, output=tmp_path / "out").output, sharded)
+    assert passed_checks(found)
+    assert found.method == method
+
+
+def test_verify_tries_all_methods_if_the_recipe_is_for_another_base(
+    sharded: Path, tmp_path: Path
+) -> None:
+    middle = resize(sharded, to=256, method="copy", output=tmp_path / "middle").output
+    out = resize(middle, to=512, method="copy", output=tmp_path / "out").output
+    assert passed_checks(verify(out, middle))
+    found = verify(out, sharded)
+    assert passed_checks(found)  # copying a copied table equals copying the base table
+    assert "The recipe is for a table with 256 rows." in found.notes[0]
+
+
+@pytest.mark.parametrize("part", [None, "decoder"])
+def test_verify_detects_the_resized_part_without_a_recipe(part: str | None, tmp_path: Path) -> None:
+    source = pico.make_led(tmp_path / "led")
+    out = resize(source, to=128, part=part, output=tmp_path / "out").output
+    (out / RECIPE_FILE).unlink()
+    evidence = passed_checks(verify(out, source))["table"]
+    assert evidence.count("rows match method copy") == (2 if part is None else 1)
+
+
+def test_verify_accepts_fixed_limits_only_if_the_recipe_has_fix_limits(
+    sharded: Path, tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(sharded, tmp_path / "base"))
+    pico.edit_json(base / "tokenizer_config.json", model_max_length=64)
+    out = resize(base, to=128, fix_limits=True, output=tmp_path / "out").output
+    assert passed_checks(found := verify(out, base))
+    assert found.conclusion == f"Verified: {out} differs from {base} only in its length limits."
+    (out / RECIPE_FILE).unlink()
+    assert "model_max_length is 128, expected 64" in failed_checks(verify(out, base))["files"]
+
+
+@pytest.mark.parametrize("form", ["bin", "sentence", "sharded variant", "weights file"])
+def test_verify_reads_every_form_of_a_source(
+    form: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("bert", base=True).folder
+    flags = dict[str, Any]()
+    weights = source / "model.safetensors"
+    if form == "weights file":
+        source = Path(shutil.copy(weights, tmp_path / "mine.safetensors"))
+        flags = {"model_type": "bert"}
+    elif form == "bin":
+        tensors = load_file(weights)
+        tensors[QUERY] = tensors[QUERY].T.contiguous().T  # the same values with other strides
+        torch.save(tensors, source / "pytorch_model.bin")
+        weights.unlink()
+    elif form == "sentence":
+        source = pico.nest_in_module(source, tmp_path / "sentence")
+    else:
+        model = transformers.BertModel.from_pretrained(source)
+        flags = {"variant": "fp16"}
+        weights.unlink()
+        model.save_pretrained(source, max_shard_size="2KB", **flags)
+    plan = plan_resize(source, to=40, **flags)
+    out = plan.execute(tmp_path / "out", check=lambda folder: check_output(plan, folder)).output
+    assert passed_checks(verify(out, source, **flags))
+
+
+def test_verify_accepts_an_explicit_table(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    pico.edit_json(source / "config.json", model_type="custom")
+    table: dict[str, Any] = {"tensor": TABLE, "config_key": "n_positions"}
+    out = resize(source, to=40, output=tmp_path / "out", **table).output
+    assert passed_checks(verify(out, source, **table))
+    with pytest.raises(UnsupportedModelError, match="--model-type gpt2"):
+        verify(out, source)
+
+
+def test_verify_applies_a_methods_tolerance_to_new_rows_only(sharded: Path, tmp_path: Path) -> None:
+    def nudge(table: torch.Tensor) -> torch.Tensor:
+        return torch.cat([table[:128], table[128:] * (1 + 1e-6)])
+
+    copied, fitted = (
+        resize(sharded, to=NEW, method=method, output=tmp_path / method).output
+        for method in ("copy", "spectral")
+    )
+    for out in (copied, fitted):
+        rewrite(out, TABLE, nudge)
+    changed = f"{TABLE} has changed since it was written: its SHA-256 is not that in ctxextend.yaml"
+    assert changed in failed_checks(verify(fitted, sharded))["table"]
+    forget_hash(fitted)
+    assert "rows do not match method copy" in failed_checks(verify(copied, sharded))["table"]
+    assert passed_checks(verify(fitted, sharded))
+    rewrite(fitted, TABLE, lambda table: table * (1 + 1e-6))
+    assert (
+        "128 of 512 rows do not match method spectral"
+        in failed_checks(verify(fitted, sharded))["table"]
+    )
+
+
+# What fails
+
+
+def edit(name: str, **values: Any) -> Damage:
+    """Set keys of a JSON file."""
+    return lambda out: pico.edit_json(out / name, **values)
+
+
+def replace(name: str, old: str, new: str, encoding: str = "utf-8") -> Damage:
+    """Replace text in a file."""
+    return lambda out: (out / name).write_text(
+        (out / name).read_text().replace(old, new, 1), encoding
+    )
+
+
+def modify(name: str, change: Change) -> Damage:
+    return lambda out: rewrite(out, name, change)
+
+
+def repack(
+    change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], kind: str = "pt"
+) -> Damage:
+    """Change the tensors of one shard."""
+
+    def save(out: Path) -> None:
+        path = file_of(out, OTHER)
+        save_file(change(load_file(path)), path, metadata={"format": kind})
+
+    return save
+
+
+def remove_from_index(out: Path) -> None:
+    index = json.loads((out / INDEX).read_text())
+    del index["weight_map"][OTHER]
+    (out / INDEX).write_text(json.dumps(index))
+
+
+def remove_tensor(out: Path) -> None:
+    repack(lambda tensors: {name: value for name, value in tensors.items() if name != OTHER})(out)
+    remove_from_index(out)
+
+
+def swap_shards(out: Path) -> None:
+    first, second = sorted(out.glob("*.safetensors"))[:2]
+    first.rename(out / "temporary")
+    second.rename(first)
+    (out / "temporary").rename(second)
+
+
+def change_element(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.view(-1)[1000] += 1
+    return tensor
+
+
+LIMITS = "tokenizer_config.json"
+# The check that fails, its evidence, and the damage done to the output.
+DAMAGES: list[tuple[str, str, Damage]] = [
+    (
+        "files",
+        f"{LIMITS}: model_max_length is 128, expected 512 (the new length)",
+        edit(LIMITS, model_max_length=128),
+    ),
+    (
+        "files",
+        "config.json: n_positions is 4096, expected 512 (the new length)",
+        edit("config.json", n_positions=4096),
+    ),
+    ("files", "config.json: attn_pdrop is 0.5, expected 0", edit("config.json", attn_pdrop=0.5)),
+    ("files", "metadata.total_size is 4, expected ", edit(INDEX, metadata={"total_size": 4})),
+    ("files", f"does not list {OTHER}", remove_from_index),
+    (
+        "files",
+        "tokenizer.json: model.vocab.the is missing, expected ",
+        replace("tokenizer.json", '"the"', '"teh"'),
+    ),
+    ("files", "tokenizer.json is missing", lambda out: (out / "tokenizer.json").unlink()),
+    ("files", "tokenizer_config.json is not UTF-8", replace(LIMITS, "", "", "utf-16")),
+    ("files", "duplicate key", replace(LIMITS, "{", '{"model_max_length": 5,')),
+    (
+        "files",
+        "unexpected pytorch_model.bin: ",
+        lambda out: (out / "pytorch_model.bin").write_bytes(b"old"),
+    ),
+    (
+        "files",
+        "training_args.bin is not in the base",
+        lambda out: (out / "training_args.bin").touch(),
+    ),
+    (
+        "tensors",
+        "has __metadata__ {'format': 'tf'}, expected {'format': 'pt'}",
+        repack(lambda tensors: tensors, "tf"),
+    ),
+    ("tensors", f"{OTHER} is missing", remove_tensor),
+    (
+        "tensors",
+        "extra is not in the base",
+        repack(lambda tensors: {**tensors, "extra": torch.ones(2)}),
+    ),
+    (
+        "tensors",
+        f"{OTHER} is F16 [128, 512], expected F32 [128, 512]",
+        modify(OTHER, torch.Tensor.half),
+    ),
+    ("tensors", f"{OTHER} differs, first at byte 4,00", modify(OTHER, change_element)),
+    (
+        "table",
+        f"{TABLE} is F32 [511, 128], expected F32 [512, 128]",
+        modify(TABLE, lambda table: table[:511]),
+    ),
+    (
+        "table",
+        "identical; row 0 changed by up to",
+        modify(TABLE, lambda table: torch.cat((-table[:1], table[1:]))),
+    ),
+    ("table", "512 of 512 rows do not match method copy", modify(TABLE, lambda table: table + 1)),
+    (
+        "table",
+        "rows do not match method linear",
+        replace(RECIPE_FILE, "method: copy", "method: linear"),
+    ),
+    ("readable", "which does not contain it", swap_shards),
+    (
+        "readable",
+        "truncated",
+        lambda out: file_of(out, OTHER).write_bytes(file_of(out, OTHER).read_bytes()[:-1]),
+    ),
+    ("readable", "not valid JSON", lambda out: (out / "config.json").write_text("{")),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "evidence", "damage"), DAMAGES, ids=[evidence for _, evidence, _ in DAMAGES]
+)
+def test_verify_fails_for_damaged_output(
+    check: str, evidence: str, damage: Damage, pair: tuple[Path, Path]
+) -> None:
+    base, out = pair
+    assert passed_checks(verify(out, base))
+    damage(out)
+    found = failed_checks(verify(out, base))
+    assert evidence in found.get(check, ""), found
+
+
+def one_row(table: torch.Tensor) -> torch.Tensor:
+    table[300] = torch.randn(table.shape[1]) * 0.02
+    return table
+
+
+@pytest.mark.parametrize(
+    ("change", "with_recipe", "without_recipe"),
+    [
+        (
+            one_row,
+            "1 of 512 rows do not match method copy: 300",
+            "rows do not match method copy: 300",
+        ),
+        (
+            lambda table: table[:, :64],
+            "is F32 [512, 64], expected F32 [512, 128]",
+            "creates these tables",
+        ),
+        (
+            lambda table: table.flatten(),
+            "is F32 [65536], expected F32 [512, 128]",
+            "creates these tables",
+        ),
+    ],
+)
+def test_verify_fails_for_a_changed_table_with_and_without_a_recipe(
+    change: Change, with_recipe: str, without_recipe: str, pair: tuple[Path, Path]
+) -> None:
+    base, out = pair
+    rewrite(out, TABLE, change)
+    assert with_recipe in failed_checks(verify(out, base))["table"]
+    (out / RECIPE_FILE).unlink()
+    assert without_recipe in failed_checks(verify(out, base))["table"]
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_verify_fails_for_any_flipped_bit(pair: tuple[Path, Path], data: st.DataObject) -> None:
+    base, out = pair
+    path = data.draw(st.sampled_from(sorted(out.glob("*.safetensors"))))
+    start = 8 + int.from_bytes(path.read_bytes()[:8], "little")
+    byte = data.draw(st.integers(start, path.stat().st_size - 1))
+    bit = data.draw(st.integers(0, 7))
+    flip_bit_in(path, byte, bit)
+    found = failed_checks(verify(out, base))
+    flip_bit_in(path, byte, bit)
+    assert set(found) in ({"tensors"}, {"table"}), found
+    assert "differs, first at byte" in found.get("tensors", "differs, first at byte")
+
+
+def test_verify_fails_for_rows_that_transformers_initialised_randomly(
+    sharded: Path, tmp_path: Path
+) -> None:
+    transformers.set_seed(0)
+    model = transformers.GPT2LMHeadModel.from_pretrained(
+        sharded, n_positions=NEW, ignore_mismatched_sizes=True
+    )
+    model.save_pretrained(tmp_path / "out")
+    for name in SIDE_FILES:
+        shutil.copy(sharded / name, tmp_path / "out")
+    pico.edit_json(tmp_path / "out" / LIMITS, model_max_length=NEW)
+    found = failed_checks(verify(tmp_path / "out", sharded))
+    assert set(found) == {"table"}
+    assert "rows do not match method" in found["table"]
+
+
+def test_verify_fails_for_weights_of_another_variant(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    out = resize(source, to=40, output=tmp_path / "out").output
+    (out / "model.safetensors").rename(out / "model.fp16.safetensors")
+    assert "are variant fp16, expected no variant" in failed_checks(verify(out, source))["files"]
+
+
+def test_verify_fails_for_an_outdated_buffer(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    mask = torch.ones(16, 16).tril().view(1, 1, 16, 16)
+    pico.add_tensors(
+        source, {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)}
+    )
+    out = resize(source, to=40, output=tmp_path / "out").output
+    assert passed_checks(verify(out, source))
+    pico.add_tensors(out, {"transformer.h.0.attn.bias": mask})
+    assert (
+        "transformer.h.0.attn.bias is an outdated position buffer"
+        in failed_checks(verify(out, source))["tensors"]
+    )
+
+
+def test_verify_fails_for_a_wrong_buffer_that_transformers_reads(tmp_path: Path) -> None:
+    source = pico.make_bros(tmp_path / "bros")
+    out = resize(source, to=40, output=tmp_path / "out").output
+    assert passed_checks(verify(out, source))
+    pico.add_tensors(out, {"embeddings.position_ids": torch.arange(40).flip(0).unsqueeze(0)})
+    assert (
+        "position_ids is not the position buffer for the new"
+        in failed_checks(verify(out, source))["tensors"]
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda out: (out / "README.md").write_text("another card"),
+        lambda out: (out / "train_log.jsonl").write_text("{}"),
+        replace(
+            "config.json",
+            '"transformers_version": "',
+            '"_name_or_path": "", "transformers_version": "9.',
+        ),
+    ],
+)
+def test_verify_ignores_changes_that_no_model_uses(change: Damage, pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    change(out)
+    assert passed_checks(verify(out, base))
+
+
+def test_verify_does_not_trust_the_recipes_table(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    rewrite(out, "transformer.wte.weight", lambda tensor: tensor * 0 + 7)
+    forged = {"to": 1024, "tensor": "transformer.wte.weight", "config_key": "vocab_size"}
+    for train in ({}, {"train": {"data": "x", "steps": 1, "trainable": "positions"}}):
+        (out / RECIPE_FILE).write_text(json.dumps({"source": str(base), "resize": forged, **train}))
+        assert "transformer.wte.weight differs" in failed_checks(verify(out, base))["tensors"]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        *(
+            "- 1",
+            "[",
+            "!!python/object/apply:os.system ['id']",
+            f"source: x\nresize: {{to: 0x{'f' * 8000}}}",
+        ),
+        *(f"rows_before: {rows}" for rows in (-5, f"0x1{'f' * 4000}", "x")),
+    ],
+    ids=lambda recipe: recipe[:20],
+)
+def test_verify_and_inspect_ignore_an_invalid_recipe(recipe: str, pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    valid = (out / RECIPE_FILE).read_text()
+    is_line = recipe.startswith("rows_before")  # one invalid line in a valid recipe
+    (out / RECIPE_FILE).write_text(
+        valid.replace("rows_before: 128", recipe, 1) if is_line else recipe
+    )
+    assert passed_checks(verify(out, base))
+    assert inspect(out).tables[0].new_rows is None
+    rewrite(out, TABLE, lambda table: table + 1)
+    assert set(failed_checks(verify(out, base))) == {"table"}
+
+
+# After training
+
+
+# `trainable` in the recipe, what was actually trained, and the checks that fail.
+TRAINED: list[tuple[str, dict[str, Change], dict[str, str]]] = [
+    ("positions", {TABLE: lambda table: table + 1}, {}),
+    ("new", {TABLE: lambda table: torch.cat([table[:128], table[128:] + 1])}, {}),
+    (
+        "positions",
+        {TABLE: lambda table: table + 1, OTHER: change_element},
+        {"tensors": f"{OTHER} differs"},
+    ),
+    (
+        "new",
+        {TABLE: lambda table: torch.cat([table[:300], table[300:] * math.nan])},
+        {"table": "212 rows with NaN"},
+    ),
+    (
+        "new",
+        {TABLE: lambda table: table + 1},
+        {"table": "128 of 512 rows do not match method copy, although only new"},
+    ),
+    ("all", {}, {"tensors": "all weights were trained according to the recipe"}),
+    (
+        "all-but-positions",
+        {TABLE: lambda table: torch.cat([table[:300], table[300:] + 1])},
+        {
+            "tensors": "all weights except the position table were trained according to the recipe",
+            "table": "212 of 512 rows do not match method copy, although the table was not "
+            "trained: 300-511",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("trainable", "trained", "failures"), TRAINED)
+def test_verify_checks_only_untrained_rows_of_a_trained_checkpoint(
+    trainable: str, trained: dict[str, Change], failures: dict[str, str], pair: tuple[Path, Path]
+) -> None:
+    base, out = pair
+    for name, change in trained.items():
+        rewrite(out, name, change)
+    train = f"train: {{data: x, steps: 1, trainable: {trainable}}}\nprovenance:"
+    replace(RECIPE_FILE, "provenance:", train)(out)
+    if TABLE in trained and "table" not in failures:
+        assert "has changed since it was written" in failed_checks(verify(out, base))["table"]
+        forget_hash(out)
+    found = verify(out, base)
+    assert set(failed_checks(found)) == set(failures)
+    assert all(text in failed_checks(found)[name] for name, text in failures.items())
+    if not failures:
+        rows = "new rows" if trainable == "new" else "rows"
+        assert found.conclusion.endswith(f"only in its position table (resized, {rows} trained).")
+        assert "; trained afterwards" in passed_checks(found)["table"]
+        assert found.notes == ("The recipe states what was trained; this was not verified.",)
+    if trainable == "all":
+        assert found.conclusion.endswith(f"is not a pure resize of {base} (failed: tensors).")
+
+
+# --deep
+
+
+@pytest.mark.parametrize("model_type", sorted(pico.CONFIGS))
+def test_verify_deep_reports_identical_outputs_if_learned_rows_are_kept(
+    model_type: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico(model_type).folder
+    kept = passed_checks(
+        verify(resize(source, to=40, output=tmp_path / "copy").output, source, deep=True)
+    )
+    assert list(kept) == ["tensors", "table", "files", "loads", "runs", "outputs"]
+    assert "bit-identical to the base's on inputs of 4 tokens" in kept["outputs"]
+    out = resize(source, to=40, method="linear", output=tmp_path / "linear").output
+    changed = passed_checks(verify(out, source, deep=True))["outputs"]
+    assert "outputs on short inputs differ from the base's by up to" in changed
+    assert "largest difference: " in changed
+
+
+@pytest.mark.parametrize(
+    ("method", "config", "failures"),
+    [
+        ("copy", {"n_positions": 60}, {"loads": "mismatched key: transformer.wpe.weight"}),
+        ("linear", {"n_positions": 4}, {"runs": "fails on 40 tokens: ", "outputs": "fails ("}),
+        ("copy", {"n_layer": 3}, {"loads": "missing key: transformer.h.2"}),
+        (
+            "copy",
+            {"vocab_size": 20},
+            {"loads": "mismatched key: transformer.wte", "outputs": "[1, 16, 20] instead of"},
+        ),
+        (
+            "copy",
+            {"layer_norm_epsilon": 0.5},
+            {"outputs": "must be identical to the base's but differ"},
+        ),
+    ],
+    ids=str,
+)
+def test_verify_deep_fails_for_a_config_that_does_not_load_or_changes_outputs(
+    method: str,
+    config: dict[str, Any],
+    failures: dict[str, str],
+    make_pico: MakePico,
+    tmp_path: Path,
+) -> None:
+    source = make_pico("gpt2").folder
+    out = resize(source, to=40, method=method, output=tmp_path / "out").output
+    pico.edit_json(out / "config.json", **config)
+    found = failed_checks(verify(out, source, deep=True))
+    assert {"files", *failures} <= set(found)
+    assert all(text in found[name] for name, text in failures.items()), found
+
+
+def test_verify_deep_accepts_a_base_with_nan(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    rewrite(source, "transformer.ln_f.bias", lambda tensor: tensor * math.nan)
+    assert passed_checks(
+        verify(resize(source, to=40, output=tmp_path / "nan").output, source, deep=True)
+    )
+
+
+def test_verify_deep_does_not_run_code_of_a_checkpoint(
+    make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_pico("gpt2").folder
+    marker = tmp_path / "code-was-run"
+    pico.edit_json(source / "config.json", architectures=None)
+    out = resize(source, to=40, output=tmp_path / "out").output
+    auto_map = {"AutoConfig": "code.Config", "AutoModel": "code.Model"}
+    pico.edit_json(out / "config.json", model_type="evil", auto_map=auto_map)
+    (out / "code.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n")
+    monkeypatch.setattr(
+        "builtins.input", lambda *_: "y"
+    )  # transformers asks before it runs remote code
+    assert "loads" in failed_checks(verify(out, source, deep=True))
+    assert not marker.exists()
+
+
+# The commands
+
+
+def test_verify_prints_its_checks_and_sets_the_exit_code(pair: tuple[Path, Path]) -> None:
+    base, out = pair
+    done = invoke("verify", out, "--base", base)
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("passed ")] == [
+        "tensors",
+        "table",
+        "files",
+    ]
+    assert lines[0] == f"Verified: {out} differs from {base} only in its position table."
+    flip_bit_in(file_of(out, OTHER), -1)
+    done = invoke("verify", out, "--base", base)
+    assert done.exit_code == 3
+    assert "FAILED  tensors" in done.stdout
+    assert (
+        done.stdout.splitlines()[0]
+        == f"Not verified: {out} is not a pure resize of {base} (failed: tensors)."
+    )
+    done = invoke("verify", out, "--base", base, "--json")
+    values = json.loads(done.stdout)
+    SCHEMA.validate(values)
+    assert (done.exit_code, values["command"], values["passed"], values["method"]) == (
+        3,
+        "verify",
+        False,
+        "copy",
+    )
+
+
+def test_verify_flags_for_the_base_override_its_recipe(make_pico: MakePico, tmp_path: Path) -> None:
+    weights = shutil.copy(
+        make_pico("gpt2").folder / "model.safetensors", tmp_path / "weights.safetensors"
+    )
+    resize(weights, to=NEW, output="out", model_type="gpt2")
+    assert invoke("verify", "out").exit_code == 0
+    done = invoke("verify", "out", "--model-type", "bert")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no position table found; in a bert model it is" in done.stderr
+    assert invoke("verify", "out", "--model-type", "bert", "--tensor", "x").exit_code == 2
+
+
+def test_resize_verify_checks_the_output_before_moving_it_into_place(sharded: Path) -> None:
+    done = invoke("resize", sharded, "--to", NEW, "-o", "out", "--verify", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["verified"] is True
+    assert "Verified: every check of" in done.stderr
+
+
+def test_resize_verify_writes_nothing_if_the_output_is_wrong(
+    sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ctxextend.checkpoints.rewrite import rewrite as real
+
+    def damaging(file: Any, layout: Any, tensors: Any, destination: Path, progress: Any) -> None:
+        real(file, layout, tensors, destination, progress)
+        flip_bit_in(destination, -1)
+
+    monkeypatch.setattr("ctxextend.checkpoints.rewrite.rewrite", damaging)
+    old = resize(sharded, to=300, output=tmp_path / "old").output  # without --verify
+    before = pico.contents(old)
+    done = invoke("resize", sharded, "--to", NEW, "-o", "out", "--verify")
+    assert done.exit_code == 3
+    assert "Error: The output does not match the plan." in done.stderr
+    assert list(Path().iterdir()) == []
+    done = invoke("resize", sharded, "--to", NEW, "-o", old, "--force", "--verify", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["error"]["type"]) == (3, "VerificationError")
+    assert pico.contents(old) == before

@@ -1,0 +1,474 @@
+"""`verify --deep`: what passes, fails or is not checked once transformers has loaded a
+checkpoint.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from ctxextend import Check, Verification, resize, verify
+from tests.helpers import pico
+from tests.helpers.trainings import invoke
+
+NEW = 256
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 32,
+    "max_position_embeddings": 64,
+}
+# Values of config.json as files of transformers 4 state them.
+OLD_LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "rope_theta": 10000,
+    "rope_scaling": None,
+    "torch_dtype": "float32",
+    "rms_norm_eps": 1e-06,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "use_cache": True,
+    "transformers_version": "4.40.0",
+}
+OLD_QWEN2 = {
+    "model_type": "qwen2",
+    "architectures": ["Qwen2ForCausalLM"],
+    "rope_theta": 1000000.0,
+    "torch_dtype": "float32",
+    "sliding_window": 131072,
+    "use_sliding_window": False,
+    "transformers_version": "4.43.1",
+}
+OLD_GEMMA3 = {
+    "model_type": "gemma3_text",
+    "architectures": ["Gemma3ForCausalLM"],
+    "head_dim": 16,
+    "rope_theta": 1000000,
+    "rope_local_base_freq": 10000,
+    "rope_scaling": None,
+    "sliding_window_pattern": 2,
+    "torch_dtype": "float32",
+}
+
+
+def checks_of(verification: Verification) -> dict[str, Check]:
+    return {check.name: check for check in verification.checks}
+
+
+def statuses(verification: Verification) -> dict[str, str]:
+    return {check.name: check.status for check in verification.checks}
+
+
+def save_llama(folder: Path, **changes: Any) -> Path:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SIZES, **changes)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def with_config(folder: Path, content: dict[str, Any]) -> Path:
+    """Replace config.json by one of an older file, with the same sizes."""
+    (folder / "config.json").write_text(json.dumps({**SIZES, **content}))
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    return folder
+
+
+def old_llama(folder: Path) -> Path:
+    return with_config(save_llama(folder), OLD_LLAMA)
+
+
+def old_qwen2(folder: Path) -> Path:
+    torch.manual_seed(0)
+    transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES)).save_pretrained(folder)
+    return with_config(folder, OLD_QWEN2)
+
+
+def save_gemma3(folder: Path) -> Path:
+    torch.manual_seed(0)
+    layers = ["sliding_attention", "full_attention"]
+    config = transformers.Gemma3TextConfig(**SIZES, head_dim=16, layer_types=layers)
+    transformers.Gemma3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def old_gemma3(folder: Path) -> Path:
+    return with_config(save_gemma3(folder), OLD_GEMMA3)
+
+
+def save_pico(model_type: str) -> Callable[[Path], Path]:
+    return lambda folder: pico.make(folder, model_type).folder
+
+
+def old_gpt2(folder: Path) -> Path:
+    """Save a model with a config as OpenAI's GPT-2 has it, which states no dtype."""
+    pico.make(folder, "gpt2")
+    values = {
+        "n_ctx": 16,
+        "attn_pdrop": 0.1,
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+    }
+    (folder / "config.json").write_text(json.dumps({**pico.CONFIGS["gpt2"], **values}))
+    return folder
+
+
+def save_again(folder: Path, output: Path) -> Path:
+    """Load a checkpoint in transformers and save it again, over a copy of the folder."""
+    shutil.copytree(folder, output)
+    architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
+    getattr(transformers, architecture).from_pretrained(folder).save_pretrained(output)
+    return output
+
+
+# Parameters with random values
+
+
+def add_layer(folder: Path) -> None:
+    pico.edit_json(folder / "config.json", n_layer=3)
+
+
+def rename_tensor(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors["transformer.h.0.mlp.renamed.weight"] = tensors.pop("transformer.h.0.mlp.c_fc.weight")
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (
+            add_layer,
+            "missing key: transformer.h.2.attn.c_attn.weight (also in the base): its values are "
+            "random",
+        ),
+        (
+            rename_tensor,
+            "missing key: transformer.h.0.mlp.c_fc.weight (also in the base): its values are "
+            "random",
+        ),
+    ],
+)
+def test_verify_deep_fails_for_missing_parameters_even_if_the_base_lacks_them(
+    damage: Callable[[Path], None], fault: str, tmp_path: Path
+) -> None:
+    source = pico.make(tmp_path / "source", "gpt2").folder
+    damage(source)
+    out = resize(source, to=40, output=tmp_path / "out").output
+    assert verify(out, source).passed  # the files are as they should be
+    done = invoke("verify", out, "--base", source, "--deep")
+    assert done.exit_code == 3
+    assert (
+        "but the model in transformers is not right (failed: loads)." in done.stdout.splitlines()[0]
+    )
+    checks = checks_of(verify(out, source, deep=True))
+    assert fault in " | ".join(checks["loads"].evidence)
+    assert statuses(verify(out, source, deep=True)) == {
+        **dict.fromkeys(("tensors", "table", "files"), "passed"),
+        "loads": "failed",
+        "runs": "not checked",
+        "outputs": "not checked",
+    }
+    assert "of the model have random values" in checks["runs"].evidence[0].replace(
+        " has ", " have "
+    )
+
+
+def test_verify_deep_fails_for_a_width_that_no_weight_has(tmp_path: Path) -> None:
+    source = save_llama(tmp_path / "source")
+    pico.edit_json(source / "config.json", hidden_size=64)
+    out = resize(source, to=NEW, output=tmp_path / "out").output
+    result = verify(out, source, deep=True)
+    assert not result.passed
+    assert "mismatched key: model.norm.weight (also in the base)" in " ".join(
+        checks_of(result)["loads"].evidence
+    )
+    assert statuses(result)["runs"] == "not checked"
+
+
+def test_verify_deep_accepts_missing_parameters_on_which_no_output_depends(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "bert").folder
+    pico.edit_json(source / "config.json", architectures=["BertModel"])  # its pooler has no weights
+    out = resize(source, to=40, output=tmp_path / "out").output
+    result = verify(out, source, deep=True)
+    assert result.passed
+    assert statuses(result)["loads"] == "passed"
+    evidence = checks_of(result)["loads"].evidence
+    assert (
+        "missing key: pooler.dense.weight (also in the base): no output that is compared depends "
+        "on it" in evidence
+    )
+
+
+def test_verify_deep_finds_a_missing_expert_that_no_input_reaches(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    experts: dict[str, Any] = {"num_local_experts": 8, "num_experts_per_tok": 1}
+    config = transformers.MixtralConfig(**SIZES, **experts)
+    transformers.MixtralForCausalLM(config).save_pretrained(tmp_path / "source")
+    path = tmp_path / "source" / "model.safetensors"
+    tensors = load_file(path)
+    removed = [name for name in tensors if ".1." in name and "experts.7." in name]
+    assert removed
+    save_file(
+        {name: value for name, value in tensors.items() if name not in removed},
+        path,
+        {"format": "pt"},
+    )
+    out = resize(tmp_path / "source", to=NEW, output=tmp_path / "out").output
+    assert statuses(verify(out, tmp_path / "source", deep=True))["loads"] == "failed"
+
+
+# Models that cannot be checked
+
+
+def save_udop(folder: Path) -> Path:
+    """Save a model that needs a bounding box for each token."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 16,
+        "num_layers": 1,
+        "num_decoder_layers": 1,
+    }
+    config = transformers.UdopConfig(
+        **sizes, num_heads=2, vocab_size=32, image_size=32, patch_size=16
+    )
+    transformers.UdopForConditionalGeneration(config).save_pretrained(folder)
+    return folder
+
+
+def test_verify_deep_names_what_it_could_not_check_and_why(tmp_path: Path) -> None:
+    source = save_udop(tmp_path / "source")
+    out = resize(source, to=1024, output=tmp_path / "out").output
+    done = invoke("verify", out, "--base", source, "--deep")
+    assert done.exit_code == 0
+    reason = "n_positions: the model does not run on text only: ValueError: Bbox is required"
+    assert f"Not checked: runs, outputs ({reason}" in done.stdout.splitlines()[0]
+    assert "not checked  runs" in done.stdout
+    found = json.loads(invoke("verify", out, "--base", source, "--deep", "--json").stdout)
+    assert found["passed"] is True
+    states = {check["name"]: (check["status"], check["passed"]) for check in found["checks"]}
+    assert states["runs"] == ("not checked", False)
+    assert states["loads"] == ("passed", True)
+    assert "Not checked: " not in verify(out, source).conclusion
+
+
+def test_verify_deep_fails_for_a_model_that_runs_on_text_only_in_the_base(tmp_path: Path) -> None:
+    source = save_llama(tmp_path / "source")
+    out = resize(source, to=NEW, output=tmp_path / "out").output
+    pico.edit_json(out / "config.json", num_key_value_heads=4, num_attention_heads=1)
+    result = checks_of(verify(out, source, deep=True))
+    assert result["runs"].status == "failed"
+    assert "does not run on text, as the base does" in result["runs"].evidence[0]
+
+
+# Settings in another spelling, and buffers
+
+
+@pytest.mark.parametrize(
+    ("make", "methods"),
+    [
+        (save_llama, ("yarn", "linear", "dynamic", "theta")),
+        (old_llama, ("yarn", "linear", "dynamic", "theta")),
+        (old_qwen2, ("yarn", "theta")),
+        (save_gemma3, ("yarn", "linear")),
+        (old_gemma3, ("yarn", "linear", "dynamic", "theta")),
+        (save_pico("gpt2"), ("copy", "linear")),
+        (old_gpt2, ("copy",)),
+        (save_pico("bert"), ("copy",)),
+    ],
+)
+def test_verify_passes_for_an_output_that_transformers_saved_again(
+    make: Callable[[Path], Path], methods: tuple[str, ...], tmp_path: Path
+) -> None:
+    source = make(tmp_path / "source")
+    for method in methods:
+        out = resize(source, to=NEW, method=method, output=tmp_path / method).output
+        again = save_again(out, tmp_path / f"{method}-again")
+        result = verify(again, source, deep=True)
+        assert set(statuses(result).values()) == {"passed"}, result.checks
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"rope_theta": 20000}, "rope_theta is 20000, expected 10000"),
+        ({"rms_norm_eps": 1e-05}, "config.json: rms_norm_eps is 1e-05, expected 1e-06"),
+        ({"attention_bias": True}, "config.json: attention_bias is true, expected missing"),
+        ({"custom": 1}, "config.json: custom is 1, expected missing"),
+        ({"num_key_value_heads": None}, "config.json: num_key_value_heads is null, expected 1"),
+    ],
+    ids=str,
+)
+def test_verify_fails_for_a_config_that_means_something_else(
+    change: dict[str, Any], difference: str, tmp_path: Path
+) -> None:
+    source = with_config(save_llama(tmp_path / "source"), {**OLD_LLAMA, "num_key_value_heads": 1})
+    out = resize(source, to=NEW, output=tmp_path / "out").output
+    assert verify(out, source).passed
+    pico.edit_json(
+        out / "config.json", attention_dropout=0.0, head_dim=16
+    )  # transformers' defaults
+    assert verify(out, source).passed
+    pico.edit_json(
+        out / "config.json", **{key: value for key, value in change.items() if value is not None}
+    )
+    if None in change.values():
+        content = json.loads((out / "config.json").read_text())
+        (out / "config.json").write_text(json.dumps({**content, **change}))
+    result = verify(out, source)
+    assert not result.passed
+    evidence = [text for check in result.checks if check.failed for text in check.evidence]
+    assert difference in " | ".join(evidence)
+
+
+def test_verify_accepts_numbers_in_another_spelling(tmp_path: Path) -> None:
+    source = old_llama(tmp_path / "source")
+    out = resize(source, to=NEW, method="linear", output=tmp_path / "out").output
+    content = json.loads((out / "config.json").read_text())
+    assert content["rope_scaling"]["factor"] == 4
+    factor = int(content["rope_scaling"]["factor"])
+    changed = {
+        "rope_theta": float(content["rope_theta"]),
+        "rope_scaling": {"type": "linear", "factor": factor},
+    }
+    (out / "config.json").write_text(json.dumps({**content, **changed}))
+    result = verify(out, source)
+    assert result.passed, result.checks
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_verify_deep_compares_frequencies_in_the_dtype_in_which_they_are_stored(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    positions: dict[str, Any] = {"position_embedding_type": "rotary", "max_position_embeddings": 66}
+    sizes: dict[str, Any] = {**pico.ENCODER, "hidden_size": 32, "vocab_size": 33, "pad_token_id": 1}
+    config = transformers.EsmConfig(**sizes, **positions, mask_token_id=32)
+    transformers.EsmForMaskedLM(config).to(dtype).save_pretrained(tmp_path / "source")  # type: ignore[arg-type]
+    stored = load_file(tmp_path / "source" / "model.safetensors")
+    assert {value.dtype for name, value in stored.items() if name.endswith("inv_freq")} == {dtype}
+    out = resize(tmp_path / "source", to=NEW, output=tmp_path / "out").output
+    result = verify(out, tmp_path / "source", deep=True)
+    assert set(statuses(result).values()) == {"passed"}, result.checks
+    evidence = checks_of(result)["loads"].evidence
+    assert "esm.rotary_embeddings.inv_freq equals that of the base" in evidence
+
+
+def add_position_ids(folder: Path, length: int, dtype: torch.dtype, name: str) -> None:
+    pico.add_tensors(folder, {name: torch.arange(length).unsqueeze(0).to(dtype)})
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float16, torch.bfloat16])
+def test_verify_compares_position_buffers_in_the_dtype_in_which_they_are_stored(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    source = pico.make_bros(tmp_path / "bros")
+    name = "embeddings.position_ids"
+    add_position_ids(source, 16, dtype, name)
+    out = resize(source, to=40, output=tmp_path / "out").output
+    assert verify(out, source, deep=True).passed
+    assert verify(
+        save_again(out, tmp_path / "again"), source, deep=True
+    ).passed  # in int64 as transformers has it
+    add_position_ids(out, 16, dtype, name)
+    assert not verify(out, source).passed
+
+
+def test_verify_accepts_the_position_buffer_of_the_new_length_and_no_other(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "bert").folder
+    name = "bert.embeddings.position_ids"
+    add_position_ids(source, 16, torch.int64, name)
+    out = resize(
+        source, to=40, output=tmp_path / "out"
+    ).output  # without it: transformers computes it
+    add_position_ids(out, 40, torch.int64, name)
+    assert verify(out, source).passed
+    add_position_ids(out, 16, torch.int64, name)
+    (found,) = [check for check in verify(out, source).checks if check.failed]
+    assert found.evidence[0] == f"{name} is an outdated position buffer"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_verify_deep_passes_with_stored_frequencies_that_transformers_computes(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    source = old_llama(tmp_path / "source")
+    frequencies = 10000.0 ** -(torch.arange(0, 16, 2) / 16)
+    names = [f"model.layers.{layer}.self_attn.rotary_emb.inv_freq" for layer in range(2)]
+    pico.add_tensors(source, {name: frequencies.to(dtype).clone() for name in names})
+    for method in ("yarn", "theta"):
+        out = resize(source, to=NEW, method=method, output=tmp_path / method).output
+        result = verify(out, source, deep=True)
+        assert set(statuses(result).values()) == {"passed"}, result.checks
+
+
+def test_verify_rejects_a_config_with_billions_of_layers_in_bounded_time(tmp_path: Path) -> None:
+    source = old_qwen2(tmp_path / "source")
+    out = resize(source, to=NEW, output=tmp_path / "out").output
+    pico.edit_json(
+        out / "config.json", num_hidden_layers=10**12
+    )  # of which transformers makes a list
+    (failed,) = [check for check in verify(out, source).checks if check.failed]
+    assert failed.evidence == ("config.json: num_hidden_layers is 1000000000000, expected 2",)
+
+
+def test_verify_deep_runs_an_output_whose_base_transformers_cannot_load(tmp_path: Path) -> None:
+    base = pico.make(tmp_path / "base", "bert", base=True).folder
+    config = json.loads((base / "config.json").read_text())
+    del config["model_type"], config["architectures"]  # each would name the class
+    (base / "config.json").write_text(json.dumps(config))
+    output = resize(base, to=NEW, output=tmp_path / "out", model_type="bert").output
+    verification = verify(output, deep=True)
+    found = statuses(verification)
+    assert (found["loads"], found["runs"], found["outputs"]) == ("passed", "passed", "not checked")
+    assert verification.passed
+    assert f"Not checked: outputs (transformers cannot load {base}" in verification.conclusion
+    (output / "config.json").write_text(
+        json.dumps(json.loads((output / "config.json").read_text()) | {"model_type": ""})
+    )
+    refused = invoke("verify", output, "--deep")
+    assert (refused.exit_code, "Run verify without --deep." in refused.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("is_file", [False, True], ids=["folder", "file"])
+def test_verify_reads_the_recipe_next_to_weights_without_a_config(
+    is_file: bool, tmp_path: Path
+) -> None:
+    source = pico.make(tmp_path / "source", "bert", max_position_embeddings=64).folder
+    (source / "config.json").unlink()
+    weights = source / "model.safetensors"
+    # Settings that no method has by default: only the recipe has them.
+    method = "bands:sigma=3.5"
+    output = resize(
+        weights, to=NEW, output=tmp_path / "out", model_type="bert", method=method
+    ).output
+    passed = output / "model.safetensors" if is_file else output
+    verification = verify(passed)
+    assert verification.passed
+    assert "match method bands" in str(checks_of(verification)["table"])
+    assert "(from the recipe)" in str(checks_of(verification)["table"])
+    assert not any("No recipe found" in note for note in verification.notes)
+
+
+def test_verify_says_why_it_does_not_use_a_recipe(tmp_path: Path) -> None:
+    base = pico.make(tmp_path / "base", "gpt2").folder
+    output = resize(base, to=NEW, output=tmp_path / "out").output
+    (output / "ctxextend.yaml").write_text("resize: {to: many}")
+    verification = verify(output, base)
+    assert "ctxextend.yaml is not a valid recipe" in verification.notes[0]
+    assert "No recipe found" not in verification.notes[0]
+    refused = invoke("verify", output)
+    assert refused.exit_code == 1
+    assert "ctxextend.yaml is not a valid recipe" in refused.stderr

@@ -1,0 +1,114 @@
+"""`resize`, then `verify --deep`, for every model type of which a small model can be built, in 32
+and in 16 bits.
+"""
+
+import copy
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from ctxextend import CheckpointError, resize, verify
+from tests.families.test_conformance import NO_CONFIG, RULES, WITH_ROWS, SmallModel
+from tests.helpers import rules, tiny
+
+MAX_PARAMETERS = 5_000_000
+# Types whose outputs are not compared, and why. Their small models are loaded, and their files are
+# compared.
+NOT_RUN: Mapping[str, str] = {
+    model_type: reason
+    for reason, model_types in {
+        "it needs audio, images, boxes or embeddings": """
+            blt_global_transformer blt_local_decoder blt_local_encoder clvp cohere_asr idefics lxmert moonshine
+            muse_glimmer_assistant pe_audio pi0 qwen2_5_omni_talker shieldgemma2 tvp udop voxtral_realtime
+            voxtral_realtime_text
+        """,
+        "it reads several codes per token": """
+            bark dia_decoder musicgen musicgen_decoder musicgen_melody musicgen_melody_decoder
+        """,
+        "its config cannot be made so small that it runs": """
+            blt_patcher hrm_text hunyuan_vl_text step3p5 step3p7 zamba2
+        """,
+    }.items()
+    for model_type in model_types.split()
+}
+# Types whose models are saved in a way that transformers itself cannot load again.
+NOT_LOADED = {"jev"}
+SHORT = {
+    "shieldgemma2": 1
+}  # classes to skip, since their weights are saved under names of another class
+TYPES = sorted((RULES | WITH_ROWS) - NO_CONFIG - NOT_LOADED)
+
+
+def small_models(model_type: str) -> Iterator[tuple[Any, int]]:
+    """Yield small models of a type, the base class first, each with a length to resize it to."""
+    classes = tiny.model_classes(model_type)[SHORT.get(model_type, 0) :]
+    if model_type in WITH_ROWS:
+        for built in tiny.buildable_classes(model_type, classes):
+            with suppress(AssertionError, CheckpointError):  # a class without the table
+                small = SmallModel(tiny.make_config(model_type), built.model_class)
+                if small.found:
+                    yield small.model, small.new
+        return
+    config = rules.make_config(model_type)
+    for model_class in classes:
+        with suppress(Exception):
+            model = tiny.meta_model(model_class, config)
+            if sum(parameter.numel() for parameter in model.parameters()) <= MAX_PARAMETERS:
+                torch.manual_seed(0)
+                yield model_class(copy.deepcopy(config)).train(False), rules.NEW
+
+
+def half_dtype(model_type: str) -> torch.dtype:
+    """Return float16 for one half of the types and bfloat16 for the other."""
+    return (torch.float16, torch.bfloat16)[zlib.crc32(model_type.encode()) % 2]
+
+
+def check_verified(model: Any, to: int, folder: Path, expected: set[str]) -> None:
+    model.save_pretrained(folder / "source")
+    resize(folder / "source", to=to, output=folder / "output")
+    result = verify(folder / "output", folder / "source", deep=True)
+    assert result.passed, [check for check in result.checks if check.failed]
+    unchecked = {check.name for check in result.checks if check.status == "not checked"}
+    assert unchecked <= expected, [check for check in result.checks if check.name in unchecked]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", TYPES)
+def test_verify_deep_passes_for_the_output_of_resize(model_type: str, tmp_path: Path) -> None:
+    expected = {"runs", "outputs"} if model_type in NOT_RUN else set[str]()
+    models = small_models(model_type)
+    first, to = next(models, (None, 0))
+    if first is None:
+        pytest.skip("no small model can be built")
+    check_verified(first, to, tmp_path / "float32", expected)
+    second, to = next(models, (first, to))  # a class with a head
+    check_verified(second.to(half_dtype(model_type)), to, tmp_path / "half", expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_verify_deep_passes_for_types_with_their_own_names_of_sizes(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    parts: dict[str, Any] = {
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 500000.0},
+        "ffn_config": {
+            "ffn_hidden_size": 16,
+            "hidden_size": 32,
+            "moe_num_experts": 2,
+            "moe_top_k": 1,
+        },
+    }
+    config = transformers.DbrxConfig(
+        d_model=32, n_heads=4, n_layers=1, max_seq_len=64, vocab_size=48, **parts
+    )
+    check_verified(transformers.DbrxForCausalLM(config).to(dtype), 128, tmp_path / "dbrx", set())  # type: ignore[arg-type]
+    for model_type in ("gptj", "codegen"):
+        model, to = next(small_models(model_type))
+        check_verified(model.to(dtype), to, tmp_path / model_type, set())
