@@ -44,7 +44,7 @@ from ctxextend.plan.find_tables import (
 from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.recipe import (
-    THETA,
+    DEFAULT_THETA,
     CheckpointRef,
     Convert,
     Recipe,
@@ -267,7 +267,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     check_width(location, columns, model.tables[0].name)
     max_len = location.positions(rows)
     length = max_len * int(length[:-1]) if isinstance(length, str) else length
-    theta = None if twin.scheme != "rotary" or twin.has_angles else settings.theta or THETA
+    theta = None if twin.scheme != "rotary" or twin.has_angles else settings.theta or DEFAULT_THETA
     settings = replace(
         settings, to=length, theta=theta
     )  # recipes state the default too, in case it changes

@@ -22,28 +22,28 @@ from ctxextend.plan.find_tables import (
     find_tables,
 )
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
-from ctxextend.recipe import CheckpointRef, Resize, accepts_settings
+from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.tables.apply import choose_method, resize_with_reserved
 
 if TYPE_CHECKING:
     import torch
 
-HINT = (
+WRAPPER_HINT = (
     "Pass the transformers model itself, not a wrapper around it; merge or unload adapters first."
 )
 
 
-@accepts_settings(Resize, without=("fix_limits", "copy_code"))
 def extend_model(
     model: "torch.nn.Module",
     to: int | str,
     method: str | None = None,
     *,
     trained_length: int | None = None,
-    **settings: Any,
+    keep_first: int | None = None,
+    drop_last: int = 0,
+    part: str | None = None,
 ) -> None:
-    """Resize the position tables of a loaded transformers model, or change its rotary settings, in
-    place.
+    """Resize the position tables of a loaded model, or change its rotary settings, in place.
 
     Position tables, rotary frequencies, config, position buffers and other attributes that depend
     on the length change together or not at all, and the model can be used at the new length
@@ -61,7 +61,7 @@ def extend_model(
             as BertModel, counts as such even if its checkpoint has one.
         trained_length: Of rotary positions: the length of the first training, in tokens, where the
             config misstates it.
-        settings: ``keep_first``, ``drop_last`` and ``part``; see `resize`.
+        keep_first, drop_last, part: See `Resize`.
 
     Raises:
         UnsupportedModelError: The model has no known position table.
@@ -69,10 +69,10 @@ def extend_model(
             it.
         ResizeError: The length, method or another setting is invalid for this model.
     """
-    requested = Resize(to, method=method, **settings)
+    requested = Resize(to, method=method, keep_first=keep_first, drop_last=drop_last, part=part)
     model_config: Any = getattr(model, "config", None)
     if not hasattr(model_config, "to_dict"):
-        raise CheckpointError(f"{type(model).__name__} has no transformers config.", HINT)
+        raise CheckpointError(f"{type(model).__name__} has no transformers config.", WRAPPER_HINT)
     config = {**model_config.to_dict(), "model_type": model_config.model_type}
     architecture = find_architecture(config)
     ref = CheckpointRef(type(model).__name__, trained_length=trained_length)  # validates it
@@ -87,7 +87,7 @@ def extend_model(
     try:
         found_tables = find_tables(architecture, shapes, f"This {type(model).__name__}")
     except CheckpointError as error:
-        raise CheckpointError(error.message, HINT) from error
+        raise CheckpointError(error.message, WRAPPER_HINT) from error
 
     def describe(table: FoundTable) -> TableShape:
         location, name = table
