@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# For `dataclasses.field(metadata=...)`: excludes the field from the JSON; {"json": NAME} renames it
-# there.
+# For `dataclasses.field(metadata=...)`: excludes the field from the JSON; {"json": NAME} renames
+# it there.
 not_in_json: Mapping[str, Any] = {"json": False}
 
 
