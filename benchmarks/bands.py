@@ -123,7 +123,7 @@ def source_of(model: MeasuredModel, models: Path) -> str:
 
 def length_of(source: str) -> int:
     """Return the context length of a model."""
-    return plan_resize(source, to=1).max_len_before
+    return plan_resize(source, to=1).plan.max_len_before
 
 
 def lines(model: MeasuredModel, models: Path, folder: Path) -> Iterator[str]:

@@ -213,6 +213,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     """Compare the methods of a part, and pair each with `copy` by window, text or query."""
     from ctxextend.comparison.compare import Compare, open_comparison
     from ctxextend.models.devices import torch_threads
+    from ctxextend.output.record import recorded_settings
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef
 
@@ -240,7 +241,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
             else {},
         }
         rows.append(values)
-    auto = plans[AUTO].recipe_settings.method
+    auto = recorded_settings(plans[AUTO]).method
     return {
         "metric": found.metric,
         "base": found.base,

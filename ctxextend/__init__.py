@@ -20,11 +20,10 @@ _MODULES = {
     "comparison.calibrate": "calibrate",
     "comparison.compare": "ComparisonInterrupted compare",
     "comparison.comparison_result": "Calibration Comparison",
-    "conversion.convert": "ConversionPlan convert",
     "comparison.side_by_side": "compare_checkpoints",
     "errors": "CheckpointError CtxextendError DataError OutputError RecipeError ResizeError "
     "SourceError TrainingError "
-    "UnsupportedModelError VerificationError",
+    "TrainingInterrupted UnsupportedModelError VerificationError",
     "evaluation.evaluate": "EvaluationInterrupted evaluate",
     "evaluation.evaluation_result": "Evaluation",
     "families.lookup": "FamilyTable list_families",
@@ -33,14 +32,18 @@ _MODULES = {
     "inspection.table_report": "Inspection LibraryLimit Limit TableReport",
     "models.extend": "extend_model",
     "pipeline": "RunInterrupted RunResult run",
-    "plan.edits": "TablePlan",
-    "plan.plan": "ResizePlan ResizeResult plan_resize resize",
+    "plan.explain": "Explanation",
+    "plan.plan": "Plan",
+    "plan.table_plan": "TablePlan",
+    "planned": "Planned ResizeResult plan_resize",
+    "resizing": "convert resize",
     "tables.method_facts": "Method",
     "tables.methods": "list_methods register_method",
     "training.train": "plan_training train",
-    "training.training_run": "DeviceMemory TrainResult TrainingInterrupted TrainingPlan",
+    "training.training_run": "DeviceMemory TrainResult TrainingPlan",
     "verification.checks": "Check",
-    "verification.verify": "Verification verify",
+    "verification.conclusion": "Verification",
+    "verification.verify": "verify",
 }
 _MODULE_OF = {
     name: f"ctxextend.{module}" for module, names in _MODULES.items() for name in names.split()

@@ -8,7 +8,6 @@ from torch.nn import Module
 
 from ctxextend.comparison.compare import ComparisonInterrupted
 from ctxextend.comparison.comparison_result import Calibration, Comparison
-from ctxextend.conversion.convert import ConversionPlan
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -18,6 +17,7 @@ from ctxextend.errors import (
     ResizeError,
     SourceError,
     TrainingError,
+    TrainingInterrupted,
     UnsupportedModelError,
     VerificationError,
 )
@@ -27,19 +27,16 @@ from ctxextend.families.lookup import FamilyTable
 from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
 from ctxextend.inspection.table_report import Inspection, LibraryLimit, Limit, TableReport
 from ctxextend.pipeline import RunInterrupted, RunResult
-from ctxextend.plan.edits import TablePlan
-from ctxextend.plan.plan import ResizePlan, ResizeResult
+from ctxextend.plan.explain import Explanation
+from ctxextend.plan.plan import Plan
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Progress
 from ctxextend.recipe import Recipe
 from ctxextend.tables.method_facts import Method
-from ctxextend.training.training_run import (
-    DeviceMemory,
-    TrainingInterrupted,
-    TrainingPlan,
-    TrainResult,
-)
+from ctxextend.training.training_run import DeviceMemory, TrainingPlan, TrainResult
 from ctxextend.verification.checks import Check
-from ctxextend.verification.verify import Verification
+from ctxextend.verification.conclusion import Verification
 from ctxextend.version import __version__
 
 __all__ = [
@@ -48,21 +45,22 @@ __all__ = [
     "CheckpointError",
     "Comparison",
     "ComparisonInterrupted",
-    "ConversionPlan",
     "CtxextendError",
     "DataError",
     "DeviceMemory",
     "Evaluation",
     "EvaluationInterrupted",
+    "Explanation",
     "FamilyTable",
     "Inspection",
     "LibraryLimit",
     "Limit",
     "Method",
     "OutputError",
+    "Plan",
+    "Planned",
     "RecipeError",
     "ResizeError",
-    "ResizePlan",
     "ResizeResult",
     "RopeReport",
     "RunInterrupted",
@@ -212,43 +210,6 @@ def compare(
         CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is
             also trained on.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
-    """
-
-def convert(
-    reference: str | PathLike[str],
-    scheme: str,
-    to: int | str,
-    *,
-    output: str | PathLike[str] | None = None,
-    force: bool = False,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    variant: str | None = None,
-    model_type: str | None = None,
-    tokenizer: str | None = None,
-    theta: float | None = None,
-    encoder_only: bool = False,
-) -> ResizeResult:
-    """Convert learned positions to rotary (arXiv:2104.09864) or ALiBi positions (arXiv:2108.12409);
-    save the result.
-
-    GPT-2 becomes GPT-NeoX (``rotary``) or Falcon (``alibi``); BERT, RoBERTa, CamemBERT, XLM-RoBERTa
-    and ELECTRA become RoFormer (``rotary``). Every tensor is one of the source's: copied,
-    transposed, regrouped by head, or with the mean position row added. Without positions, outputs
-    are equal within float32 rounding. The output needs training.
-
-    Args:
-        reference: As in `resize`.
-        scheme: ``"rotary"`` or ``"alibi"``.
-        to: Context length of the output, as in `resize`.
-        output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
-        force: Replace an existing checkpoint folder, once the new one is complete.
-        settings: Other fields of `Convert` (``theta``, ``encoder_only``); ``revision``, … as in
-            `resize`.
-
-    Raises:
-        UnsupportedModelError: No model type of transformers computes the same with these positions.
-        CtxextendError: As `resize` and `ResizePlan.execute`.
     """
 
 def compare_checkpoints(
@@ -451,7 +412,7 @@ def run(
     Raises:
         RecipeError: The recipe cannot be read or is invalid; the message lists all errors.
         CheckpointError: The source changed after the recipe was written.
-        CtxextendError: As `resize`, `ResizePlan.execute`, `train` and `evaluate`.
+        CtxextendError: As `resize`, `train` and `evaluate`.
         TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
         RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
@@ -475,15 +436,55 @@ def plan_resize(
     part: str | None = None,
     fix_limits: bool = False,
     copy_code: bool = False,
-) -> ResizePlan:
-    """Plan a resize from a checkpoint's config and headers, without reading weights or writing
-    anything.
+) -> Planned:
+    """Plan a resize from a checkpoint's config, headers and position tables; write nothing.
 
     Args:
         reference, to, method, settings: As in `resize`.
 
     Raises:
         CtxextendError: As `resize`, except OutputError.
+    """
+
+def convert(
+    reference: str | PathLike[str],
+    scheme: str,
+    to: int | str,
+    *,
+    output: str | PathLike[str] | None = None,
+    force: bool = False,
+    train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    steps: int | None = None,
+    lora: int | None = None,
+    verify: bool = False,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    model_type: str | None = None,
+    tokenizer: str | None = None,
+    theta: float | None = None,
+    encoder_only: bool = False,
+) -> ResizeResult:
+    """Convert learned positions to rotary or ALiBi positions, and save the result.
+
+    GPT-2 becomes GPT-NeoX (``rotary``, arXiv:2104.09864) or Falcon (``alibi``, arXiv:2108.12409);
+    BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA become RoFormer (``rotary``). Every tensor is
+    one of the source's: copied, transposed, regrouped by head, or with the mean position row added.
+    Without positions, outputs are equal within float32 rounding. The output needs training.
+
+    Args:
+        reference: As in `resize`.
+        scheme: ``"rotary"`` or ``"alibi"``.
+        to: Context length of the output, as in `resize`.
+        output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
+        force: Replace an existing checkpoint folder, once the new one is complete.
+        train, steps, lora, verify: As in `resize`.
+        settings: Other fields of `Convert` (``theta``, ``encoder_only``); ``revision``, … as in
+            `resize`.
+
+    Raises:
+        UnsupportedModelError: No model type of transformers computes the same with these positions.
+        CtxextendError: As `resize`.
     """
 
 def resize(
@@ -493,6 +494,13 @@ def resize(
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
+    data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    hold_out: int | None = None,
+    edit_only: bool = False,
+    train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    steps: int | None = None,
+    lora: int | None = None,
+    verify: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
     variant: str | None = None,
@@ -508,7 +516,7 @@ def resize(
     fix_limits: bool = False,
     copy_code: bool = False,
 ) -> ResizeResult:
-    """Resize the position table of a checkpoint and save the result as a new checkpoint.
+    """Resize the positions of a checkpoint, and save the result as a new checkpoint.
 
     Args:
         reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id
@@ -519,6 +527,14 @@ def resize(
             ``"bands:sigma=4,gain=1.2"``. Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
         output: Output folder. Defaults to ``<name>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
+        data: Text files or folders on which the settings of `bands` are tuned or, for positions
+            without rows, a method is chosen.
+        hold_out: With `data`, choose a method by the rows from this one on.
+        edit_only: Write only edited and created files, and no weights.
+        train: Text files or folders to train on after the resize; requires `steps`.
+        steps: Optimizer steps of the training.
+        lora: Rank of adapters that are trained too.
+        verify: Verify the output before it is moved into place.
         settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``,
             ``copy_code``) and of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom
             model type), as keyword arguments.
@@ -528,7 +544,10 @@ def resize(
         CheckpointError: A file is missing or malformed, or config and table disagree.
         UnsupportedModelError: The model has no known position table.
         ResizeError: The length, method or another setting is invalid for this model.
+        DataError: The text cannot be read or is too short.
         OutputError: The output exists, or cannot be written.
+        VerificationError: `verify` is set, and the output does not match the plan.
+        TrainingError: Training failed to start or finish.
     """
 
 def list_methods() -> list[Method]:

@@ -22,7 +22,7 @@ from ctxextend.comparison.quick import (
 from ctxextend.evaluation.eval_model import TextTokenizer
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, identify_model
-from ctxextend.plan.plan import plan_model
+from ctxextend.planned import prepare_resize
 from ctxextend.progress import Progress
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 
@@ -80,7 +80,8 @@ def train_demo(
     from ctxextend.models.load import continue_text, load, run_on_tokens
     from ctxextend.training.train import train_recipe
 
-    plan = plan_model(_open_demo(), Resize(to, method=method))
+    planned = prepare_resize(_open_demo(), Resize(to, method=method))
+    plan = planned.plan
     length, table = plan.max_len_before, plan.tables[0].name
     with tempfile.TemporaryDirectory() as folder:
         documents = python_documents()
@@ -98,9 +99,9 @@ def train_demo(
             save_every=steps,
             threads=threads,
         )
-        recipe = Recipe(plan.ref, plan.settings, settings)
-        trained = train_recipe(recipe, output, plan=plan, force=force, progress=progress)
-        untrained = plan.execute(Path(folder) / "untrained").output
+        recipe = Recipe(plan.model.ref, plan.settings, settings)
+        trained = train_recipe(recipe, output, plan=planned, force=force, progress=progress)
+        untrained = planned.execute(Path(folder) / "untrained").output
         checkpoints = [
             open_checkpoint(resolve_source(path)) for path in (untrained, trained.output)
         ]

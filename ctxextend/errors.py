@@ -5,6 +5,7 @@ Any other exception is a bug.
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 # Precedes the flags that identify the position table at the end of a hint; the command line inserts
 # the command.
@@ -73,6 +74,19 @@ class DataError(CtxextendError):
 
 class TrainingError(CtxextendError):
     """Training failed to start, resume or finish."""
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """A signal, such as Ctrl-C, interrupted a training run after `step`.
+
+    Its state is saved in `folder`.
+    """
+
+    def __init__(self, signal: int, step: int, folder: Path) -> None:
+        super().__init__(f"interrupted after step {step}; state saved in {folder}")
+        self.signal = signal
+        self.step = step
+        self.folder = folder
 
 
 class VerificationError(CtxextendError):

@@ -1,13 +1,11 @@
 """Run the steps of a recipe: resize or convert, train, evaluate."""
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctxextend.conversion.convert import plan_conversion
 from ctxextend.errors import DataError, RecipeError
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
@@ -16,9 +14,9 @@ from ctxextend.evaluation.search import read_search_set
 from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import open_model
-from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
-from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import Recipe
+from ctxextend.planned import Planned, ResizeResult, prepare_convert, prepare_resize
+from ctxextend.progress import Events, Silence
+from ctxextend.recipe import CheckpointRef, Recipe, Train
 from ctxextend.recipe_file import RecipeFile, read_recipe, source_hashes, table_methods
 from ctxextend.text_data import check_paths, check_texts
 
@@ -33,14 +31,12 @@ class RunResult(Result, shows="output"):
     """The results of a recipe's steps."""
 
     output: Path | None = None  # output folder, if the recipe creates a checkpoint
-    resize: ResizeResult | None = field(
-        default=None, metadata=not_in_json
-    )  # of a recipe that does not train
+    # Of a recipe that does not train.
+    resize: ResizeResult | None = field(default=None, metadata=not_in_json)
     training: "TrainResult | None" = field(default=None, metadata={"json": "train"})
     evaluation: Evaluation | None = field(default=None, metadata={"json": "evaluate"})
-    planned: ResizePlan | None = field(
-        default=None, metadata=not_in_json
-    )  # resize of a recipe that trains
+    # The resize or conversion of a recipe that trains.
+    planned: Planned | None = field(default=None, metadata=not_in_json)
 
     def json_more(self) -> dict[str, Any]:
         """Return the JSON values that are not fields."""
@@ -49,105 +45,22 @@ class RunResult(Result, shows="output"):
     @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings of all steps."""
-        steps = (self.resize, self.training, self.evaluation)
-        return tuple(warning for step in steps if step is not None for warning in step.warnings)
+        warnings = list[str]()
+        for step in (self.resize, self.training, self.evaluation):
+            if step is not None:
+                warnings += step.warnings
+        return tuple(warnings)
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C during the evaluation of a recipe; `result` has the finished steps and the evaluation
-    so far.
+    """Ctrl-C during the evaluation of a recipe.
+
+    `result` has the finished steps and the evaluation so far.
     """
 
     def __init__(self, result: RunResult) -> None:
         super().__init__("interrupted")
         self.result = result
-
-
-def run_recipe(
-    recipe: Recipe,
-    plan: ResizePlan | None,
-    output: Folder = None,
-    *,
-    force: bool = False,
-    resume: bool = False,
-    progress: Callable[[str, str], AbstractContextManager[Progress]] = lambda label, unit: (
-        nullcontext(no_progress)
-    ),
-    notify: Callable[[str], None] = lambda text: None,
-) -> RunResult:
-    """Run the steps of a recipe; see `run`. In distributed training, only the first process
-    evaluates.
-    """
-    folder = recipe.output if output is None else output
-    # Fail now rather than after a long training run.
-    if resume and recipe.train is None:
-        raise RecipeError(
-            "The recipe has no train section, so there is nothing to resume.", "Remove --resume."
-        )
-    if folder is not None and recipe.train is None and plan is None:
-        message = (
-            f"The recipe neither resizes, converts nor trains, so {folder} would not be written."
-        )
-        raise RecipeError(message, "Remove the output, or add a resize, convert or train section.")
-    if recipe.evaluate is not None:
-        if recipe.evaluate.data:
-            check_texts(recipe.evaluate.data, recipe.evaluate.text_field)
-        read_search_set(recipe.evaluate)
-    result = RunResult()
-    if recipe.train is not None:
-        from ctxextend.training.train import train_recipe
-
-        with progress("Training", "tokens") as step:
-            trained = train_recipe(
-                recipe, folder, plan=plan, force=force, resume=resume, notify=notify, progress=step
-            )
-        result = RunResult(trained.output, training=trained, planned=plan)
-    elif plan is not None:
-        with progress("Writing", "bytes") as step:
-            resized = plan.execute(folder, force=force, progress=step)
-        result = RunResult(resized.output, resize=resized)
-    if recipe.evaluate is None or (result.training and not result.training.is_first):
-        return result
-    ref = recipe.checkpoint
-    if (written := result.output) is not None:
-        source = str(written) if written.is_absolute() else f".{os.sep}{written}"  # not a Hub id
-        ref = replace(ref, source=source, revision=None, subfolder=None)
-    try:
-        with progress("Reading", "tokens") as step:
-            return replace(result, evaluation=evaluate_checkpoint(ref, recipe.evaluate, step))
-    except EvaluationInterrupted as error:
-        raise RunInterrupted(replace(result, evaluation=error.evaluation)) from None
-
-
-def plan_run(file: RecipeFile) -> ResizePlan | None:
-    """Check that source and training text are those of a recipe, and plan its resize or conversion;
-    write nothing.
-    """
-    recipe = file.recipe
-    hashes = source_hashes(file.provenance)
-    if recipe.evaluate is not None and recipe.evaluate.data:
-        check_paths(recipe.evaluate.data)
-    texts = check_paths(recipe.train.data) if recipe.train else ()
-    facts: Any = file.provenance.get("trained")
-    if isinstance(facts, dict) and (recorded := [*trained_texts([{"text_field": "", **facts}])]):
-        keys = {
-            text: text_key(fingerprint(text)) for text in texts[: len(facts["data"])]
-        }  # others were not read
-        if [*dict.fromkeys(keys.values())] != recorded:
-            changed = next(
-                (f": {text} has changed" for text, key in keys.items() if key not in recorded), ""
-            )
-            message = f"The training text is not the one that the recipe was written for{changed}."
-            raise DataError(message, "Restore it, or train on another text: --set train.data=PATH")
-    if recipe.resize is None and recipe.convert is None and not hashes:
-        return None
-    model = open_model(recipe.checkpoint)
-    check_source(
-        model.checkpoint, recipe.checkpoint, hashes
-    )  # with the names that the recipe was written for
-    if recipe.convert is not None:
-        return plan_conversion(model, recipe.convert)
-    return plan_model(model, recipe.resize, table_methods(file)) if recipe.resize else None
 
 
 def run(
@@ -177,17 +90,164 @@ def run(
     Raises:
         RecipeError: The recipe cannot be read or is invalid; the message lists all errors.
         CheckpointError: The source changed after the recipe was written.
-        CtxextendError: As `resize`, `ResizePlan.execute`, `train` and `evaluate`.
+        CtxextendError: As `resize`, `train` and `evaluate`.
         TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
         RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
-    if isinstance(recipe, Recipe) and changes:
-        raise RecipeError(
-            "Changes apply only to recipe files.", "Pass a Recipe with the final values."
-        )
-    file = (
-        RecipeFile(recipe, {}, {})
-        if isinstance(recipe, Recipe)
-        else read_recipe(os.fspath(recipe), changes)
-    )
+    if not isinstance(recipe, Recipe):
+        file = read_recipe(os.fspath(recipe), changes)
+    elif changes:
+        message = "Changes apply only to recipe files."
+        raise RecipeError(message, "Pass a Recipe with the final values.")
+    else:
+        file = RecipeFile(recipe, {}, {})
     return run_recipe(file.recipe, plan_run(file), output, force=force, resume=resume)
+
+
+def run_recipe(
+    recipe: Recipe,
+    planned: Planned | None,
+    output: Folder = None,
+    *,
+    force: bool = False,
+    resume: bool = False,
+    events: Events | None = None,
+) -> RunResult:
+    """Run the steps of a recipe; see `run`.
+
+    In distributed training, only the first process evaluates.
+
+    Args:
+        recipe: The steps.
+        planned: Its resize or conversion.
+        output, force, resume: As in `run`.
+        events: What the steps report.
+    """
+    events = events or Silence()
+    folder = recipe.output if output is None else output
+    _check_steps(recipe, planned, folder, resume=resume)
+    _check_texts(recipe)
+    result = RunResult()
+    if recipe.train is not None:
+        result = _train(recipe, planned, folder, events, force=force, resume=resume)
+    elif planned is not None:
+        with events.progress("Writing") as step:
+            resized = planned.execute(folder, force=force, progress=step)
+        result = RunResult(output=resized.output, resize=resized)
+    is_first = result.training is None or result.training.is_first
+    if recipe.evaluate is None or not is_first:
+        return result
+    try:
+        with events.progress("Reading", "tokens") as step:
+            ref = _result_ref(recipe.checkpoint, result.output)
+            evaluation = evaluate_checkpoint(ref, recipe.evaluate, step)
+    except EvaluationInterrupted as error:
+        raise RunInterrupted(replace(result, evaluation=error.evaluation)) from None
+    return replace(result, evaluation=evaluation)
+
+
+def _check_steps(recipe: Recipe, planned: Planned | None, folder: Folder, *, resume: bool) -> None:
+    """Raise RecipeError if a flag does not apply to the steps of a recipe."""
+    if resume and recipe.train is None:
+        message = "The recipe has no train section, so there is nothing to resume."
+        raise RecipeError(message, "Remove --resume.")
+    if folder is not None and recipe.train is None and planned is None:
+        raise RecipeError(
+            f"The recipe neither resizes, converts nor trains, so {folder} would not be written.",
+            "Remove the output, or add a resize, convert or train section.",
+        )
+
+
+def _check_texts(recipe: Recipe) -> None:
+    """Fail now rather than after a long training run if a text cannot be evaluated."""
+    if recipe.evaluate is None:
+        return
+    if recipe.evaluate.data:
+        check_texts(recipe.evaluate.data, recipe.evaluate.text_field)
+    read_search_set(recipe.evaluate)
+
+
+def _train(
+    recipe: Recipe,
+    planned: Planned | None,
+    folder: Folder,
+    events: Events,
+    *,
+    force: bool,
+    resume: bool,
+) -> RunResult:
+    """Train, after the planned resize or conversion."""
+    from ctxextend.training.train import train_recipe
+
+    with events.progress("Training", "tokens") as step:
+        trained = train_recipe(
+            recipe,
+            folder,
+            plan=planned,
+            force=force,
+            resume=resume,
+            notify=events.note,
+            progress=step,
+        )
+    return RunResult(output=trained.output, training=trained, planned=planned)
+
+
+def _result_ref(ref: CheckpointRef, written: Path | None) -> CheckpointRef:
+    """Return the reference of the checkpoint to evaluate: the output, or the source."""
+    if written is None:
+        return ref
+    source = str(written) if written.is_absolute() else f".{os.sep}{written}"  # not a Hub id
+    return replace(ref, source=source, revision=None, subfolder=None)
+
+
+def plan_run(file: RecipeFile) -> Planned | None:
+    """Check that source and training text are those of a recipe, and plan its resize or conversion.
+
+    Raises:
+        CheckpointError: The source changed after the recipe was written.
+        DataError: The training text did.
+        CtxextendError: As `resize`.
+    """
+    recipe = file.recipe
+    hashes = source_hashes(file.provenance)
+    if recipe.evaluate is not None and recipe.evaluate.data:
+        check_paths(recipe.evaluate.data)
+    if recipe.train is not None:
+        _check_training_text(recipe.train, file.provenance)
+    if recipe.resize is None and recipe.convert is None and not hashes:
+        return None
+    model = open_model(recipe.checkpoint)
+    # With the names that the recipe was written for.
+    check_source(model.checkpoint, recipe.checkpoint, hashes)
+    if recipe.convert is not None:
+        return prepare_convert(model, recipe.convert)
+    if recipe.resize is not None:
+        return prepare_resize(model, recipe.resize, table_methods(file))
+    return None
+
+
+def _check_training_text(train: Train, provenance: Mapping[str, Any]) -> None:
+    """Raise DataError if the training text is not the one that a recipe was written for."""
+    texts = check_paths(train.data)
+    facts: Any = provenance.get("trained")
+    if not isinstance(facts, dict):
+        return
+    recorded = list(trained_texts([{"text_field": "", **facts}]))
+    if not recorded:
+        return
+    read = texts[: len(facts["data"])]  # others were not read
+    keys = {str(text): text_key(fingerprint(text)) for text in read}
+    if list(dict.fromkeys(keys.values())) == recorded:
+        return
+    changed = next(_changed(keys, recorded), "")
+    raise DataError(
+        f"The training text is not the one that the recipe was written for{changed}.",
+        "Restore it, or train on another text: --set train.data=PATH",
+    )
+
+
+def _changed(keys: Mapping[str, Any], recorded: Sequence[Any]) -> Iterator[str]:
+    """Yield the texts that have changed, as the end of a sentence."""
+    for text, key in keys.items():
+        if key not in recorded:
+            yield f": {text} has changed"

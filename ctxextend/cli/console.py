@@ -57,6 +57,8 @@ class Console:
         )
     )
 
+    told: set[str] = field(default_factory=set)  # lines that were printed to stderr
+
     def __post_init__(self) -> None:
         if self.quiet or not sys.stderr.isatty():  # huggingface_hub draws its own bars
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -85,6 +87,7 @@ class Console:
 
     def note(self, *lines: str) -> None:
         """Print lines to stderr; line breaks inside one, e.g. in a file name, are escaped."""
+        self.told.update(lines)
         if lines and not (self.quiet or self.silent):
             _print_error(*lines)
 
@@ -94,8 +97,9 @@ class Console:
             self.note("Next:", *(f"  {command}" for command in commands[:3]))
 
     def warning(self, *texts: str) -> None:
-        """Print warnings to stderr."""
-        self.note(*(f"Warning: {text}" for text in texts))
+        """Print warnings to stderr, each of them once."""
+        lines = [f"Warning: {text}" for text in texts]
+        self.note(*(line for line in lines if line not in self.told))
 
     def failure(self, kind: str, message: str, hint: str | None) -> None:
         """Print an error and its hint as text, with --json also as an object."""

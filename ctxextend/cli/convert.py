@@ -6,7 +6,8 @@ from typing import Annotated
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.options import basic, files
-from ctxextend.cli.resize import write
+from ctxextend.cli.show_result import finish
+from ctxextend.cli.train import RESUME_OR_START_OVER, exit_if_interrupted
 
 
 def convert(
@@ -51,16 +52,23 @@ def convert(
     GPT-2 becomes GPT-NeoX (rotary) or Falcon (alibi); BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA become RoFormer
     (rotary). Not usable before training.
     """
-    flags = locals()
-    training = options.training_flags(flags)
-    from ctxextend.conversion.convert import check_type, plan_conversion
-    from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef, Convert, Recipe
+    from ctxextend.resizing import convert_checkpoint
 
-    sink = Console(as_json, quiet)
-    settings = options.from_flags(Convert, flags)
-    recipe = Recipe(options.from_flags(CheckpointRef, flags), train=training, convert=settings)
-    plan = plan_conversion(open_model(recipe.checkpoint, check_type), settings)
-    sink.note(*plan.notes, *(plan.details if training and not dry_run else ()))
-    sink.warning(*plan.warnings)
-    write(sink, "convert", recipe, plan, flags, {})
+    console = Console(as_json, quiet)
+    with options.usage_errors():
+        ref = CheckpointRef(
+            source,
+            revision=revision,
+            subfolder=subfolder,
+            variant=variant,
+            model_type=model_type,
+        )
+        settings = Convert(scheme, to, theta=theta, encoder_only=encoder_only)
+        training = options.short_training(train, steps, lora, verify=verify)
+    recipe = Recipe(ref, train=training, convert=settings)
+    with exit_if_interrupted(console, RESUME_OR_START_OVER):
+        result = convert_checkpoint(
+            recipe, output, force=force, dry_run=dry_run, verify=verify, events=console
+        )
+    finish("convert", console, recipe, result, output=output, force=force, push_to_hub=push_to_hub)

@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from importlib import import_module
@@ -218,17 +218,6 @@ def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
         raise typer.BadParameter(str(error)) from error
 
 
-@contextmanager
-def training_text_is_train() -> Iterator[None]:
-    """Name the training text in errors as commands do that resize or convert before: --train instead of --data."""
-    try:
-        yield
-    except CtxextendError as error:
-        error.message = error.message.replace("--data", "--train")
-        error.hint = error.hint and error.hint.replace("--data", "--train")
-        raise
-
-
 def given_flags(flags: Mapping[str, Any], *settings: type) -> dict[str, Any]:
     """Return the command's values that are set and match a field of the settings, with lists as tuples."""
     names = [field.name for kind in settings for field in fields(kind)]
@@ -248,22 +237,25 @@ def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: An
         return settings(**given_flags({**flags, **changes}, settings))
 
 
-def training_flags(flags: Mapping[str, Any]) -> "Train | None":
-    """Return the training settings of a command with --train and --steps; None without them."""
+def short_training(
+    data: Sequence[str] | None, steps: int | None, lora: int | None, *, verify: bool
+) -> "Train | None":
+    """Return the training of a command with --train and --steps; None without them."""
     from ctxextend.recipe import Train
 
-    data, steps = flags["train"], flags["steps"]
     if bool(data) != (steps is not None):
         raise typer.BadParameter(
             "--train and --steps must be used together. Add the other, or remove both."
         )
-    if not data and flags["lora"] is not None:
+    if data and steps is not None:
+        if verify:
+            raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
+        return Train(tuple(data), steps, lora=lora)
+    if lora is not None:
         raise typer.BadParameter(
             "--lora requires --train. Add --train and --steps, or remove --lora."
         )
-    if data and flags["verify"]:
-        raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
-    return from_flags(Train, flags, data=data, copy_code=None) if data else None
+    return None
 
 
 def check_files(plot: Path | None = None, report: Path | None = None) -> None:

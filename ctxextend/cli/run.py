@@ -9,7 +9,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.resize import show_plan
+from ctxextend.cli.show_result import show_plan
 from ctxextend.cli.tables import Page
 from ctxextend.cli.train import execute, push
 from ctxextend.errors import RecipeError
@@ -48,6 +48,7 @@ def run(
     """
     from ctxextend.pipeline import plan_run
     from ctxextend.recipe_file import read_recipe
+    from ctxextend.resizing import announce
 
     sink = Console(as_json, quiet)
     try:
@@ -57,19 +58,18 @@ def run(
             raise typer.BadParameter(str(error)) from error
         raise
     settings = recipe_file.recipe
-    plan = plan_run(recipe_file)
-    if push_to_hub and plan is None and settings.train is None:
+    planned = plan_run(recipe_file)
+    if push_to_hub and planned is None and settings.train is None:
         raise typer.BadParameter(
             "--push-to-hub does not apply: this recipe creates no checkpoint. Remove it."
         )
-    if plan is not None:
-        sink.note(*plan.notes)
-        sink.warning(*plan.warnings)
+    if planned is not None:
+        announce(planned, sink)
     if dry_run:
         folder = output or (Path(settings.output) if settings.output else None)
-        sink.result("run", *show_plan(sink, settings, plan, folder, force=force))
+        sink.result("run", *show_plan(sink, settings, planned, folder, force=force))
         return
-    result = execute(sink, settings, plan, output, force=force, resume=resume)
+    result = execute(sink, settings, planned, output, force=force, resume=resume)
     values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
     if result.evaluation is None or result.evaluation.complete:
         values |= push(sink, result.output, push_to_hub)

@@ -2,6 +2,8 @@
 
 import math
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,13 +13,18 @@ from ctxextend.cli import options
 from ctxextend.cli.console import Console, ignore_ctrl_c
 from ctxextend.cli.options import files, learning, text
 from ctxextend.cli.tables import Page
-from ctxextend.errors import counted, size_text, time_text
+from ctxextend.errors import TrainingInterrupted, counted, size_text, time_text
 from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunResult
-    from ctxextend.plan.plan import ResizePlan
+    from ctxextend.planned import Planned
     from ctxextend.recipe import Recipe
+    from ctxextend.training.training_run import TrainResult
+
+# How to go on after an interrupted run of a command with --resume, and of one without it.
+RESUME = "Resume with the same command and --resume."
+RESUME_OR_START_OVER = "Resume with the same command; --force starts over."
 
 
 def train(
@@ -150,93 +157,89 @@ def push(sink: Console, folder: Path | None, repo: str | None) -> dict[str, str]
     return {"pushed_to": url}
 
 
+@contextmanager
+def exit_if_interrupted(console: Console, resume_hint: str) -> Iterator[None]:
+    """Print how to resume a training run that a signal interrupted, and exit."""
+    try:
+        yield
+    except TrainingInterrupted as stop:
+        ignore_ctrl_c()
+        saved = f"Stopped after step {stop.step}, saved in {stop.folder}. {resume_hint}"
+        console.failure("Interrupted", saved, None)
+        raise typer.Exit(128 + stop.signal) from None
+
+
 def execute(
-    sink: Console,
+    console: Console,
     recipe: "Recipe",
-    plan: "ResizePlan | None",
+    planned: "Planned | None",
     output: Path | None,
     *,
     force: bool,
     resume: bool,
-    resume_hint: str = "Resume with the same command and --resume.",
 ) -> "RunResult":
-    """Run a recipe and print its result, without repeating warnings; exit if training is interrupted."""
+    """Run a recipe and print its result; exit if training is interrupted."""
     from ctxextend.pipeline import RunInterrupted, run_recipe
-    from ctxextend.training.training_run import TrainingInterrupted
 
-    printed = {f"Warning: {warning}" for warning in plan.warnings} if plan else set[str]()
-
-    def notify(text: str) -> None:
-        printed.add(text)
-        sink.note(text)
-
-    try:
-        result = run_recipe(
-            recipe, plan, output, force=force, resume=resume, progress=sink.progress, notify=notify
-        )
-    except TrainingInterrupted as stop:
-        ignore_ctrl_c()
-        sink.failure(
-            "Interrupted",
-            f"Stopped after step {stop.step}, saved in {stop.folder}. {resume_hint}",
-            None,
-        )
-        raise typer.Exit(128 + stop.signal) from None
-    except RunInterrupted as stop:
-        result = stop.result
-    created = result.resize or result.training
-    sink.warning(
-        *(
-            text
-            for text in (created.warnings if created else ())
-            if f"Warning: {text}" not in printed
-        )
-    )
-    if (trained := result.training) is not None:
-        before, after = trained.loss_before, trained.loss_after
-        losses = f"{before:.4f} -> {after:.4f}"
-        if trained.objective in ("causal", "masked"):
-            losses += (
-                ", perplexity "
-                f"{' -> '.join(f'{math.exp(min(loss, 700.0)):.4g}' for loss in (before, after))}"
-            )
-        held_out = (
-            f"{counted(trained.held_out_sequences, 'sequence')}, "
-            f"{counted(trained.held_out_tokens, 'token')}"
-        )
-        peak = f", peak memory {size_text(trained.peak_bytes)}" if trained.peak_bytes else ""
-        saved = (
-            f"step {trained.saved_step} of {trained.steps}"
-            if trained.saved_step
-            else "the untrained weights"
-        )
-        best = (
-            " (best)"
-            if trained.saved_step == trained.best_step
-            else f"; step {trained.best_step} was best"
-        )
-        speed = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
-        apart = list[str]()
-        first = trained.short_positions
-        if trained.loss_short and trained.loss_long:
-            short, long = (
-                f"{start:.4f} -> {end:.4f}"
-                for start, end in (trained.loss_short, trained.loss_long)
-            )
-            apart.append(f"positions below {first}: {short}, from {first} on: {long}")
-        sink.note(
-            f"held-out loss {losses}",
-            *apart,
-            f"evaluated on {held_out}; saved {saved}{best}",
-            f"trained on {trained.tokens:,} tokens in {speed}{peak}",
-        )
+    with exit_if_interrupted(console, RESUME):
+        try:
+            result = run_recipe(recipe, planned, output, force=force, resume=resume, events=console)
+        except RunInterrupted as stop:
+            result = stop.result
+    if result.resize is not None:
+        console.warning(*result.resize.warnings)
+    if result.training is not None:
+        show_training(console, result.training)
     if result.output is not None:
-        sink.data(str(result.output))
-    if (
-        trained is not None
-        and result.evaluation is None
-        and not (recipe.train and recipe.train.save_adapter)
-    ):
-        folder = shlex.quote(str(result.output))
-        sink.next_steps(f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
+        console.data(str(result.output))
+    is_adapter = recipe.train is not None and recipe.train.save_adapter
+    if result.training is not None and result.evaluation is None and not is_adapter:
+        console.next_steps(*steps_after_training(result.training.output))
     return result
+
+
+def steps_after_training(output: Path) -> tuple[str, ...]:
+    """Return commands to run on a trained checkpoint."""
+    folder = shlex.quote(str(output))
+    return (f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
+
+
+def show_training(console: Console, trained: "TrainResult") -> None:
+    """Print the losses of a training run, and what it cost."""
+    console.warning(*trained.warnings)
+    before, after = trained.loss_before, trained.loss_after
+    losses = f"{before:.4f} -> {after:.4f}"
+    if trained.objective in ("causal", "masked"):
+        losses += (
+            ", perplexity "
+            f"{' -> '.join(f'{math.exp(min(loss, 700.0)):.4g}' for loss in (before, after))}"
+        )
+    held_out = (
+        f"{counted(trained.held_out_sequences, 'sequence')}, "
+        f"{counted(trained.held_out_tokens, 'token')}"
+    )
+    peak = f", peak memory {size_text(trained.peak_bytes)}" if trained.peak_bytes else ""
+    saved = (
+        f"step {trained.saved_step} of {trained.steps}"
+        if trained.saved_step
+        else "the untrained weights"
+    )
+    best = (
+        " (best)"
+        if trained.saved_step == trained.best_step
+        else f"; step {trained.best_step} was best"
+    )
+    speed = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
+    apart = list[str]()
+    first = trained.short_positions
+    if trained.loss_short and trained.loss_long:
+        short, long = (
+            f"{start:.4f} -> {end:.4f}" for start, end in (trained.loss_short, trained.loss_long)
+        )
+        apart.append(f"positions below {first}: {short}, from {first} on: {long}")
+    console.note(
+        f"held-out loss {losses}",
+        *apart,
+        f"evaluated on {held_out}; saved {saved}{best}",
+        f"trained on {trained.tokens:,} tokens in {speed}{peak}",
+    )

@@ -1,16 +1,19 @@
 """`ctxextend verify`."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.console import FAILED_CHECK, Console
-from ctxextend.cli.tables import Page
+from ctxextend.cli.tables import GAP, Page
+
+if TYPE_CHECKING:
+    from ctxextend.verification.conclusion import Verification
 
 STATUSES = {"passed": "passed", "failed": "FAILED", "not checked": "not checked"}
-MARGIN = 17
+MIN_MARGIN = 17  # characters before the evidence
 MAX_EVIDENCE = 12  # lines printed per check; --json lists all
 
 
@@ -41,34 +44,42 @@ def verify(
 
     Reads every byte and prints the verdict first; exits with 3 if a check fails.
     """
-    flags = locals()
     from ctxextend.recipe import CheckpointRef
     from ctxextend.verification.verify import verify_resized
 
     sink = Console(as_json, quiet)
-    options.from_flags(CheckpointRef, flags, source=base or "")
-    given = {
-        name: value for name, value in options.given_flags(flags, CheckpointRef).items() if value
+    flags = {
+        "model_type": model_type,
+        "trained_length": trained_length,
+        "tensor": tensor,
+        "reserved_rows": reserved_rows,
+        "config_key": config_key,
+        "revision": revision,
+        "subfolder": subfolder,
+        "variant": variant,
     }
+    given = {name: value for name, value in flags.items() if value}
+    options.from_flags(CheckpointRef, given, source=base or "")  # checks them
     with sink.progress("Comparing") as progress:
         verification = verify_resized(resized, base, given, deep=deep, progress=progress)
     sink.note(*verification.notes)
     page = Page.for_stdout() if sys.stdout.isatty() else Page()  # do not wrap lines in a pipe
-    page.text(verification.conclusion, "right" if verification.passed else "wrong")
-    labels = {
-        check.name: f"{STATUSES[check.status]}  {check.name}" for check in verification.checks
-    }
-    margin = max(MARGIN, *(len(label) + 2 for label in labels.values()))
-    for check in verification.checks:
-        label = labels[check.name]
-        style = "label" if check.passed else "wrong"
-        more = len(check.evidence) - MAX_EVIDENCE
-        evidence = [
-            *check.evidence[:MAX_EVIDENCE],
-            *([f"and {more} more (--json lists all)"] if more > 0 else []),
-        ]
-        page.values([(label, line) for line in evidence], margin=margin, style=style)
+    _show_verification(page, verification)
     sink.screen(page.lines)
     sink.result("verify", verification)
     if not verification.passed:
         raise typer.Exit(FAILED_CHECK)
+
+
+def _show_verification(page: Page, verification: "Verification") -> None:
+    """Add the verdict to a page, then each check with its status and evidence."""
+    page.text(verification.conclusion, "right" if verification.passed else "wrong")
+    labels = [f"{STATUSES[check.status]}  {check.name}" for check in verification.checks]
+    margin = max(MIN_MARGIN, *(len(label) + GAP for label in labels))
+    for check, label in zip(verification.checks, labels, strict=True):
+        lines = list(check.evidence[:MAX_EVIDENCE])
+        more = len(check.evidence) - MAX_EVIDENCE
+        if more > 0:
+            lines.append(f"and {more} more (--json lists all)")
+        style = "label" if check.passed else "wrong"
+        page.values([(label, line) for line in lines], margin=margin, style=style)

@@ -28,7 +28,7 @@ from ctxextend.evaluation.evaluation_result import (
 from ctxextend.evaluation.retrieval import RetrievalTask
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
-from ctxextend.plan.plan import plan_model
+from ctxextend.plan.plan import plan_model, with_settings
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
     MIN_LENGTH,
@@ -147,7 +147,7 @@ def calibrate_model(
         progress(tokens, run.base_tokens + MAX_TRIALS * run.tokens)
 
     def measure(candidate: Resize) -> tuple[Values, ...]:
-        resized.set_positions(replace(plan, settings=candidate))
+        resized.set_positions(with_settings(plan, candidate))
         run.measure(advance)
         return run.scores
 

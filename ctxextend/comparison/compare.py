@@ -47,8 +47,9 @@ from ctxextend.evaluation.search import read_search_set
 from ctxextend.held_out import shared_texts, split_documents
 from ctxextend.models.devices import torch_threads
 from ctxextend.models.extend import set_tables
+from ctxextend.output.record import recorded_settings
 from ctxextend.plan.find_tables import OpenedModel, open_model
-from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
     MIN_LENGTH,
@@ -326,7 +327,7 @@ class ComparisonRun:
     evaluation: EvaluationRun
     trainer: InMemoryTrainer | None  # None: no training
     candidates: list[Candidate]
-    plans: Mapping[str, ResizePlan]  # by name of the candidate
+    plans: Mapping[str, Plan]  # by name of the candidate
     skipped: dict[str, str]  # skipped methods, with the reason
     to: (
         int | str
@@ -479,7 +480,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         source := opened.checkpoint.source
     ).kind == "hub":  # so that recipes pin the commit that was read
         opened = replace(opened, ref=replace(opened.ref, revision=source.revision))
-    resizes = {name: plan.recipe_settings for name, plan in plans.items()}
+    resizes = {name: recorded_settings(plan) for name, plan in plans.items()}
     if hold_out:  # methods as they were named, since their settings were chosen for the cut tables
         resizes = {spec.name: replace(spec.resize, to=to) for spec in settings.methods}
     candidates = [
@@ -497,7 +498,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
 
 def method_of_auto(opened: OpenedModel, to: int | str) -> str:
     """Return the method that `auto` takes for a resize, or ``auto`` if tables differ in it."""
-    chosen = plan_model(opened, Resize(to)).chosen.values()
+    chosen = plan_model(opened, Resize(to)).choices.values()
     names = dict.fromkeys(choice.name for choice in chosen)
     return next(iter(names)) if len(names) == 1 else DEFAULT_METHOD
 
@@ -534,7 +535,7 @@ def _affordable_tokens(run: EvaluationRun, candidates: int, seconds: float) -> i
     )
 
 
-def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
+def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, Plan], dict[str, str]]:
     """Return the plan of each method, and the reasons why methods that the user did not name are
     skipped.
     """
@@ -545,11 +546,10 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
         found = f"{files.ref.source} has a context length of {length} tokens"
         hint = f"Use a larger --to, such as --to {4 * length}."
         raise ResizeError(f"{found}, so --to {to} creates no new rows to compare.", hint)
-    plans, skipped = dict[str, ResizePlan](), dict[str, str]()
+    plans, skipped = dict[str, Plan](), dict[str, str]()
     for spec in settings.methods:
         try:
             plan = plan_model(files, replace(spec.resize, to=to or spec.resize.to), cut=hold_out)
-            _ = plan.chosen  # reads the rows, and raises if the method does not apply to them
             plans[spec.name] = plan
         except ResizeError as error:
             if spec.is_named:
@@ -589,7 +589,7 @@ def _held_out_length(files: ModelFiles, to: int | str | None, hold_out: int) -> 
             f"to {length}."
         )
         raise ResizeError(message, f"Use a --to from {hold_out + 1} to {length}, or remove it.")
-    if formulas := [table for table, choice in plan.chosen.items() if choice.name == FORMULA]:
+    if formulas := [table for table, choice in plan.choices.items() if choice.name == FORMULA]:
         message = (
             f"The rows of {formulas[0]} follow a formula, so the rows beyond any length are "
             "known exactly."

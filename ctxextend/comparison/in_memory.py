@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
-from ctxextend.errors import TrainingError
+from ctxextend.errors import TrainingError, TrainingInterrupted
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.families.lookup import nested
 from ctxextend.models.extend import set_config, set_length, set_tables, to_tensor
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.edits import config_changes
-from ctxextend.plan.plan import ResizePlan
+from ctxextend.plan.new_rows import resize_rows
+from ctxextend.plan.plan import Plan
 from ctxextend.recipe import Train
 from ctxextend.tables.apply import learned_rows_after
 
@@ -42,12 +43,14 @@ class ResizedModel:
     names: Mapping[str, str]  # parameter names by tensor names of the checkpoint's files
     learned: Mapping[str, Table]  # tables of the checkpoint by tensor name, each of shape (rows, d)
 
-    def set_positions(self, plan: ResizePlan, *, is_first: bool = False) -> dict[str, Table]:
+    def set_positions(self, plan: Plan, *, is_first: bool = False) -> dict[str, Table]:
         """Give the model the tables and settings of a plan, and return the tables, as `resize`
         writes them.
         """
         tables = {
-            one.name: plan.resized(one, self.learned[one.name][: one.rows_before])
+            one.name: resize_rows(
+                one, self.learned[one.name][: one.rows_before], plan.choice_of(one)
+            )
             for one in plan.stored
         }
         if not is_first and not any(
@@ -55,7 +58,12 @@ class ResizedModel:
         ):  # plans of one length differ only in tables
             set_tables(self.model.model, self.tensors(tables))
             return tables
-        edits = config_changes(self.config, plan.model.architecture, plan.tables)
+        edits = config_changes(
+            self.config,
+            plan.model.architecture,
+            plan.tables,
+            fix_limits=plan.settings.fix_limits,
+        )
         set_config(config := copy.deepcopy(self.config), edits)
         # All rotary settings, and all lengths: those of another plan must not remain.
         paths = {path[: path.index(ROPE) + 1] if ROPE in path else path for path in edits}
@@ -76,7 +84,7 @@ class ResizedModel:
         }
 
 
-def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> ResizedModel:
+def open_resized(base: EvalModel, plan: Plan, *, shares: bool = True) -> ResizedModel:
     """Return a model with the tables of a plan; it must not share tensors that are trained while
     the base is used.
     """
@@ -106,21 +114,20 @@ class InMemoryTrainer:
 
     @contextmanager
     def trained(
-        self, resized: ResizedModel, plan: ResizePlan, advance: Callable[[int], None]
+        self, resized: ResizedModel, plan: Plan, advance: Callable[[int], None]
     ) -> Iterator[None]:
         """Train a model with the tables of a plan; restore its weights at the end of the block."""
         import torch
 
         from ctxextend.training.setup import set_up
         from ctxextend.training.trainer import run_training
-        from ctxextend.training.training_run import TrainingInterrupted
 
         task, model = self.task, resized.model.model
         if task.settings.trainable == "new":
             table = plan.tables[0]
             rows = np.zeros(plan.tables[0].rows_after, np.bool_)
             first = table.reserved_rows
-            created = table.rows_after - first, plan.chosen[table.name]
+            created = table.rows_after - first, plan.choice_of(table)
             rows[first:] = ~learned_rows_after(table.rows_before - first, [created])
             task = replace(task, rows=rows)
         # The trainer measures the held-out loss at both ends; one sequence is enough here.
@@ -152,7 +159,7 @@ class InMemoryTrainer:
 
 
 def open_trainer(
-    files: ModelFiles, plan: ResizePlan, train: Train, base: EvalModel, folder: Path
+    files: ModelFiles, plan: Plan, train: Train, base: EvalModel, folder: Path
 ) -> InMemoryTrainer:
     """Tokenize the training text into a folder and prepare training; `plan` is the plan of any
     method.

@@ -21,7 +21,7 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import ResizeError
 from ctxextend.evaluation.evaluation_result import TEXT_LIMITS
 from ctxextend.plan.find_tables import OpenedModel
-from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Resize
 
@@ -79,7 +79,7 @@ def compare_quickly(
 
 
 def choose_method(
-    plan: ResizePlan, data: Sequence[str], hold_out: int | None, progress: Progress = no_progress
+    plan: Plan, data: Sequence[str], hold_out: int | None, progress: Progress = no_progress
 ) -> tuple[str, Comparison]:
     """Choose the method of a resize with held-out rows, at the same factor if the table is long
     enough.
@@ -92,7 +92,7 @@ def choose_method(
         return comparison.recommended, comparison
     if not plan.creates_rows:
         message = (
-            f"{plan.ref.source} has a context length of {before}, so --to {plan.max_len_after} "
+            f"{plan.model.ref.source} has a context length of {before}, so --to {plan.max_len_after} "
             "needs no method."
         )
         raise ResizeError(message, "Use a larger --to, or remove --hold-out.")

@@ -19,13 +19,15 @@ COPIED = "copied"
 TRANSPOSED = "transposed"
 BY_HEAD = "regrouped by head"
 PLUS_MEAN = "plus the mean position row"
-BASE, CAUSAL_LM, MASKED_LM = "Model", "ForCausalLM", "ForMaskedLM"  # how names of classes end
+# How names of classes end.
+BASE = "Model"
+CAUSAL_LM = "ForCausalLM"
+MASKED_LM = "ForMaskedLM"
 TASKS = ("ForTokenClassification", "ForQuestionAnswering")
 
 
 def by_head(values: Array, heads: int) -> Array:
-    """Transpose a fused projection, (d, 3d) or (3d,), and regroup its outputs: those of each head
-    together, (3d, d).
+    """Transpose a fused projection, (d, 3d) or (3d,), and regroup its outputs by head, (3d, d).
 
     GPT-2 splits outputs into queries, keys and values, and then into heads; GPT-NeoX and Falcon
     into heads first.
@@ -36,8 +38,9 @@ def by_head(values: Array, heads: int) -> Array:
 
 
 def plus_mean(values: Array, mean: NDArray[np.float64]) -> Array:
-    """Add the mean position row, (d,), to every row of (n, d): in float64, rounded once to the
-    dtype of the values.
+    """Add the mean position row, (d,), to every row of (n, d).
+
+    The sum is computed in float64 and rounded once, to the dtype of the values.
     """
     # In blocks, without copies of all values in float64.
     return np.add(values, mean, dtype=np.float64, casting="unsafe", out=np.empty_like(values))
@@ -49,8 +52,9 @@ def angles(max_len: int, head_dim: int) -> NDArray[np.float32]:
 
 
 class Rule(NamedTuple):
-    """How to compute a tensor of a twin from one of the source; ``*`` is the same part without
-    dots.
+    """How to compute a tensor of a twin from one of the source.
+
+    In names, ``*`` is the same part without dots on both sides.
     """
 
     source: str
@@ -58,15 +62,15 @@ class Rule(NamedTuple):
     how: str = COPIED
 
     def applied(self, tensor: str) -> str | None:
-        """Return the twin's name for a tensor of the source; None if the rule does not apply
-        to it.
-        """
+        """Return the twin's name for a tensor of the source; None if the rule does not apply."""
         match = re.fullmatch(re.escape(self.source).replace(r"\*", "([^.]+)"), tensor)
-        parts = iter(match.groups() if match else ())
-        return re.sub(r"\*", lambda _: next(parts), self.name) if match else None
+        if match is None:
+            return None
+        parts = iter(match.groups())
+        return re.sub(r"\*", lambda _: next(parts), self.name)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Twin:
     """A model type that computes the same with another position scheme."""
 
@@ -77,14 +81,13 @@ class Twin:
     rules: tuple[Rule, ...]  # of the base model, without prefixes
     keys: Mapping[str, str]  # config keys that have another name in the source, by that name
     fixed: Mapping[str, Any]  # other values of its config
-    lm_head: str | None = (
-        None  # the tensor of an LM head that cannot be tied, since embeddings contain the mean row
-    )
+    # The tensor of an LM head that cannot be tied, since embeddings contain the mean row.
+    lm_head: str | None = None
     has_angles: bool = False  # whether its files contain a table of angles, `ANGLES`
     limits: str = ""  # in which ways it is less exact, as a sentence
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SourceType:
     """A model type with learned positions, and which of its models have twins."""
 
@@ -92,26 +95,34 @@ class SourceType:
     twins: tuple[Twin, ...]
     tokenizer: str  # the class of tokenizer that transformers uses for it
     defaults: Mapping[str, Any]  # values of config keys that the twin needs, if they are missing
-    required: Mapping[
-        str, tuple[Any, ...]
-    ]  # values that config keys may have, None for a missing key
+    # Values that config keys may have, None for a missing key.
+    required: Mapping[str, tuple[Any, ...]]
     heads: Mapping[str, str]  # ends of class names, with those of the twin
     rules: tuple[Rule, ...]  # of heads
     default_head: str = BASE  # if config.json states no class, and no tensor is that of a masked LM
-    aliases: tuple[
-        str, ...
-    ] = ()  # config keys of the twin that transformers also accepts in the source
+    # Config keys of the twin that transformers also accepts in the source.
+    aliases: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()  # config keys without effect in the twin; ``*`` as in `Rule`
     ignored: tuple[str, ...] = ()  # buffers of the base model
     lm_act: str | None = None  # the activation in its LM head, if no config key states it
 
 
 ANGLES = "encoder.embed_positions.weight"  # the table of RoFormer's base model
-CUSTOM = dict.fromkeys(("auto_map", "quantization_config"), (None,))  # keys of any model type
 NO = (None, False)  # values of a config key that must not be set
+# Keys of any model type.
+CUSTOM = {"auto_map": (None,), "quantization_config": (None,)}
+
+
+def _same(*names: str) -> tuple[Rule, ...]:
+    """Return rules for tensors with the same name in the twin."""
+    return tuple(Rule(name, name) for name in names)
+
+
+# ---- GPT-2
 
 
 def _decoder(embeddings: str, layer: str, attention: str, norm: str) -> tuple[Rule, ...]:
+    """Return the rules of a decoder, from the names of its modules in the twin."""
     return (
         Rule("wte.weight", f"{embeddings}.weight", PLUS_MEAN),
         Rule("h.*.ln_1.*", f"{layer}.*.input_layernorm.*"),
@@ -124,100 +135,85 @@ def _decoder(embeddings: str, layer: str, attention: str, norm: str) -> tuple[Ru
     )
 
 
-def _same(*names: str) -> tuple[Rule, ...]:
-    return tuple(Rule(name, name) for name in names)
-
-
 GPT2_KEYS = {
-    **{"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
-    **{
-        "n_inner": "intermediate_size",
-        "activation_function": "hidden_act",
-        "layer_norm_epsilon": "layer_norm_eps",
-    },
-    **{"resid_pdrop": "hidden_dropout", "attn_pdrop": "attention_dropout"},
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "activation_function": "hidden_act",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "resid_pdrop": "hidden_dropout",
+    "attn_pdrop": "attention_dropout",
 }
-NEOX_RULES = _decoder("embed_in", "layers", "attention", "final_layer_norm")
-NEOX_FIXED = {"attention_bias": True, "use_parallel_residual": False, "tie_word_embeddings": False}
+
 NEOX = Twin(
-    "rotary",
-    "gpt_neox",
-    "GPTNeoX",
-    "gpt_neox.",
-    NEOX_RULES,
-    GPT2_KEYS,
-    NEOX_FIXED,
-    "embed_out.weight",
+    scheme="rotary",
+    model_type="gpt_neox",
+    class_name="GPTNeoX",
+    prefix="gpt_neox.",
+    rules=_decoder("embed_in", "layers", "attention", "final_layer_norm"),
+    keys=GPT2_KEYS,
+    fixed={
+        "attention_bias": True,
+        "use_parallel_residual": False,
+        "tie_word_embeddings": False,
+    },
+    lm_head="embed_out.weight",
 )
 
-FALCON_KEYS = {"n_inner": "ffn_hidden_size", "activation_function": "activation"}
-FALCON_RULES = _decoder("word_embeddings", "h", "self_attention", "ln_f")
-FALCON_FIXED = {
-    "alibi": True,
-    "bias": True,
-    "multi_query": False,
-    "new_decoder_architecture": False,
+FALCON_KEYS = {
+    "n_inner": "ffn_hidden_size",
+    "activation_function": "activation",
+    "layer_norm_epsilon": "layer_norm_epsilon",
 }
-FALCON_FIXED |= {"parallel_attn": False, "tie_word_embeddings": False}
-FALCON_LIMITS = (
-    "transformers computes Falcon's ALiBi biases in bfloat16, so far positions share biases, and "
-    "divides them by the "
-    "square root of the head size, so they fall more slowly than in the paper"
-)
 FALCON = Twin(
-    *("alibi", "falcon", "Falcon", "transformer.", FALCON_RULES),
-    *(
-        GPT2_KEYS | FALCON_KEYS | {"layer_norm_epsilon": "layer_norm_epsilon"},
-        FALCON_FIXED,
-        "lm_head.weight",
+    scheme="alibi",
+    model_type="falcon",
+    class_name="Falcon",
+    prefix="transformer.",
+    rules=_decoder("word_embeddings", "h", "self_attention", "ln_f"),
+    keys=GPT2_KEYS | FALCON_KEYS,
+    fixed={
+        "alibi": True,
+        "bias": True,
+        "multi_query": False,
+        "new_decoder_architecture": False,
+        "parallel_attn": False,
+        "tie_word_embeddings": False,
+    },
+    lm_head="lm_head.weight",
+    limits=(
+        "transformers computes Falcon's ALiBi biases in bfloat16, so far positions share biases, "
+        "and divides them by the square root of the head size, so they fall more slowly than in "
+        "the paper"
     ),
-    limits=FALCON_LIMITS,
-)
-ENCODER_LAYER = (
-    *(
-        "attention.self.query",
-        "attention.self.key",
-        "attention.self.value",
-        "attention.output.dense",
-    ),
-    *("attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"),
-)
-SAME_RULES = (
-    Rule("embeddings.token_type_*.weight", "embeddings.token_type_*.weight", PLUS_MEAN),
-    *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*", "embeddings_project.*"),
-    *_same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER)),
-)
-ROFORMER = Twin(
-    "rotary",
-    "roformer",
-    "RoFormer",
-    "roformer.",
-    SAME_RULES,
-    {},
-    {"rotary_value": False},
-    has_angles=True,
 )
 
 GPT2 = SourceType(
-    *("GPT2", (NEOX, FALCON), "GPT2Tokenizer"),
-    {
-        **{"vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None},
-        **{
-            "activation_function": "gelu_new",
-            "resid_pdrop": 0.1,
-            "attn_pdrop": 0.1,
-            "layer_norm_epsilon": 1e-5,
-        },
-        **{"bos_token_id": 50256, "eos_token_id": 50256},
+    class_name="GPT2",
+    twins=(NEOX, FALCON),
+    tokenizer="GPT2Tokenizer",
+    defaults={
+        "vocab_size": 50257,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "n_inner": None,
+        "activation_function": "gelu_new",
+        "resid_pdrop": 0.1,
+        "attn_pdrop": 0.1,
+        "layer_norm_epsilon": 1e-5,
+        "bos_token_id": 50256,
+        "eos_token_id": 50256,
     },
-    {
+    required={
         "scale_attn_by_inverse_layer_idx": NO,
         "scale_attn_weights": (None, True),
         "add_cross_attention": NO,
         **CUSTOM,
     },
-    {"LMHeadModel": CAUSAL_LM, BASE: BASE, **{task: task for task in TASKS}},
-    _same("classifier.*", "qa_outputs.*"),
+    heads={"LMHeadModel": CAUSAL_LM, BASE: BASE, **{task: task for task in TASKS}},
+    rules=_same("classifier.*", "qa_outputs.*"),
     default_head="LMHeadModel",
     aliases=("hidden_size", "num_hidden_layers", "num_attention_heads"),
     unused=("n_ctx", "embd_pdrop", "reorder_and_upcast_attn", "summary_*"),
@@ -225,43 +221,85 @@ GPT2 = SourceType(
 )
 
 
+# ---- encoders
+
+
+ENCODER_LAYER = (
+    "attention.self.query",
+    "attention.self.key",
+    "attention.self.value",
+    "attention.output.dense",
+    "attention.output.LayerNorm",
+    "intermediate.dense",
+    "output.dense",
+    "output.LayerNorm",
+)
+ROFORMER = Twin(
+    scheme="rotary",
+    model_type="roformer",
+    class_name="RoFormer",
+    prefix="roformer.",
+    rules=(
+        Rule("embeddings.token_type_*.weight", "embeddings.token_type_*.weight", PLUS_MEAN),
+        *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*"),
+        *_same("embeddings_project.*"),
+        *_same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER)),
+    ),
+    keys={},
+    fixed={"rotary_value": False},
+    has_angles=True,
+)
+ENCODER_DEFAULTS = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_attention_heads": 12,
+    "hidden_act": "gelu",
+}
+
+
 def _encoder(
-    class_name: str, defaults: Mapping[str, Any], lm_rules: tuple[Rule, ...], **others: Any
+    class_name: str,
+    lm_rules: tuple[Rule, ...],
+    defaults: Mapping[str, Any],
+    *,
+    heads: Mapping[str, str] | None = None,
+    lm_act: str | None = None,
 ) -> SourceType:
-    """Return a type whose twin is RoFormer."""
+    """Return a type whose twin is RoFormer; `defaults` and `heads` are those beyond BERT's."""
+    unused = ["gradient_checkpointing"]
+    if "embedding_size" not in defaults:
+        unused.append("embedding_size")
     return SourceType(
-        *(class_name, (ROFORMER,), f"{class_name}Tokenizer"),
-        {
-            "vocab_size": 30522,
-            "hidden_size": 768,
-            "num_attention_heads": 12,
-            "hidden_act": "gelu",
-            **defaults,
-        },
-        {
+        class_name=class_name,
+        twins=(ROFORMER,),
+        tokenizer=f"{class_name}Tokenizer",
+        defaults={**ENCODER_DEFAULTS, **defaults},
+        required={
             "position_embedding_type": (None, "absolute"),
             "is_decoder": NO,
             "add_cross_attention": NO,
             **CUSTOM,
         },
-        {name: name for name in (BASE, MASKED_LM, *TASKS)} | others.pop("heads", {}),
-        (*lm_rules, *_same("classifier.*", "qa_outputs.*")),
-        unused=("gradient_checkpointing", *{"embedding_size"} - defaults.keys()),
+        heads={name: name for name in (BASE, MASKED_LM, *TASKS)} | dict(heads or {}),
+        rules=(*lm_rules, *_same("classifier.*", "qa_outputs.*")),
+        unused=tuple(unused),
         ignored=("embeddings.position_ids", "embeddings.token_type_ids"),
-        **others,
+        lm_act=lm_act,
     )
 
 
 BERT_RULES = _same(
-    "cls.predictions.bias", "cls.predictions.decoder.*", "cls.predictions.transform.*.*"
+    "cls.predictions.bias",
+    "cls.predictions.decoder.*",
+    "cls.predictions.transform.*.*",
 )
-ROBERTA_DEFAULTS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 ROBERTA_RULES = (
     Rule("lm_head.dense.*", "cls.predictions.transform.dense.*"),
     Rule("lm_head.layer_norm.*", "cls.predictions.transform.LayerNorm.*"),
     Rule("lm_head.decoder.*", "cls.predictions.decoder.*"),
     Rule("lm_head.bias", "cls.predictions.bias"),
 )
+ROBERTA_DEFAULTS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 ELECTRA_RULES = (
     Rule("generator_predictions.*.*", "cls.predictions.transform.*.*"),
     Rule("generator_lm_head.weight", "cls.predictions.decoder.weight"),
@@ -275,11 +313,11 @@ ELECTRA_DEFAULTS = {
 }
 SOURCE_TYPES = {
     "gpt2": GPT2,
-    "bert": _encoder("Bert", {}, BERT_RULES, heads={"ForPreTraining": MASKED_LM}),
+    "bert": _encoder("Bert", BERT_RULES, {}, heads={"ForPreTraining": MASKED_LM}),
     "roberta": _encoder(
-        "Roberta", ROBERTA_DEFAULTS | {"vocab_size": 50265}, ROBERTA_RULES, lm_act="gelu"
+        "Roberta", ROBERTA_RULES, ROBERTA_DEFAULTS | {"vocab_size": 50265}, lm_act="gelu"
     ),
-    "camembert": _encoder("Camembert", ROBERTA_DEFAULTS, ROBERTA_RULES, lm_act="gelu"),
-    "xlm-roberta": _encoder("XLMRoberta", ROBERTA_DEFAULTS, ROBERTA_RULES, lm_act="gelu"),
-    "electra": _encoder("Electra", ELECTRA_DEFAULTS, ELECTRA_RULES, lm_act="gelu"),
+    "camembert": _encoder("Camembert", ROBERTA_RULES, ROBERTA_DEFAULTS, lm_act="gelu"),
+    "xlm-roberta": _encoder("XLMRoberta", ROBERTA_RULES, ROBERTA_DEFAULTS, lm_act="gelu"),
+    "electra": _encoder("Electra", ELECTRA_RULES, ELECTRA_DEFAULTS, lm_act="gelu"),
 }

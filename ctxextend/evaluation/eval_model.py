@@ -27,8 +27,8 @@ from ctxextend.held_out import Ids
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadedModel, check_loadable, load
+from ctxextend.output.record import table_hash
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
-from ctxextend.plan.plan import table_hash
 from ctxextend.recipe import CheckpointRef, Train
 from ctxextend.recipe_file import FINGERPRINT, read_provenance, trainings
 from ctxextend.tables.sinusoids import find_formula, fit_layout

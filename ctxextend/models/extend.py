@@ -13,7 +13,7 @@ from ctxextend.checkpoints.generation_limits import lowered_limits, stated_in
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.length_keys import generating_table
 from ctxextend.families.lookup import Keys, find_architecture
-from ctxextend.plan.edits import TablePlan, config_changes, plan_tables, with_length
+from ctxextend.plan.edits import config_changes
 from ctxextend.plan.find_tables import (
     FoundTable,
     TableShape,
@@ -21,6 +21,8 @@ from ctxextend.plan.find_tables import (
     computed_shape,
     find_tables,
 )
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
 from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.tables.apply import choose_method, resize_with_reserved
@@ -104,7 +106,8 @@ def extend_model(
         if table.is_stored:
             check_width(table.location, table.hidden_size, table.name)
             weights[table.name] = _resized(state[table.name], table, requested.choice, no_lm)
-    set_length(model, weights, config_changes(config, architecture, tables))
+    changes = config_changes(config, architecture, tables, fix_limits=requested.fix_limits)
+    set_length(model, weights, changes)
     generating = generating_table(found_tables)
     for table in tables:
         if generating is not None and table.name == generating.name and table.is_changed:

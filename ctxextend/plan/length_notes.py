@@ -19,8 +19,9 @@ from ctxextend.families.length_keys import (
     readers,
 )
 from ctxextend.families.lookup import Keys
-from ctxextend.plan.edits import TablePlan, length_changes
+from ctxextend.plan.edits import length_changes
 from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.table_plan import TablePlan, stated_length
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_facts import LIMITS
 
@@ -89,7 +90,9 @@ def length_key_warnings(
         after = table.max_len_after
         is_scaled = any(plan.choice.name != LIMITS for plan in table.rope)
         if is_scaled and value > before and table.location.trained_length is None:
-            yield _longer_training(name, value, f"{table.config_key} is {table.stated}", after)
+            yield _longer_training(
+                name, value, f"{table.config_key} is {stated_length(table)}", after
+            )
         elif not settings.fix_limits and value not in agreeing_values(table.location, after):
             effect = may_take(readers(table.location, path), value)
             stays = f"{name} is {value}, not {before}, and stays {value}"

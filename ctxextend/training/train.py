@@ -32,9 +32,14 @@ from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ModelFiles, open_files
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
-from ctxextend.plan import output_files
+from ctxextend.output import card as output_files
+from ctxextend.output.prepare import index_text
+from ctxextend.output.record import table_hash
+from ctxextend.output.write import output_path
+from ctxextend.plan.effects import UNTRAINED
+from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.find_tables import open_model
-from ctxextend.plan.plan import ResizePlan, output_path, table_hash
+from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
 from ctxextend.recipe_file import (
@@ -150,7 +155,7 @@ def train_recipe(
     recipe: Recipe,
     output: str | os.PathLike[str] | None = None,
     *,
-    plan: ResizePlan | None = None,
+    plan: Planned | None = None,
     force: bool = False,
     resume: bool = False,
     progress: Progress = no_progress,
@@ -177,7 +182,7 @@ def train_recipe(
             table = source.read_table()
             hashes = {} if table is None else {"sha256_before": table_hash(table)}
             trained = Path(f"{source.checkpoint.source.name}-trained")
-            path = output_path(output, plan.default_output if plan is not None else trained)
+            path = output_path(output, plan.output.default_folder if plan is not None else trained)
             folder = RunFolder.for_output(path)
             if devices.is_main_process:
                 check_output(
@@ -214,7 +219,9 @@ def train_recipe(
                 if not resized.exists():
                     plan.execute(resized)
                 ref = CheckpointRef(
-                    str(resized), variant=plan.ref.variant, model_type=plan.ref.model_type
+                    str(resized),
+                    variant=plan.model.ref.variant,
+                    model_type=plan.model.ref.model_type,
                 )
                 opened = replace(
                     open_model(ref), ref=source.ref
@@ -251,11 +258,7 @@ def train_recipe(
             check_disk_space(nearest_existing_parent(path), sizes | saves)
         with torch_threads(model.model, settings.threads):
             result = run_training(setup, folder, progress, notify)
-        warnings = (
-            plan.warnings
-            if plan is not None
-            else tuple(output_files.file_warnings(opened.checkpoint))
-        )
+        warnings = plan.warnings if plan is not None else tuple(file_warnings(opened.checkpoint))
         warnings += (*task.warnings, *_warnings(task, result))
         result = replace(result, output=path, notes=notes, warnings=warnings)
         if devices.is_main_process:
@@ -477,7 +480,7 @@ class TrainedWeights:
             }
             texts[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes)
         if self.dtype is not None and checkpoint.index is not None:
-            texts[checkpoint.index_file] = output_files.index_text(checkpoint, self.layouts)
+            texts[checkpoint.index_file] = index_text(checkpoint, self.layouts)
         data = {name: text.encode() for name, text in texts.items()} | dict(others)
         checkpoint.check_unchanged()
         sizes = file_sizes(checkpoint, self.layouts, data)
@@ -532,7 +535,7 @@ def _card(settings: Train, files: ModelFiles, result: TrainResult) -> str:
     card = output_files.read_card(files.checkpoint)
     if card is not None:
         card = card.replace(LOG_POINTER, "").replace(
-            output_files.UNTRAINED.format(files.max_len), "Before training:"
+            UNTRAINED.format(files.max_len), "Before training:"
         )
     data = ", ".join(f"`{printable(public_name(path))}`" for path in settings.data)
     placed = f" at random positions below {result.seq_len:,}" * (result.window < result.seq_len)

@@ -27,7 +27,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
 from ctxextend.checkpoints.copy import sync
-from ctxextend.errors import OutputError, TrainingError, one_line
+from ctxextend.errors import OutputError, TrainingError, TrainingInterrupted, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER
 from ctxextend.models.devices import peak_memory
 from ctxextend.models.load import quiet_transformers
@@ -35,7 +35,7 @@ from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers, shard
 from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import IGNORE_INDEX, SequenceDataset
-from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted, TrainResult
+from ctxextend.training.training_run import SAVE, RunFolder, TrainResult
 
 WARMUP = 0.05  # warmup steps of the learning rate, as a share of all steps
 STATE, BEST = "state", "best of "  # folder of a saved state; prefix of the best values in it

@@ -174,16 +174,6 @@ def _check_settings(
     raise TrainingError(f"{path} {problem}.", hint)
 
 
-class TrainingInterrupted(KeyboardInterrupt):
-    """A signal, such as Ctrl-C, interrupted a training run after `step`; its state is saved in
-    `folder`.
-    """
-
-    def __init__(self, signal: int, step: int, folder: Path) -> None:
-        super().__init__(f"interrupted after step {step}; state saved in {folder}")
-        self.signal, self.step, self.folder = signal, step, folder
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainResult(Result, shows="source output steps loss_before loss_after"):
     """The result of a finished training run."""

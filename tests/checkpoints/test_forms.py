@@ -183,7 +183,7 @@ def resize_and_check(
     assert snapshot(source) == untouched
     assert (
         result.bytes_written
-        == plan.bytes_to_write
+        == plan.output.bytes_to_write
         == sum(map(len, pico.contents(result.output).values()))
     )
     assert_table(before, pico.tensor_bytes(result.output / below), table, rows)
@@ -209,7 +209,7 @@ def test_resize_of_a_file_next_to_a_config_copies_the_folder(
     result = resize_and_check(source.folder / name, source.folder, before, TABLES["bert"])
     assert result.plan.checkpoint.omitted == {"other.safetensors": "other weights, not rewritten"}
     assert_same_outputs(old, source.load(result.output))
-    assert result.plan.default_output == Path("pico-bert-40")
+    assert result.planned.output.default_folder == Path("pico-bert-40")
 
 
 def test_resize_of_a_file_without_a_config_reads_no_other_files(
@@ -235,12 +235,12 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
     result = resize_and_check(
         file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta"
     )
-    assert result.plan.default_output == Path("my-roberta-40")
+    assert result.planned.output.default_folder == Path("my-roberta-40")
     warning = (
         "No config.json found. To load the output, transformers needs one with "
         "max_position_embeddings 42."
     )
-    assert result.plan.warnings == (warning,)
+    assert result.planned.explanation.warnings == (warning,)
     assert set(pico.contents(result.output)) == {SINGLE, "README.md", "ctxextend.yaml"}
     assert b"another file" not in b"".join(pico.contents(result.output).values())
 
@@ -469,7 +469,7 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     assert hub.downloaded() == {f"small/{name}" for name in needed}
     assert set(pico.contents(result.output)) == {*needed, "README.md", "ctxextend.yaml"}
     assert set(result.plan.checkpoint.omitted) == set(stale)
-    assert result.plan.default_output == Path("model-small-40")
+    assert result.planned.output.default_folder == Path("model-small-40")
     assert_same_outputs(old, source.load(result.output))
     recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
     assert (recipe["source"], recipe["revision"], recipe["subfolder"]) == (
@@ -492,7 +492,7 @@ def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> Non
     (tmp_path / "repo" / "README.md").write_text("# Another model\n")
     old, before = source.load(), pico.tensor_bytes(source.folder)
     result = resize_and_check(tmp_path / "repo", tmp_path / "repo", before, subfolder="small")
-    assert result.plan.default_output == Path("repo-small-40")
+    assert result.planned.output.default_folder == Path("repo-small-40")
     assert_same_outputs(old, source.load(result.output))
     assert "Another model" not in (result.output / "README.md").read_text()
 
@@ -577,7 +577,7 @@ def test_resize_of_a_snapshot_in_the_hub_cache(
         result = resize(reference, to=NEW, output=f"out-{number}")
         assert snapshot(cached) == untouched
         assert not any(path.is_symlink() for path in result.output.rglob("*"))
-        assert result.plan.default_output == Path("model-40")
+        assert result.planned.output.default_folder == Path("model-40")
         assert to_json(result.plan)["revision"] == SHA
         assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
         assert_same_outputs(old, source.load(result.output))
@@ -613,7 +613,9 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
     result = resize_and_check(
         source.folder, source.folder, saved, TABLES[model_type], NEW + 2 * (model_type == "roberta")
     )
-    assert (f"needs {size_text(size)}" in " ".join(result.plan.notes)) == (form == "legacy")
+    assert (f"needs {size_text(size)}" in " ".join(result.planned.explanation.notes)) == (
+        form == "legacy"
+    )
     written = {
         name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in names
     }
@@ -1025,7 +1027,7 @@ def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path
     )  # custom code may read model_type
     assert not any(
         edit.key == "model_type"
-        for edit in plan_resize(source.folder, to=NEW, model_type="gpt2").edits
+        for edit in plan_resize(source.folder, to=NEW, model_type="gpt2").plan.edits
     )
 
 
@@ -1056,14 +1058,14 @@ def test_resize_of_an_unknown_type_suggests_reserved_rows(tmp_path: Path) -> Non
     hint = assert_rejected(CtxextendError, "mine", like)
     assert hint.endswith(f"Specify it: --tensor {table} --reserved-rows 2 --config-key max_len")
     plan = plan_resize(like, to=NEW, tensor=table, reserved_rows=2, config_key="max_len")
-    assert (plan.max_len_before, plan.tables[0].rows_after) == (16, NEW + 2)
+    assert (plan.plan.max_len_before, plan.plan.tables[0].rows_after) == (16, NEW + 2)
 
 
 def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -> None:
     for name in ("bert", "roberta"):
         folder = make_pico(name, base=True).folder
         pico.edit_json(folder / "config.json", model_type=None)
-        assert plan_resize(folder, to=NEW).model_type == name
+        assert plan_resize(folder, to=NEW).plan.model_type == name
 
 
 # ---- code that loads an output
@@ -1130,7 +1132,10 @@ def test_resize_detects_a_missing_model_type_from_the_tensors(
     folder = without_type(source)
     monkeypatch.chdir(tmp_path)
     plan = plan_resize(folder, to=NEW)
-    assert f"config.json has no model_type; detected {model_type} from its tensors." in plan.notes
+    assert (
+        f"config.json has no model_type; detected {model_type} from its tensors."
+        in plan.explanation.notes
+    )
     shown = " ".join(invoke("resize", folder, "--to", NEW, "--dry-run").stdout.split())
     assert (
         f"config.json: model_type unset -> {model_type} (selects the transformers class)" in shown
@@ -1140,7 +1145,9 @@ def test_resize_detects_a_missing_model_type_from_the_tensors(
     assert_same_outputs(old, source.load(output))
     assert transformers.AutoModel.from_pretrained(output).config.model_type == model_type
     assert verify(output)
-    assert not any("model_type" in note for note in plan_resize(output, to=NEW + 1).notes)
+    assert not any(
+        "model_type" in note for note in plan_resize(output, to=NEW + 1).explanation.notes
+    )
     assert invoke("inspect", folder, "-q").exit_code == 0
 
 

@@ -144,8 +144,8 @@ def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_pat
     (out_dir / "log.txt").write_text("loss")
     untouched = pico.contents(out_dir)
     plan = plan_resize(out_dir / "ckpt.pt" if by_file else out_dir, to=NEW)
-    assert "gelu_new" in plan.notes[0]
-    assert (plan.default_output, plan.model_type, plan.warnings) == (
+    assert "gelu_new" in plan.explanation.notes[0]
+    assert (plan.output.default_folder, plan.plan.model_type, plan.warnings) == (
         Path("out-shakespeare-40"),
         "gpt2",
         (),

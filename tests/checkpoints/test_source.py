@@ -48,7 +48,7 @@ def test_resolve_source_downloads_needed_files_of_a_hub_id_once(
     assert hub.downloaded() == needed
     assert set(pico.contents(Path("gpt2-40"))) == {*needed, "README.md", "ctxextend.yaml"}
     assert "%|" not in done.stderr
-    assert set(STALE) <= set(plan_resize("gpt2", to=40).checkpoint.omitted)
+    assert set(STALE) <= set(plan_resize("gpt2", to=40).plan.checkpoint.omitted)
 
     hub.requests.clear()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -109,8 +109,8 @@ def test_resolve_source_reports_an_unreadable_folder_instead_of_asking_the_hub(
 
 def test_resolve_source_names_the_output_after_a_link(make_pico: MakePico) -> None:
     Path("small").symlink_to(make_pico("gpt2").folder)
-    assert plan_resize("small", to=40).default_output == Path("small-40")
-    assert plan_resize("small/.", to=40).default_output == Path("small-40")
+    assert plan_resize("small", to=40).output.default_folder == Path("small-40")
+    assert plan_resize("small/.", to=40).output.default_folder == Path("small-40")
 
 
 def test_resolve_source_rejects_a_revision_of_a_local_checkpoint(make_pico: MakePico) -> None:

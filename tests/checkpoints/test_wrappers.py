@@ -106,9 +106,9 @@ def test_resize_of_a_wrapped_model_names_what_it_leaves_out(form: str, make_pico
         "Tensor names are read without _orig_mod., module., which a wrapper added: an output has "
         "plain names."
     )
-    assert note in plan_resize(folder, to=NEW).notes
+    assert note in plan_resize(folder, to=NEW).explanation.notes
     assert note in inspect(folder).notes
-    assert not any("wrapper" in note for note in plan_resize("tiny-gpt2", to=NEW).notes)
+    assert not any("wrapper" in note for note in plan_resize("tiny-gpt2", to=NEW).explanation.notes)
 
 
 def test_verify_compares_an_output_with_the_plain_base_of_its_source(make_pico: MakePico) -> None:

@@ -144,7 +144,7 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
         "texts would fail)",
         "would make short texts as slow as long ones",
         "skip      tf_model.h5 (TensorFlow weights, not rewritten)",
-        f"write     {plan_resize(source, to=40).bytes_to_write / 1e3:.1f} kB",
+        f"write     {plan_resize(source, to=40).output.bytes_to_write / 1e3:.1f} kB",
     ):
         assert line in done.stdout
     Path("existing").mkdir()
@@ -300,7 +300,7 @@ def test_app_keeps_the_traceback_of_a_bug_and_exits_130_after_ctrl_c(
     def plan_model(*arguments: Any) -> None:
         raise raised
 
-    monkeypatch.setattr("ctxextend.plan.plan.plan_model", plan_model)
+    monkeypatch.setattr("ctxextend.planned.plan_model", plan_model)
     done = run("resize", "tiny-gpt2", "--to", "512")
     if raised is ZeroDivisionError:
         assert isinstance(done.exception, ZeroDivisionError)

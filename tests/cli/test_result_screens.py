@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ctxextend.cli.compare import add_comparison
-from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.console import STYLES, styled
+from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.tables import Page
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Estimate, Evaluation, Passkey

@@ -11,13 +11,13 @@ import pytest
 from typer.testing import Result
 
 import ctxextend
-from ctxextend.cli.resize import calibration_text
 from ctxextend.comparison import calibrate as calibration_module
 from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Calibration, Trial
 from ctxextend.errors import CtxextendError, DataError, ResizeError, SourceError
 from ctxextend.evaluation.evaluate import cut_windows
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.json_output import to_json
+from ctxextend.report.tuning import describe_calibration
 from tests.evaluation.test_windows import texts
 from tests.helpers import pico
 from tests.helpers.trainings import invoke, make_encoder, make_source, train, write_book
@@ -229,11 +229,11 @@ ESTIMATED = Trial(
         ),
     ],
 )
-def test_calibration_text_reports_method_and_improvement(
+def test_describe_calibration_reports_method_and_improvement(
     after: Trial, metric: str, expected: str
 ) -> None:
     better = Estimate(abs(after.score.mean - ESTIMATED.score.mean), 0.004, 99, 61)
-    text = calibration_text(
+    text = describe_calibration(
         Calibration(metric, ESTIMATED, after, better, (ESTIMATED, after), 16, 512, 4.21)
     )
     unit = "windows" if metric == LOSS else "documents"

@@ -45,7 +45,7 @@ def held_out(comparison: Comparison, method: str) -> HeldOutRows:
 def tiny_table() -> Any:
     from safetensors.numpy import load_file
 
-    root = ctxextend.plan_resize("tiny-gpt2", 256).checkpoint.root
+    root = ctxextend.plan_resize("tiny-gpt2", 256).plan.checkpoint.root
     return load_file(root / "model.safetensors")["transformer.wpe.weight"]
 
 
@@ -58,7 +58,7 @@ def test_compare_hold_out_measures_against_the_unmodified_checkpoint() -> None:
     (data := Path("text.txt")).write_text(text)
     settings: dict[str, Any] = {"methods": ["oracle", "copy", "linear"], "tokens": 1200}
     found = ctxextend.compare("tiny-gpt2", None, data, hold_out=HOLD_OUT, **settings)
-    root = ctxextend.plan_resize("tiny-gpt2", 256).checkpoint.root
+    root = ctxextend.plan_resize("tiny-gpt2", 256).plan.checkpoint.root
     model = GPT2LMHeadModel.from_pretrained(root)
     ids = AutoTokenizer.from_pretrained(root)(text)["input_ids"]
     beyond, short = list[float](), list[float]()

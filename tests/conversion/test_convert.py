@@ -335,7 +335,7 @@ def test_convert_refuses_tensors_that_the_twin_would_ignore(part: str, tmp_path:
     with pytest.raises(UnsupportedModelError, match=f"{extra} is not a tensor of Bert"):
         convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
     result = convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out", encoder_only=True)
-    assert extra in result.plan.json_more()["dropped_tensors"]
+    assert extra in result.planned.to_json()["dropped_tensors"]
     load(tmp_path / "out")
 
 

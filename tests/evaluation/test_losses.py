@@ -16,8 +16,8 @@ from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, check_vocabulary, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.losses import LossTask, ScoredWindow, Scorer, open_scorer, plan_losses
-from ctxextend.plan.plan import resize
 from ctxextend.recipe import CheckpointRef
+from ctxextend.resizing import resize
 from tests.helpers.pico import Pico, add_tensors, edit_json, make_bart
 from tests.helpers.word_tokenizer import add_tokenizer
 

@@ -101,10 +101,10 @@ def test_all_commands_agree_on_the_number_of_positions(model_type: str, tmp_path
     before = positions_of(inspect(source))
     to = (max(before.values()) // BLOCK + 2) * BLOCK
     plan = plan_resize(source, to)
-    assert {table.part: table.max_len_before for table in plan.tables} == before
+    assert {table.part: table.max_len_before for table in plan.plan.tables} == before
     result = resize(source, to, output=tmp_path / "out")
     found = inspect(result.output)
-    assert positions_of(found) == {table.part: table.max_len_after for table in plan.tables}
+    assert positions_of(found) == {table.part: table.max_len_after for table in plan.plan.tables}
     assert found.agrees, found.verdict
     values = to_json(found)
     printed = {

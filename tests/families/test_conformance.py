@@ -37,8 +37,8 @@ from ctxextend.families.lookup import Architecture, TableLocation, find_architec
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.plan.edits import TablePlan
 from ctxextend.plan.find_tables import find_tables
+from ctxextend.plan.table_plan import TablePlan
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary import frequencies
 from tests.helpers import pico, rules, tiny, zoo
@@ -367,12 +367,12 @@ def test_every_rule_is_planned_as_transformers_applies_it(
     outcome = "without a class"
     for method in methods_of(model_type, content):
         plan = plan_resize(tmp_path, to=rules.NEW, method=method)
-        loaded = rules.load_config(rules.edited(content, plan.edits))
+        loaded = rules.load_config(rules.edited(content, plan.plan.edits))
         if model is None and (model := rules.build(model_type, loaded)):
             output = rules.run(model, rules.NEW) if rules.is_real(model) else None
             assert output is None or output.isfinite().all()
             outcome = "built" if output is None else "run"
-        for table in plan.tables:
+        for table in plan.plan.tables:
             part = reduce(getattr, table.location.path, loaded)
             changed = any(rope.keeps_max_len for rope in table.rope)
             length = table.location.key_value(rules.OLD if changed else rules.NEW)
@@ -527,7 +527,8 @@ def test_learned_rows_and_sinusoids_of_one_model_are_resized_by_their_own_method
     small.model.save_pretrained(tmp_path / "source")
     result = resize(tmp_path / "source", to=small.new, output=tmp_path / "output")
     assert result.plan.method == method  # of the first table
-    assert {result.plan.method_of(table) for table in result.plan.tables} == {"copy", "formula"}
+    names = {choice.name for choice in result.plan.choices.values()}
+    assert names == {"copy", "formula"}
     check_verified(tmp_path / "output", tmp_path / "source")
     (tmp_path / "output" / "ctxextend.yaml").unlink()
     check_verified(tmp_path / "output", tmp_path / "source")

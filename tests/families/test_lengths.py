@@ -314,7 +314,7 @@ def test_resize_with_a_trained_length_scales_from_there_and_records_it() -> None
     assert run("run", "out/ctxextend.yaml", "--output", "again").exit_code == 0
     assert config_of("again") == config_of("out")
     plan = ctxextend.plan_resize("source", 128 * K, trained_length=32 * K)
-    assert plan.methods == {"rope_parameters": "yarn:factor=4"}
+    assert plan.plan.methods == {"rope_parameters": "yarn:factor=4"}
 
 
 def test_resize_with_a_trained_length_corrects_settings_that_misstate_it() -> None:

@@ -89,9 +89,9 @@ def test_plan_resize_edits_all_keys_of_the_length(
 ) -> None:
     plan = plan_resize(save(model_class, sizes).folder, to=to)
     assert to_json(plan)["config"] == edits
-    assert any("short inputs attend to different blocks" in note for note in plan.notes) == (
-        model_class == "MraModel"
-    )
+    assert any(
+        "short inputs attend to different blocks" in note for note in plan.explanation.notes
+    ) == (model_class == "MraModel")
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,13 @@ def test_resize_luke_resizes_both_tables_of_the_shared_key(save: Save, tmp_path:
     plan = plan_resize(source.folder, to=NEW)
     found = {
         table.part: (table.rows_after, table.max_len_after, table.reserved_rows)
-        for table in plan.tables
+        for table in plan.plan.tables
     }
     assert found == {"text": (42, NEW, 2), "entity": (42, 42, 0)}
     assert (to_json(plan)["max_len_before"], to_json(plan)["max_len_after"]) == (None, None)
     assert (
-        "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs" in plan.consequences
+        "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs"
+        in plan.explanation.effects
     )
     output(source, tmp_path)
 
@@ -220,14 +221,14 @@ def test_resize_part_resizes_one_table_if_keys_are_separate(save: Save, tmp_path
     decoder = plan_resize(
         source.folder, to=42, part="decoder"
     )  # not a multiple of the attention window, 8
-    assert [table.part for plan in (encoder, decoder) for table in plan.tables] == [
+    assert [table.part for plan in (encoder, decoder) for table in plan.plan.tables] == [
         "encoder",
         "decoder",
     ]
     assert to_json(decoder)["config"] == {"max_decoder_position_embeddings": [24, 42]}
     # The tokenizer truncates the encoder's input.
-    assert [edit.after for edit in encoder.edits if edit.is_limit] == [NEW]
-    assert not any(edit.is_limit for edit in decoder.edits)
+    assert [edit.after for edit in encoder.plan.edits if edit.is_limit] == [NEW]
+    assert not any(edit.is_limit for edit in decoder.plan.edits)
     output(source, tmp_path, part="encoder")
 
 
@@ -255,8 +256,8 @@ def test_resize_rebuilds_persistent_buffers(
 ) -> None:
     source = save(model_class, changes)
     plan = plan_resize(source.folder, to=NEW)
-    assert {buffer.name for buffer in plan.rebuilt_buffers} == set(buffers)
-    assert plan.dropped == ()
+    assert {buffer.name for buffer in plan.plan.rebuilt_buffers} == set(buffers)
+    assert plan.plan.dropped == ()
     weights = output(source, tmp_path)
     for name, expected in buffers.items():
         assert weights[name].tolist() == [expected]
@@ -272,8 +273,12 @@ def test_resize_bark_rebuilds_its_causal_masks(save: Save, tmp_path: Path) -> No
     mask = output(source, tmp_path)["semantic.layers.0.attn.bias"]
     assert torch.equal(mask, torch.ones(NEW, NEW, dtype=torch.bool).tril()[None, None])
     one = plan_resize(source.folder, to=NEW, part="coarse")
-    assert [table.name for table in one.tables] == ["coarse_acoustics.position_embeds_layer.weight"]
-    assert {buffer.name.split(".")[0] for buffer in one.rebuilt_buffers} == {"coarse_acoustics"}
+    assert [table.name for table in one.plan.tables] == [
+        "coarse_acoustics.position_embeds_layer.weight"
+    ]
+    assert {buffer.name.split(".")[0] for buffer in one.plan.rebuilt_buffers} == {
+        "coarse_acoustics"
+    }
 
 
 @pytest.mark.parametrize(
@@ -287,7 +292,7 @@ def test_resize_bark_rebuilds_its_causal_masks(save: Save, tmp_path: Path) -> No
 def test_resize_drops_buffers_of_old_files(model_class: str, name: str, save: Save) -> None:
     source = save(model_class, {})
     pico.add_tensors(source.folder, {name: torch.ones(1, 16, dtype=torch.uint8)})
-    assert plan_resize(source.folder, to=4000).dropped == (name,)
+    assert plan_resize(source.folder, to=4000).plan.dropped == (name,)
 
 
 def test_resize_rejects_a_composite_without_position_tables(tmp_path: Path) -> None:
@@ -325,7 +330,7 @@ def test_resize_keeps_the_tokenizer_limits_of_a_part_without_a_table(tmp_path: P
     (tmp_path / "source" / "tokenizer_config.json").write_text('{"model_max_length": 300}')
     plan = plan_resize(tmp_path / "source", to=600)
     assert to_json(plan)["config"] == {"decoder.max_position_embeddings": [512, 600]}
-    assert not any(edit.is_limit for edit in plan.edits)
+    assert not any(edit.is_limit for edit in plan.plan.edits)
 
 
 def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
@@ -342,7 +347,7 @@ def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
         (tmp_path / "source" / f"{name}_tokenizer" / "tokenizer_config.json").write_text(text)
     limits = {
         edit.file: edit.after
-        for edit in plan_resize(tmp_path / "source", to=2000).edits
+        for edit in plan_resize(tmp_path / "source", to=2000).plan.edits
         if edit.is_limit
     }
     assert limits == {
@@ -350,7 +355,7 @@ def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
         for name in ("question_encoder", "generator")
     }
     one = plan_resize(tmp_path / "source", to=2000, part="generator")
-    assert [edit.file for edit in one.edits if edit.is_limit] == [
+    assert [edit.file for edit in one.plan.edits if edit.is_limit] == [
         "generator_tokenizer/tokenizer_config.json"
     ]
 

@@ -84,13 +84,13 @@ def test_resize_keeps_the_padding_of_a_model_that_pools_the_last_position(
     )
     assert (
         "Inputs up to 16 tokens give identical outputs if padded as before; "
-        in result.plan.consequences
+        in result.planned.explanation.effects
     )
     assert warning in (result.output / "README.md").read_text()
     assert {edit.file for edit in result.plan.edits} == {"config.json"}
     assert inspect(result.output).agrees
     fixed = {
-        edit.key: edit.after for edit in plan_resize(result.output, NEW, fix_limits=True).edits
+        edit.key: edit.after for edit in plan_resize(result.output, NEW, fix_limits=True).plan.edits
     }
     assert fixed["model_max_length"] == NEW
 
@@ -99,10 +99,10 @@ def test_fixed_padding_follows_the_length_only_if_asked(tmp_path: Path) -> None:
     source = siglip(tmp_path / "source", is_fixed=True)
     for to in (8, NEW):
         plan = plan_resize(source, to, fix_limits=to == NEW)
-        after = {edit.key: edit.after for edit in plan.edits if edit.file == "tokenizer.json"}
+        after = {edit.key: edit.after for edit in plan.plan.edits if edit.file == "tokenizer.json"}
         assert after == {"truncation.max_length": to, "padding.strategy": {"Fixed": to}}
         assert f"Texts padded to {to} tokens give other outputs." in " ".join(plan.warnings)
-    assert not plan_resize(source, OLD, fix_limits=True).edits
+    assert not plan_resize(source, OLD, fix_limits=True).plan.edits
 
 
 def test_verify_deep_pads_texts_as_processor_and_tokenizer_do(tmp_path: Path) -> None:

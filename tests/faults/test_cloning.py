@@ -115,11 +115,11 @@ def test_resize_with_reflinks_allocates_what_the_plan_reports(
     name: str, disk: Path, work_folder: Path
 ) -> None:
     plan = plan_resize(disk / name, to=144)
-    allocated = plan.bytes_to_write - plan.bytes_shareable
+    allocated = plan.output.bytes_to_write - plan.output.bytes_shareable
     result = plan.execute(work_folder / "out")
     slack = BLOCK * 2 * len(contents(result.output))
     assert allocated - slack < new_blocks(result.output) < allocated + slack
-    assert plan.bytes_shareable > WEIGHTS / 4
+    assert plan.output.bytes_shareable > WEIGHTS / 4
     if name == "aligned":  # only the new table is allocated, up to some metadata
         assert result.bytes_written > WEIGHTS
         assert allocated < 144 * pico.WIDTH * 4 + MEBIBYTE

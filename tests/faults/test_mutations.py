@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from ctxextend.checkpoints.safetensors_file import open_safetensors
 from ctxextend.errors import CheckpointError, CtxextendError
-from ctxextend.plan.plan import plan_resize
+from ctxextend.planned import plan_resize
 from tests.helpers.hostile_weights import entry, model, open_with_safetensors, pack
 from tests.helpers.mutations import mutate_bytes, mutate_json
 from tests.helpers.time_limit import examples

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from ctxextend import inspect, plan_resize, resize, verify
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError
 from ctxextend.json_output import to_json
-from ctxextend.plan.output_files import model_card
+from ctxextend.output.card import model_card
 from ctxextend.recipe_file import parse_provenance, read_recipe
 from tests.helpers import pico, trainings
 from tests.helpers.mutations import VALUES, mutate_text

@@ -289,14 +289,14 @@ def test_resize_says_nothing_about_generation_that_does_not_stop(
 ) -> None:
     folder = make_bart(tmp_path / "bart")
     pico.edit_json(folder / file, **limits)
-    assert plan_resize(folder, NEW).notes == ()
-    assert plan_resize(folder, NEW, fix_limits=True).notes == ()
+    assert plan_resize(folder, NEW).explanation.notes == ()
+    assert plan_resize(folder, NEW, fix_limits=True).explanation.notes == ()
 
 
 def test_resize_says_nothing_about_generation_by_an_encoder(tmp_path: Path) -> None:
     folder = pico.make(tmp_path / "bert", "bert", base=True).folder
     pico.edit_json(folder / "config.json", max_length=8)
-    assert plan_resize(folder, NEW).notes == ()
+    assert plan_resize(folder, NEW).explanation.notes == ()
     assert not any(limit.remark for limit in inspect(folder).limits)
 
 
@@ -307,7 +307,7 @@ def test_resize_ignores_generation_limits_of_a_config_next_to_a_generation_confi
     pico.edit_json(folder / "config.json", max_length=8)
     pico.edit_json(folder / GENERATION, max_length=30)
     assert generate(folder, "bart") == 30
-    (note,) = plan_resize(folder, NEW).notes
+    (note,) = plan_resize(folder, NEW).explanation.notes
     assert "stops at 30 tokens" in note
 
 
@@ -403,10 +403,12 @@ def test_inspect_remarks_where_generation_stops(
 def test_resize_says_which_generation_limits_it_changes(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "gpt2", "gpt2").folder
     pico.edit_json(source / "generation_config.json", max_length=12, min_length=10)
-    lowered = resize(source, 8, output=tmp_path / "lowered").plan.notes
+    lowered = resize(source, 8, output=tmp_path / "lowered").planned.explanation.notes
     assert "generate(): max_length is lowered from 12 to 8 (generation_config.json)." in lowered
     assert "generate(): min_length is lowered from 10 to 8 (generation_config.json)." in lowered
-    raised = resize(source, 32, fix_limits=True, output=tmp_path / "raised").plan.notes
+    raised = resize(
+        source, 32, fix_limits=True, output=tmp_path / "raised"
+    ).planned.explanation.notes
     assert "generate(): max_length is raised from 12 to 32 (generation_config.json)." in raised
 
 
@@ -415,8 +417,8 @@ def test_truncation_of_a_tokenizer_is_no_generation_limit(tmp_path: Path) -> Non
     truncation = {"max_length": 8, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
     (source / "tokenizer.json").write_text(json.dumps({"truncation": truncation}))
     plan = plan_resize(source, 40)
-    assert not any("generate()" in note for note in plan.notes)
-    assert [edit.after for edit in plan.edits if edit.file == "tokenizer.json"] == [40]
+    assert not any("generate()" in note for note in plan.explanation.notes)
+    assert [edit.after for edit in plan.plan.edits if edit.file == "tokenizer.json"] == [40]
     done = invoke(
         "convert", source, "--scheme", "rotary", "--to", 40, "--output", tmp_path / "twin"
     )

@@ -1,7 +1,7 @@
 import pytest
 import yaml
 
-from ctxextend.plan.output_files import model_card
+from ctxextend.output.card import model_card
 
 SECTION = "## Context length 64\n\nWords.\n"
 

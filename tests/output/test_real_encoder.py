@@ -148,9 +148,9 @@ def test_resize_real_encoder_warns_of_lower_limits() -> None:
     warning = next(warning for warning in plan.warnings if "Limits below" in warning)
     assert "sentence_bert_config.json max_seq_length 256" in warning
     assert "tokenizer.json truncation.max_length 128" in warning
-    padding = next(edit for edit in plan.edits if edit.key == "padding.strategy")
+    padding = next(edit for edit in plan.plan.edits if edit.key == "padding.strategy")
     assert "slow" in padding.reason
-    assert plan.dropped == ("embeddings.position_ids",)
+    assert plan.plan.dropped == ("embeddings.position_ids",)
 
 
 def test_resize_real_encoder_tokenizer_truncates_at_new_length(outputs: dict[str, Path]) -> None:

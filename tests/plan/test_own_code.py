@@ -216,7 +216,7 @@ def test_resize_of_a_table_in_the_weights_notes_own_code(make_pico: MakePico) ->
         "(modeling_x.Model)"
     )
     plan = plan_resize(folder, to=NEW)
-    assert any(note.startswith(sentence) for note in plan.notes)
+    assert any(note.startswith(sentence) for note in plan.explanation.notes)
     assert any(note.startswith(sentence) for note in inspect(folder).notes)
     assert verify(plan.execute("out").output, folder).passed
 
@@ -226,10 +226,10 @@ def test_own_tokenizers_are_not_own_models(key: str) -> None:
     folder = write(
         "llama", {"model_type": "llama", **ROTARY, "auto_map": {key: "tokenization_x.Tokenizer"}}
     )
-    assert not any("auto_map" in note for note in plan_resize(folder, to=NEW).notes)
+    assert not any("auto_map" in note for note in plan_resize(folder, to=NEW).explanation.notes)
     pico.edit_json(folder / "config.json", model_type="mine")
     plan = plan_resize(folder, to=NEW, model_type="llama")
-    assert any(edit.path == ("model_type",) and edit.after == "llama" for edit in plan.edits)
+    assert any(edit.path == ("model_type",) and edit.after == "llama" for edit in plan.plan.edits)
 
 
 def test_resize_ignores_an_invalid_auto_map() -> None:
@@ -237,7 +237,7 @@ def test_resize_ignores_an_invalid_auto_map() -> None:
     values: list[Any] = [3, "x", [], {"AutoModel": 3}, {"AutoModel": None}, {"AutoModel": ""}]
     for invalid in values:
         pico.edit_json(folder / "config.json", auto_map=invalid)
-        assert plan_resize(folder, to=NEW).max_len_after == NEW
+        assert plan_resize(folder, to=NEW).plan.max_len_after == NEW
 
 
 # ---- unknown types

@@ -58,7 +58,7 @@ def test_resize_changes_only_the_table_and_keeps_the_source(
     assert pico.contents(source) == files
     before = pico.tensor_bytes(source)
     after = pico.tensor_bytes(result.output)
-    table = plan.tables[0].name
+    table = plan.plan.tables[0].name
     assert list(after) == list(before)
     assert {name for name in before if after[name] != before[name]} == {table}
     offset = before[table][1][0] - OLD
@@ -68,7 +68,7 @@ def test_resize_changes_only_the_table_and_keeps_the_source(
     rewritten = {
         name for name in files if name.endswith(".safetensors") and files[name] != out[name]
     }
-    assert rewritten == set(plan.files["rewritten"])
+    assert rewritten == set(plan.output.files["rewritten"])
     assert len(rewritten) == 1
 
 
@@ -143,7 +143,7 @@ def test_resize_edits_config_in_place_and_keeps_its_formatting(
     )
     assert (tmp_path / "out" / "config.json").read_text() == expected
     keys = ("n_positions", "max_position_embeddings", "n_ctx")
-    assert to_json(result.plan)["config"] == {key: [OLD, NEW] for key in keys}
+    assert to_json(result.planned)["config"] == {key: [OLD, NEW] for key in keys}
 
 
 def test_resize_adds_a_missing_length_to_the_config(make_pico: MakePico, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_resize_accepts_numpy_integers(make_pico: MakePico, tmp_path: Path) -> N
     keep_first: Any = np.int32(1)
     plan = plan_resize(source, to, "hierarchical", keep_first=keep_first)
     values = to_json(plan)
-    assert (values["keep_first"], type(plan.max_len_after)) == (1, int)
+    assert (values["keep_first"], type(plan.plan.max_len_after)) == (1, int)
     plan.execute(tmp_path / "out")
 
 
@@ -264,7 +264,7 @@ def test_resize_to_the_same_length_copies_and_warns(make_pico: MakePico, tmp_pat
     )
     out = pico.contents(tmp_path / "out")
     assert all(out[name] == data for name, data in pico.contents(source).items())
-    assert (result.plan.dropped, result.plan.files["rewritten"]) == ((), ())
+    assert (result.plan.dropped, result.planned.output.files["rewritten"]) == ((), ())
 
 
 def test_resize_appends_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_plan_resize_writes_nothing_and_predicts_the_size(
     assert (
         sum(advance for advance, _ in steps)
         == result.bytes_written
-        == plan.bytes_to_write
+        == plan.output.bytes_to_write
         == steps[0][1]
     )
     assert result.bytes_written == sum(
@@ -380,7 +380,7 @@ def test_resize_warns_about_new_rows_that_overflow_the_dtype(
 def test_consequences_are_true_for_every_option(
     options: dict[str, Any], expected: str, make_pico: MakePico
 ) -> None:
-    found = plan_resize(make_pico("gpt2").folder, **{"to": NEW, **options}).consequences
+    found = plan_resize(make_pico("gpt2").folder, **{"to": NEW, **options}).explanation.effects
     assert found.startswith("Not yet trained at 40. ") == ("to" not in options)
     assert expected in found
 
@@ -520,7 +520,7 @@ def test_resize_reports_too_little_memory(
     def fail(*arguments: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ctxextend.plan.plan.resize_with_reserved", fail)
+    monkeypatch.setattr("ctxextend.plan.new_rows.resize_with_reserved", fail)
     message = f"Out of memory: {WPE} of shape .40, 8. is too large. Lower --to."
     assert_rejected(make_pico("gpt2").folder, ResizeError, message)
 
@@ -565,7 +565,7 @@ def test_resize_supports_names_that_are_not_utf8(make_pico: MakePico, tmp_path: 
 
 
 def test_public_names_exist_and_have_docstrings() -> None:
-    assert len(ctxextend.__all__) == len(set(ctxextend.__all__)) == 52
+    assert len(ctxextend.__all__) == len(set(ctxextend.__all__)) == 53
     for name in ctxextend.__all__:
         value = getattr(ctxextend, name)
         assert isinstance(value, str) or value.__doc__
@@ -606,7 +606,7 @@ def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) 
         f"transformers computes the rows of {name} and ignores the stored ones, which stay as "
         "they are."
     )
-    assert note in result.plan.notes
+    assert note in result.planned.explanation.notes
     assert note in inspect(tmp_path / "xglm").notes
     assert result.plan.methods == {name: "formula"}
     assert pico.tensor_bytes(result.output) == pico.tensor_bytes(tmp_path / "xglm")

@@ -35,8 +35,8 @@ import ctxextend
 from ctxextend import list_families, list_methods, resize
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app, help_sections, summary
-from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.console import styled
+from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.tables import Page
 from ctxextend.inspection.inspect import inspect
 from ctxextend.plan.runtimes import RUNTIMES

@@ -86,4 +86,4 @@ def test_public_functions_list_their_settings_with_defaults() -> None:
         for item in parameters["plan_resize"].values()
         if item.default is not item.empty
     }
-    assert ctxextend.plan_resize("tiny-gpt2", 512, **defaults).method == "bands"
+    assert ctxextend.plan_resize("tiny-gpt2", 512, **defaults).plan.method == "bands"

@@ -88,12 +88,13 @@ def test_resize_chooses_a_method_for_the_checkpoint(case: str, tmp_path: Path) -
     source = make(tmp_path / "source")
     result = resize(source, NEW, output=tmp_path / "out")
     plan = result.plan
+    explanation = result.planned.explanation
     assert [text.partition(":")[0] for text in plan.methods.values()] == methods
     assert reason in result.choices[-1]
-    assert plan_resize(source, NEW, "auto").methods == plan.methods
+    assert plan_resize(source, NEW, "auto").plan.methods == plan.methods
     keeps = methods != ["bands"] and len(methods) == 1
-    assert ("identical outputs" in plan.consequences) == plan.keeps_learned_rows == keeps
-    assert bool(plan.keep_hint) != keeps
+    assert ("identical outputs" in explanation.effects) == plan.keeps_learned_rows == keeps
+    assert bool(explanation.keep_hint) != keeps
     stated = plan.checkpoint.model_class
     if stated and case != "sentence encoder":
         loaded = getattr(transformers, stated).from_pretrained(source)
@@ -107,15 +108,15 @@ def test_resize_says_how_to_keep_outputs_for_short_inputs(tmp_path: Path) -> Non
     hint = f"To keep outputs for short inputs, use --keep-first {ROWS}, or --method copy, which is "
     hint += "mostly worse for long ones."
     assert (
-        plan_resize(source, NEW).keep_hint
-        == plan_resize(source, NEW, keep_first=1).keep_hint
+        plan_resize(source, NEW).explanation.keep_hint
+        == plan_resize(source, NEW, keep_first=1).explanation.keep_hint
         == hint
     )
     for settings in ({"keep_first": ROWS}, {"method": "linear"}, {"method": "copy"}):
-        assert not plan_resize(source, NEW, **settings).keep_hint
+        assert not plan_resize(source, NEW, **settings).explanation.keep_hint
     led = plan_resize(two_tables(tmp_path / "led"), NEW)
     assert (
-        led.keep_hint
+        led.explanation.keep_hint
         == "To keep outputs for short inputs, use --method copy, which is mostly worse for long "
         "ones."
     )

@@ -49,7 +49,9 @@ def test_register_method_adds_a_method_to_resize_extend_model_and_compare() -> N
     table = load_file(out / "model.safetensors")[WPE]
     expected = fade(table[1:128].astype(np.float64), 255, power=2.0)
     assert table[1:].tobytes() == expected.astype(np.float32).tobytes()
-    model = GPT2LMHeadModel.from_pretrained(ctxextend.plan_resize("tiny-gpt2", 256).checkpoint.root)
+    model = GPT2LMHeadModel.from_pretrained(
+        ctxextend.plan_resize("tiny-gpt2", 256).plan.checkpoint.root
+    )
     ctxextend.extend_model(model, 256, "fade:power=2", keep_first=1)
     assert model.transformer.wpe.weight.detach().numpy().tobytes() == table.tobytes()
     settings: dict[str, Any] = {

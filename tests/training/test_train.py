@@ -14,7 +14,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from ctxextend import convert, inspect, resize, run, verify
-from ctxextend.plan.output_files import RECIPE_POINTER, UNTRAINED
+from ctxextend.output.card import RECIPE_POINTER
+from ctxextend.plan.effects import UNTRAINED
 from ctxextend.training.train import LOG_POINTER
 from tests.helpers import pico
 from tests.helpers.trainings import (

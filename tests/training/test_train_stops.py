@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ctxextend.checkpoints.atomic_output import locked
+from ctxextend.errors import TrainingInterrupted
 from ctxextend.training.train import train as train_in_python
 from ctxextend.training.trainer import RunCallback, RunTrainer
-from ctxextend.training.training_run import TrainingInterrupted
 from tests.helpers.trainings import diverging_loss, invoke, log_of, train, write_book
 
 pytestmark = pytest.mark.usefixtures("book")

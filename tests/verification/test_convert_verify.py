@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ctxextend import resize, verify
-from ctxextend.conversion.convert import convert
 from ctxextend.recipe import RECIPE_FILE
+from ctxextend.resizing import convert
 from tests.helpers import pico
 from tests.helpers.trainings import invoke
 from tests.verification.test_verification import failed_checks, flip_bit_in, passed_checks, rewrite

@@ -18,30 +18,45 @@ from tests.families.test_conformance import NO_CONFIG, RULES, WITH_ROWS, SmallMo
 from tests.helpers import rules, tiny
 
 MAX_PARAMETERS = 5_000_000
+NEED_MORE_THAN_TEXT = (
+    "blt_global_transformer",
+    "blt_local_decoder",
+    "blt_local_encoder",
+    "clvp",
+    "cohere_asr",
+    "idefics",
+    "lxmert",
+    "moonshine",
+    "muse_glimmer_assistant",
+    "pe_audio",
+    "pi0",
+    "qwen2_5_omni_talker",
+    "shieldgemma2",
+    "tvp",
+    "udop",
+    "voxtral_realtime",
+    "voxtral_realtime_text",
+)
+READ_SEVERAL_CODES = (
+    "bark",
+    "dia_decoder",
+    "musicgen",
+    "musicgen_decoder",
+    "musicgen_melody",
+    "musicgen_melody_decoder",
+)
+TOO_LARGE = ("blt_patcher", "hrm_text", "hunyuan_vl_text", "step3p5", "step3p7", "zamba2")
 # Types whose outputs are not compared, and why. Their small models are loaded, and their files are
 # compared.
 NOT_RUN: Mapping[str, str] = {
-    model_type: reason
-    for reason, model_types in {
-        "it needs audio, images, boxes or embeddings": """
-            blt_global_transformer blt_local_decoder blt_local_encoder clvp cohere_asr idefics lxmert moonshine
-            muse_glimmer_assistant pe_audio pi0 qwen2_5_omni_talker shieldgemma2 tvp udop voxtral_realtime
-            voxtral_realtime_text
-        """,
-        "it reads several codes per token": """
-            bark dia_decoder musicgen musicgen_decoder musicgen_melody musicgen_melody_decoder
-        """,
-        "its config cannot be made so small that it runs": """
-            blt_patcher hrm_text hunyuan_vl_text step3p5 step3p7 zamba2
-        """,
-    }.items()
-    for model_type in model_types.split()
+    **dict.fromkeys(NEED_MORE_THAN_TEXT, "it needs audio, images, boxes or embeddings"),
+    **dict.fromkeys(READ_SEVERAL_CODES, "it reads several codes per token"),
+    **dict.fromkeys(TOO_LARGE, "its config cannot be made so small that it runs"),
 }
 # Types whose models are saved in a way that transformers itself cannot load again.
 NOT_LOADED = {"jev"}
-SHORT = {
-    "shieldgemma2": 1
-}  # classes to skip, since their weights are saved under names of another class
+# Classes to skip, since their weights are saved under names of another class.
+SHORT = {"shieldgemma2": 1}
 TYPES = sorted((RULES | WITH_ROWS) - NO_CONFIG - NOT_LOADED)
 
 
@@ -66,7 +81,9 @@ def small_models(model_type: str) -> Iterator[tuple[Any, int]]:
 
 def half_dtype(model_type: str) -> torch.dtype:
     """Return float16 for one half of the types and bfloat16 for the other."""
-    return (torch.float16, torch.bfloat16)[zlib.crc32(model_type.encode()) % 2]
+    if zlib.crc32(model_type.encode()) % 2:
+        return torch.bfloat16
+    return torch.float16
 
 
 def check_verified(model: Any, to: int, folder: Path, expected: set[str]) -> None:

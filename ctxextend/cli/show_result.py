@@ -1,0 +1,239 @@
+"""Print what a resize or a conversion would write, or has written."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctxextend.cli.console import Console
+from ctxextend.cli.tables import Page
+from ctxextend.cli.train import push, show_training, steps_after_training
+from ctxextend.errors import OutputError, size_text, time_text
+from ctxextend.json_output import to_json
+
+if TYPE_CHECKING:
+    from ctxextend.checkpoints.length_limits import Edit
+    from ctxextend.plan.table_plan import TablePlan
+    from ctxextend.planned import Planned, ResizeResult
+    from ctxextend.recipe import Recipe
+
+Items = Iterator[tuple[str, str]]
+NO_LIMIT = 10**9  # limits from here on mean that there is none
+
+
+def show_plan(
+    console: Console,
+    recipe: "Recipe",
+    planned: "Planned | None",
+    output: Path | None,
+    *,
+    force: bool,
+) -> tuple[dict[str, Any], list[str]]:
+    """Print what a recipe would do; return its steps as plain values, and the warnings."""
+    from ctxextend.planned import ResizeResult
+
+    resized = None
+    warnings = list[str]()
+    items = [("source", recipe.checkpoint.source)]
+    if output is not None:
+        items.append(("output", str(output)))
+    if planned is not None:
+        explanation = planned.explanation
+        warnings += explanation.warnings
+        warnings += _show_warnings(console, planned, output, force=force)
+        output = output or planned.output.default_folder
+        items = list(_plan_items(planned, output))
+        console.note(*explanation.choices, *explanation.runtime_notes)
+        if explanation.keep_hint:
+            console.note(explanation.keep_hint)
+        resized = to_json(ResizeResult(planned, output, choices=explanation.choices, dry_run=True))
+    steps = _steps(recipe)
+    for step, settings in steps.items():
+        items += _step_items(step, settings)
+    page = Page()
+    page.values(items, margin=10)
+    console.screen(page.lines)
+    values = {
+        "output": None if output is None else str(output),
+        "dry_run": True,
+        "resize": resized,
+        "train": steps.get("train"),
+        "evaluate": steps.get("evaluate"),
+    }
+    return values, warnings
+
+
+def _show_warnings(
+    console: Console, planned: "Planned", output: Path | None, *, force: bool
+) -> list[str]:
+    """Print and return the warnings of a dry run: what would fail, and rows without training."""
+    warnings = list[str]()
+    try:
+        planned.check_output(output, force=force)
+    except OutputError as error:
+        warnings.append(f"This would fail: {error}")
+    warnings += planned.explanation.untrained
+    console.warning(*warnings)
+    return warnings
+
+
+def _steps(recipe: "Recipe") -> dict[str, dict[str, Any]]:
+    """Return the settings of the steps after a resize, by name."""
+    steps = dict[str, dict[str, Any]]()
+    if recipe.train is not None:
+        steps["train"] = asdict(recipe.train)
+    if recipe.evaluate is not None:
+        steps["evaluate"] = asdict(recipe.evaluate)
+    return steps
+
+
+def _step_items(step: str, settings: Mapping[str, Any]) -> Items:
+    """Yield the settings of a step that are given."""
+    for name, value in settings.items():
+        if value is None or value is False or value == ():
+            continue
+        text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        yield step, f"{name}: {text}"
+
+
+def _plan_items(planned: "Planned", output: Path) -> Items:
+    """Yield the lines of a plan: label and text."""
+    plan = planned.plan
+    source = planned.model.ref.source
+    if planned.conversion is not None:
+        yield "source", source
+        yield "output", str(output)
+        yield "convert", planned.explanation.summary
+        for detail in planned.explanation.details[1:]:
+            yield "", detail
+    else:
+        yield "source", f"{source} ({plan.model_type})"
+        yield "output", str(output)
+        yield "method", planned.explanation.summary
+        for table in plan.tables:
+            yield from _table_items(table)
+    for edit in plan.edits:
+        yield "edit", _edit_text(edit)
+    yield from _file_items(planned)
+
+
+def _table_items(table: "TablePlan") -> Items:
+    """Yield the lines of a table: where it is, and its lengths."""
+    name = f"{table.name} ({table.part})" if table.part else table.name
+    if not table.has_rows:
+        yield "positions", f"{table.scheme}: {name}"
+        yield "", f"{table.max_len_before} -> {table.max_len_after} tokens"
+        return
+    where = ", computed by transformers"
+    if table.is_stored:
+        where = f" in {table.file}, {table.dtype}"
+    yield "table", f"{name}{where}, hidden size {table.hidden_size}"
+    yield "", f"{table.max_len_before} -> {table.max_len_after} positions"
+    rows = f"{table.rows_before} -> {table.rows_after} rows"
+    if table.reserved_rows:
+        rows += f", {table.reserved_rows} of them reserved"
+    yield "", rows
+
+
+def _edit_text(edit: "Edit") -> str:
+    """Return a changed value, with the reason if there is one."""
+    before = edit.before
+    if before is None:
+        before = "unset"
+    elif isinstance(before, int | float) and before >= NO_LIMIT:
+        before = "no limit"
+    text = f"{edit.file}: {edit.key} {before} -> {edit.after}"
+    return f"{text} ({edit.reason})" if edit.reason else text
+
+
+def _file_items(planned: "Planned") -> Items:
+    """Yield the files and buffers of an output, by what happens to them."""
+    from ctxextend.output.card import CARD_FILE
+
+    plan = planned.plan
+    files = planned.output.files
+    if plan.checkpoint.index_file in planned.output.texts:
+        yield "edit", f"{plan.checkpoint.index_file}: totals and names"
+    for name in plan.dropped:
+        yield "drop", f"{name} (a position buffer that transformers creates itself)"
+    for buffer in plan.rebuilt_buffers:
+        yield "rebuild", f"{buffer.name} (a position buffer that transformers reads)"
+    for name in files["rewritten"]:
+        yield "rewrite", name
+    if CARD_FILE in files["edited"]:
+        yield "extend", CARD_FILE
+    for name in files["created"]:
+        yield "create", name
+    for name in files["copied"]:
+        yield "copy", name
+    for name, reason in plan.checkpoint.omitted.items():
+        yield "skip", f"{name} ({reason})"
+    yield "write", size_text(planned.output.bytes_to_write)
+
+
+def show_result(console: Console, result: "ResizeResult") -> None:
+    """Print an output that was written, and the next commands."""
+    planned = result.planned
+    explanation = planned.explanation
+    console.warning(*result.warnings[len(explanation.warnings) :])
+    if result.verified:
+        console.note("Verified: every check of `ctxextend verify` passed.")
+    console.note(*explanation.details, *result.choices, *explanation.runtime_notes)
+    for name, reason in result.plan.checkpoint.omitted.items():
+        console.note(f"skipped: {name} ({reason})")
+    if result.add_weights:
+        console.note("Without weights. Add them and all other files:", f"  {result.add_weights}")
+    effects = f"{explanation.effects} {explanation.keep_hint}".strip()
+    written = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
+    console.note(written, effects)
+    console.data(str(result.output))
+    console.next_steps(*_next_steps(result))
+
+
+def _next_steps(result: "ResizeResult") -> Iterator[str]:
+    """Yield commands to run on an output."""
+    name = str(result.output)
+    if name.startswith("-"):  # not parsed as an option
+        name = f"./{name}"
+    folder = shlex.quote(name)
+    plan = result.plan
+    is_conversion = result.planned.conversion is not None
+    if is_conversion or (plan.creates_rows and plan.model.ref.tensor is None):
+        yield f"ctxextend train {folder} --data TEXT --steps 200"
+    if not result.verified:
+        yield f"ctxextend verify {folder}"
+    if result.load_code:
+        yield f"python -c {shlex.quote(result.load_code)}"
+    yield f"ctxextend inspect {folder}"
+
+
+def finish(
+    command: str,
+    console: Console,
+    recipe: "Recipe",
+    result: "ResizeResult",
+    *,
+    output: Path | None,
+    force: bool,
+    push_to_hub: str | None,
+) -> None:
+    """Print the result of `resize` or `convert`, and upload it if a repository is given."""
+    values = to_json(result)
+    warnings = list(result.warnings)
+    if result.dry_run:
+        plan, warnings = show_plan(console, recipe, result.planned, output, force=force)
+        if recipe.train is not None:
+            values["train"] = plan["train"]
+    elif result.training is None:
+        show_result(console, result)
+    else:
+        from ctxextend.training.training_run import TrainResult
+
+        assert isinstance(result.training, TrainResult)
+        show_training(console, result.training)
+        console.data(str(result.output))
+        console.next_steps(*steps_after_training(result.output))
+    if not result.dry_run:
+        values |= push(console, result.output, push_to_hub)
+    console.result(command, values, [*result.choice_warnings, *warnings])

@@ -1,0 +1,80 @@
+"""Explain a conversion in words."""
+
+from collections.abc import Iterator
+
+from ctxextend.conversion.conversion import Conversion
+from ctxextend.conversion.find import SCHEME_NAMES
+from ctxextend.errors import counted
+from ctxextend.plan.effects import UNTRAINED
+from ctxextend.plan.explain import Explanation, model_notes
+from ctxextend.plan.file_warnings import file_warnings
+from ctxextend.plan.length_notes import generation_notes
+from ctxextend.plan.limit_warnings import low_limits
+from ctxextend.plan.plan import Plan
+
+MAX_DROPPED = 3  # names of dropped tensors in a warning
+
+
+def explain_conversion(conversion: Conversion, twin: Plan) -> Explanation:
+    """Explain a conversion, and the plan of its twin's limits.
+
+    Raises:
+        CheckpointError: A JSON file of the source is malformed.
+    """
+    stops = generation_notes(twin.model, twin.tables, conversion.max_len_before, "")
+    return Explanation(
+        summary=summarise(conversion),
+        details=tuple(_details(conversion, twin)),
+        notes=(*model_notes(twin), *stops),
+        warnings=(*conversion_warnings(conversion, twin), *file_warnings(twin.checkpoint)),
+        untrained=(),
+        choices=(),
+        effects=describe_change(twin),
+        keep_hint="Train it with ctxextend train DIR --data TEXT --steps 200.",
+        runtimes=None,
+        runtime_notes=(),
+    )
+
+
+def positions_text(conversion: Conversion) -> str:
+    """Return the position scheme of the twin."""
+    theta = conversion.settings.theta
+    if theta:
+        return f"rotary positions, theta {theta:g}"
+    return f"{SCHEME_NAMES[conversion.twin.scheme]} positions"
+
+
+def summarise(conversion: Conversion) -> str:
+    """Return the conversion in a few words."""
+    after = conversion.twin.model_type
+    return f"{conversion.type_before} -> {after} ({positions_text(conversion)})"
+
+
+def _details(conversion: Conversion, twin: Plan) -> Iterator[str]:
+    """Yield the conversion, its length, and the parameters that it adds."""
+    yield summarise(conversion)
+    yield f"{conversion.max_len_before} -> {twin.max_len_after} tokens"
+    if conversion.added_parameters:
+        added = counted(conversion.added_parameters, "parameter")
+        yield f"{added} added: the LM head is separate from the embeddings"
+
+
+def describe_change(twin: Plan) -> str:
+    """Return what to expect of the twin's outputs before any training."""
+    return (
+        f"{UNTRAINED.format(twin.max_len_after)} Outputs are far from the source's, for short "
+        "inputs too, since all weights were trained with learned positions."
+    )
+
+
+def conversion_warnings(conversion: Conversion, twin: Plan) -> Iterator[str]:
+    """Yield warnings about tensors that are dropped, and about what is less exact."""
+    if conversion.dropped:
+        named = ", ".join(conversion.dropped[:MAX_DROPPED])
+        if len(conversion.dropped) > MAX_DROPPED:
+            named += ", ..."
+        dropped = counted(len(conversion.dropped), "tensor")
+        yield f"Dropped {dropped}: {named} ({conversion.model_class} has no place for them)."
+    if conversion.twin.limits:
+        yield f"{conversion.twin.limits}."
+    yield from low_limits(twin, conversion.max_len_before)

@@ -1,0 +1,322 @@
+"""Find the twin of a checkpoint: its model type, class and config, and the origin of each tensor."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ctxextend.conversion import twins
+from ctxextend.conversion.conversion import Conversion, Origin
+from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Rule, SourceType, Twin
+from ctxextend.errors import MethodError, UnsupportedModelError
+from ctxextend.families.schema import ALIBI, ROTARY
+from ctxextend.plan.find_tables import OpenedModel, check_width, describe_table
+from ctxextend.recipe import DEFAULT_THETA, Convert
+
+FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
+# Layer norm parameters in old TensorFlow checkpoints.
+OLD_NAMES = {"gamma": "weight", "beta": "bias"}
+SCHEME_NAMES = {"rotary": ROTARY, "alibi": ALIBI}  # how messages name them
+PASS_MODEL = (
+    f"Pass the folder of a model of type {', '.join(SOURCE_TYPES)}, or use ctxextend resize."
+)
+DROP_HEAD = "To drop the head and convert the base model, add --encoder-only."
+# Tensors that are dropped with a warning: most uses of a base model do not need them.
+DROPPED = ("pooler.", "cls.seq_relationship.")
+
+
+def check_type(model_type: str) -> None:
+    """Check that models of a type have a twin.
+
+    Raises:
+        UnsupportedModelError: They have none.
+    """
+    if model_type not in SOURCE_TYPES:
+        message = f"{model_type} models cannot be converted to other positions."
+        raise UnsupportedModelError(message, PASS_MODEL)
+
+
+def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
+    """Return the conversion of an open checkpoint.
+
+    Raises:
+        CheckpointError: The config and the table disagree.
+        MethodError: A setting does not apply to the twin.
+        UnsupportedModelError: No model type of transformers computes the same.
+    """
+    model_type = model.architecture.family.model_type
+    check_type(model_type)
+    _check_complete(model)
+    source_type = SOURCE_TYPES[model_type]
+    twin = _find_twin(model, source_type, settings)
+    _check_config(model, source_type, twin)
+    max_len = _old_length(model)
+    settings = replace(
+        settings,
+        to=_new_length(settings, max_len),
+        theta=_theta(twin, settings),
+    )
+    head = twins.BASE if settings.encoder_only else _find_head(model, source_type, twin)
+    model_class = f"{twin.class_name}{head}"
+    config = _twin_config(model, source_type, twin, settings)
+    config["architectures"] = [model_class]
+    origins, dropped = _find_origins(model, source_type, twin, head)
+    _check_dtypes(model, origins)
+    _check_heads(model, config, twin)
+    return Conversion(
+        model=model,
+        settings=settings,
+        max_len_before=max_len,
+        twin=twin,
+        model_class=model_class,
+        config=config,
+        origins=origins,
+        dropped=dropped,
+        tokenizer=source_type.tokenizer,
+    )
+
+
+# ---- checks
+
+
+def _check_complete(model: OpenedModel) -> None:
+    checkpoint = model.checkpoint
+    if checkpoint.adapter_of or not checkpoint.has_config or model.ref.tensor:
+        message = f"{model.ref.source} cannot be converted: it is not a complete model."
+        raise UnsupportedModelError(message, PASS_MODEL)
+
+
+def _find_twin(model: OpenedModel, source_type: SourceType, settings: Convert) -> Twin:
+    """Return the twin with the requested position scheme."""
+    for twin in source_type.twins:
+        if twin.scheme != settings.scheme:
+            continue
+        if settings.theta is not None and twin.has_angles:
+            message = (
+                f"--theta cannot be used with {twin.model_type}, whose angles transformers "
+                "computes with 10,000."
+            )
+            raise MethodError(message, "Remove --theta.")
+        return twin
+    model_type = model.architecture.family.model_type
+    message = (
+        f"{model.ref.source} ({model_type}) cannot be converted to {settings.scheme}: no class of "
+        f"transformers computes what {source_type.class_name}Model does with "
+        f"{SCHEME_NAMES[settings.scheme]} positions."
+    )
+    raise UnsupportedModelError(message, f"Use --scheme {source_type.twins[0].scheme}.")
+
+
+def _check_config(model: OpenedModel, source_type: SourceType, twin: Twin) -> None:
+    """Raise UnsupportedModelError if the config has a value that the twin does not support."""
+    checkpoint = model.checkpoint
+    for key, values in source_type.required.items():
+        value = checkpoint.config.get(key)
+        if value not in values:
+            message = (
+                f"{checkpoint.config_file}: {key} is {json.dumps(value)}, which "
+                f"{twin.model_type} models do not support."
+            )
+            hint = "Resize the checkpoint instead, with ctxextend resize."
+            raise UnsupportedModelError(message, hint)
+
+
+def _check_dtypes(model: OpenedModel, origins: Mapping[str, Origin]) -> None:
+    """Raise UnsupportedModelError if a tensor is quantised, since rows are added to some."""
+    for origin in origins.values():
+        entry = model.checkpoint.entries[origin.tensor]
+        if entry.dtype not in FLOAT_DTYPES:
+            message = (
+                f"{model.ref.source} has quantised weights ({entry.name} is {entry.dtype}), which "
+                "cannot be added."
+            )
+            raise UnsupportedModelError(message, "Convert the checkpoint from before quantisation.")
+
+
+def _check_heads(model: OpenedModel, config: Mapping[str, Any], twin: Twin) -> None:
+    """Raise UnsupportedModelError if the size of a head is not one that the twin can have."""
+    width = config["hidden_size"]
+    heads = config["num_attention_heads"]
+    is_valid = type(heads) is int and type(width) is int and heads > 0
+    divisor = 2 if twin.scheme == "rotary" else 1
+    if is_valid and width % (heads * divisor) == 0:
+        return
+    message = (
+        f"{model.checkpoint.config_file}: {heads} heads do not fit a width of {width}: the size "
+        "of a head must be an integer, and an even one for rotary positions."
+    )
+    raise UnsupportedModelError(message)
+
+
+# ---- settings
+
+
+def _old_length(model: OpenedModel) -> int:
+    """Return the usable positions of the source."""
+    table = model.tables[0]
+    (rows, columns), _, _ = describe_table(model.checkpoint, table)
+    check_width(table.location, columns, table.name)
+    return table.location.positions(rows)
+
+
+def _new_length(settings: Convert, max_len: int) -> int:
+    """Return the requested length as a number, in positions."""
+    if isinstance(settings.to, str):
+        return max_len * int(settings.to[:-1])
+    return settings.to
+
+
+def _theta(twin: Twin, settings: Convert) -> float | None:
+    """Return the base of the rotary frequencies; None if the twin does not read one.
+
+    Recipes state the default too, in case it changes.
+    """
+    if twin.scheme != "rotary" or twin.has_angles:
+        return None
+    return settings.theta or DEFAULT_THETA
+
+
+# ---- the twin's class and config
+
+
+def _find_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> str:
+    """Return how the name of the twin's class ends.
+
+    Raises:
+        UnsupportedModelError: No class of the twin has the same head.
+    """
+    stated = model.checkpoint.model_class
+    head = _stated_head(stated) if stated else _stored_head(model, source_type)
+    if head not in source_type.heads:
+        message = f"{twin.model_type} models have no head like that of {stated}."
+        raise UnsupportedModelError(message, DROP_HEAD)
+    act = model.checkpoint.config.get("hidden_act", source_type.lm_act)
+    has_lm_head = source_type.heads[head] == twins.MASKED_LM
+    if has_lm_head and source_type.lm_act not in (None, act):
+        message = (
+            f"hidden_act is {act}, but the LM head uses {source_type.lm_act}: {twin.model_type} "
+            "has one for both."
+        )
+        raise UnsupportedModelError(message, DROP_HEAD)
+    return source_type.heads[head]
+
+
+def _stated_head(model_class: str) -> str:
+    """Return the end of a class name, without the name of its model type."""
+    names = "|".join(item.class_name for item in SOURCE_TYPES.values())
+    return re.sub(f"^(?:{names})", "", model_class)
+
+
+def _stored_head(model: OpenedModel, source_type: SourceType) -> str:
+    """Return the head of a model whose config states no class, from the names of its tensors."""
+    names = model.checkpoint.names
+    has_lm_head = any("predictions." in name or "lm_head." in name for name in names)
+    if has_lm_head and twins.MASKED_LM in source_type.heads:
+        return twins.MASKED_LM
+    return source_type.default_head
+
+
+def _twin_config(
+    model: OpenedModel, source_type: SourceType, twin: Twin, settings: Convert
+) -> dict[str, Any]:
+    """Return the config of a twin: keys of the source, renamed, except those that only it has."""
+    length_key = model.tables[0].location.table.config_key
+    unused = [*source_type.required, *source_type.unused, length_key]
+    values: dict[str, Any] = {"architectures": [], "model_type": twin.model_type}
+    for key, value in {**source_type.defaults, **model.checkpoint.config}.items():
+        is_new = key not in values or key in source_type.aliases  # an alias overrides other names
+        if is_new and not any(Rule(pattern, "").applied(key) is not None for pattern in unused):
+            values[twin.keys.get(key, key)] = value
+    config = {**values, **twin.fixed, "max_position_embeddings": settings.to}
+    if config.get("intermediate_size", 0) is None:
+        config["intermediate_size"] = 4 * config["hidden_size"]
+    if settings.theta is not None:
+        config |= _rotary_config(settings.theta)
+    return config
+
+
+def _rotary_config(theta: float) -> dict[str, Any]:
+    """Return the rotary settings of a twin.
+
+    Transformers 5 reads the first key, earlier versions and other programs the others.
+    """
+    base = int(theta) if theta == int(theta) else theta
+    rope = {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": 1.0}
+    return {"rope_parameters": rope, "rotary_pct": 1.0, "rotary_emb_base": base}
+
+
+# ---- the origins of its tensors
+
+
+def _find_origins(
+    model: OpenedModel, source_type: SourceType, twin: Twin, head: str
+) -> tuple[dict[str, Origin], list[str]]:
+    """Return how each tensor of a twin is computed, by name, and which tensors are dropped.
+
+    Raises:
+        UnsupportedModelError: A tensor of the head has no place in the twin.
+    """
+    location, table = model.tables[0]
+    prefix = table.removesuffix(location.table.name)
+    rules = _origin_rules(source_type, twin, head, prefix)
+    ignored = [Rule(prefix + name, "") for name in (location.table.name, *source_type.ignored)]
+    origins = dict[str, Origin]()
+    dropped = list[str]()
+    for tensor in model.checkpoint.entries:
+        name = _current_name(tensor)
+        found = _apply_first(rules, name)
+        if found is not None:
+            target, how = found
+            origins[target] = Origin(tensor=tensor, how=how)
+        elif _apply_first(ignored, name) is not None:
+            continue
+        elif head == twins.BASE or name.removeprefix(prefix).startswith(DROPPED):
+            dropped.append(tensor)
+        else:
+            message = (
+                f"{tensor} is not a tensor of {source_type.class_name} models that "
+                f"{twin.model_type} models have."
+            )
+            raise UnsupportedModelError(message, DROP_HEAD)
+    _add_untied(origins, model, twin, head)
+    return origins, dropped
+
+
+def _origin_rules(source_type: SourceType, twin: Twin, head: str, prefix: str) -> list[Rule]:
+    """Return the rules of the base model, with prefixes, and those of its head."""
+    twin_prefix = "" if head == twins.BASE else twin.prefix
+    rules = list[Rule]()
+    for rule in twin.rules:
+        rules.append(Rule(prefix + rule.source, twin_prefix + rule.name, rule.how))
+    if head != twins.BASE:
+        rules += source_type.rules
+        if twin.lm_head:
+            rules.append(Rule("lm_head.weight", twin.lm_head))
+    return rules
+
+
+def _current_name(tensor: str) -> str:
+    """Return the name that transformers gives a tensor today."""
+    stem, _, last = tensor.rpartition(".")
+    return f"{stem}.{OLD_NAMES.get(last, last)}"
+
+
+def _apply_first(rules: Sequence[Rule], name: str) -> tuple[str, str] | None:
+    """Return the twin's name for a tensor, and how it is computed, by the first rule that applies."""
+    for rule in rules:
+        target = rule.applied(name)
+        if target is not None:
+            return target, rule.how
+    return None
+
+
+def _add_untied(origins: dict[str, Origin], model: OpenedModel, twin: Twin, head: str) -> None:
+    """Add the tensors of an LM head that the source ties and the twin does not."""
+    if head == twins.CAUSAL_LM and twin.lm_head:
+        embeddings = next(item.tensor for item in origins.values() if item.how == twins.PLUS_MEAN)
+        origins.setdefault(twin.lm_head, Origin(tensor=embeddings, how=COPIED))
+    is_tied = model.checkpoint.config.get("tie_word_embeddings") is not False
+    bias = origins.get("cls.predictions.bias")
+    if bias is not None and not is_tied:  # transformers then does not tie it either
+        origins.setdefault("cls.predictions.decoder.bias", bias)

@@ -1,0 +1,1 @@
+"""What an output folder contains, and the one function that writes it."""

@@ -1,0 +1,180 @@
+"""The model card of an output: the source's card with a section about what changed."""
+
+import re
+
+import yaml
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.json_edit import read_bytes
+from ctxextend.checkpoints.source import HUB_ID
+from ctxextend.errors import printable
+from ctxextend.plan.effects import old_lengths
+from ctxextend.plan.explain import Explanation
+from ctxextend.plan.limit_warnings import low_limits, padding_warnings
+from ctxextend.plan.plan import Plan
+from ctxextend.recipe import RECIPE_FILE
+from ctxextend.recipe_file import read_provenance
+from ctxextend.version import __version__
+
+CARD_FILE = "README.md"
+RECIPE_POINTER = f" The recipe is in `{RECIPE_FILE}`."
+UNDECODED = "surrogateescape"  # keeps bytes that are not UTF-8
+
+# As in huggingface_hub: whitespace and a byte order mark may precede it.
+FRONT_MATTER = re.compile(
+    r"\A\ufeff?\s*---[ \t]*\r?\n(?P<yaml>.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE
+)
+MAX_FRONT_MATTER = 100_000  # characters; longer front matter is slow to parse and is not edited
+# Keys that a new base model replaces, with the indented lines and list items of their values.
+BASE_MODEL = re.compile(
+    r"^base_model(?:_relation)?:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE
+)
+# A local path, as trainers write it.
+LOCAL_BASE = re.compile(r"^base_model:[ \t]*(?:\r?\n[ \t]*-[ \t]*)?['\"]?[/~.]", re.MULTILINE)
+
+
+def resize_card(plan: Plan, explanation: Explanation) -> str:
+    """Return the model card of a resized checkpoint.
+
+    Raises:
+        CheckpointError: The source's card cannot be read.
+    """
+    source = plan.checkpoint.source
+    after = plan.max_len_after
+    sentences = [
+        f"{printable(source.hub_id or source.name)} with its {_subject(plan)} {_change(plan)} by "
+        f"ctxextend {__version__}.",
+        f"{_unchanged(plan)} were changed.",
+        explanation.effects,
+        *low_limits(plan),
+        *padding_warnings(plan),
+    ]
+    return model_card(
+        read_card(plan.checkpoint),
+        known_base_model(plan.checkpoint),
+        is_adapter=plan.checkpoint.adapter_of is not None,
+        title=f"{printable(source.name)}-{after}",
+        section=f"## Context length {after}\n\n{' '.join(sentences)}{RECIPE_POINTER}\n",
+    )
+
+
+def _subject(plan: Plan) -> str:
+    """Return what a resize changes, with names."""
+    names = ", ".join(f"`{table.name}`" for table in plan.tables)
+    if not plan.has_rows:
+        return f"{plan.tables[0].scheme} positions ({names})"
+    if len(plan.tables) > 1:
+        return f"position tables ({names})"
+    return f"position table ({names})"
+
+
+def _change(plan: Plan) -> str:
+    """Return the change of length, as a participle."""
+    after = plan.max_len_after
+    if not plan.is_changed:
+        return f"kept at {after} positions"
+    return f"resized from {old_lengths(plan)} to {after} positions with method `{plan.method}`"
+
+
+def _unchanged(plan: Plan) -> str:
+    """Return which other weights or files changed, up to the verb."""
+    if plan.stored:
+        return "No other weights"
+    if plan.has_rows:
+        return "transformers computes the rows: only config and tokenizer files"
+    return "All weights are the same: only config and tokenizer files"
+
+
+def read_card(checkpoint: Checkpoint) -> str | None:
+    """Return a checkpoint's model card without the sentence about its recipe.
+
+    None if it has no card.
+
+    Raises:
+        CheckpointError: The card cannot be read.
+    """
+    if CARD_FILE not in checkpoint.copied:
+        return None
+    text = read_bytes(checkpoint.root / CARD_FILE).decode("utf-8", UNDECODED)
+    return text.replace(RECIPE_POINTER, "")
+
+
+def known_base_model(checkpoint: Checkpoint) -> str | None:
+    """Return the Hub id of a checkpoint, or of the nearest Hub model in its chain of recipes.
+
+    None if it is unknown.
+    """
+    if checkpoint.source.hub_id:
+        return checkpoint.source.hub_id
+    provenance = read_provenance(checkpoint)
+    for step in provenance.chain if provenance else ():
+        # Only Hub models have a revision in recipes.
+        if step.base.revision and HUB_ID.fullmatch(step.base.source):
+            return step.base.source
+    return None
+
+
+def model_card(
+    card: str | None,
+    base_model: str | None,
+    *,
+    is_adapter: bool = False,
+    title: str,
+    section: str,
+) -> str:
+    """Return a model card with a Markdown section appended.
+
+    Args:
+        card: The source's card; None for a new one.
+        base_model: A Hub id, which replaces the one in the front matter. None keeps that one
+            unless it is a local path.
+        is_adapter: Whether the output is an adapter; ``base_model_relation`` says so if the front
+            matter does not.
+        title: Title of a new card.
+        section: The section.
+    """
+    text = f"# {title}\n" if card is None else card
+    newline = "\r\n" if "\r\n" in text else "\n"
+    match = FRONT_MATTER.match(text)
+    stated = match["yaml"] if match else ""
+    front = _front_matter(stated, base_model, newline, is_adapter=is_adapter)
+    # Flow style and invalid YAML are not edited.
+    is_editable = bool(_keys(front)) or not front.strip()
+    if front != stated and is_editable:
+        if match:
+            start, end = match.span("yaml")
+            text = text[:start] + front + text[end:]
+        else:
+            text = f"---{newline}{front}---{newline}{text}"
+    return text.rstrip() + 2 * newline + section.strip().replace("\n", newline) + newline
+
+
+def _front_matter(stated: str, base_model: str | None, newline: str, *, is_adapter: bool) -> str:
+    """Return front matter that names the base model; see `model_card`."""
+    front = stated
+    if base_model is not None or LOCAL_BASE.search(stated):
+        front = BASE_MODEL.sub("", stated)
+    keys = _keys(front)
+    lacks_relation = "base_model" in keys and "base_model_relation" not in keys
+    if base_model is None and not lacks_relation:
+        return front
+    added = {"base_model_relation": "adapter" if is_adapter else "finetune"}
+    if base_model:
+        added = {"base_model": base_model, **added}
+    return front + yaml.safe_dump(added).replace("\n", newline)
+
+
+def _keys(text: str) -> list[str]:
+    """Return the keys of a YAML mapping, empty for anything else.
+
+    Its untrusted values are not constructed.
+    """
+    if len(text) > MAX_FRONT_MATTER:
+        return []
+    try:
+        node = yaml.compose(text)
+    except (yaml.YAMLError, RecursionError):
+        return []
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    return [str(key.value) for key, _ in node.value]

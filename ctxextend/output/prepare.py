@@ -1,0 +1,193 @@
+"""Prepare the output of a resize: its files, and the function that creates its tables."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.json_edit import delete, edit
+from ctxextend.checkpoints.rewrite import Layout
+from ctxextend.errors import MethodError
+from ctxextend.output.card import CARD_FILE, UNDECODED, resize_card
+from ctxextend.output.output import NewTensors, Output
+from ctxextend.output.record import (
+    Hashes,
+    TableHashes,
+    placeholders,
+    resize_recipe_text,
+    table_hash,
+)
+from ctxextend.plan.buffers import new_buffer
+from ctxextend.plan.choose import read_rows
+from ctxextend.plan.explain import Explanation
+from ctxextend.plan.layouts import weight_layouts
+from ctxextend.plan.new_rows import resize_rows
+from ctxextend.plan.plan import Plan
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.recipe import RECIPE_FILE
+from ctxextend.tables.apply import nonfinite_rows
+from ctxextend.tables.stats import describe_rows
+
+
+def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = False) -> Output:
+    """Return the output of a resize, to be written by `write_output`.
+
+    Args:
+        plan: What changes.
+        explanation: What the model card says about it.
+        edit_only: Write only edited and created files, and no weights.
+
+    Raises:
+        CheckpointError: A file to edit cannot be read.
+        MethodError: `edit_only` is set, but the weights change too.
+    """
+    layouts = weight_layouts(plan)
+    if edit_only:
+        _check_edit_only(layouts)
+    folder = Path(f"{plan.checkpoint.source.name}-{plan.max_len_after}")
+    texts = edited_texts(plan, layouts)
+    texts[RECIPE_FILE] = resize_recipe_text(plan, folder, placeholders(plan))
+    texts[CARD_FILE] = resize_card(plan, explanation)
+    source = plan.checkpoint
+    if edit_only:
+        source = _without_weights(source, texts)
+    return Output(
+        source=source,
+        default_folder=folder,
+        layouts=layouts,
+        texts=encode(texts),
+        compute=partial(compute_tables, plan, plan.checkpoint),
+        placeholders=placeholders(plan),
+        recipe=partial(_encoded_recipe, plan),
+        has_weights=not edit_only,
+    )
+
+
+def _check_edit_only(layouts: Mapping[str, Layout]) -> None:
+    if layouts:
+        changed = list(layouts)[:2]
+        message = f"--edit-only writes no weights, but {' and '.join(changed)} must be written."
+        raise MethodError(message, "Remove --edit-only.")
+
+
+def _without_weights(source: Checkpoint, edited: Collection[str]) -> Checkpoint:
+    """Return a checkpoint that contains only edited files."""
+    copied = tuple(name for name in source.copied if name in edited)
+    return replace(source, weights={}, index=None, copied=copied)
+
+
+def _encoded_recipe(plan: Plan, folder: Path, hashes: Hashes) -> bytes:
+    return resize_recipe_text(plan, folder, hashes).encode("utf-8", UNDECODED)
+
+
+def encode(texts: Mapping[str, str]) -> dict[str, bytes]:
+    """Return texts as bytes, also those that are not valid UTF-8."""
+    return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
+
+
+def edited_texts(plan: Plan, layouts: Mapping[str, Layout]) -> dict[str, str]:
+    """Return the generated and edited files of an output, by path.
+
+    Raises:
+        CheckpointError: A file to edit cannot be read.
+    """
+    checkpoint = plan.checkpoint
+    texts = dict(checkpoint.generated)
+    for name in dict.fromkeys(change.file for change in plan.edits):
+        values = {change.path: change.after for change in plan.edits if change.file == name}
+        texts[name] = edit(checkpoint.text(name), values)
+    if checkpoint.index is not None and layouts:
+        added = sum(_added_values(table) for table in plan.stored)
+        texts[checkpoint.index_file] = index_text(checkpoint, layouts, plan.dropped, added)
+    return texts
+
+
+def _added_values(table: TablePlan) -> int:
+    """Return the number of parameters that a table gains."""
+    return (table.rows_after - table.rows_before) * table.hidden_size
+
+
+def index_text(
+    checkpoint: Checkpoint,
+    layouts: Mapping[str, Layout],
+    dropped: Collection[str] = (),
+    added: int = 0,
+) -> str:
+    """Return the shard index with updated totals.
+
+    Args:
+        checkpoint: The source.
+        layouts: Of weights files that change.
+        dropped: Tensors that the output does not have.
+        added: The number of new parameters.
+
+    Raises:
+        CheckpointError: The index cannot be read.
+    """
+    text = checkpoint.text(checkpoint.index_file)
+    metadata = (checkpoint.index or {}).get("metadata")
+    if isinstance(metadata, Mapping):
+        totals: dict[str, Any] = {"total_size": _tensor_bytes(checkpoint, layouts)}
+        parameters = metadata.get("total_parameters")
+        if isinstance(parameters, int | float):
+            totals["total_parameters"] = parameters + added
+        changed: dict[tuple[str, ...], Any] = {}
+        for key, value in totals.items():
+            if key in metadata:
+                changed["metadata", key] = value
+        text = edit(text, changed)
+    return delete(text, ("weight_map",), dropped)
+
+
+def _tensor_bytes(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> int:
+    """Return the size of all tensors of an output."""
+    sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.items()}
+    sizes |= {name: layout.tensor_bytes for name, layout in layouts.items()}
+    return sum(sizes.values())
+
+
+def compute_tables(plan: Plan, fingerprinted: Checkpoint) -> NewTensors:
+    """Create the new tables and buffers of an output.
+
+    Args:
+        plan: What changes.
+        fingerprinted: The checkpoint whose weights the recipe records.
+
+    Raises:
+        CheckpointError: A table cannot be read.
+        ResizeError: A table does not fit in memory.
+    """
+    tensors = {buffer.name: new_buffer(buffer) for buffer in plan.rebuilt_buffers}
+    hashes = dict[str, TableHashes]()
+    warnings = list[str]()
+    fingerprint = fingerprinted.weights_fingerprint()
+    for table in plan.stored:
+        before = read_rows(plan.checkpoint, table)
+        after = resize_rows(table, before, plan.choice_of(table))
+        tensors[table.name] = after
+        hashes[table.name] = TableHashes(before=table_hash(before), after=table_hash(after))
+        warnings += _nonfinite_warnings(table, before, after)
+    return NewTensors(
+        tensor=tensors.__getitem__,
+        hashes=Hashes(fingerprint=fingerprint, tables=hashes),
+        warnings=tuple(warnings),
+    )
+
+
+def _nonfinite_warnings(table: TablePlan, before: NDArray[Any], after: NDArray[Any]) -> list[str]:
+    """Return a warning if a table contains NaN or infinity."""
+    bad = nonfinite_rows(before)
+    new_bad = len(nonfinite_rows(after))
+    if bad:
+        rows = "rows" if len(bad) > 1 else "row"
+        return [
+            f"{table.name} contains NaN or infinity in {rows} {describe_rows(bad)}; so do "
+            f"{new_bad} of the {len(after)} rows of the output."
+        ]
+    if new_bad:
+        return [f"{new_bad} new rows of {table.name} overflow {table.dtype} to infinity."]
+    return []

@@ -1,0 +1,149 @@
+"""The recipe that an output contains: its settings, and the source that they belong to."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES
+from ctxextend.plan.plan import Plan
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.recipe import CheckpointRef, Recipe, Resize
+from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
+from ctxextend.tables.method_facts import TRUNCATE
+from ctxextend.version import __version__
+
+
+class TableHashes(NamedTuple):
+    """SHA-256 of a table in the source and in the output."""
+
+    before: str
+    after: str
+
+
+class Hashes(NamedTuple):
+    """What a recipe records of the weights, known once they are written."""
+
+    fingerprint: str  # of the source's weights
+    tables: Mapping[str, TableHashes]  # of stored tables, by name
+
+
+def table_hash(array: NDArray[Any]) -> str:
+    """Return the SHA-256 of a table's row-major bytes, as recorded in recipes."""
+    data = np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
+    return hashlib.sha256(data).hexdigest()
+
+
+def placeholders(plan: Plan) -> Hashes:
+    """Return hashes as long as the real ones, to plan the size of a recipe."""
+    text = "x" * 64
+    tables = {table.name: TableHashes(before=text, after=text) for table in plan.stored}
+    return Hashes(fingerprint=text, tables=tables)
+
+
+def recipe_text(
+    recipe: Recipe,
+    source: Checkpoint,
+    facts: Mapping[str, Any],
+    fingerprint: str,
+    folder: Path,
+    *,
+    uses_ml_dtypes: bool,
+) -> str:
+    """Return the recipe of an output as YAML.
+
+    Args:
+        recipe: The settings.
+        source: The checkpoint that they were applied to.
+        facts: What is recorded about the model and its tables.
+        fingerprint: Of the weights of the source.
+        folder: The output folder: local paths in the recipe are relative to it.
+        uses_ml_dtypes: Whether tables have a dtype of this library, whose version is recorded.
+    """
+    versions = {"ctxextend": __version__, "numpy": np.__version__}
+    if uses_ml_dtypes:
+        import ml_dtypes
+
+        versions["ml_dtypes"] = ml_dtypes.__version__
+    provenance = {
+        "revision": source.source.revision,
+        "source_fingerprint": fingerprint,
+        **facts,
+        "versions": versions,
+    }
+    texts = trainings(read_provenance(source))
+    if texts:
+        provenance["source_trainings"] = texts
+    return yaml_text(recipe_values(recipe) | {"provenance": provenance}, folder)
+
+
+def pinned_ref(ref: CheckpointRef, source: Checkpoint) -> CheckpointRef:
+    """Return a reference with the commit of a Hub checkpoint, since branches move."""
+    if source.source.kind != "hub":
+        return ref
+    return replace(ref, revision=source.source.revision or ref.revision)
+
+
+def resize_recipe_text(plan: Plan, folder: Path, hashes: Hashes) -> str:
+    """Return the recipe of a resized checkpoint; see `recipe_text`."""
+    settings = recorded_settings(plan)
+    return recipe_text(
+        Recipe(pinned_ref(plan.model.ref, plan.checkpoint), resize=settings),
+        plan.checkpoint,
+        _facts(plan, settings, hashes.tables),
+        hashes.fingerprint,
+        folder,
+        uses_ml_dtypes=uses_ml_dtypes(plan),
+    )
+
+
+def uses_ml_dtypes(plan: Plan) -> bool:
+    """Whether any stored table has a dtype of the library ml_dtypes."""
+    return any(table.dtype in ML_DTYPES_NAMES for table in plan.stored)
+
+
+def recorded_settings(plan: Plan) -> Resize:
+    """Return the settings to record, with the method's settings if all tables have the same."""
+    settings = plan.settings
+    if not plan.creates_rows:
+        method = TRUNCATE if plan.is_changed else None
+        return replace(settings, method=method, keep_first=None, drop_last=0)
+    methods = set(plan.methods.values())
+    if len(methods) > 1:
+        given = settings.choice.text if settings.method else settings.method
+        return replace(settings, method=given, keep_first=settings.choice.keep_first)
+    return replace(settings, method=methods.pop(), keep_first=plan.main_choice.keep_first)
+
+
+def _facts(plan: Plan, settings: Resize, hashes: Mapping[str, TableHashes]) -> dict[str, Any]:
+    """Return what a recipe records about the model and its tables."""
+    facts: dict[str, Any] = {"model_type": plan.model_type}
+    if settings.method:
+        facts["method"] = settings.method
+    if plan.creates_rows:
+        facts["convention"] = plan.main_choice.facts.convention
+    methods = plan.methods
+    if set(methods.values()) <= {settings.method}:
+        methods = {}  # the one above is that of all tables
+    tables = [_table_facts(table, methods, hashes) for table in plan.tables]
+    return {**facts, "tables": tables}
+
+
+def _table_facts(
+    table: TablePlan, methods: Mapping[str, str], hashes: Mapping[str, TableHashes]
+) -> dict[str, Any]:
+    """Return what a recipe records about a table."""
+    facts: dict[str, Any] = {"name": table.name}
+    if table.name in methods:
+        facts["method"] = methods[table.name]
+    facts["rows_before"] = table.rows_before
+    facts["rows_after"] = table.rows_after
+    if table.is_stored:
+        facts["sha256_before"] = hashes[table.name].before
+        facts["sha256_after"] = hashes[table.name].after
+    return facts

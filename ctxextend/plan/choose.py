@@ -1,0 +1,107 @@
+"""Choose the method of each table once, from its rows, and find untrained rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.safetensors_file import read_floats
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.plan.untrained import UntrainedRows, find_untrained
+from ctxextend.recipe import Resize
+from ctxextend.tables.apply import choose_method, deviation
+from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.method_facts import FORMULA, LIMITS
+from ctxextend.tables.rotary_methods import ROTARY_METHODS
+
+
+def read_rows(checkpoint: Checkpoint, table: TablePlan) -> NDArray[Any]:
+    """Return the stored rows of a table, shape (rows_before, hidden_size).
+
+    With held-out rows, these are fewer than the file has.
+
+    Raises:
+        CheckpointError: The file cannot be read.
+    """
+    return read_floats(checkpoint.names[table.name], table.name)[: table.rows_before]
+
+
+def choose_methods(
+    checkpoint: Checkpoint,
+    tables: Sequence[TablePlan],
+    settings: Resize,
+    recorded: Mapping[str, str],
+) -> tuple[TablePlan, ...]:
+    """Return tables with the method that extends each of them, and what is untrained in it.
+
+    Stored tables that are extended, or whose limits are made to agree, are read once.
+
+    Args:
+        checkpoint: The source.
+        tables: Its planned tables.
+        settings: Their method and its settings, which may leave a choice to the rows.
+        recorded: Methods that a recipe records, by table name; they replace the one in `settings`.
+
+    Raises:
+        CheckpointError: A table cannot be read.
+        ResizeError: The method cannot extend a table.
+    """
+    chosen = list[TablePlan]()
+    for table in tables:
+        options = replace(settings, method=recorded.get(table.name, settings.method))
+        if not table.has_rows:
+            table = replace(table, choice=_rotary_choice(table))
+        elif not table.is_stored:
+            table = replace(table, choice=_formula_choice(table, options))
+        elif table.is_extended or settings.fix_limits:
+            table = _with_rows(checkpoint, table, options)
+        chosen.append(table)
+    return tuple(chosen)
+
+
+def _rotary_choice(table: TablePlan) -> MethodChoice | None:
+    """Return the method of rotary settings that change, or of limits alone."""
+    if not table.is_extended:
+        return None
+    choices = [plan.choice for plan in table.rope] or [MethodChoice(ROTARY_METHODS[LIMITS])]
+    reasons = dict.fromkeys(choice.reason for choice in choices if choice.reason)
+    return replace(choices[0], reason="; ".join(reasons))
+
+
+def _formula_choice(table: TablePlan, options: Resize) -> MethodChoice | None:
+    """Return the only method of sinusoids that transformers computes."""
+    if not table.is_extended:
+        return None
+    return replace(options, method=FORMULA).choice
+
+
+def _with_rows(checkpoint: Checkpoint, table: TablePlan, options: Resize) -> TablePlan:
+    """Return a stored table with its method, which can depend on its rows, and untrained rows."""
+    rows = read_rows(checkpoint, table)[table.reserved_rows :]
+    untrained = find_untrained(checkpoint, table.location, rows)
+    if not table.is_extended:
+        return replace(table, untrained=untrained)
+    choice = _choose(rows, table, options.choice, checkpoint.no_lm)
+    if _is_mostly_untrained(untrained, table):
+        choice = replace(choice, reason="")  # random rows are no reason for anything
+    return replace(table, choice=choice, untrained=untrained)
+
+
+def _choose(
+    rows: NDArray[Any], table: TablePlan, requested: MethodChoice, no_lm: str
+) -> MethodChoice:
+    """Return the method of a stored table, with the reason for what its rows decide."""
+    layout = table.location.layout
+    positions = table.rows_after - table.reserved_rows
+    choice = choose_method(rows, positions, requested, layout, no_lm)
+    if not layout or choice.name == FORMULA:
+        return choice
+    reasons = [reason for reason in (deviation(rows, layout), choice.reason) if reason]
+    return replace(choice, reason="; ".join(reasons))
+
+
+def _is_mostly_untrained(untrained: UntrainedRows, table: TablePlan) -> bool:
+    """Whether training has changed less than half of the rows of a table."""
+    return 2 * untrained.count > table.max_len_before

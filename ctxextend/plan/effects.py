@@ -1,0 +1,112 @@
+"""What to expect of a resized model's outputs before any training, in words."""
+
+from ctxextend.families.schema import BEYOND
+from ctxextend.plan.limit_warnings import low_limits
+from ctxextend.plan.plan import Plan
+from ctxextend.plan.table_plan import TablePlan, same_up_to
+from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS
+
+UNTRAINED = "Not yet trained at {}."
+
+
+def describe_effects(plan: Plan) -> str:
+    """Return what to expect of the outputs for short and long inputs, in a sentence or two."""
+    if not plan.is_changed:
+        what = "position table" if plan.has_rows else "context length"
+        return f"The {what} is unchanged."
+    if not plan.creates_rows:
+        return _effect_of_shrinking(plan)
+    if plan.only_limits_change:
+        return f"{_effect_of_limits(plan)}{_conditions(plan)}."
+    short_inputs = _effect_on_short_inputs(plan)
+    long_inputs = _effect_on_long_inputs(plan)
+    return f"{UNTRAINED.format(plan.max_len_after)} {short_inputs}, {long_inputs}."
+
+
+def _conditions(plan: Plan) -> str:
+    """Return the conditions under which inputs give identical outputs, as a clause or nothing."""
+    conditions = ""
+    if any(table.location.family.padding_effect for table in plan.tables):
+        conditions += " if padded as before"
+    if any(low_limits(plan)):
+        conditions += " unless they were truncated before"
+    return conditions
+
+
+def _effect_of_shrinking(plan: Plan) -> str:
+    if all(table.location.table.grows for table in plan.tables):
+        longer = "get computed rows"
+    else:
+        longer = "are not supported"
+    same = f"Inputs up to {plan.max_len_after} tokens give identical outputs{_conditions(plan)}"
+    return f"{same}; longer inputs {longer}."
+
+
+def _effect_of_limits(plan: Plan) -> str:
+    """Say what longer inputs get if no rotary setting changes what positions mean."""
+    table = next(table for table in plan.tables if table.rope)
+    served = table.lengths.served if table.lengths else table.max_len_before
+    after = plan.max_len_after
+    effect = f"No position changes its meaning: inputs up to {after} tokens give identical outputs"
+    if after <= served:
+        return f"The settings already serve {served} tokens. {effect}"
+    return f"Nothing scales: beyond {served} tokens, {BEYOND[table.scheme]}. {effect}"
+
+
+def _effect_on_short_inputs(plan: Plan) -> str:
+    """Say what happens to short inputs, up to the word that starts the next clause."""
+    if plan.keeps_learned_rows:
+        kept = old_lengths(plan)
+        if plan.tables[0].rope:
+            kept = str(same_up_to(plan.tables[0]))
+        same = f"Inputs up to {kept} tokens give identical outputs{_conditions(plan)}"
+        return f"{same}; beyond that"
+    choice = plan.main_choice
+    effect = choice.facts.short_inputs
+    if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
+        effect = "learned rows are replaced, so outputs for short inputs change too"
+    effect = effect[:1].upper() + effect[1:]
+    if choice.keep_first:
+        effect += f" (the first {choice.keep_first} rows are kept)"
+    return f"{effect}; beyond {old_lengths(plan)}"
+
+
+def _effect_on_long_inputs(plan: Plan) -> str:
+    """Say what inputs beyond the old length get, as a clause."""
+    facts = plan.main_choice.facts
+    if facts.name != LIMITS:
+        return facts.long_inputs
+    scheme = next(table.scheme for table in plan.tables if table.choice is not None)
+    return BEYOND[scheme]
+
+
+def old_lengths(plan: Plan) -> str:
+    """Return the tables' old lengths: one number if they agree, else each with its part."""
+    lengths = {table.part: table.max_len_before for table in plan.tables}
+    if len(set(lengths.values())) == 1:
+        return str(plan.max_len_before)
+    return " and ".join(f"{length} ({part})" for part, length in lengths.items())
+
+
+def suggest_kept_rows(plan: Plan) -> str:
+    """Say how to keep outputs for short inputs if the default method changes them; else nothing."""
+    is_mixed = len({table.has_rows for table in plan.tables}) > 1  # no method applies to all
+    is_default = plan.settings.choice.name == DEFAULT_METHOD
+    if is_mixed or plan.keeps_learned_rows or not is_default:
+        return ""
+    if not plan.has_rows:
+        return _suggest_dynamic(plan.tables[0])
+    lengths = {table.max_len_before for table in plan.tables}
+    method = f"--method {COPY}, which is mostly worse for long ones"
+    if len(lengths) == 1:
+        method = f"--keep-first {max(lengths)}, or {method}"
+    return f"To keep outputs for short inputs, use {method}."
+
+
+def _suggest_dynamic(table: TablePlan) -> str:
+    """Suggest dynamic settings for unscaled rotary positions, if the classes apply them."""
+    facts = table.location.table.rope
+    is_unscaled = all(plan.before.parameters["rope_type"] == "default" for plan in table.rope)
+    if not is_unscaled or facts is None or "dynamic" not in facts.methods:
+        return ""
+    return "To keep outputs for short inputs, use --method dynamic (transformers only)."

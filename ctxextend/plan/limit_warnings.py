@@ -1,0 +1,47 @@
+"""Warnings about limits that a plan raises, and about padding lengths."""
+
+from collections.abc import Iterator
+
+from ctxextend.plan.plan import Plan
+
+
+def low_limits(plan: Plan, length: int | None = None) -> Iterator[str]:
+    """Yield a warning if limits below the old length are raised, which changes outputs.
+
+    Args:
+        plan: What changes.
+        length: The old length, if it is not that of the plan: a twin has its new length already.
+    """
+    before = plan.max_len_before if length is None else length
+    if not (plan.creates_rows or plan.settings.fix_limits):
+        return
+    low = []
+    for edit in plan.edits:
+        is_number = edit.is_limit and isinstance(edit.before, int)
+        if is_number and edit.before < before:
+            low.append(f"{edit.file} {edit.key} {edit.before}")
+    if low:
+        what = "table's" if plan.has_rows else "model's"
+        yield (
+            f"Limits below the {what} {before} positions are raised "
+            f"({', '.join(low)}): inputs that were truncated there give different outputs now."
+        )
+
+
+def padding_warnings(plan: Plan) -> Iterator[str]:
+    """Yield a warning for each table of a model whose outputs depend on the padding length."""
+    for table in plan.tables:
+        family = table.location.family
+        if not family.padding_effect or not table.is_changed:
+            continue
+        before = table.max_len_before
+        after = table.max_len_after
+        condition = (
+            "short texts give the same outputs only if padded as before, for example with "
+            f"padding='max_length', max_length={before}"
+        )
+        if table.keeps_padding:
+            files = f"Tokenizer files stay as they are: for longer texts, pass max_length={after}."
+        else:
+            files = f"Texts padded to {after} tokens give other outputs."
+        yield f"{family.model_type} {family.padding_effect}: {condition}. {files}"

@@ -1,0 +1,117 @@
+"""What a resize changes in one position table, or in positions without a table of rows."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ctxextend.families.lengths import PositionLengths
+from ctxextend.families.lookup import TableLocation
+from ctxextend.families.rope import RopeLayers
+from ctxextend.json_output import not_in_json
+from ctxextend.plan.untrained import UntrainedRows
+from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.rotary import Parameters
+
+
+@dataclass(frozen=True)
+class RopePlan:
+    """The planned change to the rotary settings of all layers of one type."""
+
+    before: RopeLayers
+    after: Parameters
+    choice: MethodChoice  # the method that changes them
+    keeps_max_len: bool  # whether the config key of the length keeps the first trained length
+    scales: bool  # whether any angle changes
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """The planned change to one position table, or to positions without a table of rows."""
+
+    name: str  # tensor name in the checkpoint
+    part: str  # encoder, decoder, text, … in models with several tables; else empty
+    file: str  # weights file, relative to the root; empty if transformers computes the rows
+    config_key: str  # config key of its length, with dots for nested configs
+    max_len_before: int  # usable positions
+    max_len_after: int
+    # `reserved_rows` + `max_len_before`, plus rows after the last position in a few model types.
+    rows_before: int
+    rows_after: int
+    reserved_rows: int  # rows before position 0, which are kept
+    hidden_size: int  # columns
+    dtype: str  # in safetensors' spelling; empty if transformers computes the rows
+    location: TableLocation = field(metadata=not_in_json)  # its registry entry
+    rope: tuple[RopePlan, ...] = field(default=(), metadata=not_in_json)  # of rotary settings
+    # Whether the tokenizer keeps the old limits: they are also the padding length, on which the
+    # outputs of some model types depend.
+    keeps_padding: bool = field(default=False, metadata=not_in_json)
+    # First trained, stated and served length before the resize; None of a table of rows.
+    lengths: PositionLengths | None = None
+    # The method that extends it, with all settings; None if it is not extended.
+    choice: MethodChoice | None = field(default=None, metadata=not_in_json)
+    # Rows that no training has changed; None if its limits do not rise.
+    untrained: UntrainedRows | None = field(default=None, metadata=not_in_json)
+
+    json_properties: ClassVar = ("scheme",)
+
+    @property
+    def scheme(self) -> str:
+        """The position scheme: learned, sinusoidal, rotary, ALiBi or relative."""
+        return self.location.scheme
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the checkpoint contains its rows; otherwise transformers computes them."""
+        return bool(self.dtype)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it is a table of rows, stored or computed."""
+        return not self.location.table.scheme
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the number of rows changes, or any rotary setting."""
+        return self.rows_before != self.rows_after or bool(self.rope)
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether rows are created, or rotary settings are to change."""
+        return self.rows_after > self.rows_before or bool(self.rope)
+
+
+def stated_length(table: TablePlan) -> int:
+    """Return the context length that its config key states before the resize, in positions."""
+    if table.lengths is None:
+        return table.max_len_before
+    return table.lengths.stated
+
+
+def length_to_state(table: TablePlan) -> int:
+    """Return the context length that its config key must state after the resize, in positions.
+
+    Some rotary settings read the key as the first trained length; otherwise it is the new length.
+    """
+    if table.lengths is None:
+        return table.max_len_after
+    states_first_trained = table.lengths.key_is_first_trained
+    if table.rope:
+        states_first_trained = any(plan.keeps_max_len for plan in table.rope)
+    if states_first_trained:
+        return table.lengths.first_trained
+    return table.max_len_after
+
+
+def scales(table: TablePlan) -> bool:
+    """Whether any rotary setting changes what positions mean: not if only limits change."""
+    return any(plan.scales for plan in table.rope)
+
+
+def same_up_to(table: TablePlan) -> int:
+    """Return the longest input, in tokens, whose outputs can stay.
+
+    With ``dynamic`` settings, this is the trained length.
+    """
+    is_dynamic = any(plan.before.parameters["rope_type"] == "dynamic" for plan in table.rope)
+    if is_dynamic:
+        return min(stated_length(table), length_to_state(table))
+    return table.max_len_before

@@ -1,0 +1,222 @@
+"""Plan the tables that a resize changes: their new lengths, and whether the model allows them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ctxextend.errors import MethodError, ResizeError
+from ctxextend.plan.find_tables import Describe, FoundTable, check_rows, tables_of_part
+from ctxextend.plan.rotary_plan import plan_without_rows
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.recipe import Resize
+from ctxextend.tables.method_checks import check_source_rows
+from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
+
+
+def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Describe) -> Resize:
+    """Replace a factor such as ``4x`` with a number of positions.
+
+    Raises:
+        ResizeError: The tables differ in length, so that the factor means several lengths.
+    """
+    if isinstance(settings.to, int):
+        return settings
+    lengths = dict[str, int]()
+    for table in tables_of_part(tables, settings.part):
+        (rows, _), _, _ = describe(table)
+        lengths[table.location.part] = table.location.positions(rows)
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{part} {length}" for part, length in lengths.items())
+        raise ResizeError(
+            f"--to {settings.to}: the tables differ in length ({listed}).",
+            "Pass a number with --to, or one table with --part.",
+        )
+    _, length = lengths.popitem()
+    return replace(settings, to=length * int(settings.to[:-1]))
+
+
+def plan_tables(
+    tables: Sequence[FoundTable],
+    settings: Resize,
+    describe: Describe,
+    recorded: Mapping[str, str],
+    has_config: bool,
+) -> tuple[TablePlan, ...]:
+    """Plan the requested tables of a checkpoint or of a loaded model.
+
+    Args:
+        tables: All tables of the model.
+        settings: With the length as a number.
+        describe: Returns the shape, dtype and file of a table.
+        recorded: Methods of rotary positions that a recipe states, by table name.
+        has_config: Whether the tables must have the number of rows that the config states.
+
+    Raises:
+        CheckpointError: The config and a table disagree.
+        ResizeError: The model does not support the length, or a setting does not apply.
+    """
+    selected = tables_of_part(tables, settings.part)
+    _check_shared_keys(tables, selected, settings)
+    plans = list[TablePlan]()
+    for table in selected:
+        plan = _plan_table(table, tables, settings, describe)
+        if plan.has_rows:
+            is_checked = has_config and not settings.fix_limits
+            check_rows(plan.location, plan.rows_before, plan.name, has_config=is_checked)
+        else:
+            options = replace(settings, method=recorded.get(plan.name, settings.method))
+            plan = plan_without_rows(plan, options, has_others=len(selected) > 1)
+        plans.append(replace(plan, keeps_padding=_keeps_padding(plan, settings)))
+    _check_directions(plans, settings)
+    for plan in plans:
+        if plan.has_rows:  # `plan_without_rows` has checked the others
+            _check_flags(settings, plan)
+            _check_method(settings, plan)
+            _check_multiple(plan)
+    return tuple(plans)
+
+
+def _plan_table(
+    table: FoundTable, tables: Sequence[FoundTable], settings: Resize, describe: Describe
+) -> TablePlan:
+    """Return the plan of one table, without what only positions without rows have."""
+    location, name = table
+    (rows, hidden_size), dtype, file = describe(table)
+    key = location.config_key
+    # Tables can share a key: it must fit the longest.
+    sharing = [other for other, _ in tables if other.config_key == key]
+    after = location.rows(max(other.key_value(settings.positions) for other in sharing))
+    return TablePlan(
+        name=name,
+        part=location.part,
+        file=file,
+        config_key=key,
+        max_len_before=location.positions(rows),
+        max_len_after=location.positions(after),
+        rows_before=rows,
+        rows_after=after,
+        reserved_rows=location.reserved_rows,
+        hidden_size=hidden_size,
+        dtype=dtype,
+        location=location,
+    )
+
+
+def _keeps_padding(plan: TablePlan, settings: Resize) -> bool:
+    """Whether the tokenizer keeps the old limits of a table; see `TablePlan`."""
+    if settings.fix_limits or plan.rows_after <= plan.rows_before:
+        return False
+    return bool(plan.location.family.padding_effect)
+
+
+def _check_shared_keys(
+    tables: Sequence[FoundTable], selected: Sequence[FoundTable], settings: Resize
+) -> None:
+    """Raise ResizeError if a table that is not selected shares its config key with one that is."""
+    keys = {location.config_key for location, _ in selected}
+    for table in tables:
+        key = table.location.config_key
+        if key not in keys or table in selected:
+            continue
+        both = table.location.part.rpartition(".")[0]
+        raise ResizeError(
+            f"--part {settings.part}: {table.name} shares the config key {key}, so both must be "
+            "resized together.",
+            f"Use --part {both}." if both else "Remove --part.",
+        )
+
+
+def _check_directions(plans: Sequence[TablePlan], settings: Resize) -> None:
+    """Raise ResizeError if one table would grow and another one shrink."""
+    changed = [plan for plan in plans if plan.is_changed]
+    by_direction = {plan.rows_after > plan.rows_before: plan for plan in changed}
+    if len(by_direction) < 2:
+        return
+    grows = by_direction[True]
+    shrinks = by_direction[False]
+    extended = f"{grows.name} (from {grows.max_len_before})"
+    shortened = f"{shrinks.name} (from {shrinks.max_len_before})"
+    parts = " or ".join(f"--part {plan.part or '…'}" for plan in by_direction.values())
+    raise ResizeError(
+        f"--to {settings.to} would extend {extended} and shrink {shortened}.",
+        f"Resize one at a time: {parts}.",
+    )
+
+
+def _check_flags(settings: Resize, plan: TablePlan) -> None:
+    """Raise ResizeError if settings are given that do not apply to a table of rows."""
+    if settings.choice.facts.scheme:  # a rotary method
+        message = (
+            f"--method {settings.method} does not apply to {plan.name}, whose positions are "
+            f"{plan.scheme}."
+        )
+        raise MethodError(message, "List methods and their settings with `ctxextend methods`.")
+    before = plan.max_len_before
+    after = plan.max_len_after
+    if after < before and settings.method_flags:
+        flags = ", ".join(settings.method_flags)
+        verb = "do" if len(settings.method_flags) > 1 else "does"
+        message = (
+            f"{flags} {verb} not apply when shrinking {plan.name} from {before} to {after} "
+            f"positions: the first {after} are kept."
+        )
+        raise ResizeError(message, f"Remove {flags}.")
+
+
+def _check_method(settings: Resize, plan: TablePlan) -> None:
+    """Raise ResizeError if the method cannot create the new rows of a table."""
+    if plan.max_len_after <= plan.max_len_before:
+        return
+    choice = settings.choice
+    if plan.is_stored:
+        check_source_rows(plan.max_len_before, plan.max_len_after, choice)
+        return
+    values = set(choice.settings.values())
+    is_formula = choice.name == FORMULA and values <= {None, plan.location.layout}
+    if not is_formula and choice.name != DEFAULT_METHOD:
+        raise ResizeError(
+            f"Only --method {FORMULA} applies to {plan.name}: transformers computes its sinusoids.",
+            "Remove --method: the length in config.json is all that changes.",
+        )
+    formula = replace(settings, method=FORMULA).choice
+    check_source_rows(plan.max_len_before, plan.max_len_after, formula)
+
+
+def _check_multiple(plan: TablePlan) -> None:
+    """Raise ResizeError if the new length is no multiple of what the model pads inputs to."""
+    key = plan.location.table.multiple_of
+    if key is None or not plan.is_changed or _is_lifted(plan):
+        return
+    step = max(_positive_numbers(_stated_or_default(plan, key)), default=1)
+    after = plan.max_len_after
+    below = after // step * step
+    if after == below:
+        return
+    above = below + step
+    message = (
+        f"{plan.name}: the length must be a multiple of {step} ({key}, to which inputs are "
+        f"padded), got {after}."
+    )
+    allowed = f"{below} or {above}" if below else str(above)
+    raise ResizeError(message, f"Use --to {allowed}.")
+
+
+def _is_lifted(plan: TablePlan) -> bool:
+    """Whether a config value lifts the requirement of a multiple."""
+    unless = plan.location.table.unless
+    if unless is None:
+        return False
+    key, value = unless
+    return bool(plan.location.stated(key) == value)
+
+
+def _stated_or_default(plan: TablePlan, key: str) -> Any:
+    """Return a value of the config, or transformers' default."""
+    stated = plan.location.stated(key)
+    return plan.location.family.defaults.get(key) if stated is None else stated
+
+
+def _positive_numbers(value: Any) -> list[int]:
+    """Return the integers above 0 of a value or list."""
+    values = value if isinstance(value, list) else [value]
+    return [number for number in values if isinstance(number, int) and number > 0]

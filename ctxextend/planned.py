@@ -1,0 +1,304 @@
+"""A planned output, of a resize or a conversion, and the result of writing it."""
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ctxextend.checkpoints.folder import MODULES
+from ctxextend.conversion.conversion import Conversion
+from ctxextend.conversion.convert import plan_twin, prepare_conversion
+from ctxextend.conversion.describe import explain_conversion
+from ctxextend.conversion.find import check_type, find_conversion
+from ctxextend.json_output import Result, not_in_json
+from ctxextend.output.output import Output
+from ctxextend.output.prepare import prepare_output
+from ctxextend.output.write import check_writable, write_output
+from ctxextend.plan.explain import Explanation, explain
+from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.plan import Plan, plan_model
+from ctxextend.progress import Progress, no_progress
+from ctxextend.recipe import CheckpointRef, Convert, Resize, accepts_settings, split_ref
+
+Reference = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Planned(Result, shows="plan"):
+    """A planned output: what changes, what that means, and which files it has.
+
+    Nothing is written before `execute`.
+    """
+
+    plan: Plan = field(metadata=not_in_json)  # of a conversion: that of its twin's limits
+    explanation: Explanation = field(metadata=not_in_json)
+    output: Output = field(metadata=not_in_json)
+    conversion: Conversion | None = field(default=None, metadata=not_in_json)  # None of a resize
+
+    @property
+    def model(self) -> OpenedModel:
+        """What the output is written from: the source or, of a conversion, its twin in memory."""
+        return self.plan.model
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings to show before the output is written."""
+        return self.explanation.warnings
+
+    def json_more(self) -> dict[str, Any]:
+        """Return the JSON values: what changes, the files, and what that means."""
+        values: dict[str, Any] = {
+            "source": self.model.ref.source,
+            "revision": self.plan.checkpoint.source.revision,
+            "files": self.output.files,
+            "bytes_to_write": self.output.bytes_to_write,
+            "bytes_shareable": self.output.bytes_shareable,
+            "notes": self.explanation.notes,
+            "edits": self.plan.edits,
+        }
+        if self.conversion is not None:
+            return values | _conversion_values(self.conversion, self.plan)
+        values["runtimes"] = self.explanation.runtimes
+        return values | _resize_values(self.plan)
+
+    def without_weights(self) -> "Planned":
+        """Return an output of only edited and created files.
+
+        Raises:
+            MethodError: The weights change too.
+        """
+        return replace(self, output=prepare_output(self.plan, self.explanation, edit_only=True))
+
+    def check_output(self, output: Reference | None = None, *, force: bool = False) -> None:
+        """Check that `execute` can write to an output folder, without writing anything.
+
+        Raises:
+            OutputError: It exists, cannot be written or replaced, or there is too little disk
+                space.
+        """
+        check_writable(self.output, output, force=force)
+
+    def execute(
+        self,
+        output: Reference | None = None,
+        *,
+        force: bool = False,
+        progress: Progress = no_progress,
+        check: Callable[[Path], None] = lambda folder: None,
+    ) -> "ResizeResult":
+        """Write the output to a temporary folder and rename it: it is complete or absent.
+
+        Args:
+            output: Output folder. Defaults to ``<name>-<N>`` in the current folder.
+            force: Replace an existing checkpoint folder, once the new one is complete.
+            progress: Called with the bytes written since the last call and the total.
+            check: Called with the complete temporary folder before it is renamed; if it raises,
+                nothing is written.
+
+        Raises:
+            OutputError: The output exists, cannot be written or replaced, or there is too little
+                disk space.
+            CheckpointError: The source cannot be read, or changed after it was planned.
+            ResizeError: A new table does not fit in memory.
+        """
+        start = time.perf_counter()
+        written = write_output(self.output, output, force=force, progress=progress, check=check)
+        explanation = self.explanation
+        return ResizeResult(
+            planned=self,
+            output=written.folder,
+            warnings=(*explanation.warnings, *explanation.untrained, *written.warnings),
+            bytes_written=written.size,
+            seconds=round(time.perf_counter() - start, 3),
+            choices=explanation.choices,
+        )
+
+
+def _resize_values(plan: Plan) -> dict[str, Any]:
+    """Return the JSON values that only a resize has."""
+    config_file = plan.checkpoint.config_file
+    changed = [edit for edit in plan.edits if edit.file == config_file]
+    return {
+        "model_type": plan.model_type,
+        "method": plan.method,
+        "methods": plan.methods,
+        "keep_first": plan.settings.choice.keep_first,
+        "drop_last": plan.settings.drop_last,
+        "max_len_before": _only([table.max_len_before for table in plan.tables]),
+        "max_len_after": _only([table.max_len_after for table in plan.tables]),
+        "tables": plan.tables,
+        "config": {edit.key: (edit.before, edit.after) for edit in changed},
+        "dropped": plan.dropped,
+        "rebuilt_buffers": [buffer.name for buffer in plan.rebuilt_buffers],
+    }
+
+
+def _only(lengths: list[int]) -> int | None:
+    """Return the length of all tables; None if they differ."""
+    return lengths[0] if len(set(lengths)) == 1 else None
+
+
+def _conversion_values(conversion: Conversion, twin: Plan) -> dict[str, Any]:
+    """Return the JSON values that only a conversion has."""
+    return {
+        "scheme": conversion.settings.scheme,
+        "theta": conversion.settings.theta,
+        "model_type_before": conversion.type_before,
+        "model_type_after": conversion.twin.model_type,
+        "model_class": conversion.model_class,
+        "max_len_before": conversion.max_len_before,
+        "max_len_after": twin.max_len_after,
+        "added_parameters": conversion.added_parameters,
+        "tensors": conversion.counts,
+        "dropped_tensors": conversion.dropped,
+    }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ResizeResult(Result, shows="output seconds"):
+    """The result of a resize or conversion; its JSON includes the values of the plan."""
+
+    planned: Planned = field(metadata=not_in_json)
+    output: Path  # output folder
+    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)  # the plan's first
+    bytes_written: int = 0  # total size of the output files
+    seconds: float = 0.0  # wall-clock time
+    choices: tuple[str, ...] = ()  # settings that a method chose from each table's values
+    dry_run: bool = False  # True if nothing was written
+    verified: bool = False  # True if the output was verified before it was moved into place
+    # Warnings about the text on which a method was chosen.
+    choice_warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
+    # The results of further steps: a `TrainResult`, a `Calibration` and a `Comparison`.
+    training: Result | None = field(default=None, metadata=not_in_json)
+    calibration: Result | None = field(default=None, metadata=not_in_json)
+    comparison: Result | None = field(default=None, metadata=not_in_json)
+
+    @property
+    def plan(self) -> Plan:
+        """What changed."""
+        return self.planned.plan
+
+    def json_more(self) -> dict[str, Any]:
+        """Return the JSON values of the planned output, and of further steps."""
+        steps = {
+            "train": self.training,
+            "calibration": self.calibration,
+            "comparison": self.comparison,
+        }
+        taken = {name: result for name, result in steps.items() if result is not None}
+        return self.planned.json_more() | taken
+
+    @property
+    def add_weights(self) -> str | None:
+        """The command that copies the weights and all other files; None if the output has them."""
+        if self.planned.output.has_weights:
+            return None
+        source = f"{self.plan.checkpoint.root}/."
+        return shlex.join(["cp", "-rLn", "--reflink=auto", source, f"{self.output}/"])
+
+    @property
+    def load_code(self) -> str | None:
+        """Python code that loads the output; None if its files are not enough to load it."""
+        plan = self.plan
+        checkpoint = plan.checkpoint
+        is_custom = plan.model.ref.tensor is not None or "auto_map" in checkpoint.config
+        is_other_type = checkpoint.config.get("model_type", plan.model_type) != plan.model_type
+        if is_custom or is_other_type or checkpoint.adapter_of is not None:
+            return None
+        if not checkpoint.has_config or not self.planned.output.has_weights:
+            return None
+        variant = checkpoint.variant
+        if MODULES in checkpoint.copied:
+            name = json.dumps(str(self.output))
+            arguments = f', model_kwargs={{"variant": "{variant}"}}' if variant else ""
+            load = f"SentenceTransformer({name}{arguments})"
+            return f"from sentence_transformers import SentenceTransformer; {load}"
+        name = json.dumps(str(self.output / checkpoint.model))
+        arguments = f', variant="{variant}"' if variant else ""
+        model_class = checkpoint.model_class or "AutoModel"
+        load = f"{model_class}.from_pretrained({name}{arguments})"
+        return f"from transformers import {model_class}; {load}"
+
+
+def prepare_resize(
+    model: OpenedModel,
+    settings: Resize,
+    recorded: Mapping[str, str] | None = None,
+    *,
+    edit_only: bool = False,
+) -> Planned:
+    """Plan the resize of an open checkpoint, and prepare its output.
+
+    Args:
+        model: The source.
+        settings: The length and the method.
+        recorded: Methods that a recipe records, by table name; they replace the one in `settings`.
+        edit_only: Write only edited and created files, and no weights.
+
+    Raises:
+        CtxextendError: As `plan_resize`.
+    """
+    return prepare_plan(plan_model(model, settings, recorded), edit_only=edit_only)
+
+
+def prepare_plan(plan: Plan, *, edit_only: bool = False) -> Planned:
+    """Prepare the output of a planned resize.
+
+    Raises:
+        CheckpointError: A file to edit cannot be read.
+        MethodError: `edit_only` is set, but the weights change too.
+    """
+    explanation = explain(plan)
+    return Planned(
+        plan=plan,
+        explanation=explanation,
+        output=prepare_output(plan, explanation, edit_only=edit_only),
+    )
+
+
+def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
+    """Plan the conversion of an open checkpoint, and prepare its output.
+
+    Raises:
+        CtxextendError: As `convert`.
+    """
+    conversion = find_conversion(model, settings)
+    twin = plan_twin(conversion)
+    explanation = explain_conversion(conversion, twin)
+    return Planned(
+        plan=twin,
+        explanation=explanation,
+        output=prepare_conversion(conversion, twin, explanation),
+        conversion=conversion,
+    )
+
+
+@accepts_settings(CheckpointRef, Resize)
+def plan_resize(
+    reference: Reference, to: int | str, method: str | None = None, **settings: Any
+) -> Planned:
+    """Plan a resize from a checkpoint's config, headers and position tables; write nothing.
+
+    Args:
+        reference, to, method, settings: As in `resize`.
+
+    Raises:
+        CtxextendError: As `resize`, except OutputError.
+    """
+    ref, settings = split_ref(reference, settings)
+    return prepare_resize(open_model(ref), Resize(to, method=method, **settings))
+
+
+def open_source(ref: CheckpointRef, *, is_converted: bool) -> OpenedModel:
+    """Open the source of a resize or a conversion.
+
+    Raises:
+        SourceError: The reference does not exist or cannot be reached.
+        CheckpointError: A file is missing or malformed.
+        UnsupportedModelError: The model has no position table, or no model type is its twin.
+    """
+    return open_model(ref, check_type) if is_converted else open_model(ref)

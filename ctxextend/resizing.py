@@ -1,0 +1,389 @@
+"""Resize or convert a checkpoint as the commands do: plan, choose on text, write, train, verify."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctxextend.errors import CtxextendError, ResizeError
+from ctxextend.output.write import output_path
+from ctxextend.plan.find_tables import open_model
+from ctxextend.planned import Planned, ResizeResult, open_source, prepare_convert, prepare_resize
+from ctxextend.progress import Events, Silence
+from ctxextend.recipe import (
+    CheckpointRef,
+    Convert,
+    Evaluate,
+    Recipe,
+    Resize,
+    Train,
+    accepts_settings,
+    split_ref,
+)
+from ctxextend.recipe_file import TABLE_KEYS
+from ctxextend.tables.method_facts import DEFAULT_METHOD
+from ctxextend.text_data import path_names
+
+if TYPE_CHECKING:
+    from ctxextend.comparison.comparison_result import Calibration, Comparison
+
+Reference = str | os.PathLike[str]
+Texts = Reference | Sequence[Reference]
+
+
+@dataclass(frozen=True)
+class ResizeOptions:
+    """What a resize does besides its settings; recipes do not contain it."""
+
+    data: tuple[str, ...] = ()  # text to tune the settings of `bands`, or to choose a method
+    hold_out: int | None = None  # with `data`: choose by the rows from this one on
+    edit_only: bool = False  # write only edited and created files, and no weights
+    verify: bool = False  # verify the output before it is moved into place
+
+    def check(self, settings: Resize, train: Train | None) -> None:
+        """Check that the options apply to a resize.
+
+        Raises:
+            ResizeError: They exclude each other, or a setting.
+        """
+        if self.data and settings.method not in (None, DEFAULT_METHOD):
+            message = "--data requires --method auto, the default."
+            raise ResizeError(message, "Remove --method, or --data.")
+        if self.hold_out is not None and not self.data:
+            message = "--hold-out requires --data."
+            raise ResizeError(message, "Add --data, or remove --hold-out.")
+        keeps_or_drops = settings.keep_first is not None or settings.drop_last
+        if self.hold_out is not None and keeps_or_drops:
+            message = "--hold-out chooses all settings."
+            raise ResizeError(message, "Remove --keep-first and --drop-last, or --hold-out.")
+        if self.verify and train is not None:
+            message = "--verify cannot be used with --train."
+            raise ResizeError(message, "Remove one of them.")
+        if self.edit_only and (train is not None or self.verify):
+            other = "--train" if train is not None else "--verify"
+            message = f"--edit-only cannot be used with {other}, which needs weights."
+            raise ResizeError(message, "Remove one of them.")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A method that was chosen on text, and what was measured."""
+
+    method: str | None = None
+    warnings: tuple[str, ...] = ()
+    calibration: "Calibration | None" = None
+    comparison: "Comparison | None" = None
+
+
+@accepts_settings(CheckpointRef, Resize)
+def resize(
+    reference: Reference,
+    to: int | str,
+    method: str | None = None,
+    *,
+    output: Reference | None = None,
+    force: bool = False,
+    data: Texts = (),
+    hold_out: int | None = None,
+    edit_only: bool = False,
+    train: Texts = (),
+    steps: int | None = None,
+    lora: int | None = None,
+    verify: bool = False,
+    **settings: Any,
+) -> ResizeResult:
+    """Resize the positions of a checkpoint, and save the result as a new checkpoint.
+
+    Args:
+        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id
+            (downloaded if needed).
+        to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1,
+            ``"4k"`` for 4,096, or ``"4x"`` for four times the current length.
+        method: A method name from `list_methods`, optionally with settings, such as
+            ``"bands:sigma=4,gain=1.2"``. Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
+        output: Output folder. Defaults to ``<name>-<to>`` in the current folder.
+        force: Replace an existing checkpoint folder, once the new one is complete.
+        data: Text files or folders on which the settings of `bands` are tuned or, for positions
+            without rows, a method is chosen.
+        hold_out: With `data`, choose a method by the rows from this one on.
+        edit_only: Write only edited and created files, and no weights.
+        train: Text files or folders to train on after the resize; requires `steps`.
+        steps: Optimizer steps of the training.
+        lora: Rank of adapters that are trained too.
+        verify: Verify the output before it is moved into place.
+        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``,
+            ``copy_code``) and of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom
+            model type), as keyword arguments.
+
+    Raises:
+        SourceError: The reference does not exist or cannot be reached.
+        CheckpointError: A file is missing or malformed, or config and table disagree.
+        UnsupportedModelError: The model has no known position table.
+        ResizeError: The length, method or another setting is invalid for this model.
+        DataError: The text cannot be read or is too short.
+        OutputError: The output exists, or cannot be written.
+        VerificationError: `verify` is set, and the output does not match the plan.
+        TrainingError: Training failed to start or finish.
+    """
+    ref, others = split_ref(reference, settings)
+    recipe = Recipe(
+        ref,
+        resize=Resize(to, method=method, **others),
+        train=_training(train, steps, lora),
+    )
+    options = ResizeOptions(
+        data=path_names(data),
+        hold_out=hold_out,
+        edit_only=edit_only,
+        verify=verify,
+    )
+    return resize_checkpoint(recipe, options, output, force=force)
+
+
+@accepts_settings(CheckpointRef, Convert, without=TABLE_KEYS)
+def convert(
+    reference: Reference,
+    scheme: str,
+    to: int | str,
+    *,
+    output: Reference | None = None,
+    force: bool = False,
+    train: Texts = (),
+    steps: int | None = None,
+    lora: int | None = None,
+    verify: bool = False,
+    **settings: Any,
+) -> ResizeResult:
+    """Convert learned positions to rotary or ALiBi positions, and save the result.
+
+    GPT-2 becomes GPT-NeoX (``rotary``, arXiv:2104.09864) or Falcon (``alibi``, arXiv:2108.12409);
+    BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA become RoFormer (``rotary``). Every tensor is
+    one of the source's: copied, transposed, regrouped by head, or with the mean position row added.
+    Without positions, outputs are equal within float32 rounding. The output needs training.
+
+    Args:
+        reference: As in `resize`.
+        scheme: ``"rotary"`` or ``"alibi"``.
+        to: Context length of the output, as in `resize`.
+        output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
+        force: Replace an existing checkpoint folder, once the new one is complete.
+        train, steps, lora, verify: As in `resize`.
+        settings: Other fields of `Convert` (``theta``, ``encoder_only``); ``revision``, … as in
+            `resize`.
+
+    Raises:
+        UnsupportedModelError: No model type of transformers computes the same with these positions.
+        CtxextendError: As `resize`.
+    """
+    ref, others = split_ref(reference, settings)
+    recipe = Recipe(
+        ref,
+        train=_training(train, steps, lora),
+        convert=Convert(scheme, to, **others),
+    )
+    return convert_checkpoint(recipe, output, force=force, verify=verify)
+
+
+def _training(data: Texts, steps: int | None, lora: int | None) -> Train | None:
+    """Return the training after a resize or conversion; None without text.
+
+    Raises:
+        ResizeError: Only some of the settings are given.
+    """
+    paths = path_names(data)
+    if bool(paths) != (steps is not None):
+        message = "--train and --steps must be used together."
+        raise ResizeError(message, "Add the other, or remove both.")
+    if steps is not None:
+        return Train(paths, steps, lora=lora)
+    if lora is not None:
+        raise ResizeError("--lora requires --train.", "Add --train and --steps, or remove --lora.")
+    return None
+
+
+def resize_checkpoint(
+    recipe: Recipe,
+    options: ResizeOptions | None = None,
+    output: Reference | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    events: Events | None = None,
+) -> ResizeResult:
+    """Resize a checkpoint as a recipe says; see `resize`.
+
+    Args:
+        recipe: The source, the settings, and the training after it.
+        options: What else to do.
+        output, force: As in `resize`.
+        dry_run: Only plan, and choose on text: write nothing.
+        events: What the steps report.
+    """
+    options = options or ResizeOptions()
+    events = events or Silence()
+    assert recipe.resize is not None
+    options.check(recipe.resize, recipe.train)
+    planned = prepare_resize(open_model(recipe.checkpoint), recipe.resize)
+    announce(planned, events)
+    chosen = Chosen()
+    if options.data:
+        if not dry_run and recipe.train is None:
+            planned.check_output(output, force=force)  # fail before the measurements
+        chosen = _choose_on_text(planned, options, events)
+        settings = replace(planned.plan.settings, method=chosen.method)
+        planned = prepare_resize(planned.model, settings)
+    if options.edit_only:
+        planned = planned.without_weights()
+    if recipe.train is not None and not dry_run:
+        recipe = replace(recipe, resize=planned.plan.settings)
+    result = _make(
+        recipe, planned, output, events, force=force, dry_run=dry_run, verify=options.verify
+    )
+    return replace(
+        result,
+        choice_warnings=chosen.warnings,
+        calibration=chosen.calibration,
+        comparison=chosen.comparison,
+    )
+
+
+def convert_checkpoint(
+    recipe: Recipe,
+    output: Reference | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    verify: bool = False,
+    events: Events | None = None,
+) -> ResizeResult:
+    """Convert a checkpoint as a recipe says; see `convert`.
+
+    Args:
+        recipe: The source, the settings, and the training after it.
+        output, force, verify: As in `convert`.
+        dry_run: Only plan: write nothing.
+        events: What the steps report.
+    """
+    events = events or Silence()
+    assert recipe.convert is not None
+    ResizeOptions(verify=verify).check(Resize(1), recipe.train)
+    model = open_source(recipe.checkpoint, is_converted=True)
+    planned = prepare_convert(model, recipe.convert)
+    announce(planned, events)
+    if recipe.train is not None and not dry_run:
+        events.note(*planned.explanation.details)
+    return _make(recipe, planned, output, events, force=force, dry_run=dry_run, verify=verify)
+
+
+def announce(planned: Planned, events: Events) -> None:
+    """Report what to know before an output is written."""
+    events.note(*planned.explanation.notes)
+    events.warning(*planned.explanation.warnings)
+
+
+def _choose_on_text(planned: Planned, options: ResizeOptions, events: Events) -> Chosen:
+    """Return a method that is chosen on text, and the measurements that chose it."""
+    if options.hold_out is None and planned.plan.tables[0].has_rows:
+        return _tune_bands(planned, options.data, events)
+    from ctxextend.comparison.quick import choose_method
+    from ctxextend.report.numbers import NumberFormat
+    from ctxextend.report.verdicts import comparison_verdict
+
+    with events.progress("Choosing", unit="tokens") as progress:
+        method, comparison = choose_method(planned.plan, options.data, options.hold_out, progress)
+    events.note(comparison_verdict(comparison, NumberFormat()).replace("`", ""))
+    events.warning(*comparison.warnings)
+    return Chosen(method=method, warnings=comparison.warnings, comparison=comparison)
+
+
+def _tune_bands(planned: Planned, data: tuple[str, ...], events: Events) -> Chosen:
+    """Return `bands` with the settings that are best on a text."""
+    from ctxextend.comparison.calibrate import calibrate_model
+    from ctxextend.report.tuning import describe_calibration
+
+    with events.progress("Tuning", unit="tokens") as progress:
+        calibration = calibrate_model(
+            planned.model, planned.plan.settings, Evaluate(data), progress, events.warning
+        )
+    known = planned.explanation.notes
+    events.note(*(note for note in calibration.notes if note not in known))
+    events.note(describe_calibration(calibration))
+    return Chosen(
+        method=calibration.method,
+        warnings=calibration.warnings,
+        calibration=calibration,
+    )
+
+
+def _make(
+    recipe: Recipe,
+    planned: Planned,
+    output: Reference | None,
+    events: Events,
+    *,
+    force: bool,
+    dry_run: bool,
+    verify: bool,
+) -> ResizeResult:
+    """Write a planned output, train it, or only say what would be written."""
+    if dry_run:
+        return ResizeResult(
+            planned=planned,
+            output=output_path(output, planned.output.default_folder),
+            warnings=(*planned.explanation.warnings, *planned.explanation.untrained),
+            choices=planned.explanation.choices,
+            dry_run=True,
+        )
+    if recipe.train is not None:
+        return _train(recipe, planned, output, events, force=force)
+    with events.progress("Writing") as progress:
+        if verify:
+            from ctxextend.verification.verify import check_output
+
+            check = partial(check_output, planned)
+            written = planned.execute(output, force=force, progress=progress, check=check)
+            return replace(written, verified=True)
+        return planned.execute(output, force=force, progress=progress)
+
+
+def _train(
+    recipe: Recipe,
+    planned: Planned,
+    output: Reference | None,
+    events: Events,
+    *,
+    force: bool,
+) -> ResizeResult:
+    """Write a planned output and train it; a run that was interrupted is resumed."""
+    from ctxextend.pipeline import run_recipe
+    from ctxextend.training.training_run import RunFolder
+
+    folder = RunFolder.for_output(output_path(output, planned.output.default_folder))
+    resume = not force and folder.save is not None
+    with _text_is_train():
+        run = run_recipe(recipe, planned, output, force=force, resume=resume, events=events)
+    trained = run.training
+    assert trained is not None
+    files = [path for path in Path(trained.output).rglob("*") if path.is_file()]
+    return ResizeResult(
+        planned=planned,
+        output=trained.output,
+        warnings=trained.warnings,
+        bytes_written=sum(path.stat().st_size for path in files),
+        seconds=round(trained.seconds, 3),
+        training=trained,
+    )
+
+
+@contextmanager
+def _text_is_train() -> Iterator[None]:
+    """Name the training text in errors as callers do that resize before: not data, but train."""
+    try:
+        yield
+    except CtxextendError as error:
+        error.message = error.message.replace("--data", "--train")
+        error.hint = error.hint and error.hint.replace("--data", "--train")
+        raise

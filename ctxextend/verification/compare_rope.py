@@ -1,0 +1,136 @@
+"""Compare rotary settings with the planned ones, and the frequencies that both give."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError
+from ctxextend.families.lookup import TableLocation
+from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
+from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state
+from ctxextend.tables.rotary import frequencies
+from ctxextend.verification.json_changes import MISSING
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class WrongSetting:
+    """A rotary setting with another value than planned."""
+
+    key: str
+    found: Any  # `MISSING` if it is not stated
+    expected: Any
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedFrequencies:
+    """The inverse frequencies of changed settings at the new length, each of shape (pairs,)."""
+
+    method: str  # with all of its settings
+    length: int | None  # in tokens, if inputs up to the trained length have other frequencies
+    matches: Mask  # whether each is that of the planned settings
+    slowdown: NDArray[np.float64]  # how many times slower each is planned than in the base
+
+    @property
+    def unchanged(self) -> int:
+        """How many frequencies are planned as they are in the base."""
+        return int(np.isclose(self.slowdown, 1).sum())
+
+
+@dataclass(frozen=True)
+class ComparedLayers:
+    """The rotary settings of the layers of one type."""
+
+    name: str  # the table and the type of layers, with a dot
+    wrong: tuple[WrongSetting, ...]
+    frequencies: ComparedFrequencies | None  # None: the settings were not to change
+
+
+@dataclass(frozen=True)
+class ComparedPositions:
+    """Positions without a table of rows; only rotary ones have settings."""
+
+    table: TablePlan
+    layers: tuple[ComparedLayers, ...]
+    error: str = ""  # why the settings of the resized checkpoint cannot be read
+
+    @property
+    def matches(self) -> Mask:
+        """Whether each inverse frequency is the planned one, of all types of layers."""
+        if self.error:
+            return np.zeros(1, np.bool_)
+        masks = [item.frequencies.matches for item in self.layers if item.frequencies]
+        return np.concatenate([np.ones(0, np.bool_), *masks])
+
+
+def compare_positions(table: TablePlan, resized: Checkpoint) -> ComparedPositions:
+    """Compare the rotary settings of a resized checkpoint with the planned ones, if it has any.
+
+    Raises:
+        CheckpointError: The config of the base is malformed.
+    """
+    if not table.location.table.rope:
+        return ComparedPositions(table, ())
+    now = replace(table.location, config=resized.config)
+    try:
+        stated = {item.layers: item.parameters for item in read_rope(now)}
+    except CheckpointError as error:
+        return ComparedPositions(table, (), error.message)
+    planned = {plan.before.layers: plan for plan in table.rope}
+    layers = list[ComparedLayers]()
+    for item in read_rope(table.location):
+        plan = planned.get(item.layers)
+        layers.append(_compare_layers(table, item, plan, now, stated[item.layers]))
+    return ComparedPositions(table, tuple(layers))
+
+
+def _compare_layers(
+    table: TablePlan,
+    before: RopeLayers,
+    plan: RopePlan | None,
+    now: TableLocation,
+    stated: Mapping[str, Any],
+) -> ComparedLayers:
+    """Compare the settings of the layers of one type: `stated` in the config of `now`."""
+    name = f"{table.name}.{before.layers}" if before.layers else table.name
+    if plan is None:
+        return ComparedLayers(name, _wrong_settings(before.parameters, stated), None)
+    return ComparedLayers(
+        name=name,
+        wrong=_wrong_settings(plan.after, stated),
+        frequencies=_compare_frequencies(table, plan, now, stated),
+    )
+
+
+def _wrong_settings(
+    expected: Mapping[str, Any], stated: Mapping[str, Any]
+) -> tuple[WrongSetting, ...]:
+    wrong = list[WrongSetting]()
+    for key in {**expected, **stated}:
+        if expected.get(key) != stated.get(key):
+            found = stated.get(key, MISSING)
+            wrong.append(WrongSetting(key, found, expected.get(key, MISSING)))
+    return tuple(wrong)
+
+
+def _compare_frequencies(
+    table: TablePlan, plan: RopePlan, now: TableLocation, stated: Mapping[str, Any]
+) -> ComparedFrequencies:
+    base = table.location
+    planned = plan.after
+    length = table.max_len_after
+    dim = rotary_dim(base, planned)
+    old = frequencies(plan.before.parameters, dim, base.value(base.effective_key)).inverse
+    ours = frequencies(planned, dim, base.key_value(length_to_state(table)), length).inverse
+    theirs = frequencies(stated, dim, now.value(now.effective_key), length).inverse
+    return ComparedFrequencies(
+        method=plan.choice.text,
+        length=length if plan.keeps_max_len else None,
+        matches=np.isclose(ours, theirs, rtol=1e-12, atol=0),
+        slowdown=np.divide(old, ours, out=np.ones_like(old), where=ours != 0),
+    )

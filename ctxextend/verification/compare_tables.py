@@ -1,0 +1,202 @@
+"""Recreate the rows of position tables from the base, and compare them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.safetensors_file import read_floats
+from ctxextend.errors import CheckpointError
+from ctxextend.output.record import table_hash
+from ctxextend.plan.find_tables import computed_shape, width_fault
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.recipe import FROZEN
+from ctxextend.recipe_file import learned_before
+from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
+from ctxextend.verification.compare_rope import ComparedPositions, Mask, compare_positions
+from ctxextend.verification.compare_tensors import TensorForm, WrongForm, find_wrong_form
+from ctxextend.verification.expected import Expected, ExpectedRows, Recorded, TableValues
+
+
+@dataclass(frozen=True)
+class ComputedTable:
+    """A table that transformers computes from the config of the resized checkpoint."""
+
+    table: TablePlan
+    shape: tuple[int, int] | None  # None: the config is malformed
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class UncheckedRows:
+    """A table whose rows cannot be recreated, because their method is not registered."""
+
+    table: TablePlan
+    method: str
+    width_fault: str  # a config key that states another width; empty if none does
+    # Whether the hash of its recipe is that of the table; None: rows that no training has changed
+    # need their method.
+    has_recorded_hash: bool | None
+
+
+@dataclass(frozen=True, eq=False)
+class RecreatedTable:
+    """A table before and after the resize, and as recreated: each of shape (rows, hidden_size)."""
+
+    before: TableValues
+    after: TableValues
+    expected: TableValues
+    matches: Mask  # whether each row is the expected one, shape (rows_after,)
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """How much the learned rows of a table have changed."""
+
+    shared: int  # rows that both tables have
+    changed: Sequence[int] = ()
+    largest: float = 0.0  # largest change of a row, as a norm
+    median_norm: float = 0.0  # of the rows before
+
+
+@dataclass(frozen=True)
+class ComparedRows:
+    """A stored table, compared with its recreated rows."""
+
+    table: TablePlan
+    width_fault: str  # a config key that states another width; empty if none does
+    matching: int  # rows that are as expected
+    wrong: Sequence[int]  # rows that are not, although no training has changed them
+    nonfinite: Sequence[int]  # rows with NaN or infinity, which the resize does not have
+    has_recorded_hash: bool | None  # whether the recipe's hash is the table's; None: it has none
+    learned: ChangedRows
+
+
+ComparedTable = ComparedPositions | ComputedTable | WrongForm | UncheckedRows | ComparedRows
+
+
+def compare_table(expected: Expected, table: TablePlan, resized: Checkpoint) -> ComparedTable:
+    """Compare one position table, or positions without a table of rows.
+
+    Raises:
+        CheckpointError: A file cannot be read.
+        ResizeError: The rows cannot be recreated.
+    """
+    if not table.has_rows:
+        return compare_positions(table, resized)
+    if not table.is_stored:
+        return _compare_computed(table, resized)
+    form = TensorForm(table.dtype, (table.rows_after, table.hidden_size))
+    wrong_form = find_wrong_form(resized, table.name, form)
+    if wrong_form is not None:
+        return wrong_form
+    if expected.recorded.unregistered and table.is_changed:
+        return _unchecked_rows(expected.recorded, table, resized)
+    return _compare_rows(expected, table, resized)
+
+
+def recreate_table(
+    rows: ExpectedRows, table: TablePlan, base: Checkpoint, resized: Checkpoint
+) -> RecreatedTable:
+    """Recreate a stored table and compare: kept rows bit for bit, others within the tolerance.
+
+    Raises:
+        CheckpointError: A file cannot be read.
+        ResizeError: The method does not apply, for example since it needs more rows.
+    """
+    before = read_floats(base.names[table.name], table.name)
+    after = read_floats(resized.names[table.name], table.name)
+    recreated = rows.resize(before)
+    matches = equal_rows(recreated, after)
+    if rows.tolerance:
+        exact = recreated.astype(np.float64)
+        distances = np.linalg.norm(exact - after.astype(np.float64), axis=1)
+        is_close = distances <= rows.tolerance * np.median(np.linalg.norm(exact, axis=1))
+        is_close[: rows.kept] = False  # kept rows must be identical
+        matches |= is_close
+    return RecreatedTable(before=before, after=after, expected=recreated, matches=matches)
+
+
+def _compare_computed(table: TablePlan, resized: Checkpoint) -> ComputedTable:
+    try:
+        shape, _, _ = computed_shape(replace(table.location, config=resized.config))
+    except CheckpointError as error:
+        return ComputedTable(table, None, error.message)
+    return ComputedTable(table, shape)
+
+
+def _unchecked_rows(recorded: Recorded, table: TablePlan, resized: Checkpoint) -> UncheckedRows:
+    """Return a table whose rows are not recreated; its hash is enough if all of it was trained."""
+    has_recorded_hash = None
+    if recorded.trainable in ("positions", "all"):
+        after = read_floats(resized.names[table.name], table.name)
+        has_recorded_hash = _has_recorded_hash(recorded, table, after)
+    return UncheckedRows(
+        table=table,
+        method=str(recorded.unregistered),
+        width_fault=_width_fault(table, resized),
+        has_recorded_hash=has_recorded_hash,
+    )
+
+
+def _compare_rows(expected: Expected, table: TablePlan, resized: Checkpoint) -> ComparedRows:
+    found = recreate_table(expected.rows[table.name], table, expected.base, resized)
+    untrained = _untrained_rows(expected.recorded, table, found)
+    nonfinite = {*nonfinite_rows(found.after)} - {*nonfinite_rows(found.expected)}
+    return ComparedRows(
+        table=table,
+        width_fault=_width_fault(table, resized),
+        matching=int(found.matches.sum()),
+        wrong=np.flatnonzero(untrained & ~found.matches).tolist(),
+        nonfinite=sorted(nonfinite),
+        has_recorded_hash=_has_recorded_hash(expected.recorded, table, found.after),
+        learned=_changed_rows(found.before, found.after),
+    )
+
+
+def _width_fault(table: TablePlan, resized: Checkpoint) -> str:
+    """Describe a config key that states another width than the table has; empty if none does."""
+    location = replace(table.location, config=resized.config)
+    return width_fault(location, table.hidden_size, table.name)
+
+
+def _has_recorded_hash(recorded: Recorded, table: TablePlan, after: TableValues) -> bool | None:
+    """Whether a table has the hash with which it was written; None if the recipe has none."""
+    digest = recorded.hashes.get(table.name)
+    if not digest:
+        return None
+    return table_hash(after) == digest
+
+
+def _untrained_rows(recorded: Recorded, table: TablePlan, found: RecreatedTable) -> Mask:
+    """Return which rows no training has changed, according to the recipe, shape (rows_after,)."""
+    if recorded.trainable in FROZEN:
+        return np.ones(table.rows_after, np.bool_)
+    if recorded.trainable != "new":
+        return np.zeros(table.rows_after, np.bool_)
+    reserved = table.reserved_rows
+    learned = learned_before(recorded.chain, table.name, reserved, table.rows_after)
+    if learned is None or len(learned) != table.rows_after - reserved:
+        # The recipes do not say which rows were learned: the rows do.
+        learned = learned_rows(found.before[reserved:], found.expected[reserved:])
+    return np.concatenate([np.ones(reserved, np.bool_), learned])
+
+
+def _changed_rows(before: TableValues, after: TableValues) -> ChangedRows:
+    """Compare the rows that both tables have."""
+    shared = min(len(before), len(after))
+    changed = ~equal_rows(before[:shared], after[:shared])
+    if not changed.any():
+        return ChangedRows(shared)
+    with np.errstate(invalid="ignore", over="ignore"):
+        old = before[:shared].astype(np.float64)
+        new = after[:shared].astype(np.float64)
+        largest = np.linalg.norm(new[changed] - old[changed], axis=1).max()
+        median_norm = np.median(np.linalg.norm(old, axis=1))
+    return ChangedRows(
+        shared=shared,
+        changed=np.flatnonzero(changed).tolist(),
+        largest=float(largest),
+        median_norm=float(median_norm),
+    )

@@ -1,0 +1,157 @@
+"""What a checkpoint should contain, as one value: everything that `verify` compares with."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.length_limits import Edit
+from ctxextend.conversion.conversion import Conversion
+from ctxextend.plan.buffers import BufferPlan
+from ctxextend.plan.new_rows import resize_rows
+from ctxextend.plan.plan import Plan
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.planned import Planned
+from ctxextend.recipe_file import Provenance
+from ctxextend.tables.choice import MethodChoice
+
+TableValues = NDArray[Any]  # the values of a table, shape (rows, hidden_size)
+
+
+class FoundBy(Enum):
+    """How the resize or conversion that should have created a checkpoint was found."""
+
+    PLAN = auto()  # it has just been executed
+    RECIPE = auto()
+    DETECTION = auto()  # this method with its defaults recreates all rows
+    CLOSEST = auto()  # no method recreates all rows: this one recreates most
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the recipes of a checkpoint state beyond the settings of its resize or conversion."""
+
+    trainable: str | None = None  # what was trained: one of `TRAINABLE`, or None
+    adapted: frozenset[str] = frozenset()  # tensors that adapters changed, with ``*`` for layers
+    unregistered: str | None = None  # the method, if it is not registered
+    chain: tuple[Provenance, ...] = ()  # its recipe and those of its bases, newest first
+    hashes: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each table, as written
+
+
+@dataclass(frozen=True)
+class ExpectedRows:
+    """How the rows of a stored table are recreated from those of the base."""
+
+    method: str
+    resize: Callable[[TableValues], TableValues]  # (rows_before, d) -> (rows_after, d)
+    kept: int  # rows at the start that the method copies bit for bit, with reserved ones
+    tolerance: float  # of other rows, relative to the median norm; 0: bit for bit
+
+
+@dataclass(frozen=True)
+class ExpectedFiles:
+    """The files of an output, by their paths in it."""
+
+    names: Collection[str]  # all of them, with those of the weights
+    texts: Mapping[str, bytes]  # the content of those that are edited or created
+    copied: tuple[str, ...]  # those that are copied from the base
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The content of an output of a resize or a conversion, and what was trained afterwards."""
+
+    base: Checkpoint  # of a conversion: the twin in memory
+    conversion: Conversion | None  # None: a resize
+    method: str | None  # the method of a resize
+    tables: tuple[TablePlan, ...]
+    rows: Mapping[str, ExpectedRows]  # of stored tables, by name
+    max_len: int  # the context length of the output, in usable positions
+    dropped: tuple[str, ...]  # position buffers that are not written
+    rebuilt_buffers: tuple[BufferPlan, ...]  # position buffers at the new length
+    edits: tuple[Edit, ...]  # changed values in JSON files
+    files: ExpectedFiles
+    has_other_tables: bool  # whether the model has several tables, also unchanged ones
+    changes_rows: bool  # whether any table or rotary setting changes
+    # Whether no position of the base changes its meaning, so that short inputs give its outputs.
+    keeps_positions: bool
+    found_by: FoundBy
+    keep_first: int = 0  # rows that a detected method keeps
+    recorded: Recorded = field(default_factory=Recorded)
+    notes: tuple[str, ...] = ()  # for example why the recipe was not used
+
+    @property
+    def stored(self) -> tuple[TablePlan, ...]:
+        """The tables that the checkpoint contains; transformers computes the others."""
+        return tuple(table for table in self.tables if table.is_stored)
+
+    @property
+    def has_rope_changes(self) -> bool:
+        """Whether any rotary setting changes."""
+        return any(table.rope for table in self.tables)
+
+    @property
+    def kind(self) -> str:
+        """What creates the checkpoint from its base, as a noun."""
+        return "conversion" if self.conversion else "resize"
+
+
+def expect(
+    planned: Planned,
+    found_by: FoundBy,
+    recorded: Recorded | None = None,
+    notes: tuple[str, ...] = (),
+) -> Expected:
+    """Return what a planned output contains."""
+    plan = planned.plan
+    output = planned.output
+    method = plan.method if planned.conversion is None else None
+    keep_first = 0
+    if found_by is FoundBy.DETECTION and plan.creates_rows:
+        keep_first = plan.settings.choice.keep_first
+    return Expected(
+        base=plan.checkpoint,
+        conversion=planned.conversion,
+        method=method,
+        tables=plan.tables,
+        rows=expected_rows(plan),
+        max_len=plan.max_len_after,
+        dropped=plan.dropped,
+        rebuilt_buffers=plan.rebuilt_buffers,
+        edits=plan.edits,
+        files=ExpectedFiles(
+            names=output.file_sizes.keys(),
+            texts=output.texts,
+            copied=output.files["copied"],
+        ),
+        has_other_tables=len(plan.model.tables) > 1,
+        changes_rows=plan.is_changed,
+        keeps_positions=not plan.creates_rows or plan.keeps_learned_rows,
+        found_by=found_by,
+        keep_first=keep_first,
+        recorded=recorded or Recorded(),
+        notes=notes,
+    )
+
+
+def expected_rows(plan: Plan) -> dict[str, ExpectedRows]:
+    """Return how each stored table of a plan is recreated, by name."""
+    found = dict[str, ExpectedRows]()
+    for table in plan.stored:
+        choice = plan.choice_of(table)
+        learned = min(table.rows_before, table.rows_after) - table.reserved_rows
+        found[table.name] = ExpectedRows(
+            method=choice.name if table.choice else plan.method,
+            resize=partial(_resize, table, choice),
+            kept=table.reserved_rows + choice.kept_rows(learned),
+            tolerance=choice.facts.tolerance if plan.creates_rows else 0.0,
+        )
+    return found
+
+
+def _resize(table: TablePlan, choice: MethodChoice, before: TableValues) -> TableValues:
+    return resize_rows(table, before, choice)

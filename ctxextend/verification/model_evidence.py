@@ -1,0 +1,235 @@
+"""The checks of loaded models, in words."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from ctxextend.errors import counted
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.compare_frequencies import ComparedBuffer, MissingBuffer
+from ctxextend.verification.compare_outputs import (
+    SUM_ROUNDING,
+    ComparedOutputs,
+    NoOutput,
+    OtherShape,
+    OutputDifference,
+    stored_dtype,
+)
+from ctxextend.verification.expected import Expected
+from ctxextend.verification.observe import (
+    Failed,
+    NotLoaded,
+    NotRun,
+    Observed,
+    Ran,
+    RandomParameters,
+    length_text,
+    why_not_run,
+)
+
+KeyKind = Literal["missing", "unexpected", "mismatched"]
+LISTED_NAMES = 2
+
+
+# ---- loads
+
+
+def loads_check(
+    expected: Expected,
+    before: Observed | NotLoaded,
+    after: Observed,
+    frequencies: Iterable[ComparedBuffer | MissingBuffer],
+) -> Check:
+    """Return the check that all parameters on which outputs depend have weights.
+
+    Rotary frequencies must be right too. A parameter with random values is wrong even if the base
+    has the same fault. If the base cannot be loaded, faults that it may have too are not judged.
+    """
+    evidence = Evidence()
+    _add_keys(evidence, expected, before, after)
+    if not evidence.failures and not evidence.unchecked:
+        other = "other " if evidence.findings else ""
+        evidence.findings.insert(0, f"no {other}missing, unexpected or mismatched keys")
+    for compared in frequencies:
+        _add_frequencies(evidence, compared)
+    return evidence.check("loads")
+
+
+def _add_keys(
+    evidence: Evidence, expected: Expected, before: Observed | NotLoaded, after: Observed
+) -> None:
+    """Add the parameters without weights, and the weights without parameters."""
+    random = after.random
+    known = _faults_of_base(expected, before)
+    for name in random.mismatched:
+        evidence.failures.append(_key_text("mismatched", name, known, "its values are random"))
+    for name in random.needed:
+        effect = "its values are random, and outputs depend on it"
+        evidence.failures.append(_key_text("missing", name, known, effect))
+    # The base may have the others too; if it is not loaded, that is unknown.
+    new_faults = evidence.failures
+    if isinstance(before, NotLoaded):
+        new_faults = evidence.unchecked
+    for name in random.unneeded:
+        found = evidence.findings if name in known else new_faults
+        effect = "no output that is compared depends on it"
+        found.append(_key_text("missing", name, known, effect))
+    for name in random.unknown:
+        found = evidence.unchecked if name in known else new_faults
+        effect = "the model does not run on text only, so outputs may depend on it"
+        found.append(_key_text("missing", name, known, effect))
+    for name in after.unexpected:
+        found = evidence.findings if name in known else new_faults
+        found.append(_key_text("unexpected", name, known))
+
+
+def _faults_of_base(expected: Expected, before: Observed | NotLoaded) -> set[str]:
+    """Return the names of the base's faults; tensors of a conversion have other names."""
+    if isinstance(before, NotLoaded) or expected.conversion:
+        return set()
+    return {*before.random.decisive, *before.random.unneeded, *before.unexpected}
+
+
+def _key_text(kind: KeyKind, name: str, known: set[str], effect: str = "") -> str:
+    text = f"{kind} key: {name}"
+    if name in known:
+        text += " (also in the base)"
+    if effect:
+        text += f": {effect}"
+    return text
+
+
+def _add_frequencies(evidence: Evidence, compared: ComparedBuffer | MissingBuffer) -> None:
+    if isinstance(compared, MissingBuffer):
+        evidence.unchecked.append(
+            f"{compared.name}: the model has no buffer of {compared.pairs} inverse frequencies"
+        )
+        return
+    other = "that of the base" if compared.with_base else "the frequencies of the rotary settings"
+    if compared.is_equal:
+        evidence.findings.append(f"{compared.name} equals {other}")
+    else:
+        evidence.failures.append(f"{compared.name} differs from {other}")
+
+
+# ---- runs
+
+
+def runs_check(expected: Expected, before: Observed | NotLoaded, after: Observed) -> Check:
+    """Return the check that the resized model runs at its new length, as far as its base does."""
+    evidence = Evidence()
+    if after.random.decisive:
+        evidence.unchecked.append(_random_text(after.random, "the model"))
+    for table in expected.tables:
+        _add_run(evidence, table, length_text(expected.max_len), before, after)
+    return evidence.check("runs")
+
+
+def _add_run(
+    evidence: Evidence, table: TablePlan, text: str, before: Observed | NotLoaded, after: Observed
+) -> None:
+    """Add what happened on the longest input, whose name is `text`."""
+    outcome = after.outcomes[table.name, text]
+    if isinstance(outcome, Failed):
+        evidence.failures.append(f"{table.name}: fails on {text}: {outcome.error}")
+    elif isinstance(outcome, NotRun):
+        if isinstance(before, NotLoaded) or why_not_run(table, before.outcomes):
+            evidence.unchecked.append(_not_run_text(table, outcome))
+        else:
+            evidence.failures.append(
+                f"{table.name}: does not run on text, as the base does: {outcome.reason}"
+            )
+    elif _is_finite(before) and not outcome.is_finite:
+        evidence.failures.append(f"{table.name}: NaN or infinity on {text}")
+    else:
+        evidence.findings.append(f"{table.name}: runs on {text}")
+
+
+def _is_finite(before: Observed | NotLoaded) -> bool:
+    """Whether no output of the base has NaN or infinity."""
+    if isinstance(before, NotLoaded):
+        return True
+    outcomes = before.outcomes.values()
+    return all(outcome.is_finite for outcome in outcomes if isinstance(outcome, Ran))
+
+
+def _not_run_text(table: TablePlan, reason: NotRun) -> str:
+    return f"{table.name}: the model does not run on text only: {reason.reason}"
+
+
+def _random_text(random: RandomParameters, whose: str) -> str:
+    """Say that outputs mean nothing, because parameters have random values."""
+    names = random.decisive
+    listed = ", ".join(names[:LISTED_NAMES])
+    if len(names) > LISTED_NAMES:
+        listed += ", …"
+    have = "has" if len(names) == 1 else "have"
+    return f"{counted(len(names), 'parameter')} of {whose} {have} random values ({listed})"
+
+
+# ---- outputs
+
+
+def uncompared_outputs(before: Observed | NotLoaded) -> Check:
+    """Return the check of outputs that cannot be compared with those of the base."""
+    if isinstance(before, NotLoaded):
+        reason = before.reason.removesuffix(".")
+    else:
+        reason = _random_text(before.random, "the base")
+    return Evidence(unchecked=[reason]).check("outputs")
+
+
+def outputs_check(expected: Expected, compared: ComparedOutputs, after: Observed) -> Check:
+    """Return the check of outputs on inputs that fit both models."""
+    evidence = Evidence()
+    if after.random.decisive:
+        evidence.unchecked.append(_random_text(after.random, "the model"))
+    for unrun in compared.unrun:
+        if isinstance(unrun.reason, NotRun):
+            evidence.unchecked.append(_not_run_text(unrun.table, unrun.reason))
+        else:
+            evidence.unchecked.append(
+                f"{unrun.table.name}: the base fails on all inputs: {unrun.reason.error}"
+            )
+    if compared.differences and compared.are_right:
+        evidence.findings += _outputs_text(expected, compared)
+    elif compared.differences:
+        evidence.failures += _outputs_text(expected, compared)
+    return evidence.check("outputs")
+
+
+def _outputs_text(expected: Expected, compared: ComparedOutputs) -> list[str]:
+    """Say how outputs differ and should differ, then list the largest difference by input."""
+    inputs = ", ".join(compared.differences)
+    if compared.are_identical and not expected.conversion:
+        return [f"bit-identical to the base's on inputs of {inputs}"]
+    if expected.conversion and compared.tolerance is not None:
+        dtype = stored_dtype(expected.conversion)
+        relation = "equal the base's within"
+        if not compared.are_right:
+            relation = "differ from the base's by more than"
+        rounding = "float32 rounding"
+        if dtype in SUM_ROUNDING:
+            rounding += f" and that of the embeddings to {dtype}"
+        text = (
+            f"without positions, outputs {relation} {rounding} (tolerance {compared.tolerance:.2g})"
+        )
+    elif compared.are_right:
+        text = (
+            "outputs on short inputs differ from the base's by up to "
+            f"{max(compared.numbers):.3g}, as expected"
+        )
+    else:
+        text = "outputs on short inputs must be identical to the base's but differ"
+    values = [f"{_value_text(value)} at {name}" for name, value in compared.differences.items()]
+    return [text, f"largest difference: {'; '.join(values)}"]
+
+
+def _value_text(difference: OutputDifference) -> str:
+    match difference:
+        case OtherShape():
+            return f"shape {list(difference.after)} instead of {list(difference.before)}"
+        case NoOutput():
+            return f"fails ({difference.reason})"
+        case _:
+            return format(difference, ".3g")

@@ -1,0 +1,229 @@
+"""Run a loaded model on short and long inputs, and keep what is seen of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.models.devices import torch_threads
+from ctxextend.models.load import LoadedModel, MoreThanTextError, padded_texts, run_on_tokens
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.recipe_file import any_layer
+from ctxextend.verification.expected import Expected
+
+SHORT_INPUT = 8  # tokens, to find out which parameters outputs depend on
+MAX_ERROR = 200  # characters of an error that are kept
+Tensor = Any  # of torch
+LoadedFrequencies = Mapping[str, NDArray[np.float32]]  # inverse frequencies by name of the buffer
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The output of a model."""
+
+    values: Tensor
+    tokens: int  # of the input
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether no value is NaN or infinity."""
+        return bool(self.values.isfinite().all())
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """Why a model was not run: it does not run on text only."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The error of a model that runs on shorter texts."""
+
+    error: str
+
+
+Outcome = Ran | NotRun | Failed
+Outcomes = Mapping[tuple[str, str], Outcome]  # by table and input
+
+
+@dataclass(frozen=True)
+class RandomParameters:
+    """Parameters without weights of their shape, which transformers initialised at random."""
+
+    mismatched: tuple[str, ...]
+    needed: tuple[str, ...]  # missing, and outputs depend on them
+    # Missing, but outputs do not depend on them, such as a pooler without a head for it.
+    unneeded: tuple[str, ...]
+    unknown: tuple[str, ...]  # missing, and the model could not be run to tell
+
+    @property
+    def decisive(self) -> tuple[str, ...]:
+        """Those that make outputs random, or may do so."""
+        return (*self.mismatched, *self.needed, *self.unknown)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was seen of a loaded model, which is dropped before the next one is loaded."""
+
+    outcomes: Outcomes
+    random: RandomParameters
+    unexpected: tuple[str, ...]  # tensors for which the model has no place
+    frequencies: LoadedFrequencies
+
+
+@dataclass(frozen=True)
+class NotLoaded:
+    """Why transformers cannot load a checkpoint, as a sentence."""
+
+    reason: str
+
+
+def observe(
+    expected: Expected, checkpoint: Checkpoint, loaded: LoadedModel, lengths: Sequence[int]
+) -> Observed:
+    """Run a model on inputs of some lengths, in tokens, and find its random parameters."""
+    frequencies = _read_frequencies(loaded)  # inputs change them, so they are read first
+    return Observed(
+        outcomes=run_inputs(expected, checkpoint, loaded, lengths),
+        random=_find_random(expected, loaded, min(*lengths, SHORT_INPUT)),
+        unexpected=loaded.unexpected,
+        frequencies=frequencies,
+    )
+
+
+def run_inputs(
+    expected: Expected, checkpoint: Checkpoint, loaded: LoadedModel, lengths: Sequence[int]
+) -> Outcomes:
+    """Run a model on inputs of some lengths, in tokens, for each table.
+
+    A model whose outputs depend on the padding length also reads padded texts.
+    """
+    outcomes: dict[tuple[str, str], Outcome] = {}
+    for table in expected.tables:
+        inputs: dict[str, int | Tensor] = {length_text(length): length for length in lengths}
+        if table.keeps_padding:
+            folder = checkpoint.root / (table.location.tokenizer or checkpoint.model)
+            inputs |= padded_texts(loaded.model, folder, table.max_len_before)
+        for text, tokens in inputs.items():
+            outcomes[table.name, text] = _run(expected, loaded, table, tokens)
+    return outcomes
+
+
+def length_text(length: int) -> str:
+    """Return the name of an input of some tokens, for `Outcomes`."""
+    return f"{length} tokens"
+
+
+def outcomes_of(table: TablePlan, outcomes: Outcomes) -> dict[str, Outcome]:
+    """Return the outcomes for one table, by input."""
+    return {text: outcome for (name, text), outcome in outcomes.items() if name == table.name}
+
+
+def why_not_run(table: TablePlan, outcomes: Outcomes) -> NotRun | None:
+    """Return why a model ran on no input for a table; None if it ran on one, or failed."""
+    found = outcomes_of(table, outcomes).values()
+    reasons = [outcome for outcome in found if isinstance(outcome, NotRun)]
+    if len(reasons) < len(found):
+        return None
+    return reasons[0]
+
+
+def _run(
+    expected: Expected, loaded: LoadedModel, table: TablePlan, tokens: int | Tensor
+) -> Outcome:
+    """Run the part of a model around a table on a number of tokens, or on token ids, (1, n)."""
+    name = _name_in_model(loaded, table)
+    try:
+        with torch_threads(loaded.model, None):
+            values = run_on_tokens(loaded.model, name, tokens, has_others=expected.has_other_tables)
+    except MoreThanTextError as error:
+        return NotRun(str(error))
+    except Exception as error:  # model classes raise many types
+        return Failed(f"{type(error).__name__}: {error}"[:MAX_ERROR])
+    return Ran(values, tokens if isinstance(tokens, int) else tokens.shape[-1])
+
+
+def _name_in_model(loaded: LoadedModel, table: TablePlan) -> str:
+    """Return the name of a table in the model, which can differ from that in the file."""
+    modules = {name for name, _ in loaded.model.named_modules()}
+    for name in table.location.names:
+        if name.rpartition(".")[0] in modules:
+            return name
+    return table.name
+
+
+def _find_random(expected: Expected, loaded: LoadedModel, length: int) -> RandomParameters:
+    """Find the parameters with random values, and on which of them outputs depend.
+
+    With NaN in these, fewer values of an output are finite. Parameters of the same name in other
+    layers count too, since inputs do not reach all experts.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in loaded.missing:
+        groups.setdefault(any_layer(name), []).append(name)
+    finite = _count_finite(expected, loaded, length) if groups else 0
+    if not finite:
+        return RandomParameters(loaded.mismatched, needed=(), unneeded=(), unknown=loaded.missing)
+    needed = list[str]()
+    unneeded = list[str]()
+    for pattern, names in groups.items():
+        tensors = _tensors_like(loaded, pattern)
+        with _filled_with_nan(tensors):
+            found = _count_finite(expected, loaded, length)
+        if tensors and found == finite:
+            unneeded += names
+        else:
+            needed += names
+    return RandomParameters(
+        mismatched=loaded.mismatched,
+        needed=tuple(needed),
+        unneeded=tuple(unneeded),
+        unknown=(),
+    )
+
+
+def _count_finite(expected: Expected, loaded: LoadedModel, length: int) -> int:
+    """Count the finite values of a model's outputs for a short input; 0 if it does not run."""
+    count = 0
+    for table in expected.tables:
+        outcome = _run(expected, loaded, table, length)
+        if isinstance(outcome, Ran):
+            count += int(outcome.values.isfinite().sum())
+    return count
+
+
+def _tensors_like(loaded: LoadedModel, pattern: str) -> list[Tensor]:
+    """Return the parameters and buffers of a name with ``*`` for layers."""
+    state = dict(loaded.model.named_parameters(remove_duplicate=False))
+    state |= dict(loaded.model.named_buffers())
+    return [value for name, value in state.items() if any_layer(name) == pattern]
+
+
+@contextmanager
+def _filled_with_nan(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Set all float values to NaN meanwhile."""
+    floats = [value for value in tensors if value.is_floating_point()]
+    before = [value.detach().clone() for value in floats]
+    for value in floats:
+        value.data.fill_(np.nan)
+    try:
+        yield
+    finally:
+        for value, kept in zip(floats, before, strict=True):
+            value.data.copy_(kept)
+
+
+def _read_frequencies(loaded: LoadedModel) -> dict[str, NDArray[np.float32]]:
+    """Return the inverse frequencies of rotary positions, as the model has loaded them, by name."""
+    return {
+        name: buffer.float().numpy().copy()
+        for name, buffer in loaded.model.named_buffers()
+        if name.endswith("inv_freq") and not name.endswith("original_inv_freq")
+    }

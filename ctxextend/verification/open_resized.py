@@ -1,0 +1,36 @@
+"""Open the checkpoint to verify, as its base was opened."""
+
+from pathlib import Path
+
+from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
+from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoints.source import Source, has_file, resolve_source
+
+
+def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
+    """Open a checkpoint in the base's variant, or else its only variant or its only file.
+
+    Raises:
+        CheckpointError: A file is missing, malformed, or a link that points outside the folder.
+    """
+    files = list[Path]()
+    if source.file is None:
+        inside = (source.folder / base.model).glob("*.*")
+        files = [path for path in inside if path.suffix in READABLE]
+    variant = _find_variant(files, base.variant)
+    if len(files) == 1 and not base.has_config and not base.adapter_of:
+        # Rejects a link that points outside, since the user did not name this file.
+        has_file(source, files[0])
+        source = resolve_source(files[0])
+    return open_checkpoint(source, variant)
+
+
+def _find_variant(files: list[Path], preferred: str | None) -> str | None:
+    """Return the preferred variant if any file has it, else the one that all files have."""
+    found = [VARIANT_FILE.fullmatch(path.name) for path in files]
+    variants = {match["variant"] for match in found if match}
+    if preferred in variants:
+        return preferred
+    if len(variants) == 1 and all(found):
+        return variants.pop()
+    return None
