@@ -270,10 +270,16 @@ def resize_rope(
     if parameters[THETA] != rope[THETA]:
         reasons.append(f"rope_theta rises from {rope[THETA]:,.1f} to {parameters[THETA]:,.1f}")
     if settings and rope[TYPE] == "default":
-        served = round(settings[FACTOR] * first)
-        if served < after:
-            reasons.append(f"factor {settings[FACTOR]:g} serves only {served:,} tokens")
+        reasons += _too_small_factor(settings[FACTOR], first, after)
     return parameters, MethodChoice(facts, settings, reason="; ".join(reasons))
+
+
+def _too_small_factor(factor: float, trained: int, length: int) -> list[str]:
+    """Say that a factor serves less than a length, if it does."""
+    served = round(factor * trained)
+    if served >= length:
+        return []
+    return [f"factor {factor:g} serves only {served:,} tokens"]
 
 
 def _applicable_method(rope: Parameters, name: str, methods: Sequence[str]) -> str:
