@@ -365,8 +365,7 @@ def extend_model(
     drop_last: int = 0,
     part: str | None = None,
 ) -> None:
-    """Resize the position tables of a loaded transformers model, or change its rotary settings, in
-    place.
+    """Resize the position tables of a loaded model, or change its rotary settings, in place.
 
     Position tables, rotary frequencies, config, position buffers and other attributes that depend
     on the length change together or not at all, and the model can be used at the new length
@@ -384,7 +383,7 @@ def extend_model(
             as BertModel, counts as such even if its checkpoint has one.
         trained_length: Of rotary positions: the length of the first training, in tokens, where the
             config misstates it.
-        settings: ``keep_first``, ``drop_last`` and ``part``; see `resize`.
+        keep_first, drop_last, part: See `Resize`.
 
     Raises:
         UnsupportedModelError: The model has no known position table.
@@ -559,14 +558,15 @@ def resize(
     """
 
 def list_methods() -> list[Method]:
-    """Return all methods, the default first."""
+    """Return all methods of position tables, the default first."""
 
 def register_method(name: str, function: Callable[..., Any]) -> None:
     """Register a function as a method that `resize`, `extend_model` and `compare` accept by name.
 
-        def fade(rows, length, *, power=1.0): new = np.arange(len(rows), length)[:, None] /
-            len(rows) return np.vstack([rows, rows.mean(axis=0) + (rows[-1] - rows.mean(axis=0)) /
-            new**power])
+        def fade(rows, length, *, power=1.0):
+            new = np.arange(len(rows), length)[:, None] / len(rows)
+            mean = rows.mean(axis=0)
+            return np.vstack([rows, mean + (rows[-1] - mean) / new**power])
 
         ctxextend.register_method("fade", fade)
         ctxextend.resize("gpt2", 4096, "fade:power=2")

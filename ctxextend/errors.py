@@ -1,5 +1,6 @@
-"""The exceptions that ctxextend raises on purpose, and formatting of messages; any other exception
-is a bug.
+"""The exceptions that ctxextend raises on purpose, and formatting of messages.
+
+Any other exception is a bug.
 """
 
 import re
@@ -23,13 +24,15 @@ EXTRAS = {
 
 
 class CtxextendError(Exception):
-    """Base class of known errors: `message` says what was found and where, `hint` what to do next,
-    or is None.
+    """Base class of known errors.
+
+    `message` says what was found and where, `hint` what to do next, or is None.
     """
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint)  # both, so that pickling works
-        self.message, self.hint = message, hint
+        self.message = message
+        self.hint = hint
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
@@ -44,15 +47,11 @@ class CheckpointError(CtxextendError):
 
 
 class UnsupportedModelError(CtxextendError):
-    """The model has no position table to resize, cannot be converted, or its model type is
-    unknown.
-    """
+    """The model has no position table, cannot be converted, or its model type is unknown."""
 
 
 class ResizeError(CtxextendError):
-    """A length, method or flag is invalid for the model; `others` are further errors in the same
-    settings.
-    """
+    """A length, method or flag is invalid; `others` are further errors in the same settings."""
 
     others: tuple["ResizeError", ...] = ()
 
@@ -111,9 +110,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def install_command(library: str) -> str:
-    """Return the command that installs a library, with the extra that contains it if there is
-    one.
-    """
+    """Return the command that installs a library, with the extra that contains it, if any."""
     for extra, libraries in EXTRAS.items():
         if library in libraries:
             return f"pip install 'ctxextend[{extra}]'"
@@ -133,7 +130,9 @@ def joined(names: Sequence[str]) -> str:
 
 def counted(number: int, noun: str) -> str:
     """Return a number with a noun: ``1 window``, ``1,024 windows``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}s"
 
 
 def size_text(count: float) -> str:
@@ -148,7 +147,9 @@ def time_text(seconds: float) -> str:
     """Format a duration: ``13 ms``, ``4.0 s``, ``2.5 min``."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:,.1f} min"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:,.1f} min"
 
 
 def one_line(error: object, maximum: int = 300) -> str:
@@ -163,15 +164,12 @@ def without_tokens(text: str) -> str:
 
 def printable(text: str) -> str:
     """Return a text as one line, without Hub access tokens and with control characters escaped."""
+    return HIDDEN.sub(_escaped, without_tokens(text))
 
-    def escape(match: re.Match[str]) -> str:
-        is_byte = (
-            "\udc80" <= match[0] <= "\udcff"
-        )  # an undecodable byte of a file name (surrogateescape)
-        return (
-            f"\\x{ord(match[0]) - 0xDC00:02x}"
-            if is_byte
-            else match[0].encode("unicode_escape").decode("ascii")
-        )
 
-    return HIDDEN.sub(escape, without_tokens(text))
+def _escaped(match: re.Match[str]) -> str:
+    """Return a character as an escape sequence."""
+    character = match[0]
+    if "\udc80" <= character <= "\udcff":  # an undecodable byte of a file name (surrogateescape)
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")

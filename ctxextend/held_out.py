@@ -16,17 +16,15 @@ from ctxextend.recipe_file import YAML_ERRORS
 from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 
 Ids = NDArray[np.int64]
-TextKey = tuple[
-    Any, Any
-]  # the size and SHA-256 of a file (so not its text in another format), or a dataset's name
+# The size and SHA-256 of a file (so not its text in another format), or a dataset's name.
+TextKey = tuple[Any, Any]
 # What was held out of the whole text that a text is part of (None: nothing), the tokens before it,
 # and its text field.
 TrainedText = tuple["HeldOut | None", int, str]
-HASHED_BYTES = (
-    64 << 20
-)  # maximum bytes of a file to hash: later changes that keep the size go unnoticed
-# maximum held-out windows of a recipe: an untrusted one may state more than fit in memory
-MAX_WINDOWS = 1_000_000
+# Maximum bytes of a file to hash: later changes that keep the size go unnoticed.
+HASHED_BYTES = 64 << 20
+# Maximum held-out windows of a recipe: an untrusted one may state more than fit in memory.
+MAX_HELD_OUT = 1_000_000
 # Ends the warning about a text that was trained on if no held-out part of it can be used.
 NO_HELD_OUT = (
     ", and no known held-out part of it is long enough: results look better than on new text. "
@@ -41,6 +39,9 @@ class HeldOut:
     The text is the token ids of all documents of all files in order, with a separator after each
     document. It is split into windows from its first token; of every `every` windows, the middle
     one is held out.
+
+    Raises:
+        ValueError: A number is out of range.
     """
 
     window: int  # tokens per window
@@ -48,15 +49,16 @@ class HeldOut:
     tokens: int  # of the text that training read; later text is neither trained on nor held out
 
     def __post_init__(self) -> None:
-        values = self.window, self.every, self.tokens
+        values = (self.window, self.every, self.tokens)
         is_valid = all(type(value) is int and 0 < value < 2**40 for value in values)
-        if not is_valid or self.tokens // self.window // self.every > MAX_WINDOWS:
+        if not is_valid or self.tokens // self.window // self.every > MAX_HELD_OUT:
             raise ValueError(f"invalid held-out windows: {values}")
 
     @classmethod
     def for_text(cls, tokens: int, window: int) -> "HeldOut":
-        """Hold out one window in 20; about four of fewer than 80 windows, one in 5 of fewer than
-        20, at least one.
+        """Hold out one window in 20, but about four of fewer than 80.
+
+        It is one in 5 of fewer than 20 windows, and at least one.
         """
         windows = tokens // window
         return cls(window, min(20, max(5, windows // 4), windows), tokens)
@@ -69,8 +71,9 @@ class HeldOut:
 
     @property
     def trained_spans(self) -> Ids:
-        """The first token and the end of each part between them, which is trained on, shape
-        (windows + 1, 2).
+        """The first token and the end of each part between them, shape (windows + 1, 2).
+
+        These parts are trained on.
         """
         return np.concatenate([[0], self.spans.ravel(), [self.tokens]]).reshape(-1, 2)
 
@@ -78,8 +81,12 @@ class HeldOut:
 def held_out_windows(
     ids: NDArray[Any], held_out: HeldOut, first_token: int = 0
 ) -> list[NDArray[Any]]:
-    """Return the held-out windows, each (window,), of a text's ids, (tokens,), or of those of the
-    file at a token.
+    """Return the held-out windows of token ids, shape (window,) each.
+
+    Args:
+        ids: The ids of the text, or of one of its files, shape (tokens,).
+        held_out: Which windows of the text are held out.
+        first_token: The number of tokens of the text before `ids`.
     """
     spans = held_out.spans - first_token
     return [ids[start:stop] for start, stop in spans.tolist() if start >= 0 and stop <= len(ids)]
@@ -89,13 +96,19 @@ def read_ids(
     paths: Paths,
     text_field: str,
     encode: Callable[[str], Ids],
-    separator: int | None,  # follows each document
+    separator: int | None,
     maximum: int,
-    files: list[dict[str, Any]]
-    | None = None,  # receives the `fingerprint` and ``first_token`` of each file read
+    files: list[dict[str, Any]] | None = None,
 ) -> Iterator[Ids]:
-    """Yield a text's token ids in chunks of shape (tokens,), `maximum` tokens in total, without
-    reading further.
+    """Yield a text's token ids in chunks of shape (tokens,).
+
+    Args:
+        paths: Files, folders and Hub datasets.
+        text_field: The key or column of the text.
+        encode: Returns the ids of a text.
+        separator: The id that follows each document, if any.
+        maximum: The total number of tokens; nothing further is read.
+        files: Receives the `fingerprint` and ``first_token`` of each file that is read.
     """
     count = 0
     for source in check_paths(paths):
@@ -113,8 +126,9 @@ def read_ids(
 
 
 def fingerprint(source: TextSource) -> dict[str, Any]:
-    """Return the ``name``, ``bytes`` and ``sha256`` (of the first 64 MiB) of a text file; of a Hub
-    dataset the name.
+    """Return the ``name``, ``bytes`` and ``sha256`` (of the first 64 MiB) of a text file.
+
+    Of a Hub dataset, it is the name.
     """
     if not isinstance(source, Path):
         return {"name": source}
@@ -134,46 +148,62 @@ def text_key(facts: Mapping[str, Any]) -> TextKey:
 
 def shared_texts(paths: Paths, others: Paths) -> list[TextSource]:
     """Return the files and datasets of `paths` whose content is also among `others`."""
-    other_keys = {text_key(fingerprint(source)) for source in check_paths(others)}
-    return [source for source in check_paths(paths) if text_key(fingerprint(source)) in other_keys]
+    keys = {text_key(fingerprint(source)) for source in check_paths(others)}
+    return [source for source in check_paths(paths) if text_key(fingerprint(source)) in keys]
 
 
 def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[TrainedText]]:
-    """Return how a checkpoint was trained on each text, from ``data``, ``text_field`` and
-    ``held_out`` of each run.
+    """Return how a checkpoint was trained on each text.
 
     Of runs that held out the same windows of the text that all of them read, only the one that read
     least is returned.
+
+    Args:
+        trainings: The ``data``, ``text_field`` and ``held_out`` of each run. They come from
+            recipes, which are untrusted: what is invalid is left out.
     """
     runs_of = defaultdict[TextKey, dict[Any, TrainedText]](dict)
     for training in trainings:
-        with suppress(*YAML_ERRORS):  # recipes are untrusted
+        with suppress(*YAML_ERRORS):
             held_out = HeldOut(**training["held_out"]) if "held_out" in training else None
+            text_field = training["text_field"]
+            windows = held_out and (held_out.window, held_out.every)
             for file in training["data"]:
-                run = held_out, int(np.int64(file["first_token"])), training["text_field"]
+                first_token = int(np.int64(file["first_token"]))
+                run = (held_out, first_token, text_field)
                 runs = runs_of[text_key(file)]
-                key = (held_out and (held_out.window, held_out.every), *run[1:])
-                runs[key] = min(
-                    run, runs.get(key, run), key=lambda item: item[0].tokens if item[0] else 0
-                )
+                key = (windows, first_token, text_field)
+                runs[key] = min(run, runs.get(key, run), key=_tokens_read)
     return {key: {*runs.values()} for key, runs in runs_of.items()}
 
 
+def _tokens_read(run: TrainedText) -> int:
+    held_out, _, _ = run
+    return held_out.tokens if held_out else 0
+
+
 def trained_on_warnings(model: str, texts: Iterable[object], consequence: str) -> list[str]:
-    """Return a warning that a model was trained on texts, which ends with the consequence; none
-    without texts.
+    """Return a warning that a model was trained on texts, which ends with the consequence.
+
+    Without texts, there is none.
     """
-    names = [*map(str, texts)]
-    listed = ", ".join(names[:3]) + " and others" * (len(names) > 3)
-    return [f"{model} was trained on {listed}{consequence}"] if names else []
+    names = [str(text) for text in texts]
+    if not names:
+        return []
+    listed = ", ".join(names[:3])
+    if len(names) > 3:
+        listed += " and others"
+    return [f"{model} was trained on {listed}{consequence}"]
 
 
 def split_documents(windows: Sequence[NDArray[Any]], separator: int | None) -> list[Ids]:
     """Return the documents, or parts of documents, in windows, each of shape (tokens,)."""
+    if separator is None:
+        return [window.astype(np.int64) for window in windows if len(window)]
     documents = list[Ids]()
     for window in windows:
-        parts = np.split(window, np.flatnonzero(window == (-1 if separator is None else separator)))
-        documents += [
-            part[part != separator].astype(np.int64) for part in parts if (part != separator).any()
-        ]
+        for part in np.split(window, np.flatnonzero(window == separator)):
+            document = part[part != separator]
+            if len(document):
+                documents.append(document.astype(np.int64))
     return documents

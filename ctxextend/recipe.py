@@ -32,11 +32,12 @@ TRAINABLE = {
     "all": "all weights",
 }
 FROZEN = (None, "all-but-positions")  # values of `trainable` that leave position tables as they are
-MAX_INT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
+MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
+MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 LENGTH = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
 MIN_LENGTH = 8  # minimum window length in tokens
-# default base of the rotary frequencies after a conversion; docs/convert.md has the measurements
-THETA = 1000.0
+# Default base of the rotary frequencies after a conversion; docs/convert.md has the measurements.
+DEFAULT_THETA = 1000.0
 
 
 @dataclass(frozen=True)
@@ -48,48 +49,52 @@ class CheckpointRef:
     subfolder: str | None = None  # subfolder of the source that contains the checkpoint
     variant: str | None = None  # weights variant, such as ``fp16``
     model_type: str | None = None  # overrides the config's model_type
-    tensor: str | None = (
-        None  # full name of the position table, for a model type that is not in the registry
-    )
-    config_key: str | None = (
-        None  # with `tensor`: config key of the table's length, with dots for nested configs
-    )
+    # Full name of the position table, for a model type that is not in the registry.
+    tensor: str | None = None
+    # With `tensor`: config key of the table's length, with dots for nested configs.
+    config_key: str | None = None
     reserved_rows: int = 0  # with `tensor`: rows before position 0
-    tokenizer: str | None = (
-        None  # overrides the tokenizer: folder, bundled name, Hub id, or nanoGPT's meta.pkl
-    )
+    # Overrides the tokenizer: folder, bundled name, Hub id, or nanoGPT's meta.pkl.
+    tokenizer: str | None = None
     # Of rotary positions: the length of the first training, in tokens, where the config misstates
     # it.
     trained_length: int | None = None
 
     def __post_init__(self) -> None:
-        if self.tensor is None and (self.config_key is not None or self.reserved_rows):
-            raise ResizeError(
-                "--reserved-rows and --config-key require --tensor.",
-                "Add --tensor, or remove them.",
-            )
-        if self.tensor is not None and self.model_type is not None:
-            raise ResizeError("--tensor cannot be used with --model-type.", "Remove one of them.")
-        if self.tensor is not None and self.trained_length is not None:
-            raise ResizeError(
-                "--tensor cannot be used with --trained-length.", "Remove one of them."
-            )
-        raise_first(_count_errors(self, 0, "reserved_rows"))
-        raise_first(_count_errors(self, 1, "trained_length"))
+        raise_first(self._errors())
+
+    def _errors(self) -> Iterator[ResizeError]:
+        """Yield every invalid or conflicting setting."""
+        yield from self._tensor_errors()
+        yield from _count_errors(self, 0, "reserved_rows")
+        yield from _count_errors(self, 1, "trained_length")
+        yield from self._name_errors()
+
+    def _tensor_errors(self) -> Iterator[ResizeError]:
+        """Yield an error for every setting that does not go with `tensor`, or without it."""
+        if self.tensor is None:
+            if self.config_key is not None or self.reserved_rows:
+                message = "--reserved-rows and --config-key require --tensor."
+                yield ResizeError(message, "Add --tensor, or remove them.")
+            return
+        if self.model_type is not None:
+            yield ResizeError("--tensor cannot be used with --model-type.", "Remove one of them.")
+        if self.trained_length is not None:
+            message = "--tensor cannot be used with --trained-length."
+            yield ResizeError(message, "Remove one of them.")
+
+    def _name_errors(self) -> Iterator[ResizeError]:
         if self.subfolder is not None and not stays_inside(self.subfolder):
-            hint = "Pass a relative path, as on the Hub."
-            raise ResizeError(f"--subfolder {self.subfolder} is not a folder inside MODEL.", hint)
+            message = f"--subfolder {self.subfolder} is not a folder inside MODEL."
+            yield ResizeError(message, "Pass a relative path, as on the Hub.")
         if self.variant is not None and not re.fullmatch(r"[\w-]+", self.variant):
-            hint = "Pass a name such as fp16."
-            raise ResizeError(
-                f"--variant {self.variant!r} must consist of letters, digits, - and _.", hint
-            )
+            message = f"--variant {self.variant!r} must consist of letters, digits, - and _."
+            yield ResizeError(message, "Pass a name such as fp16.")
         if self.model_type is not None and self.model_type not in (*FAMILIES, *POSITION_SCHEMES):
-            hint = (
-                did_you_mean(self.model_type, FAMILIES)
-                or "List supported model types with `ctxextend families`."
-            )
-            raise ResizeError(f"Unknown model type {self.model_type!r}.", hint)
+            hint = did_you_mean(self.model_type, FAMILIES)
+            if not hint:
+                hint = "List supported model types with `ctxextend families`."
+            yield ResizeError(f"Unknown model type {self.model_type!r}.", hint)
 
     def resize_command(self, **flags: Any) -> str:
         """Return the command that resizes it, with the flags that are not None."""
@@ -104,43 +109,44 @@ class Convert:
     scheme: str  # ``rotary`` or ``alibi``
     to: int | str  # context length of the output, as in `Resize`
     # Base of the rotary frequencies: the slowest turns once in about 2 pi x theta tokens. Defaults
-    # to `THETA`.
+    # to `DEFAULT_THETA`.
     theta: float | None = None
     encoder_only: bool = False  # drop the head, for heads that the new model type does not have
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "to", parse_length(self.to))
-        errors = [
-            *_choice_errors("scheme", self.scheme, ("rotary", "alibi")),
-            *_length_errors(self),
-        ]
-        if self.theta is not None and not 1 < self.theta < math.inf:
-            errors.append(ResizeError(f"--theta must be above 1, got {self.theta:g}."))
-        if self.theta is not None and self.scheme != "rotary":
-            errors.append(
-                ResizeError(
-                    f"--theta applies to --scheme rotary, not {self.scheme}.", "Remove --theta."
-                )
-            )
-        raise_first(errors)
+        raise_first(self._errors())
+
+    def _errors(self) -> Iterator[ResizeError]:
+        yield from _choice_errors("scheme", self.scheme, ("rotary", "alibi"))
+        yield from _length_errors(self)
+        if self.theta is None:
+            return
+        if not 1 < self.theta < math.inf:
+            yield ResizeError(f"--theta must be above 1, got {self.theta:g}.")
+        if self.scheme != "rotary":
+            message = f"--theta applies to --scheme rotary, not {self.scheme}."
+            yield ResizeError(message, "Remove --theta.")
 
 
 def parse_length(to: int | str) -> int | str:
     """Return a length as a number unless it is a factor, such as ``4x``, or invalid."""
-    match = LENGTH.fullmatch(to := to.lower()) if isinstance(to, str) else None
-    return int(match[1]) * (1024 if match[2] else 1) if match and match[2] != "x" else to
+    if not isinstance(to, str):
+        return to
+    to = to.lower()
+    match = LENGTH.fullmatch(to)
+    if match is None or match[2] == "x":
+        return to
+    unit = 1024 if match[2] == "k" else 1
+    return int(match[1]) * unit
 
 
 def _length_errors(settings: "Convert | Resize") -> Iterator[ResizeError]:
     if not isinstance(settings.to, str):
-        yield from _count_errors(
-            settings, 1, "to", maximum=2**63 - 1
-        )  # disk space is checked before writing
+        yield from _count_errors(settings, 1, "to", maximum=MAX_CONTEXT)
     elif not LENGTH.fullmatch(settings.to):
-        yield ResizeError(
-            "--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got "
-            f"{settings.to}."
-        )
+        expected = "a number, such as 4096 or 4k, or a factor, such as 4x"
+        yield ResizeError(f"--to must be {expected}, got {settings.to}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,59 +215,64 @@ REF_KEYS = tuple(setting.name for setting in fields(CheckpointRef) if setting.na
 def split_ref(
     reference: str | os.PathLike[str], settings: Mapping[str, Any]
 ) -> tuple[CheckpointRef, dict[str, Any]]:
-    """Split keyword arguments into a checkpoint reference and other settings, with paths as str and
-    lists as tuples.
+    """Split keyword arguments into a checkpoint reference and other settings.
+
+    Of the others, paths become text, lists become tuples, and so does the single value of a setting
+    that can have several.
     """
-    ref = CheckpointRef(
-        os.fspath(reference), **{key: value for key, value in settings.items() if key in REF_KEYS}
-    )
+    stated = {key: value for key, value in settings.items() if key in REF_KEYS}
     others = {key: value for key, value in settings.items() if key not in REF_KEYS}
-    others = {
-        key: os.fspath(value) if isinstance(value, os.PathLike) else value
-        for key, value in others.items()
-    }
-    # A single value is accepted for settings with several values.
-    multi_valued = {
-        item.name
-        for kind in (Evaluate, Train)
-        for item in fields(kind)
-        if get_origin(item.type) is tuple
-    }
-    others |= {
-        key: (others[key],)
-        for key in multi_valued & others.keys()
-        if isinstance(others[key], str | int)
-    }
-    return ref, {
-        key: tuple(value) if isinstance(value, list) else value for key, value in others.items()
-    }
+    multi_valued = _multi_valued(Evaluate) | _multi_valued(Train)
+    for key, value in others.items():
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if isinstance(value, list):
+            value = tuple(value)
+        if key in multi_valued and isinstance(value, str | int):
+            value = (value,)
+        others[key] = value
+    return CheckpointRef(os.fspath(reference), **stated), others
+
+
+def _multi_valued(kind: type) -> set[str]:
+    """Return the names of the fields that are tuples."""
+    return {item.name for item in fields(kind) if get_origin(item.type) is tuple}
 
 
 def accepts_settings(*kinds: type, without: Collection[str] = ()) -> Callable[[Function], Function]:
-    """Restrict a function's ``**settings`` to the fields of these dataclasses, and add them to its
-    signature.
+    """Restrict a function's ``**settings`` to fields of dataclasses, and list them as arguments.
+
+    Args:
+        kinds: The dataclasses; fields without a default are not settings.
+        without: Fields that the function does not accept.
+
+    Returns:
+        A decorator. The function raises TypeError for other keyword arguments.
     """
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
         *named, _ = signature.parameters.values()
         added = dict[str, inspect.Parameter]()
-        for setting in (
-            item for kind in kinds for item in fields(kind) if item.default is not MISSING
-        ):
-            if (name := setting.name) not in {*signature.parameters, *without}:
-                kind = inspect.Parameter.KEYWORD_ONLY
-                added[name] = inspect.Parameter(
-                    name, kind, default=setting.default, annotation=setting.type
-                )
+        for kind in kinds:
+            for setting in fields(kind):
+                is_named = setting.name in signature.parameters or setting.name in without
+                if setting.default is not MISSING and not is_named:
+                    added[setting.name] = inspect.Parameter(
+                        setting.name,
+                        inspect.Parameter.KEYWORD_ONLY,
+                        default=setting.default,
+                        annotation=setting.type,
+                    )
         extended = signature.replace(parameters=[*named, *added.values()])
 
         @wraps(function)
         def call(*args: Any, **settings: Any) -> Any:
-            if unknown := settings.keys() - extended.parameters.keys():
-                raise TypeError(
-                    f"{function.__name__}() got an unexpected keyword argument {min(unknown)!r}"
-                )
+            unknown = settings.keys() - extended.parameters.keys()
+            if unknown:
+                name = min(unknown)
+                called = f"{function.__name__}()"
+                raise TypeError(f"{called} got an unexpected keyword argument {name!r}")
             return function(*args, **settings)
 
         call.__signature__ = extended  # type: ignore[attr-defined]
@@ -278,16 +289,14 @@ class Evaluate:
     corpus: str | None = None  # documents of a search set for encoders, as in BEIR: .jsonl or .tsv
     queries: str | None = None  # queries of the search set
     qrels: str | None = None  # relevance judgements of the search set
-    base: str | None = (
-        None  # base checkpoint to compare against; defaults to the one in the model's recipe
-    )
+    # Base checkpoint to compare against; defaults to the one in the model's recipe.
+    base: str | None = None
     no_base: bool = False  # do not compare against the base checkpoint
-    length: tuple[
-        int, ...
-    ] = ()  # context lengths to measure; defaults to doublings up to the model's length
+    # Context lengths to measure; defaults to doublings up to the model's length.
+    length: tuple[int, ...] = ()
     tokens: int = 65_536  # maximum number of tokens to use
     batch_size: int | None = None  # windows per batch; defaults to as many as fit 4,096 tokens
-    # ``fp32``, ``bf16``, ``fp16``, or ``auto``: bf16 if the accelerator supports it, else fp32
+    # ``fp32``, ``bf16``, ``fp16``, or ``auto``: bf16 if the accelerator supports it, else fp32.
     precision: str = "auto"
     seed: int = 0  # random seed for masks and passkeys
     # ``position`` (loss by position), ``context`` (loss by context length), ``passkey`` (passkey
@@ -296,44 +305,42 @@ class Evaluate:
     measure: tuple[str, ...] = ()
     text_field: str = "text"  # name of the text field (JSONL) or column
     device: str | None = None  # ``cpu``, ``cuda:1``, …; defaults to the accelerator if there is one
-    threads: int | None = (
-        # CPU threads; defaults to ``OMP_NUM_THREADS``, else to one for small models or all CPUs
-        None
-    )
+    # CPU threads; defaults to ``OMP_NUM_THREADS``, else to one for small models or all CPUs.
+    threads: int | None = None
 
     def __post_init__(self) -> None:
-        errors = [
-            *_count_errors(self, MIN_LENGTH, "length"),
-            *_count_errors(self, 1, "tokens", "batch_size", "threads"),
-            *_count_errors(self, 0, "seed"),
-            *_choice_errors("precision", self.precision, PRECISIONS),
-            *_choice_errors("device", (self.device or "cpu").partition(":")[0], DEVICES),
-            *_choice_errors("measure", self.measure, MEASURES),
-        ]
-        if self.no_base and (self.base is not None or "retrieval" in self.measure):
-            flag = (
-                "--base"
-                if self.base is not None
-                else "--measure retrieval, which requires the base checkpoint"
-            )
-            errors.append(
-                ResizeError(f"--no-base cannot be used with {flag}.", "Remove one of them.")
-            )
+        raise_first(self._errors())
+
+    def _errors(self) -> Iterator[ResizeError]:
+        """Yield every invalid or conflicting setting."""
+        yield from _count_errors(self, MIN_LENGTH, "length")
+        yield from _count_errors(self, 1, "tokens", "batch_size", "threads")
+        yield from _count_errors(self, 0, "seed")
+        yield from _choice_errors("precision", self.precision, PRECISIONS)
+        yield from _device_errors(self.device)
+        yield from _choice_errors("measure", self.measure, MEASURES)
+        yield from self._base_errors()
+        yield from self._text_errors()
+
+    def _base_errors(self) -> Iterator[ResizeError]:
+        if not self.no_base:
+            return
+        if self.base is not None:
+            yield ResizeError("--no-base cannot be used with --base.", "Remove one of them.")
+        elif "retrieval" in self.measure:
+            flag = "--measure retrieval, which requires the base checkpoint"
+            yield ResizeError(f"--no-base cannot be used with {flag}.", "Remove one of them.")
+
+    def _text_errors(self) -> Iterator[ResizeError]:
         files = (self.corpus, self.queries, self.qrels)
         if any(files) and not all(files):
-            errors.append(
-                ResizeError(
-                    "--corpus, --queries and --qrels belong together.", "Pass all three, or none."
-                )
-            )
-        if not self.data and (self.measure or not any(files)):
-            message = "--measure applies to text." if self.measure else "No text given."
-            errors.append(
-                ResizeError(
-                    message, "Pass files or folders: --data book.txt --data articles.jsonl."
-                )
-            )
-        raise_first(errors)
+            message = "--corpus, --queries and --qrels belong together."
+            yield ResizeError(message, "Pass all three, or none.")
+        hint = "Pass files or folders: --data book.txt --data articles.jsonl."
+        if self.measure and not self.data:
+            yield ResizeError("--measure applies to text.", hint)
+        elif not self.data and not any(files):
+            yield ResizeError("No text given.", hint)
 
 
 @dataclass(frozen=True)
@@ -343,44 +350,35 @@ class Train:
     data: tuple[str, ...]  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
     steps: int  # number of optimizer steps, ≥ 1
     text_field: str = "text"  # name of the text field (JSONL) or column
-    seq_len: int | None = (
-        None  # sequence length in positions; defaults to the model's context length
-    )
+    # Sequence length in positions; defaults to the model's context length.
+    seq_len: int | None = None
     # Tokens per sequence, placed at random positions within `seq_len`; defaults to `seq_len`.
     window: int | None = None
-    window_skip: bool = (
-        False  # skip positions once in each window, together with the text in between (PoSE)
-    )
+    # Skip positions once in each window, together with the text in between (PoSE).
+    window_skip: bool = False
     # ``new`` (rows), ``positions`` (the table; default), ``all-but-positions`` (default of fixed
-    # sinusoids) or ``all`` (default of rotary positions, which have no rows)
+    # sinusoids) or ``all`` (default of rotary positions, which have no rows).
     trainable: str | None = None
-    lora: int | None = (
-        # rank of low-rank adapters (LoRA), trained with the table or, with all-but-positions, only
-        None
-    )
-    save_adapter: bool = (
-        False  # with `lora`: save a PEFT adapter for the checkpoint instead of merged weights
-    )
+    # Rank of low-rank adapters (LoRA), trained with the table or, with all-but-positions, only.
+    lora: int | None = None
+    # With `lora`: save a PEFT adapter for the checkpoint instead of merged weights.
+    save_adapter: bool = False
     lr: float | None = None  # peak learning rate; the default depends on `trainable`
     weight_decay: float = 0.0  # weight decay of AdamW, ≥ 0
     batch_size: int = 8  # sequences per optimizer step, over all devices
-    per_device_batch_size: int | None = (
-        None  # micro-batch size per device; defaults to what fits its memory
-    )
+    # Micro-batch size per device; defaults to what fits its memory.
+    per_device_batch_size: int | None = None
     precision: str = "auto"  # as in `evaluate`
     seed: int = 0  # random seed for data order, masking and positions
-    eval_data: tuple[
-        str, ...
-    ] = ()  # held-out text; defaults to one window in 20 of `data`, not used for training
-    eval_every: int | None = (
-        None  # steps between evaluations after the initial one; defaults to a quarter of `steps`
-    )
+    # Held-out text; defaults to one window in 20 of `data`, not used for training.
+    eval_data: tuple[str, ...] = ()
+    # Steps between evaluations after the initial one; defaults to a quarter of `steps`.
+    eval_every: int | None = None
     save_every: int | None = None  # steps between saved states; defaults to a tenth of `steps`
     save: str = "best"  # weights to save: the ``best`` by held-out loss, or the ``last``
     report_to: str = "none"  # experiment tracker, as in transformers: ``tensorboard``, ``wandb``, …
-    base: str | None = (
-        None  # base checkpoint, the teacher; defaults to the one in the model's recipe
-    )
+    # Base checkpoint, the teacher; defaults to the one in the model's recipe.
+    base: str | None = None
     # Weight of distillation from the base besides another objective, ≥ 0; defaults to 4 in language
     # models that were converted, to 5 in contrastive training, else to 0.
     distill: float | None = None
@@ -388,13 +386,11 @@ class Train:
     # of its ``passages``, or the positive of an anchor in ``pairs``, .jsonl or .tsv files (anchor,
     # positive and maybe negative) in `data`.
     contrastive: str | None = None
-    dtype: str | None = (
-        None  # dtype of the saved weights: ``fp32``, ``bf16`` or ``fp16``; defaults to the source's
-    )
+    # Dtype of the saved weights: ``fp32``, ``bf16`` or ``fp16``; defaults to the source's.
+    dtype: str | None = None
     copy_code: bool = False  # as in `resize`
-    fsdp: bool = (
-        False  # shard the model across processes, which are started by torchrun or accelerate
-    )
+    # Shard the model across processes, which are started by torchrun or accelerate.
+    fsdp: bool = False
     device: str | None = None  # as in `evaluate`
     threads: int | None = None  # as in `evaluate`
 
@@ -407,80 +403,84 @@ class Train:
     def trained_text(self) -> str:
         """What is trained, as text; `trainable` is set."""
         text = TRAINABLE[str(self.trainable)]
+        if not self.lora:
+            return text
         adapters = f"adapters of rank {self.lora}"
-        return (
-            text
-            if not self.lora
-            else adapters
-            if self.trainable in FROZEN
-            else f"{text} and {adapters}"
-        )
+        if self.trainable in FROZEN:
+            return adapters
+        return f"{text} and {adapters}"
 
     def __post_init__(self) -> None:
-        errors = [
-            *_count_errors(self, MIN_LENGTH, "seq_len", "window"),
-            *_count_errors(self, 1, "steps", "batch_size", "per_device_batch_size"),
-            *_count_errors(self, 1, "eval_every", "save_every", "threads", "lora"),
-            *_count_errors(self, 0, "seed"),
-            *_choice_errors("trainable", self.trainable, (*TRAINABLE,)),
-            *_choice_errors("precision", self.precision, PRECISIONS),
-            *_choice_errors("device", (self.device or "cpu").partition(":")[0], DEVICES),
-            *_choice_errors("dtype", self.dtype, PRECISIONS[1:]),
-            *_choice_errors("save", self.save, ("best", "last")),
-            *_choice_errors("contrastive", self.contrastive or "pairs", ("passages", "pairs")),
-        ]
+        raise_first(self._value_errors())
+        raise_first(self._conflicts())
+
+    def _value_errors(self) -> Iterator[ResizeError]:
+        """Yield every value that is invalid by itself."""
+        yield from _count_errors(self, MIN_LENGTH, "seq_len", "window")
+        yield from _count_errors(self, 1, "steps", "batch_size", "per_device_batch_size")
+        yield from _count_errors(self, 1, "eval_every", "save_every", "threads", "lora")
+        yield from _count_errors(self, 0, "seed")
+        yield from _choice_errors("trainable", self.trainable, tuple(TRAINABLE))
+        yield from _choice_errors("precision", self.precision, PRECISIONS)
+        yield from _device_errors(self.device)
+        yield from _choice_errors("dtype", self.dtype, PRECISIONS[1:])
+        yield from _choice_errors("save", self.save, ("best", "last"))
+        yield from _choice_errors("contrastive", self.contrastive or None, ("passages", "pairs"))
         if not self.data:
-            errors.append(
-                ResizeError("No training text.", "Pass some with --data, such as --data book.txt.")
-            )
+            hint = "Pass some with --data, such as --data book.txt."
+            yield ResizeError("No training text.", hint)
         if self.lr is not None and not 0 < self.lr < math.inf:
-            errors.append(ResizeError(f"--lr must be positive, got {self.lr:g}."))
-        for name in ("weight_decay", "distill"):
-            if not 0 <= (getattr(self, name) or 0.0) < math.inf:
-                errors.append(
-                    ResizeError(
-                        f"{flag_name(name)} must be at least 0, got {getattr(self, name):g}."
-                    )
-                )
-        raise_first(errors)
-        # Combinations of values that are valid by themselves.
-        if self.window is not None and self.seq_len is not None and self.window > self.seq_len:
-            reason = f"--window must be at most --seq-len {self.seq_len}, got {self.window}."
-            errors.append(ResizeError(reason, "Lower --window, or remove it."))
-        if self.window_skip and self.contrastive:
-            errors.append(
-                ResizeError(
-                    "--window-skip cannot be used with --contrastive or --pairs.", "Remove it."
-                )
-            )
-        if self.contrastive and self.batch_size < 2:
-            errors.append(
-                ResizeError(
-                    f"--batch-size must be at least 2 to compare texts, got {self.batch_size}."
-                )
-            )
-        if self.lora is not None and self.trainable == "all":
-            message = (
-                "--lora trains adapters instead of all weights, so it cannot be used with "
-                "--trainable all."
-            )
-            errors.append(ResizeError(message, "Remove one of them."))
-        if self.save_adapter and (self.lora is None or self.dtype):
-            problem = "cannot be used with --dtype" if self.lora else "requires --lora"
-            errors.append(
-                ResizeError(
-                    f"--save-adapter {problem}.", "Remove it." if self.lora else "Add --lora R."
-                )
-            )
-        if self.window_skip and self.window is None:
-            errors.append(ResizeError("--window-skip requires --window.", "Add --window."))
-        if self.per_device_batch_size is not None and self.batch_size % self.per_device_batch_size:
-            size = f"--per-device-batch-size {self.per_device_batch_size}"
-            reason = f"--batch-size must be a multiple of {size}, got {self.batch_size}."
-            errors.append(
-                ResizeError(reason, "Change one of them: a step consists of whole micro-batches.")
-            )
-        raise_first(errors)
+            yield ResizeError(f"--lr must be positive, got {self.lr:g}.")
+        yield from _weight_errors("weight_decay", self.weight_decay)
+        yield from _weight_errors("distill", self.distill)
+
+    def _conflicts(self) -> Iterator[ResizeError]:
+        """Yield values that cannot be combined, each valid by itself."""
+        yield from _contrastive_conflicts(self)
+        yield from _adapter_conflicts(self)
+        yield from _window_conflicts(self)
+        yield from _batch_conflicts(self)
+
+
+def _window_conflicts(train: Train) -> Iterator[ResizeError]:
+    if train.window is None:
+        if train.window_skip:
+            yield ResizeError("--window-skip requires --window.", "Add --window.")
+        return
+    if train.seq_len is not None and train.window > train.seq_len:
+        message = f"--window must be at most --seq-len {train.seq_len}, got {train.window}."
+        yield ResizeError(message, "Lower --window, or remove it.")
+
+
+def _contrastive_conflicts(train: Train) -> Iterator[ResizeError]:
+    if not train.contrastive:
+        return
+    if train.window_skip:
+        message = "--window-skip cannot be used with --contrastive or --pairs."
+        yield ResizeError(message, "Remove it.")
+    if train.batch_size < 2:
+        message = f"--batch-size must be at least 2 to compare texts, got {train.batch_size}."
+        yield ResizeError(message)
+
+
+def _adapter_conflicts(train: Train) -> Iterator[ResizeError]:
+    if train.lora is not None and train.trainable == "all":
+        purpose = "--lora trains adapters instead of all weights"
+        message = f"{purpose}, so it cannot be used with --trainable all."
+        yield ResizeError(message, "Remove one of them.")
+    if train.save_adapter and train.lora is None:
+        yield ResizeError("--save-adapter requires --lora.", "Add --lora R.")
+    elif train.save_adapter and train.dtype:
+        yield ResizeError("--save-adapter cannot be used with --dtype.", "Remove it.")
+
+
+def _batch_conflicts(train: Train) -> Iterator[ResizeError]:
+    size = train.per_device_batch_size
+    if size is not None and train.batch_size % size:
+        expected = f"a multiple of --per-device-batch-size {size}"
+        message = f"--batch-size must be {expected}, got {train.batch_size}."
+        hint = "Change one of them: a step consists of whole micro-batches."
+        yield ResizeError(message, hint)
 
 
 @dataclass(frozen=True)
@@ -491,10 +491,8 @@ class Recipe:
     resize: Resize | None = None
     train: Train | None = None
     evaluate: Evaluate | None = None
-    output: str | None = (
-        # output folder; defaults to ``<name>-<length>``, or ``<name>-trained`` without `resize`
-        None
-    )
+    # Output folder; defaults to ``<name>-<length>``, or ``<name>-trained`` without `resize`.
+    output: str | None = None
     convert: Convert | None = None  # instead of `resize`
 
     @property
@@ -505,33 +503,54 @@ class Recipe:
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:
     """Return command-line arguments for flags with values, without those that are None."""
-    return [
-        word
-        for flag, value in values.items()
-        if value is not None
-        for word in (f"--{flag}", str(value))
-    ]
+    words = []
+    for flag, value in values.items():
+        if value is not None:
+            words += [f"--{flag}", str(value)]
+    return words
 
 
 def _count_errors(
-    settings: Any, minimum: int, *names: str, maximum: int = MAX_INT
+    settings: Any, minimum: int, *names: str, maximum: int = MAX_COUNT
 ) -> Iterator[ResizeError]:
-    """Yield an error for every value of integer fields (one, several or None) that is out of
-    range.
+    """Yield an error for every value of integer fields that is out of range.
+
+    A field has one value, several, or None.
     """
     for name in names:
         value = getattr(settings, name)
         for number in value if isinstance(value, tuple) else (value,):
-            if number is not None and (type(number) is not int or number < minimum):
-                expected = f"at least {minimum}" if type(number) is int else "an integer"
-                yield ResizeError(f"{flag_name(name)} must be {expected}, got {number!r}.")
-            elif number is not None and number > maximum:
-                yield ResizeError(f"{flag_name(name)} must be at most {maximum:,}, got {number:,}.")
+            if number is not None:
+                yield from _number_errors(name, number, minimum, maximum)
+
+
+def _number_errors(name: str, number: Any, minimum: int, maximum: int) -> Iterator[ResizeError]:
+    flag = flag_name(name)
+    if type(number) is not int:
+        yield ResizeError(f"{flag} must be an integer, got {number!r}.")
+    elif number < minimum:
+        yield ResizeError(f"{flag} must be at least {minimum}, got {number!r}.")
+    elif number > maximum:
+        yield ResizeError(f"{flag} must be at most {maximum:,}, got {number:,}.")
+
+
+def _weight_errors(name: str, value: float | None) -> Iterator[ResizeError]:
+    if value is not None and not 0 <= value < math.inf:
+        yield ResizeError(f"{flag_name(name)} must be at least 0, got {value:g}.")
+
+
+def _device_errors(device: str | None) -> Iterator[ResizeError]:
+    if device:
+        yield from _choice_errors("device", device.partition(":")[0], DEVICES)
 
 
 def _choice_errors(
     name: str, value: str | Sequence[str] | None, choices: tuple[str, ...]
 ) -> Iterator[ResizeError]:
+    """Yield an error for every value of a field that is not one of its choices.
+
+    A field has one value, several, or None.
+    """
     for item in (value,) if isinstance(value, str) else value or ():
         if item not in choices:
             message = f"{flag_name(name)} must be one of {', '.join(choices)}, got {item}."

@@ -1,12 +1,10 @@
-"""Read recipe files, reporting all errors at once, write them, and read the provenance of an
-output.
-"""
+"""Read and write recipe files, and read the provenance of an output from its recipe."""
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path, PureWindowsPath
@@ -29,6 +27,7 @@ from ctxextend.errors import (
 )
 from ctxextend.recipe import (
     HUB_PREFIX,
+    MAX_CONTEXT,
     RECIPE_FILE,
     TRAINABLE,
     CheckpointRef,
@@ -51,27 +50,35 @@ SECTIONS: Mapping[str, Any] = {
 # Fields of `CheckpointRef` that are keys of `resize`, because they describe the table.
 TENSOR_KEYS = ("tensor", "config_key", "reserved_rows")
 TABLE_KEYS = (*TENSOR_KEYS, "trained_length")
-MACHINE_KEYS = (
-    "device",
-    "threads",
-    "fsdp",
-)  # depend on the machine, and are not written into recipes
+# Keys that depend on the machine, and are not written into recipes.
+MACHINE_KEYS = ("device", "threads", "fsdp")
 # Keys of paths, and whether each may also be the name of a bundled checkpoint or a Hub id.
-PATH_KEYS = {"source": True, "tokenizer": True, "base": True}
-PATH_KEYS |= dict.fromkeys(("data", "eval_data", "corpus", "queries", "qrels", "output"), False)
+PATH_KEYS = {
+    "source": True,
+    "tokenizer": True,
+    "base": True,
+    "data": False,
+    "eval_data": False,
+    "corpus": False,
+    "queries": False,
+    "qrels": False,
+    "output": False,
+}
 # Suffixes of config keys that contain the path that something was loaded from.
 CONFIG_PATHS = ("name_or_path", "tokenizer_file", "special_tokens_map_file")
 TYPE_NAMES: dict[Any, str] = {
-    **{str: "a string", int: "an integer", float: "a number", bool: "true or false"},
-    **{dict: "a mapping", list: "a list", int | str: "a length, such as 4096, 4k or 4x"},
-    **{
-        tuple[str, ...]: "a string or a list of strings",
-        tuple[int, ...]: "an integer or a list of them",
-    },
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    dict: "a mapping",
+    list: "a list",
+    int | str: "a length, such as 4096, 4k or 4x",
+    tuple[str, ...]: "a string or a list of strings",
+    tuple[int, ...]: "an integer or a list of them",
 }
-MENTIONED = re.compile(
-    r"(?:--|Unknown )([a-z][a-z-]*)"
-)  # finds the setting that an error message is about
+# Finds the setting that an error message is about.
+MENTIONED = re.compile(r"(?:--|Unknown )([a-z][a-z-]*)")
 FINGERPRINT = "source_fingerprint"  # of all weights; see `Weights.fingerprint`
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_CHARACTERS = 200_000  # of an untrusted recipe, which could otherwise take minutes to parse
@@ -88,10 +95,9 @@ YAML_ERRORS = (
     ArithmeticError,
     RecursionError,
 )
-HINT = (
+KEYS_HINT = (
     "Keys are the settings of resize, convert, train and evaluate with underscores, such as "
-    "resize.keep_first or "
-    "train.data."
+    "resize.keep_first or train.data."
 )
 
 
@@ -104,25 +110,29 @@ class Key(NamedTuple):
     is_required: bool = False
 
 
-def _keys() -> Iterator[tuple[str, Key]]:
-    for kind, section in (
-        (CheckpointRef, ""),
-        *((kind, section) for section, kind in SECTIONS.items()),
-    ):
+def _recipe_keys() -> dict[str, Key]:
+    """Return all keys of a recipe file, such as ``train.data``, by path."""
+    keys = {}
+    for setting in fields(CheckpointRef):
+        path = f"resize.{setting.name}" if setting.name in TABLE_KEYS else setting.name
+        keys[path] = _key_of(CheckpointRef, setting)
+    for section, kind in SECTIONS.items():
         for setting in fields(kind):
-            types = [option for option in get_args(setting.type) if option is not type(None)]
-            parent = section or ("resize" if setting.name in TABLE_KEYS else "")
-            path = f"{parent}.{setting.name}" if parent else setting.name
-            is_required = setting.default is MISSING
-            yield (
-                path,
-                Key(kind, setting.name, types[0] if len(types) == 1 else setting.type, is_required),
-            )
-    yield "output", Key(dict, "output", str)
-    yield from ((name, Key(dict, name, dict)) for name in (*SECTIONS, "provenance"))
+            keys[f"{section}.{setting.name}"] = _key_of(kind, setting)
+    keys["output"] = Key(dict, "output", str)
+    for name in (*SECTIONS, "provenance"):
+        keys[name] = Key(dict, name, dict)
+    return keys
 
 
-KEYS = dict(_keys())
+def _key_of(kind: Any, setting: Field[Any]) -> Key:
+    """Return the key of a field; ``str | None`` is a string that need not be given."""
+    types = [option for option in get_args(setting.type) if option is not type(None)]
+    type_ = types[0] if len(types) == 1 else setting.type
+    return Key(kind, setting.name, type_, is_required=setting.default is MISSING)
+
+
+KEYS = _recipe_keys()
 
 
 class RecipeFile(NamedTuple):
@@ -134,9 +144,7 @@ class RecipeFile(NamedTuple):
 
 
 class _NoAliasLoader(yaml.SafeLoader):
-    """PyYAML's safe loader without aliases, with which a short file can expand to fill the
-    memory.
-    """
+    """PyYAML's safe loader without aliases: with them, a short file can fill the memory."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -154,15 +162,19 @@ class Entry(NamedTuple):
 
     def error(self, message: str) -> tuple[int, str]:
         """Return an error message with its location, and the line to sort by."""
-        return (
-            self.line,
-            f"{self.name}, line {self.line}: {message}" if self.line else f"{self.name}: {message}",
-        )
+        where = f"{self.name}, line {self.line}" if self.line else self.name
+        return self.line, f"{where}: {message}"
 
 
 def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
-    """Read a recipe file, with paths relative to its folder, or a built-in recipe by name; see
-    `parse_recipe`.
+    """Read a recipe file, with paths relative to its folder, or a built-in recipe by name.
+
+    Args:
+        path: The file, or the name of a built-in recipe.
+        changes: See `parse_recipe`.
+
+    Raises:
+        RecipeError: The recipe cannot be read, or is invalid; see `parse_recipe`.
     """
     builtin = builtin_recipes()
     try:
@@ -170,15 +182,12 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
         is_name = not file.is_file() and str(path) in builtin
         text = (builtin[str(path)] if is_name else file).read_text(encoding="utf-8-sig")
     except (OSError, ValueError, RuntimeError) as error:
-        reason = (
-            "it is not UTF-8"
-            if isinstance(error, ValueError)
-            else getattr(error, "strerror", None) or error
-        )
-        hint = (
-            did_you_mean(str(path), builtin)
-            or "Pass a YAML file, or a name from `ctxextend recipes`."
-        )
+        reason = getattr(error, "strerror", None) or error
+        if isinstance(error, ValueError):
+            reason = "it is not UTF-8"
+        hint = did_you_mean(str(path), builtin)
+        if not hint:
+            hint = "Pass a YAML file, or a name from `ctxextend recipes`."
         raise RecipeError(f"The recipe {path} cannot be read: {reason}.", hint) from None
     return parse_recipe(text, str(path), changes, None if is_name else file.parent)
 
@@ -186,88 +195,118 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
 def builtin_recipes() -> dict[str, Path]:
     """Return the recipes that ship with the package: file by name."""
     here = Path(__file__).resolve().parent
-    folder = here / "recipes"  # in a wheel; next to the package in a checkout
+    folder = here / "recipes"  # in a wheel
     project = here.parent / "pyproject.toml"
-    if (
-        not folder.is_dir()
-        and project.is_file()
-        and 'name = "ctxextend"' in project.read_text("utf-8")
-    ):
-        folder = here.parent / "recipes"
+    if not folder.is_dir() and project.is_file():
+        is_checkout = 'name = "ctxextend"' in project.read_text("utf-8")
+        if is_checkout:
+            folder = here.parent / "recipes"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def parse_recipe(
     text: str, name: str, changes: Sequence[str] = (), folder: Path | None = None
 ) -> RecipeFile:
-    """Parse a recipe and apply changes such as ``train.steps=100``; error messages call it `name`.
+    """Parse a recipe and apply changes.
 
-    Paths in the YAML are relative to `folder`, if it is given; paths in changes to the current
-    folder.
+    Args:
+        text: The YAML.
+        name: What error messages call the recipe.
+        changes: New values, such as ``train.steps=100``; an empty one removes the key.
+        folder: The folder to which paths in the YAML are relative; None leaves them as they are.
+            Paths in changes are relative to the current folder.
+
+    Raises:
+        RecipeError: The YAML, a key or a value is invalid. The message lists all errors.
     """
-    errors, entries, no_line = list[tuple[int, str]](), dict[str, Entry](), Entry(None, 0, name)
+    entries, errors = _read_entries(text, name, folder)
+    for change in changes:
+        if "=" in change:
+            entries = _changed(entries, change)
+        else:
+            message = "expected key=value, such as train.steps=100"
+            errors.append((0, f"--set {change}: {message}"))
+    entries = {path: entry for path, entry in entries.items() if entry.value is not None}
+    no_line = Entry(None, 0, name)
+    errors += _key_errors(entries, no_line)
+    top_level = _settings(dict, entries, no_line, errors) or {}
+    ref = _settings(CheckpointRef, entries, no_line, errors)
+    steps = {}
+    for section, kind in SECTIONS.items():
+        if section in entries and isinstance(entries[section].value, dict):
+            steps[section] = _settings(kind, entries, entries[section], errors)
+    if errors:
+        raise RecipeError("\n".join(message for _, message in sorted(set(errors))), KEYS_HINT)
+    return RecipeFile(
+        recipe=Recipe(ref, **steps, output=top_level.get("output")),
+        provenance=top_level.get("provenance", {}),
+        values=_nested_values(entries),
+    )
+
+
+def _read_entries(
+    text: str, name: str, folder: Path | None
+) -> tuple[dict[str, Entry], list[tuple[int, str]]]:
+    """Return the entries of a recipe by path, and errors about keys that are given twice."""
+    entries = dict[str, Entry]()
+    errors = list[tuple[int, str]]()
     for path, entry in _parse_yaml(text, name):
         if path in entries:
             errors.append(entry.error(f"duplicate key {path}"))
         if folder is not None:
             key = path.rpartition(".")[2]
-            entry = entry._replace(
-                value=map_paths({key: entry.value}, partial(_read_path, folder))[key]
-            )
+            moved = map_paths({key: entry.value}, partial(_read_path, folder))
+            entry = entry._replace(value=moved[key])
         entries[path] = entry
-    for change in changes:
-        key_text, equals, value = change.partition("=")
-        key = key_text.strip().replace("-", "_")
-        flag = f"--set {key_text}"
-        if not equals:
-            errors.append((0, f"{flag}: expected key=value, such as train.steps=100"))
-            continue
-        entries = {
-            path: entry for path, entry in entries.items() if not f"{path}.".startswith(f"{key}.")
-        }
-        parsed = [
-            (path, entry)
-            for path, entry in _parse_yaml(value or "null", flag, key)
-            if entry.value is not None
-        ]
-        if parsed and (section := key.partition(".")[0]) in SECTIONS:
-            entries.setdefault(section, Entry({}, 0, flag))
-        entries |= parsed
-        if key in KEYS and KEYS[key].kind is CheckpointRef and key != "tokenizer":
-            entries.pop("provenance", None)  # it describes another checkpoint
-        if key in ("train", "train.data") and isinstance(
-            facts := entries.get("provenance", no_line).value, dict
-        ):
-            facts.pop("trained", None)  # of another text
-    entries = {path: entry for path, entry in entries.items() if entry.value is not None}
-    errors += [entry.error(_unknown(path)) for path, entry in entries.items() if path not in KEYS]
+    return entries, errors
+
+
+def _changed(entries: Mapping[str, Entry], change: str) -> dict[str, Entry]:
+    """Return the entries with one change, such as ``train.steps=100``."""
+    typed, _, value = change.partition("=")
+    key = typed.strip().replace("-", "_")
+    flag = f"--set {typed}"
+    changed = {
+        path: entry for path, entry in entries.items() if not f"{path}.".startswith(f"{key}.")
+    }
+    parsed = dict(_parse_yaml(value or "null", flag, key))
+    added = {path: entry for path, entry in parsed.items() if entry.value is not None}
+    section = key.partition(".")[0]
+    if added and section in SECTIONS:
+        changed.setdefault(section, Entry({}, 0, flag))
+    changed |= added
+    if key in KEYS and KEYS[key].kind is CheckpointRef and key != "tokenizer":
+        changed.pop("provenance", None)  # it describes another checkpoint
+    provenance = changed.get("provenance")
+    if key in ("train", "train.data") and provenance and isinstance(provenance.value, dict):
+        provenance.value.pop("trained", None)  # of another text
+    return changed
+
+
+def _key_errors(entries: Mapping[str, Entry], no_line: Entry) -> Iterator[tuple[int, str]]:
+    """Yield errors about unknown keys, and about steps that are missing or exclude each other."""
+    for path, entry in entries.items():
+        if path not in KEYS:
+            yield entry.error(_unknown(path))
     if "resize" in entries and "convert" in entries:
-        errors.append(
-            entries["convert"].error("a recipe either resizes or converts; use one recipe for each")
-        )
+        message = "a recipe either resizes or converts; use one recipe for each"
+        yield entries["convert"].error(message)
     if not any(section in entries for section in SECTIONS):
-        errors.append(no_line.error(f"no steps: add one or more of {', '.join(SECTIONS)}"))
-    top_level = _settings(dict, entries, no_line, errors) or {}
-    ref = _settings(CheckpointRef, entries, no_line, errors)
-    sections = {
-        key: entries[key]
-        for key in SECTIONS
-        if key in entries and isinstance(entries[key].value, dict)
-    }
-    steps = {
-        key: _settings(SECTIONS[key], entries, entry, errors) for key, entry in sections.items()
-    }
-    if errors:
-        raise RecipeError("\n".join(message for _, message in sorted(set(errors))), HINT)
+        yield no_line.error(f"no steps: add one or more of {', '.join(SECTIONS)}")
+
+
+def _nested_values(entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """Return the values of a recipe by key, those of a section by section and key."""
     values = dict[str, Any]()
     for path, entry in entries.items():
         section, _, key = path.rpartition(".")
-        (values[section] if section else values)[key] = {} if key in SECTIONS else entry.value
-    return RecipeFile(
-        Recipe(ref, **steps, output=top_level.get("output")),
-        top_level.get("provenance", {}),
-        values,
-    )
+        if key in SECTIONS:
+            values[key] = {}
+        elif section:
+            values[section][key] = entry.value
+        else:
+            values[key] = entry.value
+    return values
 
 
 def _parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
@@ -278,25 +317,24 @@ def _parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
         node = _NoAliasLoader(text).get_single_node()
         if key or isinstance(node, yaml.MappingNode):
             return list(_entries(node, key, name, 0))
-        kind = (
-            "a list"
-            if isinstance(node, yaml.SequenceNode)
-            else "nothing"
-            if node is None
-            else "a single value"
-        )
         line = 0
-        message = f"expected a mapping, got {kind}."
+        message = f"expected a mapping, got {_node_kind(node)}."
     except YAML_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
-        reason = (
-            "nested too deeply"
-            if isinstance(error, RecursionError)
-            else getattr(error, "problem", None) or error
-        )
+        reason = getattr(error, "problem", None) or error
+        if isinstance(error, RecursionError):
+            reason = "nested too deeply"
         line = 0 if mark is None or key else mark.line + 1
         message = f"invalid YAML: {one_line(reason)}."
-    raise RecipeError(Entry(None, line, name).error(message)[1], HINT)
+    raise RecipeError(Entry(None, line, name).error(message)[1], KEYS_HINT)
+
+
+def _node_kind(node: Any) -> str:
+    if node is None:
+        return "nothing"
+    if isinstance(node, yaml.SequenceNode):
+        return "a list"
+    return "a single value"
 
 
 def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, Entry]]:
@@ -306,67 +344,80 @@ def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, 
         return
     if path:
         yield path, Entry({}, line, name)
+    is_flag = name.startswith("--set ")
     for key, value in node.value:
-        inner = str(key.value if isinstance(key, yaml.ScalarNode) else key.tag).replace("-", "_")
-        line = 0 if name.startswith("--set ") else key.start_mark.line + 1
+        text = key.value if isinstance(key, yaml.ScalarNode) else key.tag
+        inner = str(text).replace("-", "_")
+        line = 0 if is_flag else key.start_mark.line + 1
         yield from _entries(value, f"{path}.{inner}" if path else inner, name, line)
 
 
 def _settings(
     kind: Any, entries: Mapping[str, Entry], section: Entry, errors: list[tuple[int, str]]
 ) -> Any:
-    """Create a settings object from its entries; if any are invalid, append to `errors` and return
-    None.
+    """Create a settings object from its entries.
+
+    Args:
+        kind: The dataclass, or dict for the keys of the file itself.
+        entries: All entries by path.
+        section: Where errors are reported that no entry is about.
+        errors: Errors are appended here.
+
+    Returns:
+        The settings; None if an entry is invalid.
     """
-    given, errors_before = dict[str, Any](), len(errors)
+    given = dict[str, Any]()
+    errors_before = len(errors)
     paths = {path: key for path, key in KEYS.items() if key.kind is kind}
     for path, key in paths.items():
         if path in entries:
-            value = entries[path].value
             try:
-                given[key.name] = _converted(value, key.type)
+                given[key.name] = _converted(entries[path].value, key.type)
             except (TypeError, ValueError, OverflowError):
-                hint = (
-                    ": put it in quotes"
-                    if key.type is str and not isinstance(value, dict | list)
-                    else ""
-                )
-                found_type = TYPE_NAMES.get(type(value), "another type")
-                errors.append(
-                    entries[path].error(
-                        f"{path} must be {TYPE_NAMES[key.type]}, got {found_type}{hint}"
-                    )
-                )
-                if key.type is int:
-                    given[key.name] = PLACEHOLDERS[int]
+                errors.append(_type_error(path, entries[path], key))
         elif key.is_required:
             errors.append(section.error(f"{path} is missing"))
+    # Replaced by a valid value, so that the others are checked too.
+    for path, key in paths.items():
+        is_invalid = path in entries and key.name not in given
+        if key.name not in given and (key.is_required or (is_invalid and key.type is int)):
+            given[key.name] = PLACEHOLDERS[key.type]
     try:
-        settings = kind(
-            **{key.name: PLACEHOLDERS[key.type] for key in paths.values() if key.is_required}
-            | given
-        )
+        settings = kind(**given)
     except ResizeError as error:
         for item in (error, *error.others):
-            names = {flag.replace("-", "_") for flag in MENTIONED.findall(item.message)}
-            mentioned = (
-                entries[path]
-                for path in paths
-                if path in entries and path.rpartition(".")[2] in names
-            )
-            errors.append(next(mentioned, section).error(str(item)))
+            entry = _mentioned(item.message, paths, entries) or section
+            errors.append(entry.error(str(item)))
     return None if len(errors) > errors_before else settings
 
 
+def _type_error(path: str, entry: Entry, key: Key) -> tuple[int, str]:
+    message = f"{path} must be {TYPE_NAMES[key.type]}"
+    message += f", got {TYPE_NAMES.get(type(entry.value), 'another type')}"
+    if key.type is str and not isinstance(entry.value, dict | list):
+        message += ": put it in quotes"
+    return entry.error(message)
+
+
+def _mentioned(message: str, paths: Iterable[str], entries: Mapping[str, Entry]) -> Entry | None:
+    """Return the entry that an error message is about, if it mentions one."""
+    names = {flag.replace("-", "_") for flag in MENTIONED.findall(message)}
+    for path in paths:
+        if path in entries and path.rpartition(".")[2] in names:
+            return entries[path]
+    return None
+
+
 def _converted(value: Any, kind: Any) -> Any:
-    """Return a value as the type of a field; raise TypeError or ValueError if it has another
-    type.
+    """Return a value as the type of a field.
+
+    Raises:
+        TypeError, ValueError, OverflowError: It has another type.
     """
     if get_origin(kind) is tuple:
-        return tuple(
-            _converted(item, get_args(kind)[0])
-            for item in (value if isinstance(value, list) else [value])
-        )
+        items = value if isinstance(value, list) else [value]
+        item_type = get_args(kind)[0]
+        return tuple(_converted(item, item_type) for item in items)
     if kind is float and type(value) in (int, float, str):
         return float(value)  # PyYAML reads 1e-4 as a string
     if type(value) not in (get_args(kind) or (kind,)):
@@ -375,14 +426,16 @@ def _converted(value: Any, kind: Any) -> Any:
 
 
 def _unknown(path: str) -> str:
+    """Return the error message about an unknown key."""
     section, _, name = path.rpartition(".")
-    keys = [key for key in KEYS if key.rpartition(".")[0] == section] or [
-        key for key in KEYS if "." not in key
-    ]
+    keys = [key for key in KEYS if key.rpartition(".")[0] == section]
+    if not keys:
+        keys = [key for key in KEYS if "." not in key]
     names = {key.rpartition(".")[2]: key for key in (*KEYS, *keys)}
     near = get_close_matches(name, names, 1)
-    hint = f"did you mean {names[near[0]]}?" if near else f"use one of {', '.join(keys)}"
-    return f"unknown key {path}; {hint}"
+    if near:
+        return f"unknown key {path}; did you mean {names[near[0]]}?"
+    return f"unknown key {path}; use one of {', '.join(keys)}"
 
 
 def map_paths(values: Mapping[str, Any], change: Callable[[str, bool], str]) -> dict[str, Any]:
@@ -402,21 +455,15 @@ def map_paths(values: Mapping[str, Any], change: Callable[[str, bool], str]) -> 
 def _read_path(folder: Path, text: str, is_model: bool) -> str:
     """Convert a path relative to a recipe's folder to one relative to the current folder."""
     path = os.path.normpath(Path(os.path.realpath(folder), text))
-    if (
-        not text
-        or _is_name(text, is_model, path)
-        or text.startswith("~")
-        or Path(text).is_absolute()
-    ):
+    is_relative = text and not text.startswith("~") and not Path(text).is_absolute()
+    if not is_relative or _is_name(text, is_model, path):
         return os.path.expanduser(text)  # noqa: PTH111 - never raises
     relative = _relative(path, os.curdir)
-    return (
-        path
-        if relative.startswith(os.pardir)
-        else relative
-        if is_model
-        else relative.removeprefix("./")
-    )
+    if relative.startswith(os.pardir):
+        return path
+    if is_model:
+        return relative
+    return relative.removeprefix("./")
 
 
 def _written_path(folder: Path, text: str, is_model: bool) -> str:
@@ -429,36 +476,36 @@ def _written_path(folder: Path, text: str, is_model: bool) -> str:
 
 
 def _relative(path: str, folder: str) -> str:
-    """Return a path relative to a folder, with ``/``; the full path if it is on another Windows
-    drive.
-    """
+    """Return a path relative to a folder, with ``/``."""
     try:
         relative = os.path.relpath(path, folder).replace(os.sep, "/")
-    except ValueError:
+    except ValueError:  # on another drive of Windows
         return path.replace(os.sep, "/")
     return relative if relative.startswith(os.pardir) else f"./{relative}"
 
 
 def without_folders(text: str) -> str:
     """Return a recipe's YAML with every local path reduced to its last component."""
-    values = yaml.safe_load(text)
-    return yaml_text(
-        map_paths(
-            values, lambda path, is_m: path if _is_name(path, is_m) else f"./{Path(path).name}"
-        )
-    )
+
+    def shortened(path: str, is_model: bool) -> str:
+        return path if _is_name(path, is_model) else f"./{Path(path).name}"
+
+    return yaml_text(map_paths(yaml.safe_load(text), shortened))
 
 
 def texts_without_folders(folder: Path) -> dict[str, bytes]:
-    """Return an output's recipe and configs with local paths reduced to their last components, if
-    they have any.
+    """Return an output's recipe and configs with local paths reduced to their last components.
+
+    Files without local paths are left out.
     """
-    texts, recipe = dict[str, str](), (folder / RECIPE_FILE).read_text("utf-8")
+    texts = dict[str, str]()
+    recipe = (folder / RECIPE_FILE).read_text("utf-8")
     for path in sorted(folder.rglob("*config*.json")):
         with suppress(CheckpointError):  # not a JSON object, so it contains no paths
             if changes := dict(_local_paths(load_object(path))):
                 texts[path.relative_to(folder).as_posix()] = edit(read_text(path), changes)
-    if (shortened := without_folders(recipe)) != recipe:
+    shortened = without_folders(recipe)
+    if shortened != recipe:
         texts[RECIPE_FILE] = shortened
     return {name: text.encode() for name, text in texts.items()}
 
@@ -466,9 +513,7 @@ def texts_without_folders(folder: Path) -> dict[str, bytes]:
 def _local_paths(
     config: Mapping[str, Any], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the key path of every local path in a config, also nested ones, and the last component
-    of that path.
-    """
+    """Yield the keys of every local path in a config, also nested ones, and its last component."""
     for key, value in config.items():
         if isinstance(value, dict):
             yield from _local_paths(value, (*above, key))
@@ -479,57 +524,49 @@ def _local_paths(
 
 
 def _is_name(text: str, is_model: bool, path: str = "") -> bool:
-    """Whether a text is a Hub dataset, or a Hub id or bundled checkpoint rather than the existing
-    file `path`.
+    """Whether a text names something that is not a local file.
+
+    It is a Hub dataset, or, if `is_model`, a Hub id or bundled checkpoint, and `path` does not
+    exist.
     """
-    return (
-        is_hub_id(text) and not os.path.lexists(path) if is_model else text.startswith(HUB_PREFIX)
-    )
+    if not is_model:
+        return text.startswith(HUB_PREFIX)
+    return is_hub_id(text) and not os.path.lexists(path)
 
 
 def yaml_text(values: Mapping[str, Any], folder: Path | None = None) -> str:
     """Return a recipe's values as YAML, with paths relative to `folder` if it is given."""
-    values = values if folder is None else map_paths(values, partial(_written_path, folder))
+    if folder is not None:
+        values = map_paths(values, partial(_written_path, folder))
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe as plain values by key, without defaults."""
     ref = _non_defaults(recipe.checkpoint)
-    values = {key: value for key, value in ref.items() if key not in TABLE_KEYS}
-    steps = {name: getattr(recipe, name) for name in SECTIONS}
-    values |= {
-        name: _non_defaults(settings) for name, settings in steps.items() if settings is not None
-    }
+    table = {key: ref.pop(key) for key in TABLE_KEYS if key in ref}
+    values = dict(ref)
+    for section in SECTIONS:
+        settings = getattr(recipe, section)
+        if settings is not None:
+            values[section] = _non_defaults(settings)
     if recipe.resize is not None:
-        table = {key: value for key, value in ref.items() if key in TABLE_KEYS}
         values["resize"] = {"to": recipe.resize.to} | values["resize"] | table
     return values
 
 
 def _non_defaults(settings: Any) -> dict[str, Any]:
-    """Return the fields of a settings object that differ from their defaults, without
-    `MACHINE_KEYS`.
-    """
-    defaults = {
-        setting.name: setting.default
-        for setting in fields(settings)
-        if setting.name not in MACHINE_KEYS
-    }
-    changed = {
-        name: getattr(settings, name)
-        for name, value in defaults.items()
-        if getattr(settings, name) != value
-    }
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()
-    }
+    """Return the fields that differ from their defaults, without `MACHINE_KEYS`."""
+    changed = dict[str, Any]()
+    for setting in fields(settings):
+        value = getattr(settings, setting.name)
+        if setting.name not in MACHINE_KEYS and value != setting.default:
+            changed[setting.name] = list(value) if isinstance(value, tuple) else value
+    return changed
 
 
 def any_layer(name: str) -> str:
-    """Return a tensor name with ``*`` instead of the numbers of its layers, as recipes list adapted
-    tensors.
-    """
+    """Return a tensor name with ``*`` for the numbers of its layers, as recipes list them."""
     return re.sub(r"\b[0-9]+\b", "*", name)
 
 
@@ -547,32 +584,35 @@ class Provenance:
     # reproduced.
     unregistered: str | None = None
     methods: Mapping[str, str] = field(default_factory=dict)  # per table, if they differ
-    rows: Mapping[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # per table, before and after, if recorded
+    # Per table, before and after, if recorded.
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)  # see `source_hashes`
-    written: Mapping[str, str] = field(
-        default_factory=dict
-    )  # SHA-256 of each table that was written
+    written: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each written table
     values: Mapping[str, Any] = field(default_factory=dict)  # all values of the recipe
     before: "Provenance | None" = None  # the provenance of `base`, which is recorded by training
 
     @property
     def chain(self) -> "tuple[Provenance, ...]":
-        """This provenance and earlier ones, newest first, each with everything trained since
-        then.
+        """This provenance and earlier ones, newest first.
+
+        Each states everything that was trained since then.
         """
         if self.before is None:
             return (self,)
-        parts = {part for part in (self.trainable, self.before.trainable) if part}
-        is_all = len(parts) > 1 and "all-but-positions" in parts
-        trained = "all" if is_all else max(parts, key=[*TRAINABLE].index, default=None)
-        return (
-            self,
-            *replace(
-                self.before, trainable=trained, adapted=self.adapted | self.before.adapted
-            ).chain,
+        before = replace(
+            self.before,
+            trainable=_trained_by_both(self.trainable, self.before.trainable),
+            adapted=self.adapted | self.before.adapted,
         )
+        return (self, *before.chain)
+
+
+def _trained_by_both(*parts: str | None) -> str | None:
+    """Return what two trainings changed together, as one of `TRAINABLE`, or None."""
+    trained = {part for part in parts if part}
+    if len(trained) > 1 and "all-but-positions" in trained:
+        return "all"
+    return max(trained, key=[*TRAINABLE].index, default=None)
 
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
@@ -584,16 +624,21 @@ def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
 
 
 def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
-    """Return which text each training run used, as far as a checkpoint's recipe records it; see
-    `trained_texts`.
+    """Return which text each training run used, as far as a checkpoint's recipe records it.
+
+    See `trained_texts` for their form.
     """
     runs = list[Mapping[str, Any]]()
     for step in provenance.chain if provenance else ():
-        facts, train = step.values.get("provenance") or {}, step.values.get("train") or {}
-        if isinstance(trained := facts.get("trained"), Mapping):
+        facts = step.values.get("provenance") or {}
+        train = step.values.get("train") or {}
+        trained = facts.get("trained")
+        if isinstance(trained, Mapping):
             text = {name: trained[name] for name in ("data", "held_out") if name in trained}
             runs.append({"text_field": train.get("text_field", "text"), **text})
-        runs += facts["source_trainings"] if isinstance(facts.get("source_trainings"), list) else []
+        earlier = facts.get("source_trainings")
+        if isinstance(earlier, list):
+            runs += earlier
     return runs
 
 
@@ -602,24 +647,25 @@ class BaseCheckpoint:
     """The base checkpoint of a resized or trained one."""
 
     ref: CheckpointRef
-    hashes: Mapping[str, str] = field(
-        default_factory=dict
-    )  # expected hashes of its weights; see `source_hashes`
-    chain: tuple[
-        Provenance, ...
-    ] = ()  # from the newest checkpoint to the base; empty if the user named the base
+    # Expected hashes of its weights; see `source_hashes`.
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    # From the newest checkpoint to the base; empty if the user named the base.
+    chain: tuple[Provenance, ...] = ()
 
 
 def find_base(
     provenance: Provenance | None, named: str | None, tokenizer: str | None = None
 ) -> BaseCheckpoint | None:
-    """Return the base that the user named, or the oldest in a checkpoint's recipe, with this
-    tokenizer.
+    """Return the base that the user named, or the oldest in a checkpoint's recipe.
+
+    Args:
+        provenance: What the checkpoint's recipe records, if anything.
+        named: The base that the user named.
+        tokenizer: The tokenizer that the user named; it replaces that of the base.
     """
     if named is not None:
-        read = (
-            provenance.chain[-1].base if provenance else CheckpointRef(named)
-        )  # as the resize read the base
+        # As the resize read the base.
+        read = provenance.chain[-1].base if provenance else CheckpointRef(named)
         ref = CheckpointRef(
             source=named,
             tokenizer=tokenizer,
@@ -638,67 +684,115 @@ def find_base(
 def parse_provenance(
     text: str, name: str, folder: Path | None = None, depth: int = 1
 ) -> Provenance:
-    """Parse the recipe of an output, which is untrusted; see `parse_recipe`."""
-    unregistered = None
+    """Parse the recipe of an output, which is untrusted.
+
+    Args:
+        text: The recipe.
+        name: What error messages call it.
+        folder: See `parse_recipe`.
+        depth: How many recipes contain each other, with this one.
+
+    Raises:
+        RecipeError: It is not a valid recipe of an output.
+    """
     try:
-        try:
-            file = parse_recipe(text, name, folder=folder)
-        except (
-            RecipeError
-        ):  # the method may be unregistered: read the rest with one that keeps no learned rows
-            unregistered = str(dict(_parse_yaml(text, name))["resize.method"].value)
-            file = parse_recipe(text, name, ["resize.method=linear"], folder=folder)
-            file.values["resize"]["method"] = unregistered
-        recipe, facts = file.recipe, file.provenance
-        methods, before = table_methods(file), facts.get("source_recipe")
-        names = (text.partition(":")[0] for text in (str(facts.get("method")), *methods.values()))
         if depth > MAX_NESTING:
             raise RecipeError(f"more than {MAX_NESTING} nested recipes.")
-        adapted = frozenset(
-            map(str, facts["trained"]["adapted"] if recipe.train and recipe.train.lora else ())
-        )
-        kept = (facts.get("trained") or {}).get(
-            "saved_step"
-        ) == 0  # no step was better than the untrained weights
-        trainable = (recipe.train.trainable or "positions") if recipe.train and not kept else None
-        rows = dict[str, Any]()
-        for key, table in _tables(facts).items():
-            counts = table.get("rows_before"), table.get("rows_after")
-            rows |= (
-                {key: counts}
-                if all(type(count) is int and 0 <= count < 2**63 for count in counts)
-                else {}
-            )
-        return Provenance(
-            base=recipe.checkpoint,
-            # Training keeps the length.
-            settings=recipe.resize
-            or Resize(recipe.convert.to if recipe.convert else facts["max_len"]),
-            convert=recipe.convert,
-            trainable=None if adapted and trainable == "all-but-positions" else trainable,
-            adapted=adapted,
-            method=next(
-                (name for name in names if unregistered or name in (*METHODS, TRUNCATE)), None
-            ),
-            unregistered=unregistered,
-            methods=methods,
-            rows=rows,
-            hashes=source_hashes(facts),
-            written={
-                name: str(table["sha256_after"])
-                for name, table in _tables(facts).items()
-                if "sha256_after" in table
-            },
-            values=file.values,
-            before=None
-            if before is None
-            else parse_provenance(yaml_text(before), name, depth=depth + 1),
-        )
+        try:
+            file = parse_recipe(text, name, folder=folder)
+            unregistered = None
+        except RecipeError:  # the method may be unregistered
+            file, unregistered = _parse_unregistered(text, name, folder)
+        return _provenance_of(file, unregistered, name, depth)
     except (*YAML_ERRORS, CtxextendError) as error:
         if depth > 1:
             raise
         message = f"{name} is not a valid recipe of an output: {one_line(error)}"
         raise RecipeError(message, "Create the output again, or remove that file.") from None
+
+
+def _parse_unregistered(text: str, name: str, folder: Path | None) -> tuple[RecipeFile, str]:
+    """Parse a recipe whose method is not registered, and return this method.
+
+    The recipe gets a method that keeps no learned rows.
+    """
+    method = str(dict(_parse_yaml(text, name))["resize.method"].value)
+    file = parse_recipe(text, name, ["resize.method=linear"], folder=folder)
+    file.values["resize"]["method"] = method
+    return file, method
+
+
+def _provenance_of(file: RecipeFile, unregistered: str | None, name: str, depth: int) -> Provenance:
+    recipe, facts, _ = file
+    settings = recipe.resize
+    if settings is None:  # training keeps the length
+        settings = Resize(recipe.convert.to if recipe.convert else facts["max_len"])
+    methods = table_methods(file)
+    trainable, adapted = _trained_parts(recipe, facts)
+    before = facts.get("source_recipe")
+    return Provenance(
+        base=recipe.checkpoint,
+        settings=settings,
+        convert=recipe.convert,
+        trainable=trainable,
+        adapted=adapted,
+        method=_first_method(facts, methods, unregistered),
+        unregistered=unregistered,
+        methods=methods,
+        rows=_recorded_rows(facts),
+        hashes=source_hashes(facts),
+        written={
+            table: str(recorded["sha256_after"])
+            for table, recorded in _tables(facts).items()
+            if "sha256_after" in recorded
+        },
+        values=file.values,
+        before=None
+        if before is None
+        else parse_provenance(yaml_text(before), name, depth=depth + 1),
+    )
+
+
+def _trained_parts(recipe: Recipe, facts: Mapping[str, Any]) -> tuple[str | None, frozenset[str]]:
+    """Return what was trained, as one of `TRAINABLE`, and the tensors that adapters changed."""
+    if recipe.train is None:
+        return None, frozenset()
+    adapted = frozenset[str]()
+    if recipe.train.lora:
+        adapted = frozenset(map(str, facts["trained"]["adapted"]))
+    trained = facts.get("trained") or {}
+    if trained.get("saved_step") == 0:  # no step was better than the untrained weights
+        return None, adapted
+    trainable = recipe.train.trainable or "positions"
+    if adapted and trainable == "all-but-positions":
+        return None, adapted
+    return trainable, adapted
+
+
+def _first_method(
+    facts: Mapping[str, Any], methods: Mapping[str, str], unregistered: str | None
+) -> str | None:
+    """Return the name of the (first) method that created rows; None if it is not known."""
+    for text in (str(facts.get("method")), *methods.values()):
+        name = text.partition(":")[0]
+        if unregistered or name in METHODS or name == TRUNCATE:
+            return name
+    return None
+
+
+def _recorded_rows(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Return the numbers of rows before and after, by table, if they are recorded."""
+    rows = dict[str, tuple[int, int]]()
+    for name, table in _tables(facts).items():
+        before: Any = table.get("rows_before")
+        after: Any = table.get("rows_after")
+        if _is_count(before) and _is_count(after):
+            rows[name] = (before, after)
+    return rows
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_CONTEXT
 
 
 def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -711,19 +805,19 @@ def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def source_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hashes of the source that a ``provenance`` contains: SHA-256 by table, then its
-    `FINGERPRINT`.
-    """
+    """Return the recorded hashes of the source: SHA-256 by table, then its `FINGERPRINT`."""
     hashes = {name: str(table.get("sha256_before")) for name, table in _tables(facts).items()}
     hashes[FINGERPRINT] = str(facts.get(FINGERPRINT))
     return {name: value for name, value in hashes.items() if SHA256.fullmatch(value)}
 
 
 def table_methods(file: RecipeFile) -> dict[str, str]:
-    """Return the recorded method of each table if they differ; empty if the recipe's method was
-    changed since.
+    """Return the recorded method of each table if they differ.
+
+    It is empty if the recipe's method was changed since.
     """
-    resize, facts = file.recipe.resize, file.provenance
+    resize = file.recipe.resize
+    facts = file.provenance
     if resize is None or resize.method != facts.get("method"):
         return {}
     methods = {
@@ -735,23 +829,28 @@ def table_methods(file: RecipeFile) -> dict[str, str]:
 def learned_before(
     chain: Sequence[Provenance], table: str, reserved: int, maximum: int
 ) -> NDArray[np.bool_] | None:
-    """Return a mask of the rows that were learned before a chain of resizes, shape (positions,);
-    None if unknown.
+    """Return a mask of the rows that were learned before a chain of resizes, shape (positions,).
+
+    Args:
+        chain: The provenances, newest first.
+        table: The name of the table.
+        reserved: Its number of reserved rows.
+        maximum: Its number of rows now.
+
+    Returns:
+        The mask; None if the chain does not record it.
     """
     oldest_first = chain[::-1]
     rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]
-    are_known = [reserved < count <= maximum for counts in rows for count in counts]
-    if not are_known or not all(are_known) or any(resize.unregistered for resize in chain):
+    is_recorded = all(reserved < min(counts) and max(counts) <= maximum for counts in rows)
+    if not rows or not is_recorded or any(resize.unregistered for resize in chain):
         return None
+    steps = []
     with suppress(ResizeError):  # an impossible resize
-        steps = [
-            (
-                after - reserved,
-                replace(
-                    resize.settings, method=resize.methods.get(table, resize.settings.method)
-                ).choice,
-            )
-            for (_, after), resize in zip(rows, oldest_first, strict=True)
-        ]
-        return learned_rows_after(rows[0][0] - reserved, steps)
+        for (_, after), resize in zip(rows, oldest_first, strict=True):
+            method = resize.methods.get(table, resize.settings.method)
+            choice = replace(resize.settings, method=method).choice
+            steps.append((after - reserved, choice))
+        first, _ = rows[0]
+        return learned_rows_after(first - reserved, steps)
     return None

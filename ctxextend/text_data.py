@@ -38,92 +38,113 @@ _T = TypeVar("_T")
 
 def path_names(paths: str | os.PathLike[str] | Paths) -> tuple[str, ...]:
     """Return one or several paths as strings."""
-    return tuple(
-        os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)
-    )
+    if isinstance(paths, str | os.PathLike):
+        return (os.fspath(paths),)
+    return tuple(os.fspath(path) for path in paths)
 
 
 def check_paths(paths: Paths) -> list[TextSource]:
-    """Return the files, by name in folders, and the Hub datasets at paths, each once, without
-    downloading any.
+    """Return the files and Hub datasets at paths, each once; those of a folder by name.
+
+    Nothing is downloaded.
+
+    Raises:
+        DataError: A path does not exist, contains no text, is not a valid name of a dataset, or
+            needs a library that is not installed.
     """
     sources: dict[TextSource, TextSource] = {}
     for name in path_names(paths):
         if not name.startswith(HUB_PREFIX):
             for file in _files(Path(name)):
                 sources.setdefault(file.resolve(), file)
-        elif parts := HUB_NAME.fullmatch(name):
-            before, at, revision = name.partition("@")
-            dataset = name if parts["split"] else f"{before}:train{at}{revision}"
-            sources[dataset] = dataset
         else:
-            raise DataError(f"{name} is not a valid Hub dataset.", f"Use the form {HUB_FORMAT}.")
+            dataset = _dataset(name)
+            sources[dataset] = dataset
     if not sources:
-        raise DataError(
-            "No text given.", "Pass files or folders: --data book.txt --data articles.jsonl."
-        )
+        hint = "Pass files or folders: --data book.txt --data articles.jsonl."
+        raise DataError("No text given.", hint)
     for source in sources.values():
-        if (isinstance(source, str) or source.suffix.lower() in TABULAR) and find_spec(
-            "datasets"
-        ) is None:
+        needs_datasets = isinstance(source, str) or source.suffix.lower() in TABULAR
+        if needs_datasets and find_spec("datasets") is None:
             message = f"Reading {source} requires datasets, which is not installed."
             raise DataError(message, install_command("datasets"))
     return list(sources.values())
 
 
+def _dataset(name: str) -> str:
+    """Return the name of a Hub dataset with its split, by default ``train``."""
+    parts = HUB_NAME.fullmatch(name)
+    if parts is None:
+        raise DataError(f"{name} is not a valid Hub dataset.", f"Use the form {HUB_FORMAT}.")
+    if parts["split"]:
+        return name
+    before, at, revision = name.partition("@")
+    return f"{before}:train{at}{revision}"
+
+
 def _files(path: Path) -> list[Path]:
-    is_file = os.path.isfile(path)  # noqa: PTH113 - unlike Path.is_file, it never raises
-    if not is_file and not os.path.isdir(path):  # noqa: PTH112
-        problem = ("is not a regular file or folder") if os.path.exists(path) else "does not exist"  # noqa: PTH110
+    """Return a file, or the texts in a folder that are not empty."""
+    if os.path.isfile(path):  # noqa: PTH113 - unlike Path.is_file, it never raises
+        if path.stat().st_size == 0:
+            raise DataError(f"{path} is empty.", "Pass a file that contains text.")
+        return [path]
+    if not os.path.isdir(path):  # noqa: PTH112 - as above
+        exists = os.path.exists(path)  # noqa: PTH110 - as above
+        problem = "is not a regular file or folder" if exists else "does not exist"
         raise DataError(f"{path} {problem}.", "Pass an existing file or folder.")
-    files = [path] if is_file else [file for file in _user_texts(path) if file.stat().st_size]
+    files = [file for file in _user_texts(path) if file.stat().st_size]
     if not files:
-        raise DataError(
-            f"Folder {path} contains no text files.",
-            f"Supported extensions: {', '.join(SUFFIXES)}.",
-        )
-    if is_file and path.stat().st_size == 0:
-        raise DataError(f"{path} is empty.", "Pass a file that contains text.")
+        hint = f"Supported extensions: {', '.join(SUFFIXES)}."
+        raise DataError(f"Folder {path} contains no text files.", hint)
     return files
 
 
 def empty_files(paths: Paths) -> Iterator[str]:
     """Yield a note for each folder with empty files, which are skipped."""
-    for folder in (path for path in map(Path, path_names(paths)) if path.is_dir()):
-        if empty := [file.name for file in _user_texts(folder) if not file.stat().st_size]:
-            names = ", ".join(empty[:3] + ["..."] * (len(empty) > 3))
-            yield f"Skipped {counted(len(empty), 'empty file')} in {folder}: {names}"
+    for folder in map(Path, path_names(paths)):
+        if not folder.is_dir():
+            continue
+        empty = [file.name for file in _user_texts(folder) if not file.stat().st_size]
+        listed = empty[:3]
+        if len(empty) > 3:
+            listed.append("...")
+        if empty:
+            count = counted(len(empty), "empty file")
+            yield f"Skipped {count} in {folder}: {', '.join(listed)}"
 
 
 def _user_texts(folder: Path) -> list[Path]:
-    """Return the texts in a folder that are not part of a checkpoint (vocab.txt), training run or
-    hidden folder.
+    """Return the texts in a folder, in order.
+
+    Those in a checkpoint (vocab.txt), in a training run or in a hidden folder are left out.
     """
     texts = []
     for file in folder.rglob("*"):
         if file.suffix.lower() in SUFFIXES and file.is_file():
-            parents = [folder / parent for parent in file.relative_to(folder).parents][:-1]
-            is_hidden = any(
-                parent.name.startswith(".") or parent.suffix == ".training" for parent in parents
-            )
-            if not is_hidden and not any(
-                (parent / mark).exists() for parent in parents for mark in CHECKPOINT_MARKS
-            ):
+            *parents, _ = (folder / parent for parent in file.relative_to(folder).parents)
+            if not any(_is_skipped(parent) for parent in parents):
                 texts.append(file)
     return sorted(texts)
 
 
+def _is_skipped(folder: Path) -> bool:
+    if folder.name.startswith(".") or folder.suffix == ".training":
+        return True
+    return any((folder / mark).exists() for mark in CHECKPOINT_MARKS)
+
+
 def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
-    """Read the start of every file and dataset, to report errors early; a file in a folder may be
-    blank.
+    """Read the start of every file and dataset, to report errors early.
+
+    Raises:
+        DataError: One cannot be read, or is blank and not in a folder.
     """
     given = {*map(Path, path_names(paths))}
     for source in check_paths(paths):
         has_text = any(text.strip() for text, _ in read_chunks([str(source)], text_field))
         if not has_text and (isinstance(source, str) or source in given):
-            raise DataError(
-                f"{source} contains no text.", "Remove it, or set the text field with --text-field."
-            )
+            hint = "Remove it, or set the text field with --text-field."
+            raise DataError(f"{source} contains no text.", hint)
 
 
 def read_documents(
@@ -131,23 +152,31 @@ def read_documents(
 ) -> Iterator[str]:
     """Yield documents: text files, lines of JSONL, and rows of Parquet, CSV or Hub datasets.
 
-    `text_field` is the key or column of the text; null is skipped. At most `characters` of each
-    document are read.
+    Args:
+        paths: Files, folders and Hub datasets.
+        text_field: The key or column of the text; null is skipped.
+        characters: The most characters of a document that are read.
+
+    Raises:
+        DataError: A document cannot be read.
     """
 
-    def read(stream: TextIO) -> list[str]:  # in chunks: read(n) allocates n characters
-        return [
-            "".join(
-                islice(iter(partial(stream.read, CHUNK_SIZE), ""), -(-characters // CHUNK_SIZE))
-            )[:characters]
-        ]
+    def read(stream: TextIO) -> list[str]:
+        # In chunks: read(n) allocates n characters.
+        chunks = iter(partial(stream.read, CHUNK_SIZE), "")
+        count = -(-characters // CHUNK_SIZE)
+        return ["".join(islice(chunks, count))[:characters]]
 
     return _read(paths, text_field, read)
 
 
 def read_chunks(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[str, bool]]:
-    """Yield all text in chunks of about a million characters, and whether each ends a document; see
-    `split_chunks`.
+    """Yield all text in chunks of about a million characters, and whether each ends a document.
+
+    See `split_chunks`.
+
+    Raises:
+        DataError: A document cannot be read.
     """
     return _read(paths, text_field, split_chunks)
 
@@ -169,8 +198,9 @@ def split_chunks(stream: TextIO, size: int = CHUNK_SIZE) -> Iterator[tuple[str, 
 
 
 def _read(paths: Paths, text_field: str, read: Callable[[TextIO], Iterable[_T]]) -> Iterator[_T]:
-    """Yield the results of `read` for each document; any error becomes a DataError that names the
-    file or dataset.
+    """Yield the results of `read` for each document.
+
+    Any error becomes a DataError that names the file or dataset.
     """
     for source in check_paths(paths):
         try:
@@ -182,61 +212,78 @@ def _read(paths: Paths, text_field: str, read: Callable[[TextIO], Iterable[_T]])
             reason = one_line(error, 400).rstrip(".") or type(error).__name__
             hint = "Pass a readable file in UTF-8; convert other encodings with iconv."
             if isinstance(source, str):
-                hint = (
-                    f"Check the name ({HUB_FORMAT}), the network, and your login for private "
-                    "data: hf auth login."
-                )
+                login = "your login for private data: hf auth login"
+                hint = f"Check the name ({HUB_FORMAT}), the network, and {login}."
             raise DataError(f"{source} cannot be read: {reason}.", hint) from error
 
 
 def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
     """Yield each document as a stream: a text file, or the text of a line of JSONL or of a row."""
-    suffix = source.suffix.lower() if isinstance(source, Path) else ""
-    if isinstance(source, Path) and suffix not in TABULAR:
+    if isinstance(source, str):
+        rows = _rows_of_dataset(source)
+    elif source.suffix.lower() in SEPARATORS:
+        yield from _text(dict.fromkeys(_header(source)), text_field, str(source))
+        rows = _rows_of_table(source, text_field)
+    elif source.suffix.lower() == PARQUET:
+        rows = _rows_of_table(source, text_field)
+    else:
         with source.open(encoding="utf-8-sig") as stream:  # may have a byte order mark
-            if suffix not in JSON_LINES:
+            if source.suffix.lower() not in JSON_LINES:
                 yield stream
                 return
             for where, row in json_lines(stream, source):
                 yield from _text(row, text_field, where)
         return
-    from datasets import load_dataset
-
-    if isinstance(source, Path):
-        settings: dict[str, Any] = {
-            "data_files": glob.escape(str(source)),
-            "split": "train",
-            "streaming": True,
-        }
-        if suffix == PARQUET:
-            rows = load_dataset("parquet", **settings, batch_size=ROWS)
-        else:
-            with source.open(
-                encoding="utf-8-sig", newline=""
-            ) as stream:  # a file with only a header has no rows
-                header = next(csv.reader(stream, delimiter=SEPARATORS[suffix]), ())
-            yield from _text(dict.fromkeys(header), text_field, str(source))
-            # Without a converter, a column of numbers would be parsed
-            settings |= {
-                "sep": SEPARATORS[suffix],
-                "converters": {text_field: str},
-                "encoding": "utf-8-sig",
-            }
-            rows = load_dataset("csv", **settings, chunksize=ROWS)
-    else:
-        repo, config, split, revision = HUB_NAME.findall(source)[0]
-        address = f"hf://datasets/{repo}"  # the bare name may be a local folder
-        rows = load_dataset(
-            address, config or None, split=split, revision=revision or None, streaming=True
-        )
     if text_field in (rows.column_names or ()):  # to not decode the others
         rows = rows.select_columns([text_field])
     for row in rows:
         yield from _text(row, text_field, str(source))
 
 
+def _header(file: Path) -> Sequence[str]:
+    """Return the columns of a CSV or TSV file; one with only a header has no rows."""
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        return next(csv.reader(stream, delimiter=SEPARATORS[file.suffix.lower()]), ())
+
+
+def _rows_of_table(file: Path, text_field: str) -> Any:
+    """Return the rows of a Parquet, CSV or TSV file as a streaming dataset."""
+    from datasets import load_dataset
+
+    files = glob.escape(str(file))
+    if file.suffix.lower() == PARQUET:
+        return load_dataset(
+            "parquet", data_files=files, split="train", streaming=True, batch_size=ROWS
+        )
+    return load_dataset(
+        "csv",
+        data_files=files,
+        split="train",
+        streaming=True,
+        sep=SEPARATORS[file.suffix.lower()],
+        converters={text_field: str},  # without one, a column of numbers would be parsed
+        encoding="utf-8-sig",
+        chunksize=ROWS,
+    )
+
+
+def _rows_of_dataset(name: str) -> Any:
+    """Return the rows of a Hub dataset as a streaming dataset."""
+    from datasets import load_dataset
+
+    ((repo, config, split, revision),) = HUB_NAME.findall(name)
+    address = f"hf://datasets/{repo}"  # the bare name may be a local folder
+    return load_dataset(
+        address, config or None, split=split, revision=revision or None, streaming=True
+    )
+
+
 def json_lines(stream: TextIO, source: Path) -> Iterator[tuple[str, Any]]:
-    """Yield where each line of JSONL is, for messages, and its value; blank lines are skipped."""
+    """Yield where each line of JSONL is, for messages, and its value; blank lines are skipped.
+
+    Raises:
+        DataError: A line is not valid JSON.
+    """
     for number, line in enumerate(stream, start=1):
         where = f"Line {number} of {source}"
         try:
@@ -253,13 +300,17 @@ def without_surrogates(text: str) -> str:
 
 
 def _text(row: Any, text_field: str, where: str) -> Iterator[TextIO]:
-    fields = ", ".join(list(row)[:20]) if isinstance(row, dict) else f"a {type(row).__name__}"
-    if not isinstance(row, dict) or text_field not in row:
-        raise DataError(f"{where} has no field {text_field!r}; found {fields}.", SET_FIELD)
+    """Yield the text of a row, if it has one."""
+    if not isinstance(row, dict):
+        found = f"a {type(row).__name__}"
+        raise DataError(f"{where} has no field {text_field!r}; found {found}.", SET_FIELD)
+    if text_field not in row:
+        found = ", ".join(list(row)[:20])
+        raise DataError(f"{where} has no field {text_field!r}; found {found}.", SET_FIELD)
     text = row[text_field]
     if isinstance(text, str):
         yield io.StringIO(without_surrogates(text))
     elif text is not None:
-        raise DataError(
-            f"{where} has {type(text).__name__} instead of text in field {text_field!r}.", SET_FIELD
-        )
+        found = type(text).__name__
+        message = f"{where} has {found} instead of text in field {text_field!r}."
+        raise DataError(message, SET_FIELD)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ctxextend import recipe_file
 from ctxextend.errors import RecipeError
-from ctxextend.recipe import MAX_INT, CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.recipe import MAX_COUNT, CheckpointRef, Evaluate, Recipe, Resize, Train
 from ctxextend.recipe_file import (
     MAX_CHARACTERS,
     RecipeFile,
@@ -77,9 +77,9 @@ def test_parse_recipe_reads_every_section() -> None:
     | st.builds(
         Train,
         st.just(("./a.txt", "hf:b/c", "../d")),
-        st.integers(1, MAX_INT),
+        st.integers(1, MAX_COUNT),
         lr=st.floats(1e-9, 1),
-        seed=st.integers(0, MAX_INT),
+        seed=st.integers(0, MAX_COUNT),
     ),
     st.none()
     | st.builds(

@@ -7,17 +7,12 @@ from typing import Annotated
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.tables import Page
-from ctxextend.tables.method_facts import (
-    DEFAULT_METHOD,
-    LIMITS,
-    METHOD_NAMES,
-    ROTARY_METHOD_NAMES,
-    ROTARY_METHODS,
-    Method,
-)
+from ctxextend.tables.method_facts import DEFAULT_METHOD, Method
+from ctxextend.tables.method_names import rotary_method_names, table_method_names
 
-ROTARY_NAMES = (*ROTARY_METHOD_NAMES, LIMITS)
-complete_name = options.completing(lambda: dict.fromkeys((*METHOD_NAMES, *ROTARY_NAMES)))
+complete_name = options.completing(
+    lambda: dict.fromkeys([*table_method_names(), *rotary_method_names()])
+)
 
 
 def methods(
@@ -35,6 +30,7 @@ def methods(
         ctxextend methods --json
     """
     from ctxextend.tables.methods import find_methods, list_methods
+    from ctxextend.tables.rotary_methods import ROTARY_METHODS
 
     with options.usage_errors():
         named = [find_methods(name) for name in names or ()]
@@ -44,10 +40,10 @@ def methods(
         _add_details(page, selected)
     else:
         tables = list_methods()
-        selected = [*tables, *(ROTARY_METHODS[name] for name in ROTARY_NAMES)]
+        selected = [*tables, *ROTARY_METHODS.values()]
         page.values(((method.name, method.summary) for method in tables), margin=14)
         page.text(f"Default: {DEFAULT_METHOD}. For details, run ctxextend methods NAME.", "faint")
-        page.text(f"Rotary: {', '.join(ROTARY_NAMES)}.", "faint")
+        page.text(f"Rotary: {', '.join(ROTARY_METHODS)}.", "faint")
     console = Console(as_json)
     console.screen(page.lines)
     console.result("methods", {"methods": selected})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from ctxextend.errors import CtxextendError, OutputError, ResizeError
-from ctxextend.tables.method_facts import METHOD_NAMES
+from ctxextend.tables.method_names import table_method_names
 
 if TYPE_CHECKING:
     from ctxextend.recipe import Train
@@ -67,7 +67,7 @@ def hub_id(repo: str | None) -> str | None:
 
 
 complete_measure = completing(lambda: MEASURES)
-complete_method = completing(lambda: METHOD_NAMES)
+complete_method = completing(table_method_names)
 complete_model = completing(lambda: import_module("ctxextend.checkpoints.source").BUNDLED)
 complete_model_type = completing(
     lambda: sorted(import_module("ctxextend.families.registry").FAMILIES)

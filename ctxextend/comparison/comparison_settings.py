@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 from ctxextend.errors import MethodError, ResizeError, flag_name
 from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.recipe import MIN_LENGTH, Evaluate, Resize, Train
-from ctxextend.tables.method_facts import DEFAULT_METHOD, ROTARY_METHOD_NAMES, method_text
+from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
 from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 
 EVERY_METHOD = "all"  # every method of the registry with its defaults
 

@@ -12,7 +12,7 @@ from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Rule, SourceType, T
 from ctxextend.errors import MethodError, UnsupportedModelError
 from ctxextend.families.schema import ALIBI, ROTARY
 from ctxextend.plan.find_tables import OpenedModel, check_width, describe_table
-from ctxextend.recipe import THETA, Convert
+from ctxextend.recipe import DEFAULT_THETA, Convert
 
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
 # Layer norm parameters in old TensorFlow checkpoints.
@@ -174,7 +174,7 @@ def _theta(twin: Twin, settings: Convert) -> float | None:
     """
     if twin.scheme != "rotary" or twin.has_angles:
         return None
-    return settings.theta or THETA
+    return settings.theta or DEFAULT_THETA
 
 
 # ---- the twin's class and config

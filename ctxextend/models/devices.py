@@ -19,48 +19,60 @@ MULTI_THREAD_PARAMETERS = 1_000_000
 
 
 def available_cpus(root: Path = Path("/")) -> int:
-    """Return the number of CPUs available to this process, at least 1, according to affinity and
-    cgroup quotas.
+    """Return the number of CPUs that affinity and cgroup quotas leave to this process, at least 1.
+
+    `root` is the root of the file system.
     """
-    minimum: float = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    count: float = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    return math.ceil(min(count, *_cpu_quotas(root)))
+
+
+def _cpu_quotas(root: Path) -> list[float]:
+    """Return the quotas of the process's cgroups (version 2) and those above, in CPUs."""
+    quotas = [math.inf]
     cgroups = root / "proc/self/cgroup"
-    for line in cgroups.read_text().splitlines() if cgroups.exists() else ():  # Linux only
-        if line.startswith("0::"):  # version 2; parent groups limit too
+    lines = cgroups.read_text().splitlines() if cgroups.exists() else []
+    for line in lines:
+        if line.startswith("0::"):
             # In a container, the process's group may be visible only as the root.
             for folder in (root / "sys/fs/cgroup" / line[3:].strip("/") / "-").parents:
                 with suppress(OSError, ValueError):  # ValueError: "max"
                     quota, period = map(int, (folder / "cpu.max").read_text().split())
-                    minimum = min(minimum, quota / period)
-    return math.ceil(minimum)
+                    quotas.append(quota / period)
+    return quotas
 
 
 def peak_memory(device: "torch.device") -> Callable[[], int | None]:
-    """Return a function for the peak memory since, in bytes: of a CUDA device, else of this process
-    on Linux, or None.
+    """Return a function for the peak memory since then, in bytes.
+
+    It is that of a CUDA device, else of this process on Linux, or None.
 
     Source: Linux's proc(5) on /proc/pid/clear_refs, where 5 resets the peak of the resident set.
     """
     import torch
 
-    process, line = Path("/proc/self"), re.compile(r"VmHWM:\s+(\d+) kB")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return lambda: int(torch.cuda.max_memory_allocated(device))
     try:
-        (process / "clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return lambda: None
-    return lambda: next(
-        (1024 * int(size) for size in line.findall((process / "status").read_text())), None
-    )
+    return _peak_of_process
+
+
+def _peak_of_process() -> int | None:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return 1024 * int(found[1]) if found else None
 
 
 @contextmanager
 def torch_threads(model: Any, threads: int | None) -> Iterator[None]:
-    """Set torch's CPU threads; None: ``OMP_NUM_THREADS`` if set, else one for small models and all
-    CPUs for others.
+    """Set torch's CPU threads inside a ``with`` statement.
+
+    None means ``OMP_NUM_THREADS`` if it is set, else one for small models and all CPUs for others.
     """
     import torch
 
@@ -76,20 +88,20 @@ def torch_threads(model: Any, threads: int | None) -> Iterator[None]:
 
 
 def open_device(name: str | None = None) -> "torch.device":
-    """Return a device by name; None is the accelerator if there is one, else the CPU."""
+    """Return a device by name; None is the accelerator if there is one, else the CPU.
+
+    Raises:
+        ResizeError: The device is not available.
+    """
     import torch
 
     default = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if name is None:
         return default or torch.device("cpu")
-    available = [
-        "cpu",
-        *(
-            f"{default.type}:{number}"
-            for number in range(torch.accelerator.device_count())
-            if default
-        ),
-    ]
+    available = ["cpu"]
+    if default:
+        count = torch.accelerator.device_count()
+        available += [f"{default.type}:{number}" for number in range(count)]
     if name in available or f"{name}:0" in available:
         return torch.device(name)
     raise ResizeError(f"Device {name!r} is not available.", f"Use {' or '.join(available)}.")

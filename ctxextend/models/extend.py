@@ -24,28 +24,29 @@ from ctxextend.plan.find_tables import (
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
-from ctxextend.recipe import CheckpointRef, Resize, accepts_settings
+from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.tables.apply import choose_method, resize_with_reserved
+from ctxextend.tables.choice import MethodChoice
 
 if TYPE_CHECKING:
     import torch
 
-HINT = (
+WRAPPER_HINT = (
     "Pass the transformers model itself, not a wrapper around it; merge or unload adapters first."
 )
 
 
-@accepts_settings(Resize, without=("fix_limits", "copy_code"))
 def extend_model(
     model: "torch.nn.Module",
     to: int | str,
     method: str | None = None,
     *,
     trained_length: int | None = None,
-    **settings: Any,
+    keep_first: int | None = None,
+    drop_last: int = 0,
+    part: str | None = None,
 ) -> None:
-    """Resize the position tables of a loaded transformers model, or change its rotary settings, in
-    place.
+    """Resize the position tables of a loaded model, or change its rotary settings, in place.
 
     Position tables, rotary frequencies, config, position buffers and other attributes that depend
     on the length change together or not at all, and the model can be used at the new length
@@ -63,7 +64,7 @@ def extend_model(
             as BertModel, counts as such even if its checkpoint has one.
         trained_length: Of rotary positions: the length of the first training, in tokens, where the
             config misstates it.
-        settings: ``keep_first``, ``drop_last`` and ``part``; see `resize`.
+        keep_first, drop_last, part: See `Resize`.
 
     Raises:
         UnsupportedModelError: The model has no known position table.
@@ -71,10 +72,10 @@ def extend_model(
             it.
         ResizeError: The length, method or another setting is invalid for this model.
     """
-    requested = Resize(to, method=method, **settings)
+    requested = Resize(to, method=method, keep_first=keep_first, drop_last=drop_last, part=part)
     model_config: Any = getattr(model, "config", None)
     if not hasattr(model_config, "to_dict"):
-        raise CheckpointError(f"{type(model).__name__} has no transformers config.", HINT)
+        raise CheckpointError(f"{type(model).__name__} has no transformers config.", WRAPPER_HINT)
     config = {**model_config.to_dict(), "model_type": model_config.model_type}
     architecture = find_architecture(config)
     ref = CheckpointRef(type(model).__name__, trained_length=trained_length)  # validates it
@@ -89,40 +90,41 @@ def extend_model(
     try:
         found_tables = find_tables(architecture, shapes, f"This {type(model).__name__}")
     except CheckpointError as error:
-        raise CheckpointError(error.message, HINT) from error
+        raise CheckpointError(error.message, WRAPPER_HINT) from error
 
     def describe(table: FoundTable) -> TableShape:
         location, name = table
-        return (
-            (shapes[name], str(state[name].dtype), "")
-            if name in shapes
-            else computed_shape(location)
-        )
+        if name not in shapes:
+            return computed_shape(location)
+        return shapes[name], str(state[name].dtype), ""
 
     requested = with_length(requested, found_tables, describe)
     tables = plan_tables(found_tables, requested, describe, {}, has_config=True)
+    no_lm = no_lm_head(type(model).__name__)
     weights = {}
-    for table in (table for table in tables if table.is_stored):
-        check_width(table.location, table.hidden_size, table.name)
-        weight = state[table.name]
-        reserved = table.reserved_rows
-        values = _to_numpy(weight.detach())
-        positions = table.rows_after - reserved
-        layout = table.location.layout
-        chosen = choose_method(
-            values[reserved:], positions, requested.choice, layout, no_lm_head(type(model).__name__)
-        )
-        resized = resize_with_reserved(values, reserved, positions, chosen)
-        weights[table.name] = to_tensor(resized).to(weight.device)
-    set_length(
-        model,
-        weights,
-        config_changes(config, architecture, tables, fix_limits=requested.fix_limits),
-    )
+    for table in tables:
+        if table.is_stored:
+            check_width(table.location, table.hidden_size, table.name)
+            weights[table.name] = _resized(state[table.name], table, requested.choice, no_lm)
+    changes = config_changes(config, architecture, tables, fix_limits=requested.fix_limits)
+    set_length(model, weights, changes)
     generating = generating_table(found_tables)
     for table in tables:
         if generating is not None and table.name == generating.name and table.is_changed:
             _lower_generation_limits(model, table)
+
+
+def _resized(
+    weight: "torch.Tensor", table: TablePlan, choice: MethodChoice, no_lm: str
+) -> "torch.Tensor":
+    """Return a longer or shorter table of one model, with reserved rows, on the same device."""
+    reserved = table.reserved_rows
+    positions = table.rows_after - reserved
+    values = _to_numpy(weight.detach())
+    layout = table.location.layout
+    chosen = choose_method(values[reserved:], positions, choice, layout, no_lm)
+    resized = resize_with_reserved(values, reserved, positions, chosen)
+    return to_tensor(resized).to(weight.device)
 
 
 def _lower_generation_limits(model: Any, table: TablePlan) -> None:
@@ -139,84 +141,105 @@ def _lower_generation_limits(model: Any, table: TablePlan) -> None:
 def set_length(
     model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], edits: Mapping[Keys, Any]
 ) -> None:
-    """Replace a model's tables by ones on the same device, and set all that depends on their
-    length, in place.
+    """Replace a model's tables, and set all that depends on their length, in place.
+
+    Args:
+        model: The model.
+        weights: The new tables by tensor name, on the same devices.
+        edits: The new values of the config, by path of keys.
+
+    Raises:
+        CheckpointError: The model is not of a transformers class; nothing has changed.
     """
     import torch
 
-    # Building models below must not advance the caller's random number generator.
+    # Building models must not advance the caller's random number generator. It can fail, so it
+    # comes before the first change.
     with torch.random.fork_rng(devices=[]):
-        changes = list(
-            _length_attributes(model, edits)
-        )  # before the first change, because it can fail
-    parts = {
-        path[:depth]: _value(model.config, path[:depth])
-        for path in edits
-        for depth in range(len(path))
-    }
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        for start, part in parts.items():
-            if type(config) is type(
-                part
-            ):  # some submodules have a copy of the config, or of a part of it
-                set_config(
-                    config,
-                    {
-                        path[len(start) :]: edits[path]
-                        for path in edits
-                        if path[: len(start)] == start
-                    },
-                )
+        changes = list(_length_attributes(model, edits))
+    _set_configs(model, edits)
     for module, name, value in changes:
         setattr(module, name, value)
     set_tables(model, weights)
 
 
+def _set_configs(model: "torch.nn.Module", edits: Mapping[Keys, Any]) -> None:
+    """Set values in the config of a model, and in the copies that submodules have of its parts."""
+    parts = {}
+    for path in edits:
+        for depth in range(len(path)):
+            parts[path[:depth]] = _value(model.config, path[:depth])
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        for start, part in parts.items():
+            if type(config) is type(part):
+                inside = {path: value for path, value in edits.items() if _is_inside(path, start)}
+                set_config(config, {path[len(start) :]: value for path, value in inside.items()})
+
+
+def _is_inside(path: Keys, part: Keys) -> bool:
+    return path[: len(part)] == part
+
+
 def _length_attributes(
     model: Any, edits: Mapping[Keys, Any]
 ) -> Iterator[tuple["torch.nn.Module", str, Any]]:
-    """Yield module, name and new value of all that differs between models with the old and the
-    edited config.
+    """Yield what differs between models with the old and the edited config.
+
+    Each is the module of the model, the name of its attribute, and the new value.
     """
     import torch
 
     if not type(model).__module__.startswith("transformers."):
-        message = (
-            f"{type(model).__name__} is not a transformers class, so its length-dependent "
-            "attributes are unknown."
-        )
+        found = f"{type(model).__name__} is not a transformers class"
+        message = f"{found}, so its length-dependent attributes are unknown."
         raise CheckpointError(message, "Resize the checkpoint instead, and load the result.")
     new_config = copy.deepcopy(model.config)
     set_config(new_config, edits)
     with torch.device("meta"):
-        before, after = type(model)(copy.deepcopy(model.config)), type(model)(new_config)
-    modules, old_modules = dict(model.named_modules()), dict(before.named_modules())
+        before = type(model)(copy.deepcopy(model.config))
+        after = type(model)(new_config)
+    modules = dict(model.named_modules())
+    old_modules = dict(before.named_modules())
     initializers: dict[str, Any] = {}
     for path, new in after.named_modules():
-        initializers[path] = (
-            new if hasattr(new, "_init_weights") else initializers[path.rpartition(".")[0]]
-        )
-        if path not in modules or type(modules[path]) is not type(
-            new
-        ):  # removed or replaced by the user
-            continue
-        module, old = modules[path], old_modules[path]
-        # Rotary modules are set completely, because some change while they run.
-        rotary = [name for name in new._non_persistent_buffers_set if name.endswith("inv_freq")]
-        for name, value in vars(new).items():
-            is_plain = isinstance(value, int | float | str | tuple) or name == "rope_type"
-            if is_plain and (vars(old).get(name) != value or (rotary and name != "training")):
+        above = path.rpartition(".")[0]
+        initializers[path] = new if hasattr(new, "_init_weights") else initializers[above]
+        module: Any = modules.get(path)
+        if type(module) is type(new):  # else it was removed or replaced by the user
+            old = old_modules[path]
+            for name, value in _new_values(module, old, new, initializers[path]):
                 yield module, name, value
-        if rotary:
-            lengths = [name for name in vars(module) if name.endswith("max_seq_len_cached")]
-            yield from ((module, name, new.max_seq_len_cached) for name in lengths)
-        for name, buffer in list(new.named_buffers(recurse=False)):
-            if buffer.shape != old.get_buffer(name).shape or name in rotary:
-                new.to_empty(device="cpu", recurse=False)
-                initializers[path]._init_weights(new)
-                current = module.get_buffer(name)
-                yield module, name, new.get_buffer(name).clone().to(current.device, current.dtype)
+
+
+def _new_values(module: Any, old: Any, new: Any, initializer: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes and buffers of one module that get another value.
+
+    Rotary modules are set completely, because some change while they run.
+
+    Args:
+        module: The module of the model.
+        old: The same module of a model with the old config, without values.
+        new: The same module of a model with the new config, without values.
+        initializer: The module around it that initialises its buffers.
+    """
+    rotary = [name for name in new._non_persistent_buffers_set if name.endswith("inv_freq")]
+    for name, value in vars(new).items():
+        is_plain = isinstance(value, int | float | str | tuple) or name == "rope_type"
+        if not is_plain:  # tensors cannot be compared like this
+            continue
+        if vars(old).get(name) != value or (rotary and name != "training"):
+            yield name, value
+    if rotary:
+        for name in vars(module):
+            if name.endswith("max_seq_len_cached"):
+                yield name, new.max_seq_len_cached
+    for name, buffer in list(new.named_buffers(recurse=False)):
+        if buffer.shape != old.get_buffer(name).shape or name in rotary:
+            new.to_empty(device="cpu", recurse=False)
+            initializer._init_weights(new)
+            current = module.get_buffer(name)
+            yield name, new.get_buffer(name).clone().to(current.device, current.dtype)
 
 
 def set_config(config: Any, edits: Mapping[Keys, Any]) -> None:
@@ -235,45 +258,37 @@ def to_tensor(table: NDArray[Any]) -> "torch.Tensor":
     """Convert a table of any numpy or ml_dtypes float dtype to a tensor, bit for bit."""
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(table).view(np.uint8)).view(
-        getattr(torch, table.dtype.name)
-    )
+    values = torch.from_numpy(np.ascontiguousarray(table).view(np.uint8))
+    return values.view(getattr(torch, table.dtype.name))
 
 
 def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
     import torch
 
     if not tensor.is_floating_point():
-        raise ResizeError(
-            f"A position table of {tensor.dtype} cannot be resized.", "Convert it to floats first."
-        )
+        message = f"A position table of {tensor.dtype} cannot be resized."
+        raise ResizeError(message, "Convert it to floats first.")
     if tensor.is_meta:
-        raise ResizeError(
-            "The model is on the meta device, without values.", "Load its weights first."
-        )
-    return (
-        tensor.cpu()
-        .contiguous()
-        .view(torch.uint8)
-        .numpy()
-        .view(str(tensor.dtype).removeprefix("torch."))
-    )
+        message = "The model is on the meta device, without values."
+        raise ResizeError(message, "Load its weights first.")
+    values = tensor.cpu().contiguous().view(torch.uint8).numpy()
+    return values.view(str(tensor.dtype).removeprefix("torch."))
 
 
 def set_tables(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"]) -> None:
-    """Replace tables, by tensor name, in every module that uses them; tables may be tied, or
-    buffers.
+    """Replace tables, by tensor name, in every module that uses them.
+
+    Tables may be tied, or buffers.
     """
     import torch
 
-    state, new = model.state_dict(keep_vars=True), dict[int, torch.Tensor]()
+    state = model.state_dict(keep_vars=True)
+    new = dict[int, torch.Tensor]()
     for name, weight in weights.items():
         old = state[name]
-        new[id(old)] = (
-            torch.nn.Parameter(weight, old.requires_grad)
-            if isinstance(old, torch.nn.Parameter)
-            else weight
-        )
+        if isinstance(old, torch.nn.Parameter):
+            weight = torch.nn.Parameter(weight, old.requires_grad)
+        new[id(old)] = weight
     for module in model.modules():
         for name, value in [*module._parameters.items(), *module._buffers.items()]:
             if id(value) in new:

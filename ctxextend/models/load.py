@@ -1,6 +1,4 @@
-"""Load checkpoints with transformers and run them; torch and transformers are imported on first
-use.
-"""
+"""Load checkpoints with transformers and run them; torch is imported on first use."""
 
 import copy
 import inspect
@@ -23,12 +21,9 @@ from ctxextend.models.extend import to_tensor
 if TYPE_CHECKING:
     import torch
 
-MAX_COUNT = 100_000  # of layers and labels, for which config classes make lists
-TOKEN_INPUTS = (
-    ("input_ids",),
-    ("input_ids", "decoder_input_ids"),
-    ("inputs",),
-)  # names by preference
+MAX_LISTED = 100_000  # layers or labels, for which config classes make lists
+# Names of inputs, by preference.
+TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
 
 
 @dataclass(frozen=True)
@@ -46,99 +41,111 @@ class MoreThanTextError(Exception):
 
 
 def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
-    """Raise CheckpointError if transformers cannot safely load a checkpoint by itself, e.g. an
-    adapter.
+    """Check that transformers can safely load a checkpoint by itself.
+
+    Args:
+        checkpoint: The checkpoint.
+        hint: What to do with an adapter, or with a weights file without a config.
+
+    Raises:
+        CheckpointError: It cannot.
     """
     for name, reason in checkpoint.omitted.items():
         if reason in (OUTSIDE, LINKED, IRREGULAR):
-            hint = (
-                "Remove it, or replace it with a file."
-                if reason == IRREGULAR
-                else dereference_hint(checkpoint.root)
-            )
-            raise CheckpointError(
-                f"{checkpoint.root / name} is {reason}, and transformers might open it.", hint
-            )
+            message = f"{checkpoint.root / name} is {reason}, and transformers might open it."
+            if reason == IRREGULAR:
+                raise CheckpointError(message, "Remove it, or replace it with a file.")
+            raise CheckpointError(message, dereference_hint(checkpoint.root))
     if checkpoint.adapter_of or not checkpoint.has_config:
         kind = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"
-        raise CheckpointError(
-            f"{checkpoint.root} is {kind}, which transformers cannot load by itself.", hint
-        )
+        message = f"{checkpoint.root} is {kind}, which transformers cannot load by itself."
+        raise CheckpointError(message, hint)
 
 
 def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32") -> LoadedModel:
-    """Load a checkpoint in a torch dtype, with a transformers class: AutoModel if it is None or
-    unknown.
+    """Load a checkpoint with transformers, in a torch dtype.
+
+    Under torch's `FakeTensorMode`, no weights are read.
+
+    Args:
+        checkpoint: The checkpoint; see `check_loadable`.
+        model_class: The class of transformers; AutoModel if it is None or unknown.
+        dtype: The name of the dtype.
+
+    Raises:
+        CheckpointError: Transformers cannot load it.
     """
     import torch
     import transformers
     from torch._guards import active_fake_mode
 
-    loader: Any = (
-        _find_class(model_class or "", checkpoint.config.get("model_type"))
-        or transformers.AutoModel
-    )
+    model_type = checkpoint.config.get("model_type")
+    loader: Any = _find_class(model_class or "", model_type) or transformers.AutoModel
     torch.manual_seed(0)  # missing weights are initialised at random: the same for every checkpoint
+    if active_fake_mode() is not None:
+        return _build(checkpoint, loader, dtype)
     flags: dict[str, Any] = {
         "output_loading_info": True,
         "dtype": getattr(torch, dtype),
         "variant": checkpoint.weights.variant,
+        "ignore_mismatched_sizes": True,  # report them instead of failing
+        "trust_remote_code": False,  # by default transformers asks whether to run the code
     }
-    flags["ignore_mismatched_sizes"] = True  # report them instead of failing
-    flags["trust_remote_code"] = (
-        False  # by default transformers asks the user whether to run the code
-    )
-    folder = checkpoint.root / checkpoint.model
-    is_nanogpt = checkpoint.config_file in checkpoint.generated
-    if is_nanogpt:
-        flags["config"] = transformers.AutoConfig.for_model(**checkpoint.config)
-    if (
-        active_fake_mode() is not None
-    ):  # tensors without values; in layers, files may name and shape weights otherwise
-        config = flags.get("config") or transformers.AutoConfig.from_pretrained(
-            str(folder), trust_remote_code=False
-        )
-        model = (getattr(loader, "_from_config", None) or loader.from_config)(
-            config, dtype=flags["dtype"]
-        )
-        found = {
-            id(model.get_parameter(name))
-            for name in match_parameters(model, checkpoint, ()).values()
-        }
-        others = [name for name, value in model.named_parameters() if id(value) not in found]
-        return LoadedModel(
-            model.train(False), tuple(n for n in others if not re.search(r"\.\d+\.", n)), (), ()
-        )
     with quiet_transformers():
         try:
             if loads_from_folder(checkpoint):
+                folder = checkpoint.root / checkpoint.model
                 model, info = loader.from_pretrained(folder, **flags)
             else:
-                if not is_nanogpt:
-                    config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
-                    flags["config"] = config_class.from_pretrained(
-                        str(folder), trust_remote_code=False
-                    )
+                flags["config"] = _config_for(checkpoint, loader)
                 flags["state_dict"] = _read_state(checkpoint)
                 model, info = loader.from_pretrained(None, **flags)
         except Exception as error:  # model classes raise many types
             reason = f"{type(error).__name__}: {one_line(error)}"
-            raise CheckpointError(
-                f"transformers cannot load {checkpoint.root}: {reason}"
-            ) from error
-    mismatched = tuple(
-        sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"])
+            message = f"transformers cannot load {checkpoint.root}: {reason}"
+            raise CheckpointError(message) from error
+    mismatched = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
+    return LoadedModel(
+        model=model.train(False),
+        missing=tuple(sorted(info["missing_keys"])),
+        unexpected=tuple(sorted(info["unexpected_keys"])),
+        mismatched=tuple(sorted(map(str, mismatched))),
     )
-    missing, unexpected = (
-        tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys")
+
+
+def _config_for(checkpoint: Checkpoint, loader: Any) -> Any:
+    """Return the config with which a class of transformers loads a checkpoint."""
+    import transformers
+
+    if checkpoint.config_file in checkpoint.generated:  # of nanoGPT
+        return transformers.AutoConfig.for_model(**checkpoint.config)
+    config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
+    folder = str(checkpoint.root / checkpoint.model)
+    return config_class.from_pretrained(folder, trust_remote_code=False)
+
+
+def _build(checkpoint: Checkpoint, loader: Any, dtype: str) -> LoadedModel:
+    """Build the model without values; files may name and shape the weights of layers otherwise."""
+    import torch
+    import transformers
+
+    config = _config_for(checkpoint, transformers.AutoConfig)
+    build = getattr(loader, "_from_config", None) or loader.from_config
+    model = build(config, dtype=getattr(torch, dtype))
+    found = match_parameters(model, checkpoint, ()).values()
+    found_ids = {id(model.get_parameter(name)) for name in found}
+    missing = []
+    for name, value in model.named_parameters():
+        is_in_layer = re.search(r"\.\d+\.", name)
+        if id(value) not in found_ids and not is_in_layer:
+            missing.append(name)
+    return LoadedModel(
+        model=model.train(False), missing=tuple(missing), unexpected=(), mismatched=()
     )
-    return LoadedModel(model.train(False), missing, unexpected, mismatched)
 
 
 def loads_from_folder(checkpoint: Checkpoint) -> bool:
-    """Whether transformers finds the opened weights in the folder, and their names are those of the
-    model.
-    """
+    """Whether transformers finds the opened weights in the folder, by the names of the model."""
     if checkpoint.weights.wrappers or checkpoint.config_file in checkpoint.generated:
         return False
     file = checkpoint.source.file
@@ -155,11 +162,11 @@ def _read_state(checkpoint: Checkpoint) -> "dict[str, torch.Tensor]":
 
 
 def read_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]] | None:
-    """Return the values that transformers reads from a config.json, with its defaults, and names
-    that it replaces.
+    """Return the values that transformers reads from a config.json, and names that it replaces.
 
-    None if it has no class for the model type, or refuses the values, or would make lists of
-    millions of layers or labels of them. Nothing in the checkpoint is executed.
+    The values include its defaults. None if it has no class for the model type, or refuses the
+    values, or would make lists of millions of layers or labels of them. Nothing in the checkpoint
+    is executed.
     """
     import transformers
 
@@ -170,9 +177,8 @@ def read_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[s
         return None
     with quiet_transformers():
         try:
-            config: Any = transformers.CONFIG_MAPPING[model_type].from_dict(
-                copy.deepcopy(dict(content))
-            )
+            config_class: Any = transformers.CONFIG_MAPPING[model_type]
+            config = config_class.from_dict(copy.deepcopy(dict(content)))
             values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
         except Exception:  # config classes raise many types
             return None
@@ -184,11 +190,8 @@ def _has_huge_count(content: Mapping[str, Any]) -> bool:
     for key, value in content.items():
         if isinstance(value, Mapping) and _has_huge_count(value):
             return True
-        if (
-            isinstance(value, int)
-            and value > MAX_COUNT
-            and re.search("layer|label|block|depth", key)
-        ):
+        is_huge = isinstance(value, int) and value > MAX_LISTED
+        if is_huge and re.search("layer|label|block|depth", key):
             return True
     return False
 
@@ -201,7 +204,8 @@ def _find_class(name: str, model_type: Any) -> Any:
     """
     import transformers
 
-    if public := getattr(transformers, name, None):
+    public = getattr(transformers, name, None)
+    if public:
         return public
     if model_type not in transformers.CONFIG_MAPPING:
         return None
@@ -215,8 +219,10 @@ def _find_class(name: str, model_type: Any) -> Any:
 
 
 def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) -> dict[str, str]:
-    """Return the name of the model's parameter for each tensor of a checkpoint; `tables` must be
-    among them.
+    """Return the name of the model's parameter for each tensor of a checkpoint.
+
+    Raises:
+        CheckpointError: One of `tables` is not among them.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
 
@@ -231,21 +237,20 @@ def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) 
             for candidate in (current, f"{prefix}{current}", current.removeprefix(prefix)):
                 if parameters.get(candidate) == entry.shape:
                     matched.setdefault(name, candidate)
-    if missing := [table for table in tables if table not in matched]:
-        raise CheckpointError(
-            f"The model in {checkpoint.root} has no parameter with name and shape of {missing[0]}."
-        )
+    for table in tables:
+        if table not in matched:
+            wanted = f"parameter with name and shape of {table}"
+            raise CheckpointError(f"The model in {checkpoint.root} has no {wanted}.")
     return matched
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Disable transformers' progress bars and messages, which repeat what `LoadedModel`
-    contains.
-    """
+    """Disable transformers' progress bars and messages, which repeat what `LoadedModel` tells."""
     from transformers.utils import logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
@@ -259,13 +264,21 @@ def quiet_transformers() -> Iterator[None]:
 def run_on_tokens(
     model: Any, table: str, tokens: "int | torch.Tensor", *, has_others: bool = True
 ) -> "torch.Tensor":
-    """Run the outermost submodule around a table that needs only token ids, on these or on a number
-    of them.
+    """Run the outermost submodule around a table that needs only token ids.
 
-    Returns the first float output with a value per token, else the first float output. An input
-    that is too long raises the model's exception; if the model `has_others`, tables that may be
-    shorter, inner submodules are tried first. MoreThanTextError is raised if no submodule runs on
-    two token ids.
+    Args:
+        model: The model.
+        table: The name of the table's tensor.
+        tokens: The token ids, shape (1, n), or their number.
+        has_others: Whether the model has other tables, which may be shorter: inner submodules are
+            then tried before an input counts as too long.
+
+    Returns:
+        The first float output with a value per token, else the first float output.
+
+    Raises:
+        MoreThanTextError: No submodule runs on two token ids.
+        Exception: What the model raises because the input is too long.
     """
     failure: Exception | None = None
     refusals = list[str]()
@@ -276,7 +289,9 @@ def run_on_tokens(
         if module is None:  # this class lacks the table, or names it differently
             break
         parameters = inspect.signature(module.forward).parameters
-        for names in (names for names in TOKEN_INPUTS if {*names} <= parameters.keys()):
+        for names in TOKEN_INPUTS:
+            if not {*names} <= parameters.keys():
+                continue
             try:
                 _run(module, names, model.config, 2)
             except Exception as error:  # model classes raise many types if other inputs are missing
@@ -287,9 +302,8 @@ def run_on_tokens(
             except (IndexError, RuntimeError, ValueError) as error:
                 if not has_others:
                     raise
-                failure = (
-                    error  # an outer submodule may contain a shorter table: try the next inner one
-                )
+                # An outer submodule may contain a shorter table: try the next inner one.
+                failure = error
                 break
     if failure is not None:
         raise failure
@@ -298,33 +312,32 @@ def run_on_tokens(
 
 
 def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tensor]":
-    """Return ids of a short text, (1, n), by how it is padded: by a folder's processor, tokenizer,
-    or to `length`.
+    """Return ids of a short text, shape (1, n), by how it is padded.
+
+    It is padded by a folder's processor and its tokenizer, or if there are none, to `length`.
     """
     import torch
     import transformers
 
     texts: dict[str, torch.Tensor] = {}
     for name in ("processor", "tokenizer"):
-        with (
-            quiet_transformers(),
-            suppress(Exception),
-        ):  # there is none, or it needs libraries for images
-            process = getattr(transformers, f"Auto{name.title()}").from_pretrained(
-                folder, trust_remote_code=False
-            )
-            ids = process(
+        loader = getattr(transformers, f"Auto{name.title()}")
+        # There may be none, or it may need libraries for images.
+        with quiet_transformers(), suppress(Exception):
+            process = loader.from_pretrained(folder, trust_remote_code=False)
+            padded = process(
                 text=["a photo of a cat"],
                 padding="max_length",
                 truncation=True,
                 return_tensors="pt",
             )
-            texts[f"a text padded by the {name}"] = ids["input_ids"]
-    padding = torch.full(
-        (1, length), getattr(_text_config(model.config), "pad_token_id", None) or 0
-    )
+            texts[f"a text padded by the {name}"] = padded["input_ids"]
+    if texts:
+        return texts
+    pad_token = getattr(_text_config(model.config), "pad_token_id", None) or 0
+    padding = torch.full((1, length), pad_token)
     ids = torch.cat([token_ids(model.config, max(length // 4, 1)), padding], dim=1)
-    return texts or {f"a text padded to {length} tokens": ids[:, :length]}
+    return {f"a text padded to {length} tokens": ids[:, :length]}
 
 
 def token_ids(config: Any, length: int) -> "torch.Tensor":
@@ -332,9 +345,8 @@ def token_ids(config: Any, length: int) -> "torch.Tensor":
     import torch
 
     vocab_size = int(getattr(_text_config(config), "vocab_size", None) or 32)
-    first = min(
-        vocab_size // 2, 100
-    )  # not padding, which several model types do not count as positions
+    # Not padding, which several model types do not count as positions.
+    first = min(vocab_size // 2, 100)
     return first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
 
 
@@ -349,25 +361,24 @@ def _text_config(config: Any) -> Any:
 def _run(
     module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.Tensor"
 ) -> "torch.Tensor":
-    """Run a module on token ids and return its first float output with a value per token, else the
-    first.
+    """Run a module on token ids, or on a number of them, as the inputs with these names.
+
+    Returns:
+        Its first float output with a value per token, else its first float output.
     """
     import torch
 
+    ids = token_ids(config, tokens) if isinstance(tokens, int) else tokens
     with torch.no_grad():
-        output = module(
-            **dict.fromkeys(names, token_ids(config, tokens) if isinstance(tokens, int) else tokens)
-        )
-    values = (
-        output.values()
-        if isinstance(output, Mapping)
-        else output
-        if isinstance(output, tuple)
-        else (output,)
-    )
-    floats = [
-        value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()
-    ]
+        output = module(**dict.fromkeys(names, ids))
+    if isinstance(output, Mapping):
+        values = [*output.values()]
+    elif isinstance(output, tuple):
+        values = [*output]
+    else:
+        values = [output]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    floats = [value for value in tensors if value.is_floating_point()]
     if not floats:
         raise ValueError("no output has float values")
     return next((value for value in floats if value.dim() >= 3), floats[0])
@@ -383,16 +394,20 @@ def largest_difference(first: "torch.Tensor", second: "torch.Tensor") -> float:
 def continue_text(
     model: Any, tokenizer: Any, text: str, prompt_tokens: int, new_tokens: int
 ) -> tuple[str, str]:
-    """Return the first tokens of a text, and what a causal language model writes after them with
-    beam search.
+    """Return the first tokens of a text, and what a causal language model writes after them.
+
+    The model writes with beam search, and does not stop.
     """
-    prompt = tokenizer(text, truncation=True, max_length=prompt_tokens, return_tensors="pt")[
-        "input_ids"
-    ]
+    encoded = tokenizer(text, truncation=True, max_length=prompt_tokens, return_tensors="pt")
     end = tokenizer.eos_token_id
-    flags = {"max_new_tokens": new_tokens, "suppress_tokens": [end], "pad_token_id": end}
     with quiet_transformers():
-        ids = model.generate(prompt, **flags, do_sample=False, num_beams=4, no_repeat_ngram_size=4)[
-            0
-        ]
+        (ids,) = model.generate(
+            encoded["input_ids"],
+            max_new_tokens=new_tokens,
+            suppress_tokens=[end],
+            pad_token_id=end,
+            do_sample=False,
+            num_beams=4,
+            no_repeat_ngram_size=4,
+        )
     return str(tokenizer.decode(ids[:prompt_tokens])), str(tokenizer.decode(ids[prompt_tokens:]))

@@ -13,7 +13,8 @@ from ctxextend.plan.untrained import UntrainedRows, find_untrained
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import choose_method, deviation
 from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import FORMULA, LIMITS, ROTARY_METHODS
+from ctxextend.tables.method_facts import FORMULA, LIMITS
+from ctxextend.tables.rotary_methods import ROTARY_METHODS
 
 
 def read_rows(checkpoint: Checkpoint, table: TablePlan) -> NDArray[Any]:

@@ -13,7 +13,8 @@ from ctxextend.recipe import Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import COUNTS, DEFAULT_METHOD, LIMITS
 from ctxextend.tables.rope_types import KEPT_TYPES, TRAINED, Parameters, rope_type
-from ctxextend.tables.rotary import frequencies, resize_rope
+from ctxextend.tables.rotary import frequencies
+from ctxextend.tables.rotary_methods import resize_rope
 
 # Rope types whose settings state the first trained length as part of their formula.
 FIXED_TRAINED_LENGTH = ("longrope", "llama3")

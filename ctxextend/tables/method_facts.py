@@ -1,4 +1,4 @@
-"""The metadata of resize methods. Imports no numpy, so that `--help` can list the names quickly."""
+"""What is known about a resize method, and how a function becomes one."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,25 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ctxextend.json_output import not_in_json
-from ctxextend.tables.rope_types import KEPT_TYPES
 
-# The default method of a longer table, and those that it chooses by rule.
-DEFAULT_METHOD, COPY, FORMULA = "auto", "copy", "formula"
+DEFAULT_METHOD = "auto"  # of a longer table
+COPY = "copy"
+FORMULA = "formula"
 SINUSOIDAL = "sinusoidal"
 TRUNCATE = "truncate"  # the method of a shorter table: keep the first rows
 LIMITS = "limits"  # the method of positions that any length can use: only length limits change
 
-METHOD_NAMES = (
-    *(DEFAULT_METHOD, COPY, "linear", SINUSOIDAL, FORMULA, "cubic", "spline", "nearest", "mirror"),
-    *("stretch", "hierarchical", "last", "mean", "zero", "random", "spectral", "rotation", "bands"),
-)
-SCALING_METHODS = (
-    "yarn",
-    "linear",
-    "dynamic",
-    "theta",
-)  # of unscaled rotary positions, the default first
-ROTARY_METHOD_NAMES = tuple(dict.fromkeys((*SCALING_METHODS, *KEPT_TYPES)))
+# The methods that change unscaled rotary settings, the default first.
+SCALING_METHODS = ("yarn", "linear", "dynamic", "theta")
 
 # Effects on inputs up to the old length: of methods that keep learned rows, and of all others.
 UNCHANGED = "inputs up to the old length give identical outputs if padded as before"
@@ -32,7 +23,11 @@ MOVED = "outputs for short inputs change too, because positions move"
 
 # For methods that use LAPACK or BLAS, whose last bits differ between machines. After rounding to
 # 16-bit floats, a few values of a row may then differ by one unit in the last place.
-TOLERANCE = 1e-3
+BLAS_TOLERANCE = 1e-3
+
+MAX_INTEGER = 2**63 - 1
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -46,55 +41,82 @@ class Setting:
     allows: Callable[[Any], bool] = field(default=lambda value: True, metadata=not_in_json)
 
     def parse(self, text: str) -> Any:
-        """Return the value that a text gives; raises ValueError if it is not allowed."""
+        """Return the value that a text gives.
+
+        Raises:
+            ValueError: The text is not a value, or the value is not allowed.
+        """
         value = self.read(text)
         if not self.allows(value):
-            raise ValueError
+            raise ValueError(f"must be {self.must}")
         return value
 
 
-# The last four fields of an integer `Setting` and of a positive one.
-INTEGER: tuple[str, int, Any, Any] = (
-    "an integer from 0 to 2**63 - 1",
-    0,
-    int,
-    lambda number: 0 <= number < 2**63,
-)
-POSITIVE: tuple[str, None, Any, Any] = "above 0", None, float, lambda number: 0 < number < math.inf
+def count_setting(does: str, default: int | None = 0) -> Setting:
+    """Return a setting whose values are integers from 0 on."""
+    return Setting(
+        does,
+        must="an integer from 0 to 2**63 - 1",
+        default=default,
+        read=int,
+        allows=lambda number: 0 <= number <= MAX_INTEGER,
+    )
+
+
+def positive_setting(does: str) -> Setting:
+    """Return a setting whose values are positive numbers, by default chosen from the table."""
+    return Setting(
+        does, must="above 0", default=None, read=float, allows=lambda number: 0 < number < math.inf
+    )
+
+
+def named_setting(does: str, names: tuple[str, ...], default: str | None) -> Setting:
+    """Return a setting whose values are names."""
+    must = f"{', '.join(names[:-1])} or {names[-1]}"
+    return Setting(does, must=must, default=default, read=str, allows=names.__contains__)
+
+
+def range_setting(does: str) -> Setting:
+    """Return a setting whose values are ranges of rows, by default chosen from the table."""
+    return Setting(does, must="A:B with 0 <= A < B", default=None, read=read_rows)
+
+
+def read_rows(text: str) -> tuple[int, int]:
+    """Parse ``A:B`` into a half-open range of rows.
+
+    Raises:
+        ValueError: The text is not such a range.
+    """
+    first, stop = map(int, text.split(":"))
+    if not 0 <= first < stop <= MAX_INTEGER:
+        raise ValueError(f"{first}:{stop} is not a range of rows")
+    return first, stop
+
 
 # Settings of most methods, which exclude rows. A method whose default `keep_first` is None does not
 # accept that one.
 COUNTS = ("keep_first", "drop_last")
-COUNT = Setting("", *INTEGER)
-
-
-def read_rows(text: str) -> tuple[int, int]:
-    """Parse ``A:B`` into a half-open range of rows; raise ValueError if the text is not one."""
-    first, stop = map(int, text.split(":"))
-    if not 0 <= first < stop < 2**63:
-        raise ValueError
-    return first, stop
+COUNT = count_setting("number of rows")
 
 
 def method_text(name: str, settings: Mapping[str, Any]) -> str:
-    """Format a method and its settings, ``bands:sigma=4,gain=1.2``, without those that are None;
-    floats round-trip.
+    """Format a method and its settings, ``bands:sigma=4,gain=1.2``.
+
+    Settings that are None are left out; floats round-trip.
     """
-
-    def text(value: Any) -> str:
-        whole = isinstance(value, float) and value.is_integer()
-        return (
-            ":".join(map(str, value))
-            if isinstance(value, tuple)
-            else str(value).removesuffix(".0" if whole else "")
-        )
-
-    given = [
-        f"{key.replace('_', '-')}={text(value)}"
-        for key, value in settings.items()
-        if value is not None
-    ]
+    given = []
+    for key, value in settings.items():
+        if value is not None:
+            given.append(f"{key.replace('_', '-')}={_value_text(value)}")
     return f"{name}:{','.join(given)}" if given else name
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ":".join(map(str, value))
+    if isinstance(value, float) and value.is_integer():
+        return str(value).removesuffix(".0")
+    return str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,32 +125,27 @@ class Method:
 
     name: str
     scheme: str = ""  # the positions that it applies to: ``rotary``; empty: a table of rows
-    summary: (
-        str  # what it does, as an imperative phrase; by default the first line of the docstring
-    )
+    # What it does, as an imperative phrase; by default the first line of the docstring.
+    summary: str
     keeps_learned_rows: bool = True  # whether they stay bit-identical
     keep_first: int | None = 0  # default of ``keep_first``; None: not supported
-    settings: Mapping[str, Setting] = field(
-        default_factory=dict
-    )  # besides ``keep_first`` and ``drop_last``
+    # Besides ``keep_first`` and ``drop_last``.
+    settings: Mapping[str, Setting] = field(default_factory=dict)
     when: str  # when to use it, as a clause
     source: str  # paper or code, from the "Source:" paragraph of the docstring
     convention: str  # details needed to reproduce the rows elsewhere
     short_inputs: str  # effect on inputs up to the old length, as a clause
     long_inputs: str  # effect on longer inputs before training, as a clause
-    tolerance: float = (
-        0.0  # largest allowed difference between machines, relative to the median row norm
-    )
+    # Largest allowed difference between machines, relative to the median row norm.
+    tolerance: float = 0.0
     # ``function(table, rows, **settings) -> rows``, float64 in and out, except for methods that
     # repeat rows. Of rotary positions: ``function(rope, lengths, dim, **settings) -> rope``, from
     # the parameters before to those after.
     function: Callable[..., Any] = field(metadata=not_in_json)
-    reads_learned_rows: bool = field(
-        default=True, metadata=not_in_json
-    )  # so that ``drop_last`` has an effect
-    takes_start: bool = field(
-        default=False, metadata=not_in_json
-    )  # ``start``: position of the first source row
+    # Whether it reads learned rows, so that ``drop_last`` has an effect.
+    reads_learned_rows: bool = field(default=True, metadata=not_in_json)
+    # Whether `function` takes ``start``, the position of the first source row.
+    takes_start: bool = field(default=False, metadata=not_in_json)
     # Whether `function` also reads the rows kept by ``keep_first``, and takes their number as
     # ``keep``.
     reads_kept_rows: bool = field(default=False, metadata=not_in_json)
@@ -138,39 +155,53 @@ class Method:
     # Whether max_position_embeddings must stay the old length, because the rotary type reads it as
     # the trained one.
     keeps_max_len: bool = field(default=False, metadata=not_in_json)
-    max_rows: Callable[[int], int] | None = field(
-        default=None, metadata=not_in_json
-    )  # of a number of source rows
+    # The most rows that it can create from a number of source rows.
+    max_rows: Callable[[int], int] | None = field(default=None, metadata=not_in_json)
     # ``choose(table, rows, choice, no_lm) -> choice``: chooses the method, or its unset settings,
     # from the learned rows; ``no_lm`` says why the checkpoint is not a language model.
     choose: Callable[..., Any] | None = field(default=None, metadata=not_in_json)
 
 
-FACTS: dict[str, Method] = {}  # by name; filled when the modules with the methods are imported
-ROTARY_METHODS: dict[
-    str, Method
-] = {}  # of positions without a table of rows, filled in the same way
-Function = TypeVar("Function", bound=Callable[..., Any])
+def registering(
+    methods: dict[str, Method], /, **shared: Any
+) -> Callable[..., Callable[[Function], Function]]:
+    """Return a decorator that registers functions as methods, by name, in order of definition.
 
+    Args:
+        methods: The methods by name, to which the decorated functions are added.
+        shared: Fields of `Method` with other defaults.
 
-def method(methods: dict[str, Method] = FACTS, /, **facts: Any) -> Callable[[Function], Function]:
-    """Register the decorated function in `methods` by its name; `facts` are further fields of
-    `Method`.
+    Returns:
+        A decorator that takes the other fields of `Method`. It reads the source from the docstring,
+        and the summary from its first line. It raises TypeError, so that importing the module
+        fails, if a field is missing or unknown, the docstring has no "Source:", or the name is
+        taken.
     """
 
-    def register(function: Function) -> Function:
-        text, _, source = str(function.__doc__).partition("Source:")
-        summary, source = (
-            text.splitlines()[0].strip().removesuffix("."),
-            " ".join(source.split()).removesuffix("."),
-        )
-        effect = UNCHANGED if facts.get("keeps_learned_rows", True) else MOVED
-        stated = {
-            "summary": summary[0].lower() + summary[1:],
-            "source": source,
-            "short_inputs": effect,
-        } | facts
-        methods[function.__name__] = Method(name=function.__name__, function=function, **stated)
-        return function
+    def method(**stated: Any) -> Callable[[Function], Function]:
+        def register(function: Function) -> Function:
+            name = function.__name__
+            if name in methods:
+                raise TypeError(f"There already is a method {name}.")
+            facts = _documented(function) | shared | stated
+            if "short_inputs" not in facts:
+                keeps = facts.get("keeps_learned_rows", True)
+                facts["short_inputs"] = UNCHANGED if keeps else MOVED
+            methods[name] = Method(name=name, function=function, **facts)
+            return function
 
-    return register
+        return register
+
+    return method
+
+
+def _documented(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the fields of `Method` that the docstring of a function gives."""
+    text, _, source = (function.__doc__ or "").partition("Source:")
+    if not source:
+        raise TypeError(f'The docstring of the method {function.__name__} has no "Source:".')
+    summary = text.splitlines()[0].strip().removesuffix(".")
+    return {
+        "summary": summary[0].lower() + summary[1:],
+        "source": " ".join(source.split()).removesuffix("."),
+    }

@@ -1,35 +1,45 @@
-"""The methods that create the rows of a longer position table: one function each, decorated with
-its metadata.
+"""The methods that create the rows of a longer position table, in the order of all listings.
 
-A method gets the source rows, shape (n, d), float64, without reserved rows and those that
-``--keep-first`` and ``--drop-last`` exclude, and the number of rows to return, m ≥ n. It returns
-shape (m, d), float64; methods that keep learned rows return them first, unchanged. `bands` and
-`auto` are in a separate module.
+Each is a function that is decorated with its metadata. It gets the source rows, shape (n, d),
+float64, without reserved rows and those that ``--keep-first`` and ``--drop-last`` exclude, and the
+number of rows to return, m ≥ n. It returns shape (m, d), float64; methods that keep learned rows
+return them first, unchanged.
 """
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError, did_you_mean
-from ctxextend.tables import bands, method_facts, rotary  # noqa: F401  (two register their methods)
-from ctxextend.tables.bands import Indices, Rows
+from ctxextend.tables.bands import (
+    MIN_ROWS,
+    Indices,
+    Range,
+    Rows,
+    choose_bands,
+    extend_bands,
+)
+from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import (
-    INTEGER,
-    ROTARY_METHODS,
-    TOLERANCE,
+    BLAS_TOLERANCE,
+    COPY,
     TRUNCATE,
     UNCHANGED,
     Method,
     Setting,
-    method,
+    count_setting,
+    named_setting,
+    positive_setting,
+    range_setting,
+    registering,
 )
+from ctxextend.tables.rotary_methods import ROTARY_METHODS
 from ctxextend.tables.sinusoids import (
     BLOCK_ROWS,
     LAYOUTS,
@@ -38,42 +48,63 @@ from ctxextend.tables.sinusoids import (
     sinusoidal_rows,
 )
 
+METHODS: dict[str, Method] = {}  # by name, in the order of all listings
+method = registering(METHODS)
+
+# Effects on inputs beyond the old length.
 CLOSER = "order is kept, but neighbouring rows are closer together than in training"
-UNTRAINED = "new positions carry no information until the model is trained"
-# Principal components that `spectral` extrapolates, sinusoids fitted to them, and the largest
-# distance of a new row from the mean row, as a multiple of the largest distance of a learned row.
-SPECTRAL_COMPONENTS, SINUSOIDS, MAX_DISTANCE = 64, 16, 2.0
+SIMILAR = "order is kept, but rows are more similar to each other than learned ones"
+UNINFORMATIVE = "new positions carry no information until the model is trained"
+
+SPECTRAL_COMPONENTS = 64  # principal components that `spectral` extrapolates
+SINUSOIDS = 16  # fitted to them
+# The largest distance of a new row from the mean row, as a multiple of that of a learned row.
+MAX_DISTANCE = 2.0
 ROTATION_COMPONENTS = 512  # principal components that `rotation` rotates
-SCOPE = Setting("rows to fill", "new or all", "new", str, ("new", "all").__contains__)
-LAYOUT = Setting(
-    "layout of sinusoids",
-    f"{', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}",
-    None,
-    str,
-    LAYOUTS.__contains__,
+
+
+def choose_auto(table: Rows, rows: int, choice: MethodChoice, no_lm: str = "") -> MethodChoice:
+    """Choose `copy` or `bands` for a table.
+
+    Args:
+        table: The learned rows, shape (n, d), float64, also those that are kept.
+        rows: The new number of rows.
+        choice: The method `auto`.
+        no_lm: Why the checkpoint is not a language model; see `Checkpoint.no_lm`.
+    """
+    if no_lm or len(table) < MIN_ROWS:
+        why = no_lm or f"{len(table)} rows are too few to judge"
+        reason = f"auto chose copy, which keeps the learned rows: {why}"
+        return replace(choice, facts=METHODS[COPY], settings={}, reason=reason)
+    facts = METHODS["bands"]
+    choice = replace(choice, facts=facts, settings=dict.fromkeys(facts.settings))
+    chosen = choose_bands(table, rows, choice)
+    return replace(chosen, reason=f"auto chose {chosen.reason}")
+
+
+@method(
+    keeps_learned_rows=False,
+    convention="as formula for a table of sinusoids; as copy for sentence encoders, models without "
+    "an LM head, and tables of fewer than 32 rows; else as bands with settings chosen from the "
+    "table, or tuned on --data",
+    long_inputs=SIMILAR,
+    when="you do not know which method is best for the model",
+    reads_kept_rows=True,
+    choose=choose_auto,
+    tolerance=BLAS_TOLERANCE,
 )
-MIX = Setting(
-    "weight of the first digit",
-    "between 0 and 1 and not 0.5",
-    0.4,
-    float,
-    lambda a: 0 < a < 1 and a != 0.5,
-)
-RADIUS = Setting(
-    "distance of each row from the mean row",
-    "above 0",
-    None,
-    float,
-    lambda radius: 0 < radius < np.inf,
-)
+def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
+    """Bands for language models, copy for other models. Source: ctxextend."""
+    if len(table) < MIN_ROWS:
+        return copy(table, rows)
+    return bands(table, rows, keep=keep)
 
 
 @method(
     summary="repeat the learned rows",
     convention="row t is source row t mod n, of n source rows",
-    long_inputs="learned rows repeat: the model cannot distinguish the copies, and "
-    "order breaks at each "
-    "seam",
+    long_inputs="learned rows repeat: the model cannot distinguish the copies, and order breaks at "
+    "each seam",
     when="you fine-tune afterwards, and short inputs must give identical outputs until then",
     repeats_rows=True,
 )
@@ -93,8 +124,9 @@ def copy(table: Rows, rows: int) -> Rows:
     when="long inputs must work without training, and outputs for short ones may change",
 )
 def linear(table: Rows, rows: int) -> Rows:
-    """Interpolate row t linearly at source position t·(n-1)/(m-1), as torch does with
-    ``align_corners=True``.
+    """Interpolate row t linearly at source position t·(n-1)/(m-1).
+
+    Torch does the same with ``align_corners=True``.
 
     Source: Dosovitskiy et al. 2020, section 3.2, arXiv:2010.11929 (2-D),
         and Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378 (text).
@@ -104,9 +136,13 @@ def linear(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    settings={"scope": SCOPE, "layout": replace(LAYOUT, default=LAYOUTS[0]), "radius": RADIUS},
+    settings={
+        "scope": named_setting("rows to fill", ("new", "all"), default="new"),
+        "layout": named_setting("layout of sinusoids", LAYOUTS, default=LAYOUTS[0]),
+        "radius": positive_setting("distance of each row from the mean row"),
+    },
     convention="mean + s·PE(t), s = median‖p - mean‖ / ‖PE(t)‖; layouts as in transformers",
-    long_inputs=UNTRAINED,
+    long_inputs=UNINFORMATIVE,
     when="you fine-tune afterwards, and every position needs a distinct row",
     takes_start=True,
 )
@@ -127,13 +163,12 @@ def sinusoidal(
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
-    kept = table[: 0 if scope == "all" else len(table)]
+    kept = _kept(table, scope)
     mean = table.mean(axis=0)
     radius = radius or float(np.median(np.linalg.norm(table - mean, axis=1)))
     waves = sinusoidal_rows(np.arange(start + len(kept), start + rows), table.shape[1], layout)
-    waves *= (radius / np.linalg.norm(waves, axis=1).clip(1e-9))[
-        :, None
-    ]  # a single column has zeros
+    norms = np.linalg.norm(waves, axis=1).clip(1e-9)  # a single column has zeros
+    waves *= (radius / norms)[:, None]
     waves += mean
     return _extended(kept, rows, waves)
 
@@ -142,11 +177,11 @@ def sinusoidal(
     keep_first=None,
     reads_learned_rows=False,
     settings={
-        "layout": LAYOUT,
-        "start": replace(Setting("t of the first row", *INTEGER), default=None),
+        "layout": named_setting("layout of sinusoids", LAYOUTS, default=None),
+        "start": count_setting("t of the first row", default=None),
     },
-    convention="row i is PE(start + i) as transformers computes it: in float64, or in "
-    "float32 with torch",
+    convention="row i is PE(start + i) as transformers computes it: in float64, or in float32 with "
+    "torch",
     long_inputs="positions continue as in training, but the model has not seen them",
     when="the table equals the formula of fixed sinusoids",
 )
@@ -155,34 +190,36 @@ def formula(table: Rows, rows: int, *, layout: str, start: int) -> Rows:
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
-    compute, end = (
-        partial(sinusoidal_rows, width=table.shape[1], layout=layout),
-        np.array([start + len(table) - 1]),
-    )
-    in_float32 = layout.startswith("halves-log") or (
-        not np.array_equal(compute(end).astype(np.float32), table[-1:])
-        and np.array_equal(compute(end, in_float32=True), table[-1:])
-    )
-    return _extended(
-        table, rows, compute(np.arange(start + len(table), start + rows), in_float32=in_float32)
-    )
+    width = table.shape[1]
+    new = np.arange(start + len(table), start + rows)
+    in_float32 = _is_computed_in_float32(table, layout, start)
+    return _extended(table, rows, sinusoidal_rows(new, width, layout, in_float32=in_float32))
+
+
+def _is_computed_in_float32(table: Rows, layout: str, start: int) -> bool:
+    """Whether the last row of a table of sinusoids was computed with torch in float32."""
+    if layout.startswith("halves-log"):
+        return True
+    width = table.shape[1]
+    end = np.array([start + len(table) - 1])
+    if np.array_equal(sinusoidal_rows(end, width, layout).astype(np.float32), table[-1:]):
+        return False
+    return np.array_equal(sinusoidal_rows(end, width, layout, in_float32=True), table[-1:])
 
 
 @method(
     summary="interpolate the table by cubic convolution",
     keeps_learned_rows=False,
-    convention="align_corners=True (both end rows kept), a = -0.75, end rows "
-    "replicated as padding, in "
-    "float64",
+    convention="align_corners=True (both end rows kept), a = -0.75, end rows replicated as "
+    "padding, in float64",
     long_inputs=CLOSER,
     when="as for linear, if the table is smooth and norms must not shrink between rows",
 )
 def cubic(table: Rows, rows: int) -> Rows:
-    """Interpolate row t at source position t·(n-1)/(m-1) from the four rows around it; both end
-    rows are kept.
+    """Interpolate row t at source position t·(n-1)/(m-1) from the four rows around it.
 
-    The kernel is Keys' with a = -0.75, as in `torch.nn.functional.interpolate` with mode
-    ``bicubic``.
+    Both end rows are kept. The kernel is Keys' with a = -0.75, as in
+    `torch.nn.functional.interpolate` with mode ``bicubic``.
 
     Source: Keys 1981, IEEE Transactions on Acoustics, Speech, and Signal Processing 29(6), pages
     1153-1160.
@@ -199,17 +236,21 @@ def cubic(table: Rows, rows: int) -> Rows:
     summary="interpolate the table with a spline per column",
     keeps_learned_rows=False,
     settings={
-        "degree": Setting("degree of the polynomials", "2 or 3", 3, int, (2, 3).__contains__)
+        "degree": Setting(
+            "degree of the polynomials",
+            must="2 or 3",
+            default=3,
+            read=int,
+            allows=lambda degree: degree in (2, 3),
+        )
     },
-    convention="not-a-knot, align_corners=True (both end rows kept), in float64; "
-    "degree at most n - 1 "
-    "for n rows",
+    convention="not-a-knot, align_corners=True (both end rows kept), in float64; degree at most "
+    "n - 1 for n rows",
     long_inputs=CLOSER,
     when="as for cubic, or to reproduce the rows of context-extension",
 )
 def spline(table: Rows, rows: int, *, degree: int = 3) -> Rows:
-    """Interpolate row t at source position t·(n-1)/(m-1) with a not-a-knot spline along each
-    column.
+    """Interpolate row t at source position t·(n-1)/(m-1) with a not-a-knot spline per column.
 
     Knots are the positions, or for degree 2 the points halfway between them, without the first and
     last of them. Through n ≤ degree rows, the degree is n - 1. Equals
@@ -222,15 +263,26 @@ def spline(table: Rows, rows: int, *, degree: int = 3) -> Rows:
     result = linear(table, rows)
     if degree < 2:
         return result
-    bends, (lower, distance) = _second_derivatives(table, degree), _aligned_ends(len(table), rows)
+    bend_at = _quadratic_bend if degree == 2 else _cubic_bend
+    bends = _second_derivatives(table, degree)
+    lower, distance = _aligned_ends(len(table), rows)
     between = np.flatnonzero(distance)
     for start in range(0, len(between), BLOCK_ROWS):
         block = between[start : start + BLOCK_ROWS]
-        for far, row in ((distance[block], lower[block]), (1 - distance[block], lower[block] + 1)):
-            near = 1 - far
-            halves = np.where(far < 0.5, far * (4 * far - 3), -near) / 8
-            result[block] += (halves if degree == 2 else (near**3 - near) / 6)[:, None] * bends[row]
+        result[block] += bend_at(distance[block])[:, None] * bends[lower[block]]
+        result[block] += bend_at(1 - distance[block])[:, None] * bends[lower[block] + 1]
     return result
+
+
+def _quadratic_bend(distance: Rows) -> Rows:
+    """Return what a unit second derivative adds at a distance from its row, for degree 2."""
+    return np.where(distance < 0.5, distance * (4 * distance - 3), distance - 1) / 8
+
+
+def _cubic_bend(distance: Rows) -> Rows:
+    """Return what a unit second derivative adds at a distance from its row, for degree 3."""
+    near = 1 - distance
+    return (near**3 - near) / 6
 
 
 @method(
@@ -250,8 +302,8 @@ def nearest(table: Rows, rows: int) -> Rows:
 
 @method(
     convention="numpy.pad with mode='reflect': the end rows are not repeated",
-    long_inputs="order is reversed in every other copy, and positions mirrored at "
-    "an end share a row",
+    long_inputs="order is reversed in every other copy, and positions mirrored at an end share a "
+    "row",
     when="you fine-tune afterwards, and neighbouring rows must be similar everywhere (no seams)",
     repeats_rows=True,
 )
@@ -282,12 +334,19 @@ def stretch(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    settings={"alpha": MIX},
+    settings={
+        "alpha": Setting(
+            "weight of the first digit",
+            must="between 0 and 1 and not 0.5",
+            default=0.4,
+            read=float,
+            allows=lambda weight: 0 < weight < 1 and weight != 0.5,
+        )
+    },
     convention="row i·n + j is alpha·u_i + (1 - alpha)·u_j, u = (p - alpha·p_0) / (1 - alpha), in "
     "float64",
-    long_inputs="every position has a distinct row, but order breaks at each seam "
-    "until the model is "
-    "trained",
+    long_inputs="every position has a distinct row, but order breaks at each seam until the model "
+    "is trained",
     when="you fine-tune briefly at many times the old length; n rows extend to at most n times n",
     max_rows=lambda learned: learned**2,
 )
@@ -301,10 +360,9 @@ def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
     units = (table - alpha * table[0]) / (1 - alpha)
     result = _extended(table, rows, table[0])
     for start in range(len(table), rows, BLOCK_ROWS):
-        digits = np.divmod(np.arange(start, min(start + BLOCK_ROWS, rows)), len(table))
-        result[start : start + BLOCK_ROWS] = (
-            alpha * units[digits[0]] + (1 - alpha) * units[digits[1]]
-        )
+        positions = np.arange(start, min(start + BLOCK_ROWS, rows))
+        first, second = np.divmod(positions, len(table))
+        result[start : start + BLOCK_ROWS] = alpha * units[first] + (1 - alpha) * units[second]
     return result
 
 
@@ -335,10 +393,10 @@ def mean(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    settings={"scope": SCOPE},
+    settings={"scope": named_setting("rows to fill", ("new", "all"), default="new")},
     reads_learned_rows=False,
     convention="0 in every column",
-    long_inputs=UNTRAINED,
+    long_inputs=UNINFORMATIVE,
     when="you train a model without positions (scope=all), or need a baseline",
 )
 def zero(table: Rows, rows: int, *, scope: str = "new") -> Rows:
@@ -347,14 +405,14 @@ def zero(table: Rows, rows: int, *, scope: str = "new") -> Rows:
     Source: ctxextend; scope=all after Gelberg et al. 2025, DroPE, arXiv:2512.12167 (rotary
     positions).
     """
-    return _extended(table[: 0 if scope == "all" else len(table)], rows, np.zeros(table.shape[1]))
+    return _extended(_kept(table, scope), rows, np.zeros(table.shape[1]))
 
 
 @method(
-    settings={"seed": Setting("random seed", *INTEGER)},
+    settings={"seed": count_setting("random seed")},
     convention="mean + std·z per column, with z in row order from "
     "numpy.random.default_rng(seed).standard_normal",
-    long_inputs=UNTRAINED,
+    long_inputs=UNINFORMATIVE,
     when="you need a baseline that trains the new positions from scratch",
 )
 def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
@@ -371,7 +429,7 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
     "largest learned one",
     long_inputs="the periodic part of the learned rows continues, the rest does not",
     when="you fine-tune afterwards, and the table is smooth and periodic (see ctxextend inspect)",
-    tolerance=TOLERANCE,
+    tolerance=BLAS_TOLERANCE,
 )
 def spectral(table: Rows, rows: int) -> Rows:
     """Extrapolate the leading principal components with fitted sinusoids.
@@ -400,7 +458,7 @@ def spectral(table: Rows, rows: int) -> Rows:
     "distance from it",
     long_inputs="steps between rows resemble learned ones, but rotation errors accumulate",
     when="you fine-tune afterwards, and new rows must be as far apart as learned ones",
-    tolerance=TOLERANCE,
+    tolerance=BLAS_TOLERANCE,
 )
 def rotation(table: Rows, rows: int) -> Rows:
     """Extrapolate with the rotation that best maps each row to the next.
@@ -431,9 +489,95 @@ def rotation(table: Rows, rows: int) -> Rows:
     return result
 
 
+@method(
+    settings={
+        "sigma": Setting(
+            "width in rows of the low-pass filter; 0 disables the high-frequency part",
+            must="0 or at least 0.5",
+            default=None,
+            read=float,
+            allows=lambda sigma: sigma == 0 or 0.5 <= sigma < math.inf,
+        ),
+        "repeat": range_setting("rows A to B-1 of the high-frequency part to tile"),
+        "gain": positive_setting("factor that scales rows around their mean"),
+        "high_gain": positive_setting("gain of the high-frequency part"),
+        "within": range_setting("rows A to B-1 to split, excluding end outliers"),
+    },
+    keeps_learned_rows=False,
+    convention="low-pass: local linear regression with Gaussian weights, interpolated; residual: "
+    "tiled, cross-faded over 16 rows; each is scaled around the mean by its gain; unset values are "
+    "chosen from the table",
+    long_inputs=SIMILAR,
+    when="long inputs must work without training, and outputs for short ones may change",
+    reads_kept_rows=True,
+    choose=choose_bands,
+    tolerance=BLAS_TOLERANCE,
+)
+def bands(
+    table: Rows,
+    rows: int,
+    *,
+    keep: int = 0,
+    sigma: float | None = None,
+    repeat: Range | None = None,
+    gain: float | None = None,
+    high_gain: float | None = None,
+    within: Range | None = None,
+) -> Rows:
+    """Interpolate the low frequencies of the table, tile the high ones.
+
+    The low-frequency part L is the output of a Gaussian low-pass filter of `sigma` rows (local
+    linear regression, which is unbiased at the ends); the high-frequency part H is the residual.
+    Row t is mean + gain·(L(u) - mean) + high_gain·H(v): u is the position that linear interpolation
+    with aligned ends reads, v advances row by row and jumps from the end of `repeat` back to its
+    start, cross-faded over 8 rows on either side. Rows outside `within` are not used; rows before
+    it and the first `keep` rows are kept, and interpolation starts at the last of them. At sigma 0
+    this is linear interpolation, scaled by `gain`. Like YaRN, it interpolates low frequencies and
+    keeps high ones. See `choose_split` and `default_gains` for settings that are None; with only
+    `gain` given, `high_gain` equals it.
+
+    Source: ctxextend; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary
+    positions).
+    """
+    if rows == len(table):
+        return table.copy()
+    return extend_bands(
+        table,
+        rows,
+        keep=keep,
+        sigma=sigma,
+        repeat=repeat,
+        gain=gain,
+        high_gain=high_gain,
+        within=within,
+    )
+
+
+# The method of a shorter table. It is not listed, because no other one applies.
+TRUNCATION = Method(
+    name=TRUNCATE,
+    summary="keep the first rows",
+    when="the table becomes shorter",
+    source="ctxextend",
+    convention="row t is source row t",
+    short_inputs=UNCHANGED,
+    long_inputs="there are none",
+    function=lambda table, rows: table[:rows],
+)
+
+
+# ---- steps of several methods
+
+
+def _kept(table: Rows, scope: str) -> Rows:
+    """Return the learned rows that a method with a ``scope`` keeps."""
+    return table[:0] if scope == "all" else table
+
+
 def _extended(table: Rows, rows: int, fill: Rows) -> Rows:
-    """Return learned rows, shape (n, d), followed by new rows, shape (m - n, d), or one row for
-    all, shape (d,).
+    """Return learned rows, shape (n, d), followed by new rows.
+
+    `fill` is the new rows, shape (m - n, d), or one row for all, shape (d,).
     """
     result = np.empty((rows, table.shape[1]))
     result[: len(table)] = table
@@ -442,25 +586,26 @@ def _extended(table: Rows, rows: int, fill: Rows) -> Rows:
 
 
 def _aligned_ends(learned: int, rows: int) -> tuple[Indices, Rows]:
-    """Return for each row of the longer table, with both ends aligned, its lower source row and the
-    distance to it.
+    """Return where each row of the longer table reads, with both ends aligned.
+
+    Returns:
+        The lower of two source rows, and the distance to it, shape (rows,) each.
     """
     steps = max(rows - 1, 1)
-    lower, remainder = np.divmod(
-        np.arange(rows) * (learned - 1), steps
-    )  # exact: integers decide which rows coincide
+    # Exact: integers decide which rows coincide.
+    lower, remainder = np.divmod(np.arange(rows) * (learned - 1), steps)
     return lower, remainder / steps
 
 
 def _keys_kernel(distance: Rows) -> Rows:
+    """Return Keys' kernel with a = -0.75 at distances from 0 to 2."""
     near = (1.25 * distance - 2.25) * distance**2 + 1
     far = -0.75 * (((distance - 5) * distance + 8) * distance - 4)
     return np.where(distance <= 1, near, far)
 
 
 def _second_derivatives(table: Rows, degree: int) -> Rows:
-    """Return the second derivatives at the rows of the not-a-knot spline of degree 2 or 3 through
-    them, shape (n, d).
+    """Return the second derivatives, at the rows, of the not-a-knot spline through them.
 
     They solve D[i-1] + c·D[i] + D[i+1] = (c + 2)·(second difference), with c = 4 for degree 3 and 6
     for degree 2. As no knot is near the ends, D[0] is 2·D[1] - D[2] for degree 3 and D[1] for
@@ -493,64 +638,55 @@ def _interpolated(
     is_between: NDArray[np.bool_],
     steps: Sequence[tuple[Rows, Indices, Indices]],
 ) -> Rows:
-    """Return source rows, each plus weighted differences between other source rows; end rows are
-    replicated.
+    """Return source rows, each plus weighted differences between other source rows.
 
     Row t starts as source row `start[t]`. If `is_between[t]`, each of `steps` (weight, to, origin),
-    shape (m,) each, adds weight·(row `to` - row `origin`). Other rows read only `start[t]`, because
-    its neighbours may contain NaN.
+    shape (m,) each, adds weight·(row `to` - row `origin`); end rows are replicated. Other rows read
+    only `start[t]`, because its neighbours may contain NaN.
     """
+    last = len(table) - 1
     result = np.empty((len(start), table.shape[1]))
     for first in range(0, len(start), BLOCK_ROWS):
         block = slice(first, first + BLOCK_ROWS)
         moved = table[start[block]]
         for weight, to, origin in steps:
-            ends = (table[rows[block].clip(0, len(table) - 1)] for rows in (to, origin))
-            moved += weight[block, None] * np.subtract(*ends)
+            difference = table[to[block].clip(0, last)] - table[origin[block].clip(0, last)]
+            moved += weight[block, None] * difference
         result[block] = np.where(is_between[block, None], moved, table[start[block]])
     return result
 
 
-METHODS: dict[str, Method] = {name: method_facts.FACTS[name] for name in method_facts.METHOD_NAMES}
-
-# The method of a shorter table. It is not listed, because no other one applies.
-TRUNCATION = Method(
-    name=TRUNCATE,
-    summary="keep the first rows",
-    when="the table becomes shorter",
-    source="ctxextend",
-    convention="row t is source row t",
-    short_inputs=UNCHANGED,
-    long_inputs="there are none",
-    function=lambda table, rows: table[:rows],
-)
+# ---- lists of methods
 
 
 def find_methods(name: str) -> list[Method]:
-    """Return the methods of tables and of rotary positions with a name; raise ResizeError if there
-    are none.
+    """Return the methods of tables and of rotary positions with a name.
+
+    Raises:
+        ResizeError: There are none.
     """
-    if found := [methods[name] for methods in (METHODS, ROTARY_METHODS) if name in methods]:
+    found = [methods[name] for methods in (METHODS, ROTARY_METHODS) if name in methods]
+    if found:
         return found
     names = dict.fromkeys((*METHODS, *ROTARY_METHODS))
-    hint = (
-        did_you_mean(name, names)
-        or f"Methods: {', '.join(names)}; add one with ctxextend.register_method."
-    )
+    hint = did_you_mean(name, names)
+    if not hint:
+        hint = f"Methods: {', '.join(names)}; add one with ctxextend.register_method."
     raise ResizeError(f"Unknown method {name!r:.60}.", hint)
 
 
 def list_methods() -> list[Method]:
-    """Return all methods, the default first."""
+    """Return all methods of position tables, the default first."""
     return list(METHODS.values())
 
 
 def register_method(name: str, function: Callable[..., Any]) -> None:
     """Register a function as a method that `resize`, `extend_model` and `compare` accept by name.
 
-        def fade(rows, length, *, power=1.0): new = np.arange(len(rows), length)[:, None] /
-            len(rows) return np.vstack([rows, rows.mean(axis=0) + (rows[-1] - rows.mean(axis=0)) /
-            new**power])
+        def fade(rows, length, *, power=1.0):
+            new = np.arange(len(rows), length)[:, None] / len(rows)
+            mean = rows.mean(axis=0)
+            return np.vstack([rows, mean + (rows[-1] - mean) / new**power])
 
         ctxextend.register_method("fade", fade)
         ctxextend.resize("gpt2", 4096, "fade:power=2")
@@ -572,58 +708,51 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
             raised when the method is used, if the function returns another shape or non-finite
             values.
     """
-    if name in (*METHODS, *ROTARY_METHODS, TRUNCATE, "all") or not re.fullmatch(
-        "[a-z][a-z0-9_-]*", name
-    ):
-        raise ResizeError(
-            f"The method name {name!r} is in use or invalid.", "Choose another, such as my-method."
-        )
-
-    parameters = [
-        item
-        for item in inspect.signature(function).parameters.values()
-        if item.kind is item.KEYWORD_ONLY
-    ]
-    for item in parameters:
-        if isinstance(item.default, bool) or (
-            isinstance(item.default, str) and re.search(r"^\s|,|\s$", item.default)
-        ):
-            hint = "Use 0 or 1 for a bool, and text without commas or surrounding whitespace."
-            raise ResizeError(
-                f"Method {name}: {item.name}={item.default!r} is not a valid default.", hint
-            )
+    is_in_use = name in (*METHODS, *ROTARY_METHODS, TRUNCATE, "all")
+    if is_in_use or not re.fullmatch("[a-z][a-z0-9_-]*", name):
+        message = f"The method name {name!r} is in use or invalid."
+        raise ResizeError(message, "Choose another, such as my-method.")
 
     def checked(table: Rows, rows: int, **settings: Any) -> Rows:
         result = np.asarray(function(table, rows, **settings), np.float64)
-        if result.shape != (rows, table.shape[1]):
-            raise ResizeError(
-                f"Method {name} returned shape {result.shape}, not {(rows, table.shape[1])}."
-            )
+        expected = (rows, table.shape[1])
+        if result.shape != expected:
+            raise ResizeError(f"Method {name} returned shape {result.shape}, not {expected}.")
         if not np.isfinite(result).all():
             raise ResizeError(f"Method {name} returned NaN or infinity.")
         return result
 
-    kinds = {int: "an integer", float: "a number", str: "text"}
-    settings = {
-        item.name: Setting(
-            "an argument of your function",
-            kinds[type(item.default)],
-            item.default,
-            type(item.default),
-        )
-        for item in parameters
-        if type(item.default) in kinds
-    }
     METHODS[name] = Method(
         name=name,
         summary="a user-defined function",
         keeps_learned_rows=False,
-        settings=settings,
+        settings=_settings_of(name, function),
         when="you experiment with your own method",
         source="ctxextend.register_method",
         convention="a user-defined function",
         short_inputs="outputs for short inputs may change too",
         long_inputs="the effect is unknown",
-        tolerance=TOLERANCE,
+        tolerance=BLAS_TOLERANCE,
         function=checked,
     )
+
+
+def _settings_of(name: str, function: Callable[..., Any]) -> dict[str, Setting]:
+    """Return the keyword-only arguments of a user-defined method as settings."""
+    kinds = {int: "an integer", float: "a number", str: "text"}
+    settings = dict[str, Setting]()
+    for argument in inspect.signature(function).parameters.values():
+        if argument.kind is not argument.KEYWORD_ONLY:
+            continue
+        default = argument.default
+        kind = type(default)
+        is_unusable = kind is str and re.search(r"^\s|,|\s$", default)
+        if kind is bool or is_unusable:
+            message = f"Method {name}: {argument.name}={default!r} is not a valid default."
+            hint = "Use 0 or 1 for a bool, and text without commas or surrounding whitespace."
+            raise ResizeError(message, hint)
+        if kind in kinds:
+            settings[argument.name] = Setting(
+                "an argument of your function", must=kinds[kind], default=default, read=kind
+            )
+    return settings

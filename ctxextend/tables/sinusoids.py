@@ -1,6 +1,4 @@
-"""Sinusoidal position embeddings, and sums of sinusoids fitted to the principal components of
-learned rows.
-"""
+"""Sinusoidal position embeddings, and sums of sinusoids fitted to learned rows."""
 
 import math
 from dataclasses import dataclass
@@ -10,26 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-LAYOUTS = (
-    "interleaved",
-    "halves",
-    "halves-log",
-    "halves-log-cos",
-)  # orders of sines and cosines in transformers
-FLOAT32_ROUNDING = (
-    2.0**-20
-)  # relative error of an angle in float32: mostly that of exp(x), |x| < log(10000)
+# Orders of sines and cosines in transformers.
+LAYOUTS = ("interleaved", "halves", "halves-log", "halves-log-cos")
+# Relative error of an angle in float32: mostly that of exp(x), |x| < log(10000).
+FLOAT32_ROUNDING = 2.0**-20
 FIT_VALUES = 2**18  # maximum number of values, in evenly spaced rows, to which layouts are fitted
 BLOCK_ROWS = 256  # rows processed at once, to avoid a second table of the new length in memory
-ROUNDING = 1e-12  # components below this share of the largest one's variance are rounding errors
+# Components below this share of the largest one's variance are rounding errors.
+VARIANCE_ROUNDING = 1e-12
 OVERSAMPLING = 8  # frequencies of the periodogram per cycle per table
-RESIDUAL_ROUNDING = (
-    1e-20  # residuals below this share of the curves' sum of squares are rounding errors
-)
+# Residuals below this share of the curves' sum of squares are rounding errors.
+RESIDUAL_ROUNDING = 1e-20
 RESOLUTION = 0.75  # frequencies closer than this, in cycles per table, cannot be resolved
-# Maximum Gauss-Newton steps and halvings of a step, and the relative decrease of the error below
-# which they stop.
-MAX_STEPS, MAX_HALVINGS, MIN_GAIN = 20, 4, 1e-6
+# Gauss-Newton steps.
+MAX_STEPS = 20
+MAX_HALVINGS = 4  # of each step
+MIN_DECREASE = 1e-6  # relative decrease of the error below which they stop
 
 
 def sinusoidal_rows(
@@ -56,13 +50,13 @@ def sinusoidal_rows(
         import torch
 
         if layout.startswith("halves-log"):
-            frequencies = torch.exp(
-                torch.arange(width // 2).float() * -(math.log(10000) / (width // 2 - 1))
-            )
+            step = math.log(10000) / (width // 2 - 1)
+            frequencies = torch.exp(torch.arange(width // 2).float() * -step)
         else:
             frequencies = 1.0 / 10000 ** (torch.arange(0, width, 2) / width)
         phases = torch.from_numpy(positions).float()[:, None] * frequencies
-        result[:, sines], result[:, cosines] = torch.sin(phases), torch.cos(phases[:, : width // 2])
+        result[:, sines] = torch.sin(phases)
+        result[:, cosines] = torch.cos(phases[:, : width // 2])
         return result
     angles = positions[:, None] / _wavelengths(width, layout)
     np.sin(angles, out=result[:, sines])
@@ -71,13 +65,13 @@ def sinusoidal_rows(
 
 
 def _wavelengths(width: int, layout: str) -> Floats:
-    """Return the positions per radian of each pair of columns, shape (ceil(d/2),), or (d//2,) for
-    ``halves-log``.
+    """Return the positions per radian of each pair of columns.
+
+    The shape is (ceil(d/2),), or (d//2,) for ``halves-log``.
     """
     if layout.startswith("halves-log"):
-        return np.asarray(
-            np.exp(np.arange(width // 2) * (math.log(10000) / max(width // 2 - 1, 1)))
-        )
+        step = math.log(10000) / max(width // 2 - 1, 1)
+        return np.asarray(np.exp(np.arange(width // 2) * step))
     return np.asarray(10000.0 ** (np.arange(0, width, 2) / width))
 
 
@@ -87,8 +81,14 @@ def _columns(width: int, layout: str) -> tuple[slice, slice]:
     pairs = width // 2
     if layout == "halves-log-cos":
         return slice(pairs, 2 * pairs), slice(pairs)
-    sines = pairs + width % 2 * (layout == "halves")
+    sines = pairs
+    if layout == "halves":
+        sines += width % 2
     return slice(sines), slice(sines, sines + pairs)
+
+
+def _minimum_width(layout: str) -> int:
+    return 4 if layout.startswith("halves-log") else 2
 
 
 class Formula(NamedTuple):
@@ -99,42 +99,41 @@ class Formula(NamedTuple):
 
 
 def find_formula(table: NDArray[Any], layout: str | None = None) -> Formula | None:
-    """Return the formula that every row of a table, shape (n, d), equals within rounding; None if
-    there is none.
+    """Return the formula that every row of a table equals within rounding, if there is one.
 
-    If several layouts fit, as for one row, `layout` or else the first is returned. Angles may be
-    rounded to float32.
+    Args:
+        table: Shape (n, d), any float dtype. Angles may be rounded to float32.
+        layout: The layout to return if several fit, as for one row; by default the first.
     """
     width = table.shape[1]
     first = table[:1].astype(np.float64)
     if not abs(float(np.vdot(first, first)) - width / 2) < 0.6:  # radius 1 each; NaN fails too
         return None
+    slowest = width // 2 - 1  # the pair of columns that tells the position
     for candidate in sorted(LAYOUTS, key=lambda name: name != layout):
-        if width < (4 if candidate.startswith("halves-log") else 2):
+        if width < _minimum_width(candidate):
             continue
         sines, cosines = _columns(width, candidate)
-        sine, cosine = (first[0, columns][width // 2 - 1] for columns in (sines, cosines))
-        angle = float(np.arctan2(sine, cosine)) % (2 * np.pi)
-        formula = Formula(candidate, round(angle * _wavelengths(width, candidate)[width // 2 - 1]))
+        angle = float(np.arctan2(first[0, sines][slowest], first[0, cosines][slowest]))
+        wavelength = _wavelengths(width, candidate)[slowest]
+        formula = Formula(candidate, round(angle % (2 * np.pi) * wavelength))
         if first_deviation(table, formula) is None:
             return formula
     return None
 
 
 def first_deviation(table: NDArray[Any], formula: Formula) -> int | None:
-    """Return the index of the first row that differs from a formula by more than rounding
-    errors.
-    """
+    """Return the index of the first row that differs from a formula by more than rounding."""
     import ml_dtypes  # knows all float dtypes
 
     eps = ml_dtypes.finfo(table.dtype).eps  # type: ignore[no-untyped-call]
-    rounding = 2 * float(
-        max(eps, np.finfo(np.float32).eps)
-    )  # a table in float64 may have been converted
-    width, (layout, start) = table.shape[1], formula
+    # A table in float64 may have been converted.
+    rounding = 2 * float(max(eps, np.finfo(np.float32).eps))
+    width = table.shape[1]
+    layout, start = formula
     tolerance = np.zeros(width)
+    slopes = FLOAT32_ROUNDING / _wavelengths(width, layout)
     for columns in _columns(width, layout):
-        slopes = FLOAT32_ROUNDING / _wavelengths(width, layout)
         tolerance[columns] = slopes[: len(tolerance[columns])]
     for row in range(0, len(table), BLOCK_ROWS):
         block = table[row : row + BLOCK_ROWS].astype(np.float64)
@@ -157,8 +156,7 @@ class LayoutFit:
 
 
 def fit_layout(table: NDArray[Any], layout: str = "") -> LayoutFit | None:
-    """Return how much of the variance of a table of finite rows, shape (n, d), its best layout
-    explains.
+    """Return how much of the variance of a table its best layout explains.
 
     The fit is m + r·PE(t): a mean row m, one radius r, and a phase for each pair of columns, so
     that rows can start at any position. With z_i(t) = cosine column + i·sine column of pair i, and
@@ -167,45 +165,70 @@ def fit_layout(table: NDArray[Any], layout: str = "") -> LayoutFit | None:
         explained = (Σ_i |⟨w_i, z_i⟩|)² / (Σ_i ‖w_i‖² · Σ_i ‖z_i‖²),
 
     about 1/n for random rows. Slow sinusoids with a radius each would fit the trends of any learned
-    table. Large tables are sampled, and a last column without a partner is ignored. Returns None if
-    the rows are equal, as a single row is. `layout` is the one that the model computes, if any.
+    table. Large tables are sampled, and a last column without a partner is ignored.
+
+    Args:
+        table: Finite rows, shape (n, d), any float dtype.
+        layout: The layout that the model computes, if any.
+
+    Returns:
+        The fit; None if the rows are equal, as a single row is.
     """
+    width = table.shape[1]
     with np.errstate(all="ignore"):
         explained = {
-            name: _explained(table, name)
-            for name in LAYOUTS
-            if table.shape[1] >= (4 if "log" in name else 2)
+            name: _explained(table, name) for name in LAYOUTS if width >= _minimum_width(name)
         }
     best = max(explained, key=lambda name: explained[name], default="")
     if not (best and explained[best] >= 0):
         return None
-    if formula := find_formula(table, layout or best):
-        return LayoutFit(formula.layout, explained[formula.layout], True, None)
     expected = layout or best
-    deviating = 0 if layout else None
-    for row in (len(table) // 2, 0):
-        single = find_formula(table[row : row + 1], expected)
-        if single and single.layout == expected:
-            deviating = first_deviation(table, Formula(expected, single.start - row))
-    return LayoutFit(best, explained[best], False, deviating)
+    formula = find_formula(table, expected)
+    if formula is not None:
+        return LayoutFit(
+            layout=formula.layout,
+            explained=explained[formula.layout],
+            is_formula=True,
+            first_deviating_row=None,
+        )
+    deviating = _first_deviation_from_row(table, expected)
+    if deviating is None and layout:
+        deviating = 0
+    return LayoutFit(
+        layout=best,
+        explained=explained[best],
+        is_formula=False,
+        first_deviating_row=deviating,
+    )
+
+
+def _first_deviation_from_row(table: NDArray[Any], layout: str) -> int | None:
+    """Return the first row that deviates from the sinusoids that the first or a middle row starts.
+
+    None if neither is a row of sinusoids.
+    """
+    for row in (0, len(table) // 2):
+        single = find_formula(table[row : row + 1], layout)
+        if single is not None and single.layout == layout:
+            return first_deviation(table, Formula(layout, single.start - row))
+    return None
 
 
 def _explained(table: NDArray[Any], layout: str) -> float:
     """Return the share of a table's variance that a layout explains; NaN if there is none."""
     width = table.shape[1]
-    pairs = table.shape[1] // 2
+    pairs = width // 2
     rows = np.linspace(0, len(table) - 1, min(len(table), FIT_VALUES // width)).astype(np.intp)
     sampled = table[rows].astype(np.float64)
     sampled -= sampled[0]  # equal rows become exactly zero
-    sines, cosines = (sampled[:, columns][:, :pairs] for columns in _columns(width, layout))
-    values = cosines + 1j * sines
+    sines, cosines = _columns(width, layout)
+    values = sampled[:, cosines][:, :pairs] + 1j * sampled[:, sines][:, :pairs]
     waves = np.exp(1j * rows[:, None] / _wavelengths(width, layout)[:pairs])
     values -= values.mean(axis=0)
     waves -= waves.mean(axis=0)
     products = np.abs(np.einsum("tp,tp->p", waves.conj(), values)).sum()
-    return min(
-        float(products**2 / (np.vdot(waves, waves).real * np.vdot(values, values).real)), 1.0
-    )
+    variances = np.vdot(waves, waves).real * np.vdot(values, values).real
+    return min(float(products**2 / variances), 1.0)
 
 
 class PrincipalComponents(NamedTuple):
@@ -217,74 +240,88 @@ class PrincipalComponents(NamedTuple):
 
 
 def principal_components(table: Floats, maximum: int) -> PrincipalComponents:
-    """Return up to `maximum` leading principal components of a table, (n, d); none if it is
-    constant or not finite.
+    """Return up to `maximum` leading principal components of a table, shape (n, d).
+
+    There are none if it is constant or not finite.
     """
+    count, width = table.shape
     mean = table.mean(axis=0)
-    scale = max(
-        np.abs(table[start : start + BLOCK_ROWS] - mean).max()
-        for start in range(0, len(table), BLOCK_ROWS)
-    )
+    blocks = (table[start : start + BLOCK_ROWS] for start in range(0, count, BLOCK_ROWS))
+    scale = max(np.abs(block - mean).max() for block in blocks)
     if not np.isfinite(scale):
         mean[:] = np.nan
-    if (
-        not scale > 1e-14 * np.abs(mean).max()
-    ):  # constant rows differ from their mean by rounding errors
-        return PrincipalComponents(mean, np.zeros((len(table), 0)), np.zeros((0, table.shape[1])))
+    # Constant rows differ from their mean by rounding errors.
+    if not scale > 1e-14 * np.abs(mean).max():
+        return PrincipalComponents(
+            mean=mean, coordinates=np.zeros((count, 0)), directions=np.zeros((0, width))
+        )
     centred = table - mean
     centred /= scale  # so that squares neither overflow nor underflow
-    is_wide = len(table) < table.shape[1]
+    is_wide = count < width
     values, vectors = np.linalg.eigh(centred @ centred.T if is_wide else centred.T @ centred)
-    values, vectors = values[::-1][:maximum], vectors[:, ::-1][:, :maximum]
-    kept = values > ROUNDING * values[0]
-    values, vectors = values[kept], vectors[:, kept]
-    if is_wide:
-        roots = np.sqrt(values)
-        return PrincipalComponents(mean, vectors * roots, scale * ((vectors / roots).T @ centred))
-    return PrincipalComponents(mean, centred @ vectors, scale * vectors.T)
+    values = values[::-1][:maximum]
+    vectors = vectors[:, ::-1][:, :maximum]
+    kept = values > VARIANCE_ROUNDING * values[0]
+    values = values[kept]
+    vectors = vectors[:, kept]
+    if not is_wide:
+        return PrincipalComponents(
+            mean=mean, coordinates=centred @ vectors, directions=scale * vectors.T
+        )
+    roots = np.sqrt(values)
+    return PrincipalComponents(
+        mean=mean,
+        coordinates=vectors * roots,
+        directions=scale * ((vectors / roots).T @ centred),
+    )
 
 
 def periodogram(positions: NDArray[np.intp], values: Floats) -> tuple[Floats, Floats]:
-    """Return frequencies and the sum of squares that each explains, both of shape (f,): a
-    Lomb-Scargle periodogram.
+    """Return a Lomb-Scargle periodogram: frequencies, and the squares that each explains.
 
-    Fits a constant, a cosine and a sine per frequency to `values` at ascending `positions` ≥ 0,
-    shape (n,), with least squares. Frequencies, in cycles per position, start at half a cycle per
-    table in steps of 1/8 cycle per table; a plain Fourier transform would favour integer numbers of
-    cycles.
+    Both have shape (f,). Fits a constant, a cosine and a sine per frequency to `values` at
+    ascending `positions` ≥ 0, shape (n,), with least squares. Frequencies, in cycles per position,
+    start at half a cycle per table in steps of 1/8 cycle per table; a plain Fourier transform would
+    favour integer numbers of cycles.
 
     Source: Zechmeister & Kürster 2009, "The generalised Lomb-Scargle periodogram", section 2,
     arXiv:0901.2573.
     """
     length = int(positions[-1]) + 1
     count = len(positions)
-    curve, ones = np.zeros(length), np.zeros(length)
-    curve[positions], ones[positions] = values - values.mean(), 1
+    curve = np.zeros(length)
+    curve[positions] = values - values.mean()
+    ones = np.zeros(length)
+    ones[positions] = 1
     # Bin k of the zero-padded transforms is the frequency k / (8·length).
     bins = np.arange(OVERSAMPLING // 2, OVERSAMPLING * length // 2)
     waves = np.fft.rfft(curve, OVERSAMPLING * length)[bins]
     window = np.fft.fft(ones, OVERSAMPLING * length)
-    once, twice = window[bins], window[2 * bins % (OVERSAMPLING * length)]
+    once = window[bins]
+    twice = window[2 * bins % (OVERSAMPLING * length)]
     # As named in the paper: sums over positions of products of the curve (y), cosine (c) and sine
     # (s).
-    cosine, sine = once.real / count, -once.imag / count
+    cosine = once.real / count
+    sine = -once.imag / count
     cc = (1 + twice.real / count) / 2 - cosine**2
     ss = (1 - twice.real / count) / 2 - sine**2
     cs = -twice.imag / count / 2 - cosine * sine
-    yc, ys = waves.real / count, -waves.imag / count
+    yc = waves.real / count
+    ys = -waves.imag / count
     determinant = cc * ss - cs**2
-    explained = (ss * yc**2 + cc * ys**2 - 2 * cs * yc * ys) / np.where(
-        determinant > 1e-12, determinant, np.inf
-    )
+    divisor = np.where(determinant > 1e-12, determinant, np.inf)
+    explained = (ss * yc**2 + cc * ys**2 - 2 * cs * yc * ys) / divisor
     return bins / (OVERSAMPLING * length), np.asarray(explained * count, dtype=np.float64)
 
 
 def highest_peak(frequencies: Floats, power: Floats) -> tuple[float, float]:
-    """Return the maximum power and its frequency, refined with a parabola through the adjacent
-    bins.
+    """Return the maximum power and its frequency.
+
+    The frequency is refined with a parabola through the adjacent bins.
     """
     best = int(np.argmax(power))
-    frequency, adjacent = frequencies[best], power[max(best - 1, 0) : best + 2]
+    frequency = frequencies[best]
+    adjacent = power[max(best - 1, 0) : best + 2]
     if len(adjacent) == 3 and adjacent[1] > max(adjacent[0], adjacent[2]):
         offset = (adjacent[2] - adjacent[0]) / (2 * (2 * adjacent[1] - adjacent[0] - adjacent[2]))
         frequency += offset * (frequencies[1] - frequencies[0])
@@ -319,18 +356,17 @@ class SinusoidFit:
         Source: Kaufman 1975, BIT 15, pages 49-57, on Golub & Pereyra 1973, SIAM J. Numer. Anal.
         10(2).
         """
-        count, positions = len(self.frequencies), np.arange(len(self.residual))
+        count = len(self.frequencies)
+        positions = np.arange(len(self.residual))
         # The derivatives with respect to a frequency: -2πt·sin and 2πt·cos, times the weights of
         # its cosine and sine.
         waves = (positions - self._middle)[:, None] * self._waves(positions)[:, 1:]
         slopes = 2 * np.pi * self._residual_of(np.hstack([waves[:, count:], waves[:, :count]]))
         weights = np.vstack([-self.weights[1 : 1 + count], self.weights[1 + count :]])
-        products = (
-            ((weights @ weights.T) * (slopes.T @ slopes))
-            .reshape(2, count, 2, count)
-            .sum(axis=(0, 2))
-        )
-        sums = (weights * (slopes.T @ self.residual)).sum(axis=1).reshape(2, count).sum(axis=0)
+        pairs = (weights @ weights.T) * (slopes.T @ slopes)
+        products = pairs.reshape(2, count, 2, count).sum(axis=(0, 2))
+        singles = (weights * (slopes.T @ self.residual)).sum(axis=1)
+        sums = singles.reshape(2, count).sum(axis=0)
         return np.asarray(np.linalg.lstsq(products, sums, rcond=None)[0])
 
     def _waves(self, positions: NDArray[np.int64]) -> Floats:
@@ -348,12 +384,14 @@ def fit_sinusoids(curves: Floats, maximum: int) -> SinusoidFit:
     the residual, and refines all of them after each. They are at least half a cycle per table, and
     far enough apart to be resolved.
     """
-    fit, positions = SinusoidFit(curves, np.zeros(0)), np.arange(len(curves))
+    fit = SinusoidFit(curves, np.zeros(0))
+    positions = np.arange(len(curves))
     for _ in range(min(maximum, len(curves) // 4)):
         powers = [periodogram(positions, curve) for curve in fit.residual.T]
         frequencies = powers[0][0]
         power = np.sum([power for _, power in powers], axis=0)
-        power[(np.abs(frequencies[:, None] - fit.frequencies) < 1 / len(curves)).any(axis=1)] = 0
+        distances = np.abs(frequencies[:, None] - fit.frequencies)
+        power[(distances < 1 / len(curves)).any(axis=1)] = 0
         highest, frequency = highest_peak(frequencies, power)
         if not highest > 0 or fit.error <= RESIDUAL_ROUNDING * np.square(curves).sum():
             break
@@ -364,23 +402,33 @@ def fit_sinusoids(curves: Floats, maximum: int) -> SinusoidFit:
 def _refine(curves: Floats, fit: SinusoidFit) -> SinusoidFit:
     """Minimise the error over the frequencies with Gauss-Newton steps."""
     for _ in range(MAX_STEPS):
-        step = fit.newton_step()
-        for _ in range(MAX_HALVINGS):
-            moved = fit.frequencies + step
-            ordered = np.sort(moved) * len(curves)
-            if (
-                2 * ordered[0] >= 1
-                and 2 * ordered[-1] <= len(curves)
-                and (np.diff(ordered) >= RESOLUTION).all()
-            ):
-                better = SinusoidFit(curves, moved)
-                if better.error < fit.error:
-                    break
-            step /= 2
-        else:
+        better = _better_fit(curves, fit)
+        if better is None:
             return fit
-        is_done = better.error > (1 - MIN_GAIN) * fit.error
+        is_done = better.error > (1 - MIN_DECREASE) * fit.error
         fit = better
         if is_done:
             break
     return fit
+
+
+def _better_fit(curves: Floats, fit: SinusoidFit) -> SinusoidFit | None:
+    """Return a fit with a smaller error, one Gauss-Newton step or a part of it away."""
+    step = fit.newton_step()
+    for _ in range(MAX_HALVINGS):
+        moved = fit.frequencies + step
+        if _are_resolved(moved, len(curves)):
+            better = SinusoidFit(curves, moved)
+            if better.error < fit.error:
+                return better
+        step /= 2
+    return None
+
+
+def _are_resolved(frequencies: Floats, count: int) -> bool:
+    """Whether frequencies are between half a cycle per table of `count` rows and half a cycle per
+    row, and far enough apart.
+    """
+    cycles = np.sort(frequencies) * count
+    is_inside = 2 * cycles[0] >= 1 and 2 * cycles[-1] <= count
+    return bool(is_inside and (np.diff(cycles) >= RESOLUTION).all())

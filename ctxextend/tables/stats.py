@@ -1,6 +1,4 @@
-"""Statistics of a position table: norms, neighbours, spectrum, periods, outliers, repetitions and
-untrained rows.
-"""
+"""Statistics of the rows of a position table."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,7 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.sinusoids import BLOCK_ROWS, ROUNDING, Floats, highest_peak, periodogram
+from ctxextend.tables.sinusoids import (
+    BLOCK_ROWS,
+    VARIANCE_ROUNDING,
+    Floats,
+    highest_peak,
+    periodogram,
+)
 
 Table = NDArray[Any]
 RowRange = tuple[int, int]  # half-open: start and stop
@@ -21,22 +25,21 @@ LEADING_COMPONENTS = 4  # principal components whose periods are measured
 # Evenly spaced rows used for the spectrum; fewer above `WIDE` rows and columns: time is cubic in
 # the smaller of both.
 SPECTRUM_ROWS = 8192
-WIDE, WIDE_SPECTRUM_ROWS = 768, 512
-# norms are plotted on a logarithmic scale if the largest is more than this multiple of the median
+WIDE = 768
+WIDE_SPECTRUM_ROWS = 512
+# Norms are plotted on a logarithmic scale if the largest is more than this multiple of the median.
 WIDE_SPREAD = 4.0
 
 NEIGHBOURHOOD = 8  # rows on either side that a row is compared with
-# converts a median absolute deviation to the standard deviation of a normal distribution
+# Converts a median absolute deviation to the standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826
 OUTLIER_SIGMAS = 6.0  # standard deviations beyond which a row is an outlier
-NORM_FLOOR, COSINE_FLOOR = (
-    0.2,
-    0.1,
-)  # minimum deviations of an outlier, so that smooth tables have none
+# Minimum deviations of an outlier, so that smooth tables have none.
+NORM_FLOOR = 0.2
+COSINE_FLOOR = 0.1
 SHORTEST_LENGTH = 32  # the shortest old length whose seams are searched for when it is unknown
-# Standard errors within which a row counts as randomly initialised, and the minimum width for this
-# test.
-UNTRAINED_ERRORS, UNTRAINED_WIDTH = 4.5, 64
+UNTRAINED_ERRORS = 4.5  # standard errors within which a row counts as randomly initialised
+UNTRAINED_WIDTH = 64  # minimum width for this test
 LISTED_RANGES = 10  # maximum number of row ranges that are listed
 
 
@@ -54,9 +57,8 @@ class TableStats:
     """Statistics of a table's rows, without reserved rows."""
 
     norms: Floats  # Euclidean, shape (n,); NaN or infinity if the row contains one
-    cosines: (
-        Floats  # of each row to the next, shape (n - 1,); NaN if either norm is zero or not finite
-    )
+    # Of each row to the next, shape (n - 1,); NaN if either norm is zero or not finite.
+    cosines: Floats
     steps: Floats  # Euclidean distance of each row to the next, shape (n - 1,)
     mean_norm: float  # norm of the mean row; it and the fields below ignore non-finite rows
     eigenvalues: Floats  # variance along each principal component, descending
@@ -73,12 +75,16 @@ class TableStats:
     def norm_variation(self) -> float:
         """Coefficient of variation of the norms: standard deviation / mean."""
         norms = self.finite_norms
-        return float(norms.std() / norms.mean()) if norms.size and norms.mean() > 0 else 0.0
+        if not norms.size or not norms.mean() > 0:
+            return 0.0
+        return float(norms.std() / norms.mean())
 
     @property
     def worst_neighbours(self) -> int | None:
         """The row with the lowest cosine to the next one; None if all cosines are NaN."""
-        return None if np.isnan(self.cosines).all() else int(np.nanargmin(self.cosines))
+        if np.isnan(self.cosines).all():
+            return None
+        return int(np.nanargmin(self.cosines))
 
     @property
     def effective_rank(self) -> float:
@@ -94,42 +100,48 @@ class TableStats:
 
 
 def measure(table: Table) -> TableStats:
-    """Compute statistics of a table, shape (n, d), any float dtype, without reserved rows, in
-    float64.
+    """Compute statistics of a table in float64.
+
+    `table` has shape (n, d), any float dtype, without reserved rows.
     """
     norms, cosines, steps = norms_and_neighbours(table)
     finite = np.flatnonzero(np.isfinite(norms))
-    mean = sum(
-        (block.sum(axis=0) for block in _blocks(table, finite)), np.zeros(table.shape[1])
-    ) / max(len(finite), 1)
+    mean = np.zeros(table.shape[1])
+    for block in _blocks(table, finite):
+        mean = mean + block.sum(axis=0)
+    mean = mean / max(len(finite), 1)
     eigenvalues, components = _spectrum(table, finite, mean)
-    nonfinite, zeros = (
-        tuple(np.flatnonzero(rows).tolist()) for rows in (~np.isfinite(norms), norms == 0)
-    )
     return TableStats(
-        norms,
-        cosines,
-        steps,
-        float(np.linalg.norm(mean)),
-        eigenvalues,
-        components,
-        nonfinite,
-        zeros,
+        norms=norms,
+        cosines=cosines,
+        steps=steps,
+        mean_norm=float(np.linalg.norm(mean)),
+        eigenvalues=eigenvalues,
+        components=components,
+        nonfinite=tuple(np.flatnonzero(~np.isfinite(norms)).tolist()),
+        zeros=tuple(np.flatnonzero(norms == 0).tolist()),
     )
 
 
 def norms_and_neighbours(table: Table) -> tuple[Floats, Floats, Floats]:
-    """Return the norms of rows, shape (n,), and the cosine and distance of each to the next, shape
-    (n - 1,).
+    """Return the norms of rows, and the cosine and distance of each to the next.
+
+    Args:
+        table: Shape (n, d), any float dtype.
+
+    Returns:
+        Norms, shape (n,); cosines and distances, shape (n - 1,) each.
     """
-    norms, dots, steps = np.empty(len(table)), np.empty(len(table) - 1), np.empty(len(table) - 1)
-    products = partial(
-        np.einsum, "ij,ij->i"
-    )  # half the time of numpy.linalg.norm, which makes a copy
+    norms = np.empty(len(table))
+    dots = np.empty(len(table) - 1)
+    steps = np.empty(len(table) - 1)
+    # Half the time of numpy.linalg.norm, which makes a copy.
+    products = partial(np.einsum, "ij,ij->i")
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for start in range(0, len(table), BLOCK_ROWS):
             block = table[start : start + BLOCK_ROWS + 1].astype(np.float64)
-            own, pairs = slice(start, start + BLOCK_ROWS), slice(start, start + len(block) - 1)
+            own = slice(start, start + BLOCK_ROWS)
+            pairs = slice(start, start + len(block) - 1)
             norms[own] = np.sqrt(products(block[:BLOCK_ROWS], block[:BLOCK_ROWS]))
             dots[pairs] = products(block[1:], block[:-1])
             moves = block[1:] - block[:-1]
@@ -149,31 +161,47 @@ def _spectrum(
     table: Table, rows: NDArray[np.intp], mean: Floats
 ) -> tuple[Floats, tuple[Component, ...]]:
     """Return the variances along all principal components, and the leading components."""
-    width = table.shape[1]
-    components = list[Component]()
     if len(rows) < 2:
         return np.zeros(0), ()
-    maximum = WIDE_SPECTRUM_ROWS if min(len(rows), width) > WIDE else SPECTRUM_ROWS
-    centred = table[
-        rows[np.linspace(0, len(rows) - 1, min(len(rows), maximum)).astype(np.intp)]
-    ].astype(np.float64)
+    sampled = _sampled(rows, table.shape[1])
+    centred = table[sampled].astype(np.float64)
     centred -= mean
-    is_long = len(centred) >= width
+    is_long = centred.shape[0] >= centred.shape[1]
     values, vectors = np.linalg.eigh(centred.T @ centred if is_long else centred @ centred.T)
-    values, vectors = values[::-1], vectors[:, ::-1]
-    leading = vectors[:, : np.count_nonzero(values[:LEADING_COMPONENTS] > ROUNDING * values.sum())]
+    values = values[::-1]
+    vectors = vectors[:, ::-1]
+    is_above_rounding = values[:LEADING_COMPONENTS] > VARIANCE_ROUNDING * values.sum()
+    leading = vectors[:, : np.count_nonzero(is_above_rounding)]
     if not is_long:
         leading = centred.T @ leading
         leading /= np.linalg.norm(leading, axis=0)
     eigenvalues = np.maximum(values, 0) / len(centred)
-    if leading.size and len(rows) >= 4:
-        projected = np.concatenate([(block - mean) @ leading for block in _blocks(table, rows)])
-        for curve, eigenvalue in zip(projected.T, eigenvalues, strict=False):
-            highest, frequency = highest_peak(*periodogram(rows, curve))
-            squares = float(np.square(curve - curve.mean()).sum())
-            fit = min(highest / squares, 1.0) if squares > 0 else 0.0
-            components.append(Component(float(eigenvalue / eigenvalues.sum()), 1 / frequency, fit))
+    if not leading.size or len(rows) < 4:
+        return eigenvalues, ()
+    projected = np.concatenate([(block - mean) @ leading for block in _blocks(table, rows)])
+    components = []
+    for curve, eigenvalue in zip(projected.T, eigenvalues, strict=False):
+        share = float(eigenvalue / eigenvalues.sum())
+        components.append(_component(rows, curve, share))
     return eigenvalues, tuple(components)
+
+
+def _sampled(rows: NDArray[np.intp], width: int) -> NDArray[np.intp]:
+    """Return evenly spaced rows, few enough to compute the spectrum of."""
+    maximum = SPECTRUM_ROWS
+    if min(len(rows), width) > WIDE:
+        maximum = WIDE_SPECTRUM_ROWS
+    evenly = np.linspace(0, len(rows) - 1, min(len(rows), maximum))
+    return rows[evenly.astype(np.intp)]
+
+
+def _component(positions: NDArray[np.intp], curve: Floats, share: float) -> Component:
+    """Fit a sinusoid to the values of a principal component at positions, shape (n,) each."""
+    frequencies, power = periodogram(positions, curve)
+    highest, frequency = highest_peak(frequencies, power)
+    squares = float(np.square(curve - curve.mean()).sum())
+    fit = min(highest / squares, 1.0) if squares > 0 else 0.0
+    return Component(share=share, period=1 / frequency, fit=fit)
 
 
 def median(values: Floats) -> float:
@@ -187,8 +215,9 @@ def median(values: Floats) -> float:
 
 
 def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
-    """Whether a linear plot would hide most norms below the largest; reserved rows of zeros are
-    ignored.
+    """Whether a linear plot would hide most norms below the largest.
+
+    Reserved rows of zeros are ignored.
     """
     values = np.concatenate([reserved_norms[reserved_norms > 0], norms])
     values = values[np.isfinite(values)]
@@ -196,14 +225,20 @@ def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
 
 
 def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
-    """Find outlier rows from norms, shape (n,), and cosines to the next row, shape (n - 1,);
-    returns a reason per row.
+    """Find outlier rows, and say why they are.
 
     Norms drift along a table, so each row is compared with the median of the 8 rows on either side.
     It is an outlier if its norm differs from that by more than 6 standard deviations and 20 %, or
     if the larger of its two cosines is lower by more than 6 standard deviations and 0.1. The
     standard deviation is 1.4826 times the median absolute deviation of all rows from their local
     medians. Rows that are zero or not finite are ignored.
+
+    Args:
+        norms: The norms of the rows, shape (n,).
+        cosines: The cosines to the next row, shape (n - 1,).
+
+    Returns:
+        A reason by row.
     """
     reasons: dict[int, list[str]] = {}
     norms = np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)
@@ -214,9 +249,8 @@ def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
     best = np.fmax(padded[1:], padded[:-1])
     expected = _local_median(best)
     for row in _rows_beyond(expected - best, COSINE_FLOOR):
-        reasons.setdefault(row, []).append(
-            f"max cosine {best[row]:.2f} (expected {expected[row]:.2f})"
-        )
+        reason = f"max cosine {best[row]:.2f} (expected {expected[row]:.2f})"
+        reasons.setdefault(row, []).append(reason)
     return {row: ", ".join(texts) for row, texts in sorted(reasons.items())}
 
 
@@ -226,9 +260,8 @@ def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
     if not known_deviations.size:
         return []
     sigma = MAD_TO_SIGMA * median(known_deviations)
-    return [
-        int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLIER_SIGMAS * sigma, floors))
-    ]
+    is_beyond = deviations > np.maximum(OUTLIER_SIGMAS * sigma, floors)
+    return [int(row) for row in np.flatnonzero(is_beyond)]
 
 
 def _local_median(values: Floats) -> Floats:
@@ -250,9 +283,8 @@ class Repetition:
     period: int | None  # of the tiled part, in rows; None if nothing is tiled
     start: int  # first row of the tiled part
     stop: int  # end of the tiled part
-    groups: tuple[
-        tuple[int, ...], ...
-    ]  # other groups of equal rows, each ascending, without zero rows
+    # Other groups of equal rows, each ascending, without zero rows.
+    groups: tuple[tuple[int, ...], ...]
 
     @property
     def copies(self) -> float:
@@ -268,85 +300,110 @@ def find_repetition(table: Table) -> Repetition:
             rows_of.setdefault(table[row].tobytes(), []).append(row)
     groups = list(rows_of.values())
     period, start, stop = _tiling(len(table), groups)
-    repeated = (rows for rows in groups if len(rows) > 1)
-    outside = tuple(
-        tuple(rows) for rows in repeated if period is None or not start <= rows[0] < rows[-1] < stop
-    )
-    return Repetition(period, start, stop, outside)
+    outside = []
+    for rows in groups:
+        is_tiled = period is not None and start <= rows[0] and rows[-1] < stop
+        if len(rows) > 1 and not is_tiled:
+            outside.append(tuple(rows))
+    return Repetition(period=period, start=start, stop=stop, groups=tuple(outside))
 
 
 def _tiling(rows: int, groups: list[list[int]]) -> tuple[int | None, int, int]:
-    """Return the most common distance between equal rows, and the longest range with that
-    period.
+    """Return the most common distance between equal rows, and the longest range with that period.
+
+    Args:
+        rows: The number of rows.
+        groups: Groups of equal rows, each ascending.
+
+    Returns:
+        The period, and the first row and the end of the range; None and zeros if nothing is tiled.
     """
-    distances = Counter(after - before for group in groups for before, after in pairwise(group))
+    distances = Counter[int]()
+    for group in groups:
+        distances.update(after - before for before, after in pairwise(group))
     if not distances:
         return None, 0, 0
     period = min(distances, key=lambda distance: (-distances[distance], distance))
-    group_of = np.zeros(
-        rows, dtype=np.int64
-    )  # zero rows match each other, but are no evidence of tiling
+    # Zero rows match each other, but are no evidence of tiling.
+    group_of = np.zeros(rows, dtype=np.int64)
     for index, group in enumerate(groups, 1):
         group_of[group] = index
     same = group_of[period:] == group_of[:-period]
     edges = np.flatnonzero(np.diff(np.concatenate([[0], same.astype(np.int8), [0]])))
-    starts, stops = edges[::2], edges[1::2]
+    starts = edges[::2]
+    stops = edges[1::2]
     counts = [
         np.count_nonzero(group_of[start:stop]) for start, stop in zip(starts, stops, strict=True)
     ]
     best = int(np.argmax(counts))
-    return (
-        (None, 0, 0) if counts[best] < 2 else (period, int(starts[best]), int(stops[best]) + period)
-    )
+    if counts[best] < 2:
+        return None, 0, 0
+    return period, int(starts[best]), int(stops[best]) + period
 
 
 def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...]]:
-    """Find jumps of the table at multiples of an old length; returns positions by old length.
+    """Find jumps of the table at multiples of an old length.
 
     A jump is a step that exceeds the median of the 8 steps on either side by more than 6 standard
-    deviations (as in `find_outliers`) and by half. `lengths` are tried first, then powers of two
-    from 32 on.
+    deviations (as in `find_outliers`) and by half.
+
+    Args:
+        stats: The statistics of the table.
+        lengths: Old lengths that are tried first, before powers of two from 32 on.
+
+    Returns:
+        The positions of the jumps by old length.
     """
-    rows, expected = len(stats.norms), _local_median(stats.steps)
+    rows = len(stats.norms)
+    expected = _local_median(stats.steps)
     jumps = {step + 1 for step in _rows_beyond(stats.steps - expected, expected / 2)}
     powers = [2**k for k in range(SHORTEST_LENGTH.bit_length() - 1, rows.bit_length())]
     seams_of: dict[int, tuple[int, ...]] = {}
     for length in [*sorted(lengths), *powers]:
-        if length in jumps:
-            # A step of the same length as a learned one is a copy of it, forwards or reflected, not
-            # a seam.
-            learned = set(stats.steps[: length - 1].tolist())
-            multiples = (position for position in range(length, rows, length) if position in jumps)
-            seams = tuple(
-                position for position in multiples if stats.steps[position - 1] not in learned
-            )
-            seams_of |= {length: seams} if seams else {}
-            jumps -= set(seams)
+        if length not in jumps:
+            continue
+        # A step of the same length as a learned one is a copy of it, forwards or reflected, not a
+        # seam.
+        learned = set(stats.steps[: length - 1].tolist())
+        seams = []
+        for position in range(length, rows, length):
+            if position in jumps and stats.steps[position - 1] not in learned:
+                seams.append(position)
+        if seams:
+            seams_of[length] = tuple(seams)
+        jumps -= set(seams)
     return seams_of
 
 
 def find_untrained_rows(table: Table, deviations: tuple[float, ...]) -> dict[int, float]:
-    """Find rows that look randomly initialised; returns for each the one of `deviations` that it
-    fits.
+    """Find rows that look randomly initialised.
 
     For d independent normal values with deviation s, the norm is s·√d with a standard error of
     s/√2, the cosine to other rows 0 ± 1/√d, and the mean 0 ± s/√d. An untrained row is within 4.5
-    standard errors of all three. Returns nothing for tables less than 64 wide, because trained rows
-    would pass by chance.
+    standard errors of all three.
+
+    Args:
+        table: Shape (n, d), any float dtype. If d is less than 64, no rows are found, because
+            trained ones would pass by chance.
+        deviations: The standard deviations with which rows may have been initialised.
+
+    Returns:
+        The first fitting deviation by row.
     """
     width = table.shape[1]
     if width < UNTRAINED_WIDTH:
         return {}
     norms, cosines, _ = norms_and_neighbours(table)
     padded = np.concatenate([[np.nan], cosines, [np.nan]])
-    unrelated = np.fmax(np.abs(padded[1:]), np.abs(padded[:-1])) < UNTRAINED_ERRORS / np.sqrt(width)
+    nearest = np.fmax(np.abs(padded[1:]), np.abs(padded[:-1]))
+    unrelated = nearest < UNTRAINED_ERRORS / np.sqrt(width)
     untrained: dict[int, float] = {}
     for sigma in deviations:
         fits = np.abs(norms - sigma * np.sqrt(width)) < UNTRAINED_ERRORS * sigma / np.sqrt(2)
+        largest_mean = UNTRAINED_ERRORS * sigma / np.sqrt(width)
         for row in np.flatnonzero(unrelated & fits):
-            if abs(
-                float(table[row].astype(np.float64).mean())
-            ) < UNTRAINED_ERRORS * sigma / np.sqrt(width):
+            mean = float(table[row].astype(np.float64).mean())
+            if abs(mean) < largest_mean:
                 untrained.setdefault(int(row), sigma)
     return dict(sorted(untrained.items()))
 
@@ -355,18 +412,24 @@ def row_ranges(rows: Iterable[int]) -> list[RowRange]:
     """Merge ascending row indices into half-open ranges."""
     ranges: list[RowRange] = []
     for row in rows:
-        start = ranges.pop()[0] if ranges and ranges[-1][1] == row else row
+        start = row
+        if ranges and ranges[-1][1] == row:
+            start, _ = ranges.pop()
         ranges.append((start, row + 1))
     return ranges
 
 
 def describe_rows(rows: Iterable[int]) -> str:
     """Format ascending row indices as text, such as ``0, 510-511``."""
-    ranges = [describe_range(*ends) for ends in row_ranges(rows)]
-    more = f" and {len(ranges) - LISTED_RANGES} more" if len(ranges) > LISTED_RANGES else ""
-    return ", ".join(ranges[:LISTED_RANGES]) + more
+    ranges = [describe_range(start, stop) for start, stop in row_ranges(rows)]
+    listed = ", ".join(ranges[:LISTED_RANGES])
+    if len(ranges) > LISTED_RANGES:
+        listed += f" and {len(ranges) - LISTED_RANGES} more"
+    return listed
 
 
 def describe_range(start: int, stop: int) -> str:
     """Format a half-open range as text."""
-    return str(start) if stop == start + 1 else f"{start}-{stop - 1}"
+    if stop == start + 1:
+        return str(start)
+    return f"{start}-{stop - 1}"

@@ -12,8 +12,8 @@ from ctxextend.plan.find_tables import OpenedModel, computed_shape
 from ctxextend.plan.plan import Plan, plan_model, with_settings
 from ctxextend.planned import prepare_plan
 from ctxextend.recipe import Resize
-from ctxextend.tables.method_facts import ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rotary_methods import ROTARY_METHODS
 from ctxextend.verification.compare_rope import Mask, compare_positions
 from ctxextend.verification.compare_tables import recreate_table
 from ctxextend.verification.compare_tensors import TensorForm, form_of

@@ -12,8 +12,8 @@ from ctxextend.comparison.metrics import LOSS
 from ctxextend.comparison.ranking import rank
 from ctxextend.errors import ResizeError
 from ctxextend.recipe import Resize
-from ctxextend.tables.method_facts import ROTARY_METHOD_NAMES
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 from tests.helpers.evaluations import WITHOUT_BASE
 
 # `auto` chooses one of the others.

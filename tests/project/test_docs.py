@@ -41,8 +41,9 @@ from ctxextend.cli.tables import Page
 from ctxextend.families.runtimes import RUNTIMES
 from ctxextend.inspection.inspect import inspect
 from ctxextend.recipe_file import parse_recipe
-from ctxextend.tables.method_facts import DEFAULT_METHOD, ROTARY_METHODS
+from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rotary_methods import ROTARY_METHODS
 from tests.helpers.hub_server import Hub, serve
 from tests.helpers.repository import ROOT
 from tests.project.test_release import check_schema

@@ -16,9 +16,6 @@ from ctxextend.tables.apply import choose_method, resize_table
 from ctxextend.tables.bands import (
     MIN_ROWS,
     BandSplit,
-    auto,
-    bands,
-    choose_auto,
     choose_bands,
     choose_split,
     default_gains,
@@ -26,6 +23,7 @@ from ctxextend.tables.bands import (
     smoothed,
 )
 from ctxextend.tables.method_parser import read_choice
+from ctxextend.tables.methods import auto, bands, choose_auto
 
 Rows = NDArray[np.float64]
 

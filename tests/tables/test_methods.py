@@ -15,6 +15,8 @@ from ctxextend.errors import ResizeError
 from ctxextend.recipe import Resize
 from ctxextend.tables import methods
 from ctxextend.tables.apply import resize_table
+from ctxextend.tables.method_facts import Method, registering
+from ctxextend.tables.method_names import table_method_names
 from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
@@ -366,6 +368,29 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
 def test_read_choice_rejects_invalid_settings(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ResizeError, match=message):
         read_choice(**options)
+
+
+def test_names_are_listed_in_the_order_of_definition() -> None:
+    assert table_method_names() == [*METHODS]
+
+
+def test_registering_refuses_methods_without_a_source_and_equal_names() -> None:
+    found = dict[str, Method]()
+    stated = {"convention": "none", "long_inputs": "none", "when": "never"}
+
+    def last(table: np.ndarray, rows: int) -> np.ndarray:
+        """Repeat the last row. Source: ctxextend."""
+        return table[np.minimum(np.arange(rows), len(table) - 1)]
+
+    registering(found)(**stated)(last)
+    assert (found["last"].summary, found["last"].source) == ("repeat the last row", "ctxextend")
+    with pytest.raises(TypeError, match="There already is a method last"):
+        registering(found)(**stated)(last)
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'when'"):
+        registering({})(convention="none", long_inputs="none")(last)
+    last.__doc__ = "Repeat the last row."
+    with pytest.raises(TypeError, match='The docstring of the method last has no "Source:"'):
+        registering({})(**stated)(last)
 
 
 def test_read_choice_reports_all_errors_at_once() -> None:

@@ -10,14 +10,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ctxextend.errors import CtxextendError, MethodError, ResizeError
-from ctxextend.tables.method_facts import (
-    LIMITS,
-    MOVED,
-    ROTARY_METHOD_NAMES,
-    ROTARY_METHODS,
-    UNCHANGED,
-)
-from ctxextend.tables.rotary import FORMULAS, frequencies, resize_rope
+from ctxextend.tables.method_facts import LIMITS, MOVED, UNCHANGED
+from ctxextend.tables.method_names import rotary_method_names
+from ctxextend.tables.rotary import FORMULAS, frequencies
+from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES, ROTARY_METHODS, resize_rope
 
 TRAINED = "original_max_position_embeddings"
 DEFAULT = {"rope_type": "default", "rope_theta": 10_000.0}
@@ -318,7 +314,7 @@ def test_resize_rope_refuses_what_does_not_apply(
 
 
 def test_rotary_methods_have_metadata() -> None:
-    assert [*ROTARY_METHODS] == [*ROTARY_METHOD_NAMES, LIMITS]
+    assert [*ROTARY_METHODS] == [*ROTARY_METHOD_NAMES, LIMITS] == rotary_method_names()
     for method in ROTARY_METHODS.values():
         assert all(
             (method.summary, method.when, method.convention, method.long_inputs, method.source)
