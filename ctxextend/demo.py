@@ -19,7 +19,7 @@ from ctxextend.comparison.python_text import is_held_out, python_documents, writ
 from ctxextend.comparison.quick import compare_quickly
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.find_tables import OpenedModel, identify_model
+from ctxextend.plan.opened_model import OpenedModel, identify_model
 from ctxextend.planned import prepare_resize
 from ctxextend.progress import Progress
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train

@@ -19,7 +19,7 @@ from ctxextend.output.output import Output
 from ctxextend.output.prepare import prepare_output
 from ctxextend.output.write import check_writable, write_output
 from ctxextend.plan.explain import Explanation, explain
-from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Convert, Resize, accepts_settings, split_ref

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctxextend.errors import CtxextendError, ResizeError
 from ctxextend.output.write import output_path
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, ResizeResult, open_source, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import (

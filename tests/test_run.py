@@ -17,7 +17,7 @@ from ctxextend import RecipeError, pipeline, resize
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
-from ctxextend.plan.find_tables import open_reference
+from ctxextend.plan.opened_model import open_reference
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 from ctxextend.recipe_file import read_provenance, read_recipe, without_folders
 from tests.helpers import pico, trainings

@@ -113,7 +113,7 @@ def _inspect_models(
     models: Sequence[str], part: str | None, flags: Mapping[str, Any]
 ) -> list["Inspection"]:
     from ctxextend.inspection.inspect import inspect_model
-    from ctxextend.plan.find_tables import open_model
+    from ctxextend.plan.opened_model import open_model
     from ctxextend.recipe import CheckpointRef
 
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]

@@ -19,7 +19,7 @@ from ctxextend.evaluation.evaluation_result import MIN_SAMPLES, little_text
 from ctxextend.evaluation.evaluation_run import EvaluationRun, plan_evaluation
 from ctxextend.evaluation.retrieval import RetrievalTask
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model, with_settings
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (

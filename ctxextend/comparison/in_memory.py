@@ -231,6 +231,6 @@ def open_trainer(
             "several."
         )
         raise TrainingError(message, "Run without them, or train each method with its recipe.")
-    longer = replace(files, rows=plan.tables[0].rows_after)
+    longer = replace(files, max_len=plan.tables[0].max_len_after)
     task = open_task(longer, train, devices, run_folder, is_base=True)
     return InMemoryTrainer(task=task, folder=run_folder, teacher=base)

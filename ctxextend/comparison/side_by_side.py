@@ -37,7 +37,7 @@ from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import context_lengths
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, accepts_settings, split_ref
 from ctxextend.recipe_file import FINGERPRINT, BaseCheckpoint, find_base, read_provenance

@@ -25,7 +25,7 @@ from ctxextend.conversion import twins
 from ctxextend.conversion.twins import Array, Twin
 from ctxextend.errors import ResizeError, counted, printable
 from ctxextend.limits.side_files import TOKENIZER_FILES
-from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.recipe import Convert
 from ctxextend.tables.apply import nonfinite_rows
 
@@ -94,8 +94,10 @@ class Conversion:
         Raises:
             ResizeError: A row contains NaN or infinity.
         """
-        location, name = self.model.tables[0]
-        rows = read_floats(self.model.checkpoint.names[name], name)[location.reserved_rows :]
+        table = self.model.tables[0]
+        name = table.name
+        values = read_floats(self.model.checkpoint.names[name], name)
+        rows = values[table.location.reserved_rows :]
         bad = nonfinite_rows(rows)
         if bad:
             message = (

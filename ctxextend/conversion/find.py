@@ -11,7 +11,9 @@ from ctxextend.conversion.conversion import Conversion, Origin
 from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Rule, SourceType, Twin
 from ctxextend.errors import MethodError, UnsupportedModelError
 from ctxextend.families.schema import ALIBI, ROTARY
-from ctxextend.plan.find_tables import OpenedModel, check_width, describe_table
+from ctxextend.plan.found_table import context_length
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.table_checks import check_width
 from ctxextend.recipe import DEFAULT_THETA, Convert
 
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
@@ -155,9 +157,8 @@ def _check_heads(model: OpenedModel, config: Mapping[str, Any], twin: Twin) -> N
 def _old_length(model: OpenedModel) -> int:
     """Return the usable positions of the source."""
     table = model.tables[0]
-    (rows, columns), _, _ = describe_table(model.checkpoint, table)
-    check_width(table.location, columns, table.name)
-    return table.location.positions(rows)
+    check_width(table.location, table.hidden_size, table.name)
+    return context_length(table)
 
 
 def _new_length(settings: Convert, max_len: int) -> int:
@@ -257,8 +258,8 @@ def _find_origins(
     Raises:
         UnsupportedModelError: A tensor of the head has no place in the twin.
     """
-    location, table = model.tables[0]
-    prefix = table.removesuffix(location.table.name)
+    location = model.tables[0].location
+    prefix = model.tables[0].name.removesuffix(location.table.name)
     rules = _origin_rules(source_type, twin, head, prefix)
     ignored = [Rule(prefix + name, "") for name in (location.table.name, *source_type.ignored)]
     origins = dict[str, Origin]()

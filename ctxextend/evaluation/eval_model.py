@@ -19,7 +19,9 @@ from ctxextend.held_out import Ids
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadedModel, check_loadable, load
 from ctxextend.output.record import table_hash
-from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
+from ctxextend.plan.found_table import context_length
+from ctxextend.plan.opened_model import OpenedModel, open_model
+from ctxextend.plan.table_checks import check_rows
 from ctxextend.recipe import CheckpointRef
 from ctxextend.recipe_file import FINGERPRINT, read_provenance, trainings
 from ctxextend.tables.sinusoids import fit_layout
@@ -47,9 +49,8 @@ CLASSES_WITH_HEAD = ("ForMaskedLM", "ForCausalLM", "LMHeadModel")  # ends of the
 class ModelFiles(OpenedModel):
     """An opened checkpoint with its tokenizer, ready to be loaded."""
 
-    # rows of the first table, reserved rows included; without a table, the context length
-    rows: int
     tokenizer: TextTokenizer
+    max_len: int  # context length in tokens, special tokens included
 
     @property
     def name(self) -> str:
@@ -64,12 +65,13 @@ class ModelFiles(OpenedModel):
     @property
     def has_rows(self) -> bool:
         """Whether the first table has rows, stored or computed."""
-        return self.tables[0].location.table.has_rows
+        return self.tables[0].has_rows
 
     @property
-    def max_len(self) -> int:
-        """The context length in tokens, special tokens included."""
-        return self.tables[0].location.positions(self.rows)
+    def rows(self) -> int:
+        """The rows of the first table, with reserved ones; or as many as a table would have."""
+        location = self.tables[0].location
+        return location.rows(location.key_value(self.max_len))
 
     @property
     def reserved_rows(self) -> int:
@@ -156,9 +158,9 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
     table = opened.tables[0]
     check_source(checkpoint, opened.ref, hashes or {})
     check_loadable(checkpoint, "Resize it first: the output of resize can be loaded.")
-    (rows, _), _, _ = describe_table(checkpoint, table)
-    if table.location.table.has_rows:
-        check_rows(table.location, rows, table.name)
+    max_len = context_length(table)
+    if table.has_rows:
+        check_rows(table)
     tokenizer: str | Path | None = opened.ref.tokenizer
     if not tokenizer:
         provenance = read_provenance(checkpoint)
@@ -170,8 +172,8 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
         checkpoint=checkpoint,
         architecture=opened.architecture,
         tables=opened.tables,
-        rows=rows,
         tokenizer=TextTokenizer.open(tokenizer),
+        max_len=max_len,
     )
 
 

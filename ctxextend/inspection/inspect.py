@@ -12,13 +12,9 @@ from ctxextend.inspection.library_limits import library_limits
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
 from ctxextend.inspection.stated_limits import find_limits, served_length, width_limits
 from ctxextend.inspection.table_report import TableReport, report_table
-from ctxextend.plan.find_tables import (
-    OpenedModel,
-    ignored_tensors,
-    open_model,
-    resizable_ref,
-    tables_of_part,
-)
+from ctxextend.plan.found_table import ignored_tensors, tables_of_part
+from ctxextend.plan.opened_model import OpenedModel, open_model
+from ctxextend.plan.stated_type import resizable_ref
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
 from ctxextend.recipe_file import Provenance, read_provenance
 
@@ -54,7 +50,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     parameters = _count_parameters(model)
     reports = dict[str, PositionReport]()
     for table in model.tables:
-        if not table.location.table.has_rows:
+        if not table.has_rows:
             reports[table.name] = report_scheme(table, recipe)
         else:
             reports[table.name] = report_table(model.checkpoint, table, recipe, parameters)

@@ -12,7 +12,7 @@ from ctxextend.families.lengths import layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.plan.find_tables import FoundTable
+from ctxextend.plan.found_table import FoundTable
 from ctxextend.recipe_file import Provenance
 from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.rope_types import NTK_ALPHA, Parameters
@@ -90,7 +90,7 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     Raises:
         CheckpointError: The rotary settings are invalid.
     """
-    location, name = table
+    location = table.location
     lengths = position_lengths(location)
     key_length = lengths.stated if lengths.key_is_first_trained else lengths.context
     method, resized_from = _resized_by(table, recipe, lengths.context)
@@ -103,7 +103,7 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     if lengths.question:
         question = f"{lengths.question}. To resize it, pass {lengths.answer}."
     return SchemeReport(
-        name=name,
+        name=table.name,
         part=location.part,
         config_key=location.config_key,
         positions=lengths.context,
@@ -128,10 +128,10 @@ def _resized_by(
     """
     if recipe is None:
         return None, 0
-    location, name = table
-    before, after = recipe.rows.get(name, (0, 0))
+    location = table.location
+    before, after = recipe.rows.get(table.name, (0, 0))
     if 0 < before < after == location.rows(location.key_value(length)):
-        return recipe.methods.get(name, recipe.settings.method), before
+        return recipe.methods.get(table.name, recipe.settings.method), before
     return None, before
 
 

@@ -27,7 +27,9 @@ from ctxextend.limits.statements import (
     SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
 )
-from ctxextend.plan.find_tables import OpenedModel, resizable_ref, stated_width
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.stated_type import resizable_ref
+from ctxextend.plan.table_checks import stated_width
 
 UNUSED = "none"  # no library uses a limit
 

@@ -13,7 +13,8 @@ from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import TableLocation
 from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.json_output import not_in_json
-from ctxextend.plan.find_tables import FoundTable, check_rows, describe_table
+from ctxextend.plan.found_table import FoundTable
+from ctxextend.plan.table_checks import check_rows
 from ctxextend.plan.untrained import describe_untrained, untrained_rows
 from ctxextend.recipe_file import Provenance
 from ctxextend.tables.sinusoids import LayoutFit, fit_layout, sinusoidal_rows
@@ -262,22 +263,22 @@ def report_table(
     Raises:
         CheckpointError: The table has an invalid shape, cannot be read, or is too large to compute.
     """
-    location, name = table
-    (rows, hidden_size), dtype, file = describe_table(checkpoint, table)
-    check_rows(location, rows, name, has_config=False)
-    if file:
+    location = table.location
+    name = table.name
+    check_rows(table, has_config=False)
+    if table.file:
         values = read_floats(checkpoint.names[name], name)
-        stated_in = f"{file} {name}"
+        stated_in = f"{table.file} {name}"
     else:
-        values = _computed_rows(location, rows, hidden_size)
+        values = _computed_rows(location, table.rows, table.hidden_size)
         stated_in = f"config.json {location.config_key}"
     first = location.reserved_rows
     stats = measure(values[first:])
     repetition = find_repetition(values[first:])
-    new_rows, older_length = _resized_rows(location, name, rows, recipe)
+    new_rows, older_length = _resized_rows(location, name, table.rows, recipe)
     # Lengths of older tables, whose multiples may be seams.
     lengths = {length for length in (repetition.period, older_length) if length}
-    positions = location.positions(rows)
+    positions = location.positions(table.rows)
     return TableReport(
         name=name,
         part=location.part,
@@ -286,13 +287,13 @@ def report_table(
         key_value=location.key_value(positions),
         stated_in=stated_in,
         location=location,
-        file=file,
-        rows=rows,
+        file=table.file,
+        rows=table.rows,
         reserved_rows=first,
-        hidden_size=hidden_size,
-        dtype=dtype,
-        bytes=values.nbytes if file else 0,
-        share=values.size / parameters if file else 0.0,
+        hidden_size=table.hidden_size,
+        dtype=table.dtype,
+        bytes=values.nbytes if table.file else 0,
+        share=values.size / parameters if table.file else 0.0,
         new_rows=new_rows,
         norms=np.concatenate([_norms(values[:first]), stats.norms]),
         sinusoidal=_fit_sinusoids(location, values, stats),

@@ -10,17 +10,13 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.lookup import Keys, find_architecture
+from ctxextend.families.lookup import Keys, TableLocation, find_architecture
 from ctxextend.limits.generation import generating_table, stated_in
 from ctxextend.limits.length_edits import lowered_limits
 from ctxextend.plan.edits import config_changes
-from ctxextend.plan.find_tables import (
-    FoundTable,
-    TableShape,
-    check_width,
-    computed_shape,
-    find_tables,
-)
+from ctxextend.plan.found_table import FoundTable, unstored_table
+from ctxextend.plan.table_checks import check_width
+from ctxextend.plan.table_names import find_names
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
@@ -84,22 +80,15 @@ def extend_model(
     else:
         architecture = state_trained_length(architecture, ref.trained_length)
     state = model.state_dict(keep_vars=True)  # some tables are buffers
-    shapes = {
-        name: (len(value), value.shape[-1]) for name, value in state.items() if value.dim() == 2
-    }
+    matrices = {name: value for name, value in state.items() if value.dim() == 2}
     try:
-        found_tables = find_tables(architecture, shapes, f"This {type(model).__name__}")
+        named = find_names(architecture, matrices, f"This {type(model).__name__}")
     except CheckpointError as error:
         raise CheckpointError(error.message, WRAPPER_HINT) from error
 
-    def describe(table: FoundTable) -> TableShape:
-        location, name = table
-        if name not in shapes:
-            return computed_shape(location)
-        return shapes[name], str(state[name].dtype), ""
-
-    requested = with_length(requested, found_tables, describe)
-    tables = plan_tables(found_tables, requested, describe, {}, has_config=True)
+    found_tables = [_measure(location, name, matrices) for location, name in named]
+    requested = with_length(requested, found_tables)
+    tables = plan_tables(found_tables, requested, {}, has_config=True)
     no_lm = no_lm_head(type(model).__name__)
     weights = {}
     for table in tables:
@@ -112,6 +101,22 @@ def extend_model(
     for table in tables:
         if generating is not None and table.name == generating.name and table.is_changed:
             _lower_generation_limits(model, table)
+
+
+def _measure(
+    location: TableLocation, name: str, matrices: Mapping[str, "torch.Tensor"]
+) -> FoundTable:
+    """Return a table of a model with these matrices; it may be computed from the config."""
+    if name not in matrices:
+        return unstored_table(location, name)
+    rows, hidden_size = matrices[name].shape
+    return FoundTable(
+        location=location,
+        name=name,
+        rows=rows,
+        hidden_size=hidden_size,
+        dtype=str(matrices[name].dtype),
+    )
 
 
 def _resized(

@@ -8,7 +8,7 @@ from ctxextend.families.rope import read_rope
 from ctxextend.families.runtimes import RuntimeLength, describe_runtimes, runtime_lengths
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.file_warnings import file_warnings
-from ctxextend.plan.find_tables import ignored_tensors
+from ctxextend.plan.found_table import ignored_tensors
 from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.length_notes import (
     generation_edit_notes,

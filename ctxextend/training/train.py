@@ -23,7 +23,7 @@ from ctxextend.models.devices import open_device, torch_threads
 from ctxextend.output.record import table_hash
 from ctxextend.output.write import output_path, write_output
 from ctxextend.plan.file_warnings import file_warnings
-from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
@@ -335,9 +335,9 @@ def _estimate(loaded: LoadedTask, trained: Collection[str]) -> tuple[DeviceMemor
     task = loaded.task
     model = loaded.model
     tables = list[Any]()
-    for _, name in task.files.tables:
-        if name in trained:
-            tables.append(model.model.get_parameter(loaded.names[name]))
+    for table in task.files.tables:
+        if table.name in trained:
+            tables.append(model.model.get_parameter(loaded.names[table.name]))
     teacher = 0
     if loaded.teacher is not None:
         network = loaded.teacher.model

@@ -60,9 +60,9 @@ def _frozen_table(settings: Train, reason: str) -> tuple[Train, tuple[str, ...]]
 
 def _is_trained(files: ModelFiles) -> bool:
     """Whether the first table is stored, and a parameter of the model."""
-    location, name = files.tables[0]
-    is_fixed = isinstance(location.table, SinusoidalTable) and location.table.is_fixed
-    return name in files.checkpoint.names and not is_fixed
+    facts = files.tables[0].location.table
+    is_fixed = isinstance(facts, SinusoidalTable) and facts.is_fixed
+    return files.table in files.checkpoint.names and not is_fixed
 
 
 def _has_formula(files: ModelFiles) -> bool:

@@ -45,9 +45,9 @@ def _table_hashes(run: FinishedRun) -> dict[str, dict[str, str]]:
     """Return the hashes before and after training of each stored table, by name."""
     files = run.task.files
     hashes = dict[str, dict[str, str]]()
-    for _, name in files.tables:
-        if name in files.checkpoint.names:
-            hashes[name] = {"sha256_after": table_hash(run.weights.tensor(name))}
+    for table in files.tables:
+        if table.name in files.checkpoint.names:
+            hashes[table.name] = {"sha256_after": table_hash(run.weights.tensor(table.name))}
     if run.source_sha256 is not None:
         hashes[files.table] = {"sha256_before": run.source_sha256} | hashes[files.table]
     return hashes

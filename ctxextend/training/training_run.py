@@ -18,7 +18,7 @@ from typing import Any
 
 from ctxextend.checkpoints import atomic_output
 from ctxextend.errors import TrainingError
-from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.recipe import Recipe
 from ctxextend.recipe_file import MACHINE_KEYS, SECTIONS
 

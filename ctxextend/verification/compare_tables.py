@@ -9,7 +9,8 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.output.record import table_hash
-from ctxextend.plan.find_tables import computed_shape, width_fault
+from ctxextend.plan.found_table import computed_shape
+from ctxextend.plan.table_checks import width_fault
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.recipe import FROZEN
 from ctxextend.recipe_file import learned_before
@@ -120,7 +121,7 @@ def recreate_table(
 
 def _compare_computed(table: TablePlan, resized: Checkpoint) -> ComputedTable:
     try:
-        shape, _, _ = computed_shape(replace(table.location, config=resized.config))
+        shape = computed_shape(replace(table.location, config=resized.config))
     except CheckpointError as error:
         return ComputedTable(table, None, error.message)
     return ComputedTable(table, shape)

@@ -2,7 +2,7 @@
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import ResizeError, UnsupportedModelError
-from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.planned import Planned, prepare_convert, prepare_plan

@@ -17,7 +17,7 @@ from ctxextend.errors import (
     SourceError,
     VerificationError,
 )
-from ctxextend.plan.find_tables import identify_model, open_reference
+from ctxextend.plan.opened_model import identify_model, open_reference
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings

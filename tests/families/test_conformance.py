@@ -38,7 +38,7 @@ from ctxextend.families.lookup import Architecture, TableLocation, find_architec
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.plan.find_tables import find_tables
+from ctxextend.plan.table_names import find_names
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary import frequencies
@@ -368,10 +368,10 @@ class SmallModel:
         self.architecture = architecture_of(model_type, self.model.config)
         parameters = {name for name, _ in self.model.named_parameters()}
         others = {name for name, _ in (*tiny.tensors(self.model), *self.model.named_modules())}
-        found = find_tables(self.architecture, parameters | others, model_type)
+        found = find_names(self.architecture, parameters | others, model_type)
         computed = {name for location, name in found if location.table.is_computed}
         assert computed <= parameters | others, f"{model_class.__name__} has no such table"
-        self.found = [table for table in found if table.name in parameters | others]
+        self.found = [(where, name) for where, name in found if name in parameters | others]
 
     def build(self, positions: int) -> Any:
         """Build the model with a number of positions."""
@@ -386,7 +386,7 @@ class SmallModel:
     @cached_property
     def waves(self) -> list[tuple[TableLocation, str]]:
         """The tables of sinusoids, stored or computed."""
-        tables = ((table, tiny.find_tensor(self.model, table.name)) for table in self.found)
+        tables = ((table, tiny.find_tensor(self.model, table[1])) for table in self.found)
         return [table for table, rows in tables if rows is None or zoo.is_wave(rows)]
 
     def waves_reader(self, name: str) -> zoo.Reader:
