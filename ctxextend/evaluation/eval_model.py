@@ -17,7 +17,7 @@ from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.families.schema import SinusoidalTable
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import open_device
-from ctxextend.models.load import LoadedModel, check_loadable, load
+from ctxextend.models.load import LoadingInfo, check_loadable, load
 from ctxextend.output.record import table_hash
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -240,12 +240,11 @@ def load_eval_model(
     torch_device = open_device(device)
     if precision == "auto":
         precision = auto_precision(torch_device.type)
-    kind, loaded = _load(checkpoint, model_type, DTYPE_OF_PRECISION[precision])
-    _check_loaded(files.name, loaded)
+    kind, model, info = _load(checkpoint, model_type, DTYPE_OF_PRECISION[precision])
+    _check_loaded(files.name, info)
     if kind == MASKED and files.tokenizer.tokenizer.mask_token_id is None:
         message = f"The tokenizer of {files.name} has no mask token."
         raise CheckpointError(message, "Use the model's own tokenizer.")
-    model = loaded.model
     if model.device.type != torch_device.type:
         model = model.to(torch_device)
     return EvalModel(
@@ -262,10 +261,10 @@ def load_eval_model(
     )
 
 
-def _check_loaded(name: str, loaded: LoadedModel) -> None:
+def _check_loaded(name: str, info: LoadingInfo) -> None:
     # Poolers may be missing: no measure uses them.
-    missing = [tensor for tensor in loaded.missing if "pooler." not in tensor]
-    wrong = [*loaded.mismatched, *missing]
+    missing = [tensor for tensor in info.missing if "pooler." not in tensor]
+    wrong = [*info.mismatched, *missing]
     if not wrong:
         return
     listed = ", ".join(wrong[:3])
@@ -283,14 +282,15 @@ def _missing_head(checkpoint: Checkpoint, kind: str) -> Iterator[str]:
         yield f"{checkpoint.root} has no LM head of {stated}, so it is evaluated as an encoder."
 
 
-def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, LoadedModel]:
+def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Any, LoadingInfo]:
     """Load a model with its LM head, or as an encoder if its files have no such head."""
     if not (checkpoint.root / MODULES).is_file():
         for kind, model_class in _classes_with_head(checkpoint.model_class, model_type):
-            loaded = load(checkpoint, model_class, dtype)
-            if not loaded.missing:  # the file may lack a head, even of the class in the config
-                return kind, loaded
-    return ENCODER, load(checkpoint, None, dtype)
+            model, info = load(checkpoint, model_class, dtype)
+            if not info.missing:  # the file may lack a head, even of the class in the config
+                return kind, model, info
+    model, info = load(checkpoint, None, dtype)
+    return ENCODER, model, info
 
 
 def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ def missing_table_error(checkpoint: Checkpoint, architecture: Architecture) -> C
     error = no_table_error(architecture, str(checkpoint.root))
     if isinstance(error, UnsupportedModelError):
         return error
-    return CheckpointError(*_explain_missing(checkpoint, architecture, error))
+    return _with_cause(error, checkpoint, architecture)
 
 
 def _own_code_error(checkpoint: Checkpoint, architecture: Architecture) -> UnsupportedModelError:
@@ -48,34 +48,34 @@ def _own_code_error(checkpoint: Checkpoint, architecture: Architecture) -> Unsup
     )
 
 
-def _explain_missing(
-    checkpoint: Checkpoint, architecture: Architecture, error: CtxextendError
-) -> tuple[str, str | None]:
-    """Return message and hint of an error for a missing table, with its likely cause."""
+def _with_cause(
+    error: CtxextendError, checkpoint: Checkpoint, architecture: Architecture
+) -> CtxextendError:
+    """Return an error for a missing table with its likely cause, if any."""
+    message = error.message
     if has_adapters(checkpoint.names):
-        return error.message, (
+        hint = (
             "Its adapters are not merged. Merge them with merge_and_unload() of PEFT, and save the "
             "model again."
         )
+        return CheckpointError(message, hint)
     likely = likely_type(checkpoint, architecture.family.model_type)
     if likely is not None:
-        return error.message, _suggest_type(likely)
+        return CheckpointError(message, _suggest_type(likely))
     endings = tuple(f".{name}" for name in expected_names(architecture))
     for name in checkpoint.names:
         if name.endswith(endings):
-            message = f"{error.message} It has {name}, but not all names have that prefix."
-            return (
-                message,
+            return CheckpointError(
+                f"{message} It has {name}, but not all names have that prefix.",
                 "Save only the model's tensors: torch.save(model.state_dict(), NAME).",
             )
     stated = stated_positions(checkpoint.config)
     if stated:
-        message = (
-            f"{error.message} The config states {list_keys(stated)}, which transformers' class may "
-            "not read."
+        message += (
+            f" The config states {list_keys(stated)}, which transformers' class may not read."
         )
-        return message, error.hint
-    return error.message, error.hint
+        return CheckpointError(message, error.hint)
+    return error
 
 
 def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedModelError:
