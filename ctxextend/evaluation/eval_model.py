@@ -23,7 +23,7 @@ from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.table_checks import check_rows
 from ctxextend.recipe import CheckpointRef
-from ctxextend.recipe_file import FINGERPRINT, read_provenance, trainings
+from ctxextend.recipe_file import FINGERPRINT, Provenance, read_provenance, trainings
 from ctxextend.tables.sinusoids import fit_layout
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class ModelFiles(OpenedModel):
 
     tokenizer: TextTokenizer
     max_len: int  # context length in tokens, special tokens included
+    # What its recipe records about the text of each training run.
+    trainings: Sequence[Mapping[str, Any]]
 
     @property
     def name(self) -> str:
@@ -78,35 +80,6 @@ class ModelFiles(OpenedModel):
         """The number of rows before position 0."""
         return self.rows - self.max_len
 
-    @property
-    def scheme(self) -> str:
-        """The position scheme; of a table of rows, what they are, whatever the config says."""
-        location = self.tables[0].location
-        if isinstance(location.table, SinusoidalTable) and location.table.rotates:
-            return "rotary"
-        table = self.read_table()
-        if table is None:  # transformers computes it, or it has no rows
-            return location.scheme
-        fit = fit_layout(table[location.reserved_rows :], location.layout)
-        if fit is None:  # all rows are equal
-            return "none"
-        return "sinusoidal" if fit.explained > SINUSOIDAL_SHARE else "learned"
-
-    @property
-    def trainings(self) -> list[Mapping[str, Any]]:
-        """What its recipe records about the text of each training run."""
-        provenance = read_provenance(self.checkpoint)
-        runs = trainings(provenance)
-        if not self.ref.tokenizer:
-            return runs
-        recorded: str | Path | None = provenance.base.tokenizer if provenance else None
-        if not recorded:
-            recorded = self.checkpoint.root / self.checkpoint.model
-        if os.path.realpath(self.ref.tokenizer) == os.path.realpath(recorded):
-            return runs
-        # Another tokenizer cuts the text differently, so recorded held-out windows do not apply.
-        return [{name: value for name, value in run.items() if name != "held_out"} for run in runs]
-
 
 @dataclass(frozen=True)
 class EvalModel:
@@ -121,7 +94,7 @@ class EvalModel:
     max_len: int  # context length in tokens, special tokens included
     notes: tuple[str, ...] = ()
     reserved_rows: int = 0  # rows of its table before position 0
-    trainings: Sequence[Mapping[str, Any]] = ()  # see `ModelFiles.trainings`
+    trainings: Sequence[Mapping[str, Any]] = ()  # see `ModelFiles`
     # position id of the first token of each text; None: the model's default
     first_position: int | None = None
 
@@ -161,12 +134,8 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
     max_len = context_length(table)
     if table.has_rows:
         check_rows(table)
-    tokenizer: str | Path | None = opened.ref.tokenizer
-    if not tokenizer:
-        provenance = read_provenance(checkpoint)
-        tokenizer = provenance.base.tokenizer if provenance else None
-    if not tokenizer:
-        tokenizer = checkpoint.root / checkpoint.model
+    provenance = read_provenance(checkpoint)
+    tokenizer = opened.ref.tokenizer or _own_tokenizer(checkpoint, provenance)
     return ModelFiles(
         ref=opened.ref,
         checkpoint=checkpoint,
@@ -174,7 +143,45 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
         tables=opened.tables,
         tokenizer=TextTokenizer.open(tokenizer),
         max_len=max_len,
+        trainings=_trainings(opened, provenance),
     )
+
+
+def find_scheme(files: ModelFiles) -> str:
+    """Return the position scheme; of a table of rows, what they are, whatever the config says.
+
+    Raises:
+        CheckpointError: The table cannot be read.
+    """
+    location = files.tables[0].location
+    if isinstance(location.table, SinusoidalTable) and location.table.rotates:
+        return "rotary"
+    table = files.read_table()
+    if table is None:  # transformers computes it, or it has no rows
+        return location.scheme
+    fit = fit_layout(table[location.reserved_rows :], location.layout)
+    if fit is None:  # all rows are equal
+        return "none"
+    return "sinusoidal" if fit.explained > SINUSOIDAL_SHARE else "learned"
+
+
+def _trainings(opened: OpenedModel, provenance: Provenance | None) -> list[Mapping[str, Any]]:
+    """Return what the recipe of a checkpoint records about the text of each training run."""
+    runs = trainings(provenance)
+    if not opened.ref.tokenizer:
+        return runs
+    own = _own_tokenizer(opened.checkpoint, provenance)
+    if os.path.realpath(opened.ref.tokenizer) == os.path.realpath(own):
+        return runs
+    # Another tokenizer cuts the text differently, so recorded held-out windows do not apply.
+    return [{name: value for name, value in run.items() if name != "held_out"} for run in runs]
+
+
+def _own_tokenizer(checkpoint: Checkpoint, provenance: Provenance | None) -> str | Path:
+    """Return the tokenizer that the recipe of a checkpoint names, or else that in its folder."""
+    if provenance is not None and provenance.base.tokenizer:
+        return provenance.base.tokenizer
+    return checkpoint.root / checkpoint.model
 
 
 def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str]) -> None:

@@ -100,7 +100,7 @@ def tables_of_part(tables: Sequence[FoundTable], part: str | None) -> list[Found
     """Return the tables of one part of a model, or all tables if `part` is None.
 
     Raises:
-        ResizeError: There is no such part.
+        ResizeError: The model does not have the part.
     """
     if part is None:
         return list(tables)

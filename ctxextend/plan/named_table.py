@@ -18,7 +18,7 @@ def named_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
     """Return the architecture of a model with only the table that the user names.
 
     Raises:
-        CheckpointError: It is no table of rows, or the config states another length.
+        CheckpointError: It does not have the shape of a table, or the config states another length.
     """
     table = str(ref.tensor)
     rows = _rows_of(checkpoint, table)
@@ -56,7 +56,7 @@ def _rows_of(checkpoint: Checkpoint, table: str) -> int:
     """Return the number of rows of a tensor.
 
     Raises:
-        CheckpointError: There is no such tensor, or it has another number of dimensions.
+        CheckpointError: The tensor is missing, or has another number of dimensions.
     """
     shape = checkpoint.entries[table].shape if table in checkpoint.names else ()
     if len(shape) == 2:
