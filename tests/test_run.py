@@ -18,8 +18,10 @@ from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.plan.find_tables import open_reference
+from ctxextend.provenance import read_provenance
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.recipe_file import read_provenance, read_recipe, without_folders
+from ctxextend.recipe_file import read_recipe
+from ctxextend.recipe_text import without_folders
 from tests.helpers import pico, trainings
 from tests.helpers.evaluations import INTERRUPTED
 

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -266,3 +267,8 @@ def _new_index(index: Mapping[str, Any], shards: Mapping[str, TensorFile]) -> di
         "metadata": metadata | {"total_size": total_size},
         "weight_map": dict(sorted(weight_map.items())),
     }
+
+
+def any_layer(name: str) -> str:
+    """Return a tensor name with ``*`` for the numbers of its layers, as recipes list them."""
+    return re.sub(r"\b[0-9]+\b", "*", name)

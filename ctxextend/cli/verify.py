@@ -47,7 +47,7 @@ def verify(
     from ctxextend.recipe import CheckpointRef
     from ctxextend.verification.verify import verify_resized
 
-    sink = Console(as_json, quiet)
+    console = Console(as_json, quiet)
     flags = {
         "model_type": model_type,
         "trained_length": trained_length,
@@ -60,13 +60,13 @@ def verify(
     }
     given = {name: value for name, value in flags.items() if value}
     options.from_flags(CheckpointRef, given, source=base or "")  # checks them
-    with sink.progress("Comparing") as progress:
+    with console.progress("Comparing") as progress:
         verification = verify_resized(resized, base, given, deep=deep, progress=progress)
-    sink.note(*verification.notes)
+    console.note(*verification.notes)
     page = Page.for_stdout() if sys.stdout.isatty() else Page()  # do not wrap lines in a pipe
     _show_verification(page, verification)
-    sink.screen(page.lines)
-    sink.result("verify", verification)
+    console.screen(page.lines)
+    console.result("verify", verification)
     if not verification.passed:
         raise typer.Exit(FAILED_CHECK)
 

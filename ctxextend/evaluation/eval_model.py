@@ -20,8 +20,8 @@ from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadedModel, check_loadable, load
 from ctxextend.output.record import table_hash
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
+from ctxextend.provenance import FINGERPRINT, read_provenance, trainings
 from ctxextend.recipe import CheckpointRef
-from ctxextend.recipe_file import FINGERPRINT, read_provenance, trainings
 from ctxextend.tables.sinusoids import fit_layout
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from ctxextend.plan.find_tables import (
     resizable_ref,
     tables_of_part,
 )
+from ctxextend.provenance import Provenance, read_provenance
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
-from ctxextend.recipe_file import Provenance, read_provenance
 
 
 @accepts_settings(CheckpointRef)

@@ -13,7 +13,7 @@ from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import FoundTable
-from ctxextend.recipe_file import Provenance
+from ctxextend.provenance import Provenance
 from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.rope_types import NTK_ALPHA, Parameters
 from ctxextend.tables.rotary import frequencies, ntk_base

@@ -15,7 +15,7 @@ from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import FoundTable, check_rows, describe_table
 from ctxextend.plan.untrained import describe_untrained, untrained_rows
-from ctxextend.recipe_file import Provenance
+from ctxextend.provenance import Provenance
 from ctxextend.tables.sinusoids import LayoutFit, fit_layout, sinusoidal_rows
 from ctxextend.tables.stats import (
     Repetition,

@@ -26,7 +26,7 @@ from ctxextend.evaluation.evaluation_result import (
     text_summary,
 )
 from ctxextend.inspection.inspection_result import Inspection
-from ctxextend.recipe_file import without_folders
+from ctxextend.recipe_text import without_folders
 from ctxextend.report import figures
 from ctxextend.report.figures import (
     COLOURS,

@@ -10,8 +10,8 @@ from ctxextend.errors import CheckpointError, CtxextendError, TrainingError, cou
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.eval_model import ModelFiles
 from ctxextend.plan.find_tables import describe_table, open_model
+from ctxextend.provenance import BaseCheckpoint, Provenance, learned_before
 from ctxextend.recipe import FROZEN, Train
-from ctxextend.recipe_file import BaseCheckpoint, Provenance, learned_before
 from ctxextend.tables.apply import learned_rows
 
 BoolRows = NDArray[np.bool_]  # one value per row or position

@@ -5,9 +5,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+from ctxextend.checkpoints.weights import any_layer
 from ctxextend.output.record import table_hash
 from ctxextend.recipe import CheckpointRef
-from ctxextend.recipe_file import any_layer, recipe_values, yaml_text
+from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.version import __version__
 

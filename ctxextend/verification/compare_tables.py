@@ -11,8 +11,8 @@ from ctxextend.errors import CheckpointError
 from ctxextend.output.record import table_hash
 from ctxextend.plan.find_tables import computed_shape, width_fault
 from ctxextend.plan.table_plan import TablePlan
+from ctxextend.provenance import learned_before
 from ctxextend.recipe import FROZEN
-from ctxextend.recipe_file import learned_before
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.verification.compare_rope import ComparedPositions, Mask, compare_positions
 from ctxextend.verification.compare_tensors import TensorForm, WrongForm, find_wrong_form

@@ -6,11 +6,11 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import METADATA, NUMPY_DTYPES, TensorEntry
+from ctxextend.checkpoints.weights import any_layer
 from ctxextend.families.schema import Buffer
 from ctxextend.plan.buffers import BUFFER_AXES, BufferPlan, new_buffer
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.progress import Progress
-from ctxextend.recipe_file import any_layer
 from ctxextend.verification.compare_bytes import WrongBytes, find_wrong_bytes
 from ctxextend.verification.expected import Expected
 
