@@ -133,7 +133,9 @@ class Checkpoint:
         Raises:
             CheckpointError: The file cannot be read, or is not UTF-8 text.
         """
-        return self.generated[name] if name in self.generated else read_text(self.root / name)
+        if name in self.generated:
+            return self.generated[name]
+        return read_text(self.root / name)
 
     def read_object(self, name: str) -> Mapping[str, Any]:
         """Return the content of a small file that contains one JSON object.
@@ -224,7 +226,9 @@ def no_lm_head(model_class: str | None) -> str:
     """Say that a transformers class has no LM head, or that none is stated; empty if it has one."""
     if model_class is None:
         return f"{CONFIG} states no model class, and the weights have no LM head"
-    return "" if model_class.endswith(LM_CLASSES) else f"{model_class} has no LM head"
+    if model_class.endswith(LM_CLASSES):
+        return ""
+    return f"{model_class} has no LM head"
 
 
 # Opening a folder

@@ -63,7 +63,9 @@ def verify(
     with console.progress("Comparing") as progress:
         verification = verify_resized(resized, base, given, deep=deep, progress=progress)
     console.note(*verification.notes)
-    page = Page.for_stdout() if sys.stdout.isatty() else Page()  # do not wrap lines in a pipe
+    page = Page()  # without a width: lines do not wrap in a pipe
+    if sys.stdout.isatty():
+        page = Page.for_stdout()
     _show_verification(page, verification)
     console.screen(page.lines)
     console.result("verify", verification)
@@ -73,7 +75,7 @@ def verify(
 
 def _show_verification(page: Page, verification: "Verification") -> None:
     """Add the verdict to a page, then each check with its status and evidence."""
-    page.text(verification.conclusion, "right" if verification.passed else "wrong")
+    page.verdict(verification.conclusion, is_good=verification.passed)
     labels = [f"{STATUSES[check.status]}  {check.name}" for check in verification.checks]
     margin = max(MIN_MARGIN, *(len(label) + GAP for label in labels))
     for check, label in zip(verification.checks, labels, strict=True):

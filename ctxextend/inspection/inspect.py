@@ -49,8 +49,14 @@ def inspect(
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     """Inspect an open checkpoint; see `inspect` for the arguments and errors."""
+    recipe = None
+    method = None
+    trainable = None
     provenance = read_provenance(model.checkpoint)
-    recipe = provenance.chain[-1] if provenance else None
+    if provenance is not None:
+        recipe = provenance.chain[-1]
+        method = recipe.method
+        trainable = recipe.trainable
     parameters = _count_parameters(model)
     reports = dict[str, PositionReport]()
     for table in model.tables:
@@ -66,8 +72,8 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         folder=str(model.checkpoint.root),
         model_type=model.architecture.family.model_type,
         parameters=parameters,
-        method=recipe.method if recipe else None,
-        trainable=recipe.trainable if recipe else None,
+        method=method,
+        trainable=trainable,
         tables=tuple(report for report in selected if isinstance(report, TableReport)),
         schemes=tuple(report for report in selected if isinstance(report, SchemeReport)),
         limits=tuple(limits),

@@ -71,14 +71,13 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
         stats = self.stats
         first = self.reserved_rows
         cosines = stats.cosines[~np.isnan(stats.cosines)]
-        worst = stats.worst_neighbours
+        worst_row = stats.worst_neighbours
+        if worst_row is not None:
+            worst_row += first
         return {
             "neighbour_cosines": stats.cosines,
             "norm": {**_summary(stats.finite_norms), "variation": stats.norm_variation},
-            "neighbour_cosine": {
-                **_summary(cosines),
-                "worst_row": None if worst is None else worst + first,
-            },
+            "neighbour_cosine": {**_summary(cosines), "worst_row": worst_row},
             "effective_rank": stats.effective_rank,
             "components": stats.components,
             "mean_row_norm": stats.mean_norm,
@@ -211,12 +210,15 @@ def report_rows(table: TableReport, rows: slice) -> Iterator[RowReport]:
     seams = {position for positions in table.seams.values() for position in positions}
     for row in range(*rows.indices(table.rows)):
         position = row - table.reserved_rows
-        has_next = 0 <= position < len(table.stats.cosines)
+        is_usable = 0 <= position < table.positions
+        cosine_to_next = None
+        if 0 <= position < len(table.stats.cosines):
+            cosine_to_next = table.stats.cosines[position]
         yield RowReport(
             row=row,
-            position=position if 0 <= position < table.positions else None,
+            position=position if is_usable else None,
             norm=table.norms[row],
-            cosine_to_next=table.stats.cosines[position] if has_next else None,
+            cosine_to_next=cosine_to_next,
             origin=_origin(table, position),
             remarks=_remarks(table, position, seams),
         )
@@ -227,7 +229,9 @@ def _origin(table: TableReport, position: int) -> str:
         return "reserved"
     if table.new_rows is None:
         return ""
-    return "new" if table.is_new(position) else "learned"
+    if table.is_new(position):
+        return "new"
+    return "learned"
 
 
 def _remarks(table: TableReport, position: int, seams: set[int]) -> list[str]:
@@ -268,9 +272,13 @@ def report_table(
     if file:
         values = read_floats(checkpoint.names[name], name)
         stated_in = f"{file} {name}"
+        stored_bytes = values.nbytes
+        share = values.size / parameters
     else:
         values = _computed_rows(location, rows, hidden_size)
         stated_in = f"config.json {location.config_key}"
+        stored_bytes = 0
+        share = 0.0
     first = location.reserved_rows
     stats = measure(values[first:])
     repetition = find_repetition(values[first:])
@@ -291,8 +299,8 @@ def report_table(
         reserved_rows=first,
         hidden_size=hidden_size,
         dtype=dtype,
-        bytes=values.nbytes if file else 0,
-        share=values.size / parameters if file else 0.0,
+        bytes=stored_bytes,
+        share=share,
         new_rows=new_rows,
         norms=np.concatenate([_norms(values[:first]), stats.norms]),
         sinusoidal=_fit_sinusoids(location, values, stats),

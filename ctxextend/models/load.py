@@ -57,7 +57,9 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
                 raise CheckpointError(message, "Remove it, or replace it with a file.")
             raise CheckpointError(message, dereference_hint(checkpoint.root))
     if checkpoint.adapter_of or not checkpoint.has_config:
-        kind = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"
+        kind = "a weights file without a config.json"
+        if checkpoint.adapter_of:
+            kind = "an adapter"
         message = f"{checkpoint.root} is {kind}, which transformers cannot load by itself."
         raise CheckpointError(message, hint)
 
