@@ -27,7 +27,7 @@ from ctxextend.recipe import (
     Recipe,
     Resize,
 )
-from ctxextend.recipe_file import YAML_ERRORS, RecipeFile, parse_yaml, parse_recipe
+from ctxextend.recipe_file import YAML_ERRORS, RecipeFile, parse_recipe, parse_yaml
 from ctxextend.recipe_text import yaml_text
 from ctxextend.tables.apply import learned_rows_after
 from ctxextend.tables.method_facts import TRUNCATE

@@ -235,7 +235,8 @@ def os_errors_as_output_error(
     try:
         yield
     except OSError as error:
-        message = f"{output} could not be written: {error.strerror or error}."
+        reason = error.strerror or error
+        message = f"{output} could not be written: {reason}."
         if error.errno in DISK_FULL and files is not None:
             with contextlib.suppress(OSError):
                 _, space = disk_space(nearest_existing_parent(output), files)

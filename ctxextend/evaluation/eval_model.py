@@ -186,7 +186,7 @@ def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str
             actual = checkpoint.weights.fingerprint()
             change = "its tables are the same, but other weights or a header changed"
         else:
-            file = checkpoint.names.get(name)
+            file = checkpoint.weights.names.get(name)
             change = f"table {name} differs"
             actual = table_hash(read_floats(file, name)) if file else ""
         if actual != expected:

@@ -85,7 +85,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
 def _count_parameters(model: OpenedModel) -> int:
     """Return the number of parameters of a checkpoint, without position buffers."""
     count = 0
-    for name, entry in model.checkpoint.entries.items():
+    for name, entry in model.checkpoint.weights.entries.items():
         if not any(table.location.buffer(name) for table in model.tables):
             count += math.prod(entry.shape)
     return count

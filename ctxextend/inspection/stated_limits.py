@@ -304,7 +304,7 @@ def _early_stop(limit: GenerationLimit, positions: int) -> str:
 def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
     """Yield the lengths of position buffers in the weights."""
     expected = table.key_value
-    for name, file in checkpoint.names.items():
+    for name, file in checkpoint.weights.names.items():
         buffer = table.location.buffer(name)
         shape = file.entries[name].shape
         if buffer is None or not shape:  # masked_bias of old files is a scalar

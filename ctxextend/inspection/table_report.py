@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import TableLocation
 from ctxextend.inspection.scheme_report import PositionReport
@@ -270,7 +269,7 @@ def report_table(
     (rows, hidden_size), dtype, file = describe_table(checkpoint, table)
     check_rows(location, rows, name, has_config=False)
     if file:
-        values = read_floats(checkpoint.names[name], name)
+        values = checkpoint.weights.read_floats(name)
         stated_in = f"{file} {name}"
         stored_bytes = values.nbytes
         share = values.size / parameters

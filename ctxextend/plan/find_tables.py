@@ -105,7 +105,7 @@ class OpenedModel:
     def read_table(self) -> NDArray[Any] | None:
         """Return the first position table, shape (rows, hidden_size); None if it is not stored."""
         name = self.tables[0].name
-        file = self.checkpoint.names.get(name)
+        file = self.checkpoint.weights.names.get(name)
         return read_floats(file, name) if file else None
 
 
@@ -163,7 +163,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     model_type, config = ref.model_type, checkpoint.config
     if config and ref.tensor is None and model_type is None and config.get("model_type") is None:
         matching = matching_types(
-            config, {name: entry.shape for name, entry in checkpoint.entries.items()}
+            config, {name: entry.shape for name, entry in checkpoint.weights.entries.items()}
         )
         if len(matching) > 1:
             listed = ", ".join(matching[:MAX_SUGGESTIONS]) + " and others" * (
@@ -182,7 +182,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     architecture = _architecture(checkpoint, replace(ref, model_type=model_type))
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
     checkpoint = _without_prefix(checkpoint, architecture)
-    tables = match_tables(architecture, checkpoint.names, str(checkpoint.root))
+    tables = match_tables(architecture, checkpoint.weights.names, str(checkpoint.root))
     if not tables:
         raise _no_table_error(checkpoint, architecture, ref)
     if ref.model_type is not None:
@@ -197,7 +197,7 @@ def _without_prefix(checkpoint: Checkpoint, architecture: Architecture) -> Check
     """Return a checkpoint without a prefix of all names that only a wrapper of the model has
     added.
     """
-    names = checkpoint.names
+    names = checkpoint.weights.names
     tables = [location for location in architecture.locations if location.table.has_rows]
     expected = {name for location in tables for name in location.names}
     if checkpoint.adapter_of or not expected.isdisjoint(names):
@@ -219,7 +219,7 @@ def _no_table_error(
 ) -> CtxextendError:
     """Return the error for weights without a position table of their model type."""
     config = checkpoint.config
-    names = checkpoint.names
+    names = checkpoint.weights.names
     where = str(checkpoint.root)
     model_type = architecture.family.model_type
     expected = " or ".join(_expected(architecture))
@@ -311,7 +311,7 @@ def _unknown_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedModelE
     """Return the error for an unknown model type, with flags for it if its positions are a table or
     a known type's.
     """
-    config, names = checkpoint.config, checkpoint.names
+    config, names = checkpoint.config, checkpoint.weights.names
     parts = _known_parts(config)
     message = f"Unknown model type {model_type!r}"
     message += f", but it contains a part of a known type: {', '.join(parts)}." if parts else "."
@@ -355,7 +355,7 @@ def _likely_type(checkpoint: Checkpoint, model_type: str) -> str | None:
 
     config = checkpoint.config
     matching = matching_types(
-        config, {name: entry.shape for name, entry in checkpoint.entries.items()}
+        config, {name: entry.shape for name, entry in checkpoint.weights.entries.items()}
     )
     near = matching if len(matching) == 1 else get_close_matches(model_type, matching, 1)
     if not matching and own_class(config) is None:
@@ -384,7 +384,7 @@ def _is_usable(checkpoint: Checkpoint, model_type: str) -> bool:
     """
     try:
         architecture = find_architecture(checkpoint.config, model_type=model_type)
-        tables = find_tables(architecture, checkpoint.names, "")
+        tables = find_tables(architecture, checkpoint.weights.names, "")
         for table in tables:
             (rows, _), _, _ = describe_table(checkpoint, table)
             if table.location.table.has_rows:
@@ -434,8 +434,8 @@ def _stored_table(checkpoint: Checkpoint) -> str | None:
     none.
     """
     with suppress(CheckpointError, UnsupportedModelError):  # the type is unknown or has no table
-        tables = match_tables(find_architecture(checkpoint.config), checkpoint.names, "")
-        return next((name for _, name in tables if name in checkpoint.names), None)
+        tables = match_tables(find_architecture(checkpoint.config), checkpoint.weights.names, "")
+        return next((name for _, name in tables if name in checkpoint.weights.names), None)
     return None
 
 
@@ -508,13 +508,13 @@ def check_own_code(model: OpenedModel) -> None:
     folder's own code.
     """
     checkpoint = model.checkpoint
-    is_stored = all(table.name in checkpoint.names for table in model.tables)
+    is_stored = all(table.name in checkpoint.weights.names for table in model.tables)
     if own_class(checkpoint.config) is None or model.ref.model_type is not None or is_stored:
         return
     stated = checkpoint.config.get("model_type")
     usable = stated if isinstance(stated, str) and _is_usable(checkpoint, stated) else None
     raise code_error(
-        checkpoint.config, checkpoint.config_file, names=checkpoint.names, usable=usable
+        checkpoint.config, checkpoint.config_file, names=checkpoint.weights.names, usable=usable
     )
 
 
@@ -623,7 +623,7 @@ def check_tensor(model: OpenedModel) -> None:
     """
     with suppress(CheckpointError, UnsupportedModelError):  # of other types, nothing more is known
         for location, name in find_tables(
-            find_architecture(model.checkpoint.config), model.checkpoint.names, ""
+            find_architecture(model.checkpoint.config), model.checkpoint.weights.names, ""
         ):
             if model.ref.tensor not in (None, name) and location.config_key == model.ref.config_key:
                 message = (
@@ -638,9 +638,9 @@ def describe_table(checkpoint: Checkpoint, table: FoundTable) -> TableShape:
     stored.
     """
     location, name = table
-    if name not in checkpoint.names or location.table.ignores_stored_rows:
+    if name not in checkpoint.weights.names or location.table.ignores_stored_rows:
         return computed_shape(location)
-    file = checkpoint.names[name]
+    file = checkpoint.weights.names[name]
     entry = file.entries[name]
     _ = float_dtype(file, name)
     if len(entry.shape) != 2 or 0 in entry.shape:
@@ -656,7 +656,7 @@ def ignored_tensors(checkpoint: Checkpoint, tables: Sequence[FoundTable]) -> Ite
     itself.
     """
     for location, name in tables:
-        if location.table.ignores_stored_rows and name in checkpoint.names:
+        if location.table.ignores_stored_rows and name in checkpoint.weights.names:
             yield (
                 f"transformers computes the rows of {name} and ignores the stored ones, which "
                 "stay as they are."
@@ -765,10 +765,10 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
             )
         )
     names = [name for location in locations for name in location.names]
-    if any(name in checkpoint.names for name in names):
+    if any(name in checkpoint.weights.names for name in names):
         return replace(architecture, locations=tuple(locations))
     modules = tuple(name.removesuffix("weight") for name in names)
-    if any(name.startswith(modules) for name in checkpoint.names):
+    if any(name.startswith(modules) for name in checkpoint.weights.names):
         verb = "changes"
         hint = f"Merge it into {base} with merge_and_unload(), and resize that."
     else:
@@ -782,7 +782,7 @@ def _from_flags(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     table = str(ref.tensor)
     key = ref.config_key
     reserved = ref.reserved_rows
-    shape = checkpoint.entries[table].shape if table in checkpoint.names else ()
+    shape = checkpoint.weights.entries[table].shape if table in checkpoint.weights.names else ()
     rows = shape[0] if shape else 0
     stated = nested(checkpoint.config, tuple((key or "").split(".")))
     if len(shape) != 2:

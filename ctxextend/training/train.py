@@ -16,6 +16,7 @@ from ctxextend.checkpoints.atomic_output import (
     check_output,
     nearest_existing_parent,
 )
+from ctxextend.checkpoints.folder import protected_paths
 from ctxextend.errors import ResizeError, TrainingError, counted, one_line
 from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts
@@ -250,7 +251,7 @@ class TrainingSource:
         """
         checkpoint = self.model.checkpoint
         files = dict.fromkeys(checkpoint.files, 0)
-        check_output(path, checkpoint.protected, files, force=force)
+        check_output(path, protected_paths(checkpoint), files, force=force)
 
     def prepare_model(self, folder: RunFolder) -> OpenedModel:
         """Return the checkpoint to train: resized or converted into the run folder if planned.

@@ -47,7 +47,7 @@ def _table_hashes(run: FinishedRun) -> dict[str, dict[str, str]]:
     files = run.task.files
     hashes = dict[str, dict[str, str]]()
     for _, name in files.tables:
-        if name in files.checkpoint.names:
+        if name in files.checkpoint.weights.names:
             hashes[name] = {"sha256_after": table_hash(run.weights.tensor(name))}
     if run.source_sha256 is not None:
         hashes[files.table] = {"sha256_before": run.source_sha256} | hashes[files.table]
