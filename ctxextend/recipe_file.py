@@ -59,7 +59,9 @@ def _recipe_keys() -> dict[str, Key]:
     """Return all keys of a recipe file, such as ``train.data``, by path."""
     keys = {}
     for setting in fields(CheckpointRef):
-        path = f"resize.{setting.name}" if setting.name in TABLE_KEYS else setting.name
+        path = setting.name
+        if setting.name in TABLE_KEYS:
+            path = f"resize.{setting.name}"
         keys[path] = _key_of(CheckpointRef, setting)
     for section, kind in SECTIONS.items():
         for setting in fields(kind):
@@ -72,8 +74,10 @@ def _recipe_keys() -> dict[str, Key]:
 
 def _key_of(kind: Any, setting: Field[Any]) -> Key:
     """Return the key of a field; ``str | None`` is a string that need not be given."""
-    types = [option for option in get_args(setting.type) if option is not type(None)]
-    type_ = types[0] if len(types) == 1 else setting.type
+    type_ = setting.type
+    types = [option for option in get_args(type_) if option is not type(None)]
+    if len(types) == 1:
+        type_ = types[0]
     return Key(kind, setting.name, type_, is_required=setting.default is MISSING)
 
 
@@ -107,7 +111,9 @@ class Entry(NamedTuple):
 
     def error(self, message: str) -> tuple[int, str]:
         """Return an error message with its location, and the line to sort by."""
-        where = f"{self.name}, line {self.line}" if self.line else self.name
+        where = self.name
+        if self.line:
+            where += f", line {self.line}"
         return self.line, f"{where}: {message}"
 
 
@@ -223,12 +229,17 @@ def _changed(entries: Mapping[str, Entry], change: str) -> dict[str, Entry]:
     if added and section in SECTIONS:
         changed.setdefault(section, Entry({}, 0, flag))
     changed |= added
-    if key in KEYS and KEYS[key].kind is CheckpointRef and key != "tokenizer":
-        changed.pop("provenance", None)  # it describes another checkpoint
-    provenance = changed.get("provenance")
-    if key in ("train", "train.data") and provenance and isinstance(provenance.value, dict):
-        provenance.value.pop("trained", None)  # of another text
+    _drop_wrong_provenance(changed, key)
     return changed
+
+
+def _drop_wrong_provenance(entries: dict[str, Entry], key: str) -> None:
+    """Remove what the provenance states about a checkpoint or a text that a change replaced."""
+    if key in KEYS and KEYS[key].kind is CheckpointRef and key != "tokenizer":
+        entries.pop("provenance", None)
+    provenance = entries.get("provenance")
+    if key in ("train", "train.data") and provenance and isinstance(provenance.value, dict):
+        provenance.value.pop("trained", None)
 
 
 def _key_errors(entries: Mapping[str, Entry], no_line: Entry) -> Iterator[tuple[int, str]]:
@@ -320,29 +331,55 @@ def _settings(
     Returns:
         The settings; None if an entry is invalid.
     """
-    given = dict[str, Any]()
     errors_before = len(errors)
-    paths = {path: key for path, key in KEYS.items() if key.kind is kind}
-    for path, key in paths.items():
-        if path in entries:
-            try:
-                given[key.name] = _converted(entries[path].value, key.type)
-            except (TypeError, ValueError, OverflowError):
-                errors.append(_type_error(path, entries[path], key))
-        elif key.is_required:
-            errors.append(section.error(f"{path} is missing"))
-    # Replaced by a valid value, so that the others are checked too.
-    for path, key in paths.items():
-        is_invalid = path in entries and key.name not in given
-        if key.name not in given and (key.is_required or (is_invalid and key.type is int)):
-            given[key.name] = PLACEHOLDERS[key.type]
+    keys = {path: key for path, key in KEYS.items() if key.kind is kind}
+    given = _field_values(keys, entries, section, errors)
+    if len(errors) > errors_before:
+        given |= _placeholders(keys, entries, given)
     try:
         settings = kind(**given)
     except ResizeError as error:
         for item in (error, *error.others):
-            entry = _mentioned(item.message, paths, entries) or section
+            entry = _mentioned(item.message, keys, entries) or section
             errors.append(entry.error(str(item)))
-    return None if len(errors) > errors_before else settings
+    if len(errors) > errors_before:
+        return None
+    return settings
+
+
+def _field_values(
+    keys: Mapping[str, Key],
+    entries: Mapping[str, Entry],
+    section: Entry,
+    errors: list[tuple[int, str]],
+) -> dict[str, Any]:
+    """Return the values of fields by name, and append an error for each that is not valid."""
+    values = dict[str, Any]()
+    for path, key in keys.items():
+        if path in entries:
+            try:
+                values[key.name] = _converted(entries[path].value, key.type)
+            except (TypeError, ValueError, OverflowError):
+                errors.append(_type_error(path, entries[path], key))
+        elif key.is_required:
+            errors.append(section.error(f"{path} is missing"))
+    return values
+
+
+def _placeholders(
+    keys: Mapping[str, Key], entries: Mapping[str, Entry], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return valid values for fields that lack one, so that the others are checked too.
+
+    Other fields than integers have a default if they are not required.
+    """
+    placeholders = dict[str, Any]()
+    for path, key in keys.items():
+        if key.name in values:
+            continue
+        if key.is_required or (path in entries and key.type is int):
+            placeholders[key.name] = PLACEHOLDERS[key.type]
+    return placeholders
 
 
 def _type_error(path: str, entry: Entry, key: Key) -> tuple[int, str]:
