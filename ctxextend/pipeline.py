@@ -16,8 +16,9 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, ResizeResult, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
+from ctxextend.provenance import source_hashes, table_methods
 from ctxextend.recipe import CheckpointRef, Recipe, Train
-from ctxextend.recipe_file import RecipeFile, read_recipe, source_hashes, table_methods
+from ctxextend.recipe_file import RecipeFile, read_recipe
 from ctxextend.text_data import check_paths, check_texts
 
 if TYPE_CHECKING:

@@ -210,6 +210,11 @@ class Resize:
 
 
 REF_KEYS = tuple(setting.name for setting in fields(CheckpointRef) if setting.name != "source")
+# Fields of `CheckpointRef` that are keys of `resize`, because they describe the table.
+TENSOR_KEYS = ("tensor", "config_key", "reserved_rows")
+TABLE_KEYS = (*TENSOR_KEYS, "trained_length")
+# Settings that depend on the machine, and are not written into recipes.
+MACHINE_KEYS = ("device", "threads", "fsdp")
 
 
 def split_ref(
@@ -499,6 +504,15 @@ class Recipe:
     def copies_code(self) -> bool:
         """Whether code files are copied to the output."""
         return any(step is not None and step.copy_code for step in (self.resize, self.train))
+
+
+# The steps of a recipe by their names in it.
+SECTIONS: Mapping[str, Any] = {
+    "convert": Convert,
+    "resize": Resize,
+    "train": Train,
+    "evaluate": Evaluate,
+}
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, ResizeResult, open_source, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import (
+    TABLE_KEYS,
     CheckpointRef,
     Convert,
     Evaluate,
@@ -23,7 +24,6 @@ from ctxextend.recipe import (
     accepts_settings,
     split_ref,
 )
-from ctxextend.recipe_file import TABLE_KEYS
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.text_data import path_names
 

@@ -103,7 +103,9 @@ def resolve_source(
         except SourceError as error:
             hints = filter(None, (did_you_mean(text, BUNDLED), error.hint))
             raise SourceError(error.message, " ".join(hints)) from error
-    return source if subfolder is None else _in_subfolder(source, subfolder)
+    if subfolder is None:
+        return source
+    return _in_subfolder(source, subfolder)
 
 
 def _mode(text: str, path: str) -> int:
@@ -150,7 +152,9 @@ def bundled_source(name: str) -> Source:
 def _folder_source(reference: str, path: Path) -> Source:
     """Return the source for a local folder; an output is named after a symlink to it."""
     folder = path.resolve()
-    name = (path if path.is_symlink() else folder).name or "model"
+    name = folder.name or "model"
+    if path.is_symlink():
+        name = path.name
     return _cached_source(Source(reference=reference, kind="folder", folder=folder, name=name))
 
 
@@ -182,7 +186,9 @@ def _cached_source(source: Source) -> Source:
 def _cache_snapshot(folder: Path) -> re.Match[str] | None:
     """Match a folder in a snapshot of the Hub cache."""
     path = folder.as_posix()
-    return re.fullmatch(CACHE_SNAPSHOT, path) if SNAPSHOTS in path else None
+    if SNAPSHOTS not in path:
+        return None
+    return re.fullmatch(CACHE_SNAPSHOT, path)
 
 
 def _hub_source(
@@ -273,7 +279,9 @@ def not_a_file(path: Path) -> str | None:
         return "a broken symlink"  # or a circular one
     if stat.S_ISREG(mode):
         return None
-    return "a folder" if stat.S_ISDIR(mode) else IRREGULAR
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return IRREGULAR
 
 
 def points_outside(folder: Path, path: Path) -> bool:

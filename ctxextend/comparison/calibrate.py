@@ -24,13 +24,13 @@ from ctxextend.plan.plan import Plan, plan_model, with_settings
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
     MIN_LENGTH,
+    TENSOR_KEYS,
     CheckpointRef,
     Evaluate,
     Resize,
     accepts_settings,
     split_ref,
 )
-from ctxextend.recipe_file import TENSOR_KEYS
 from ctxextend.tables.bands import has_free_settings
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names

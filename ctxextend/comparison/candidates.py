@@ -17,7 +17,7 @@ from ctxextend.output.record import pinned_ref, recorded_settings
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.recipe import Recipe, Resize
-from ctxextend.recipe_file import recipe_values, yaml_text
+from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
 
 

@@ -18,7 +18,6 @@ from ctxextend.checkpoints.safetensors_file import (
     TensorFile,
     describe_tensors,
     numpy_dtype,
-    read_floats,
 )
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.conversion import twins
@@ -83,7 +82,7 @@ class Conversion:
 
         They are those of its LM head.
         """
-        entries = self.model.checkpoint.entries
+        entries = self.model.checkpoint.weights.entries
         uses = Counter(origin.tensor for origin in self.origins.values())
         return sum(math.prod(entries[name].shape) * (count - 1) for name, count in uses.items())
 
@@ -96,7 +95,7 @@ class Conversion:
         """
         table = self.model.tables[0]
         name = table.name
-        values = read_floats(self.model.checkpoint.names[name], name)
+        values = self.model.checkpoint.weights.read_floats(name)
         rows = values[table.location.reserved_rows :]
         bad = nonfinite_rows(rows)
         if bad:
@@ -113,7 +112,7 @@ class Conversion:
         """The dtype and shape of every tensor of the twin."""
         shapes = dict[str, tuple[str, tuple[int, ...]]]()
         for name, (tensor, how) in self.origins.items():
-            entry = self.model.checkpoint.entries[tensor]
+            entry = self.model.checkpoint.weights.entries[tensor]
             shape = entry.shape
             if how in (twins.BY_HEAD, twins.TRANSPOSED):
                 shape = shape[::-1]
@@ -137,7 +136,7 @@ class Conversion:
             dtype, shape = self.shapes[name]
             return twins.angles(*shape).astype(numpy_dtype(dtype))
         tensor, how = self.origins[name]
-        values = read_floats(self.model.checkpoint.names[tensor], tensor)
+        values = self.model.checkpoint.weights.read_floats(tensor)
         if how == twins.BY_HEAD:
             return twins.by_head(values, self.config["num_attention_heads"])
         if how == twins.PLUS_MEAN:

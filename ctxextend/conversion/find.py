@@ -127,7 +127,7 @@ def _check_config(model: OpenedModel, source_type: SourceType, twin: Twin) -> No
 def _check_dtypes(model: OpenedModel, origins: Mapping[str, Origin]) -> None:
     """Raise UnsupportedModelError if a tensor is quantised, since rows are added to some."""
     for origin in origins.values():
-        entry = model.checkpoint.entries[origin.tensor]
+        entry = model.checkpoint.weights.entries[origin.tensor]
         if entry.dtype not in FLOAT_DTYPES:
             message = (
                 f"{model.ref.source} has quantised weights ({entry.name} is {entry.dtype}), which "
@@ -211,7 +211,7 @@ def _stated_head(model_class: str) -> str:
 
 def _stored_head(model: OpenedModel, source_type: SourceType) -> str:
     """Return the head of a model whose config states no class, from the names of its tensors."""
-    names = model.checkpoint.names
+    names = model.checkpoint.weights.names
     has_lm_head = any("predictions." in name or "lm_head." in name for name in names)
     if has_lm_head and twins.MASKED_LM in source_type.heads:
         return twins.MASKED_LM
@@ -264,7 +264,7 @@ def _find_origins(
     ignored = [Rule(prefix + name, "") for name in (location.table.name, *source_type.ignored)]
     origins = dict[str, Origin]()
     dropped = list[str]()
-    for tensor in model.checkpoint.entries:
+    for tensor in model.checkpoint.weights.entries:
         name = _current_name(tensor)
         found = _apply_first(rules, name)
         if found is not None:

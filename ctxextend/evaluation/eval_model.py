@@ -22,8 +22,8 @@ from ctxextend.output.record import table_hash
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.table_checks import check_rows
+from ctxextend.provenance import FINGERPRINT, Provenance, read_provenance, trainings
 from ctxextend.recipe import CheckpointRef
-from ctxextend.recipe_file import FINGERPRINT, Provenance, read_provenance, trainings
 from ctxextend.tables.sinusoids import fit_layout
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str
             actual = checkpoint.weights.fingerprint()
             change = "its tables are the same, but other weights or a header changed"
         else:
-            file = checkpoint.names.get(name)
+            file = checkpoint.weights.names.get(name)
             change = f"table {name} differs"
             actual = table_hash(read_floats(file, name)) if file else ""
         if actual != expected:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import TableLocation
 from ctxextend.inspection.scheme_report import PositionReport
@@ -16,7 +15,7 @@ from ctxextend.json_output import not_in_json
 from ctxextend.plan.found_table import FoundTable
 from ctxextend.plan.table_checks import check_rows
 from ctxextend.plan.untrained import describe_untrained, untrained_rows
-from ctxextend.recipe_file import Provenance
+from ctxextend.provenance import Provenance
 from ctxextend.tables.sinusoids import LayoutFit, fit_layout, sinusoidal_rows
 from ctxextend.tables.stats import (
     Repetition,
@@ -72,14 +71,13 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
         stats = self.stats
         first = self.reserved_rows
         cosines = stats.cosines[~np.isnan(stats.cosines)]
-        worst = stats.worst_neighbours
+        worst_row = stats.worst_neighbours
+        if worst_row is not None:
+            worst_row += first
         return {
             "neighbour_cosines": stats.cosines,
             "norm": {**_summary(stats.finite_norms), "variation": stats.norm_variation},
-            "neighbour_cosine": {
-                **_summary(cosines),
-                "worst_row": None if worst is None else worst + first,
-            },
+            "neighbour_cosine": {**_summary(cosines), "worst_row": worst_row},
             "effective_rank": stats.effective_rank,
             "components": stats.components,
             "mean_row_norm": stats.mean_norm,
@@ -212,12 +210,15 @@ def report_rows(table: TableReport, rows: slice) -> Iterator[RowReport]:
     seams = {position for positions in table.seams.values() for position in positions}
     for row in range(*rows.indices(table.rows)):
         position = row - table.reserved_rows
-        has_next = 0 <= position < len(table.stats.cosines)
+        is_usable = 0 <= position < table.positions
+        cosine_to_next = None
+        if 0 <= position < len(table.stats.cosines):
+            cosine_to_next = table.stats.cosines[position]
         yield RowReport(
             row=row,
-            position=position if 0 <= position < table.positions else None,
+            position=position if is_usable else None,
             norm=table.norms[row],
-            cosine_to_next=table.stats.cosines[position] if has_next else None,
+            cosine_to_next=cosine_to_next,
             origin=_origin(table, position),
             remarks=_remarks(table, position, seams),
         )
@@ -228,7 +229,9 @@ def _origin(table: TableReport, position: int) -> str:
         return "reserved"
     if table.new_rows is None:
         return ""
-    return "new" if table.is_new(position) else "learned"
+    if table.is_new(position):
+        return "new"
+    return "learned"
 
 
 def _remarks(table: TableReport, position: int, seams: set[int]) -> list[str]:
@@ -267,11 +270,13 @@ def report_table(
     name = table.name
     check_rows(table, has_config=False)
     if table.file:
-        values = read_floats(checkpoint.names[name], name)
+        values = checkpoint.weights.read_floats(name)
         stated_in = f"{table.file} {name}"
     else:
         values = _computed_rows(location, table.rows, table.hidden_size)
         stated_in = f"config.json {location.config_key}"
+        stored_bytes = 0
+        share = 0.0
     first = location.reserved_rows
     stats = measure(values[first:])
     repetition = find_repetition(values[first:])
@@ -292,8 +297,8 @@ def report_table(
         reserved_rows=first,
         hidden_size=table.hidden_size,
         dtype=table.dtype,
-        bytes=values.nbytes if table.file else 0,
-        share=values.size / parameters if table.file else 0.0,
+        bytes=stored_bytes,
+        share=share,
         new_rows=new_rows,
         norms=np.concatenate([_norms(values[:first]), stats.norms]),
         sinusoidal=_fit_sinusoids(location, values, stats),

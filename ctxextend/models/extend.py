@@ -229,12 +229,7 @@ def _new_values(module: Any, old: Any, new: Any, initializer: Any) -> Iterator[t
         initializer: The module around it that initialises its buffers.
     """
     rotary = [name for name in new._non_persistent_buffers_set if name.endswith("inv_freq")]
-    for name, value in vars(new).items():
-        is_plain = isinstance(value, int | float | str | tuple) or name == "rope_type"
-        if not is_plain:  # tensors cannot be compared like this
-            continue
-        if vars(old).get(name) != value or (rotary and name != "training"):
-            yield name, value
+    yield from _new_attributes(old, new, is_rotary=bool(rotary))
     if rotary:
         for name in vars(module):
             if name.endswith("max_seq_len_cached"):
@@ -245,6 +240,16 @@ def _new_values(module: Any, old: Any, new: Any, initializer: Any) -> Iterator[t
             initializer._init_weights(new)
             current = module.get_buffer(name)
             yield name, new.get_buffer(name).clone().to(current.device, current.dtype)
+
+
+def _new_attributes(old: Any, new: Any, *, is_rotary: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the plain attributes of a module that differ; of a rotary one, all of them."""
+    for name, value in vars(new).items():
+        is_plain = isinstance(value, int | float | str | tuple) or name == "rope_type"
+        if not is_plain:  # tensors cannot be compared like this
+            continue
+        if vars(old).get(name) != value or (is_rotary and name != "training"):
+            yield name, value
 
 
 def set_config(config: Any, edits: Mapping[Keys, Any]) -> None:

@@ -56,7 +56,9 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
                 raise CheckpointError(message, "Remove it, or replace it with a file.")
             raise CheckpointError(message, dereference_hint(checkpoint.root))
     if checkpoint.adapter_of or not checkpoint.has_config:
-        kind = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"
+        kind = "a weights file without a config.json"
+        if checkpoint.adapter_of:
+            kind = "an adapter"
         message = f"{checkpoint.root} is {kind}, which transformers cannot load by itself."
         raise CheckpointError(message, hint)
 
@@ -159,7 +161,8 @@ def loads_from_folder(checkpoint: Checkpoint) -> bool:
 def _read_state(checkpoint: Checkpoint) -> "dict[str, torch.Tensor]":
     """Read all tensors by their plain names; they are copied, because training changes them."""
     return {
-        name: to_tensor(read_tensor(file, name)).clone() for name, file in checkpoint.names.items()
+        name: to_tensor(read_tensor(file, name)).clone()
+        for name, file in checkpoint.weights.names.items()
     }
 
 
@@ -234,7 +237,7 @@ def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) 
     prefix = f"{getattr(model, 'base_model_prefix', '')}."  # in names only if the model has a head
     renames = get_model_conversion_mapping(model)  # such as embed_out. of GPT-NeoX to lm_head.
     matched: dict[str, str] = {}
-    for name, entry in checkpoint.entries.items():
+    for name, entry in checkpoint.weights.entries.items():
         for current in (name, *(rename.rename_source_key(name)[0] for rename in renames)):
             for candidate in (current, f"{prefix}{current}", current.removeprefix(prefix)):
                 if parameters.get(candidate) == entry.shape:

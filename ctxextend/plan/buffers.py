@@ -42,13 +42,13 @@ def plan_buffers(
     dropped = list[str]()
     rebuilt = list[BufferPlan]()
     changed = [table for table in tables if table.is_changed or fix_limits]
-    for name in checkpoint.names:
+    for name in checkpoint.weights.names:
         for table in changed:
             buffer = table.location.buffer(name)
             if buffer is None:
                 continue
             if buffer.is_kept:
-                rebuilt.append(plan_buffer(checkpoint.entries[name], buffer, table))
+                rebuilt.append(plan_buffer(checkpoint.weights.entries[name], buffer, table))
             else:
                 dropped.append(name)
             break

@@ -208,7 +208,7 @@ def _other_tables(plan: Plan) -> Iterator[str]:
         return
     lengths = {table.rows_before for table in plan.tables}
     lengths |= {table.max_len_before for table in plan.tables}
-    for entry in plan.checkpoint.entries.values():
+    for entry in plan.checkpoint.weights.entries.values():
         if entry.name != named and "pos" in entry.name and lengths & set(entry.shape):
             shape = list(entry.shape)
             yield f"{entry.name} {shape} may depend on the length too, but is not changed."

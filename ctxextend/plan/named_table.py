@@ -58,7 +58,7 @@ def _rows_of(checkpoint: Checkpoint, table: str) -> int:
     Raises:
         CheckpointError: The tensor is missing, or has another number of dimensions.
     """
-    shape = checkpoint.entries[table].shape if table in checkpoint.names else ()
+    shape = checkpoint.weights.entries[table].shape if table in checkpoint.weights.names else ()
     if len(shape) == 2:
         return shape[0]
     fault = f"no such tensor in {checkpoint.root}"
@@ -80,7 +80,7 @@ def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
         return
     with suppress(CheckpointError, UnsupportedModelError):  # of other types, nothing more is known
         architecture = find_architecture(checkpoint.config)
-        for location, name in find_names(architecture, checkpoint.names, ""):
+        for location, name in find_names(architecture, checkpoint.weights.names, ""):
             if name != ref.tensor and location.config_key == ref.config_key:
                 raise ResizeError(
                     f"--tensor {ref.tensor}: {name} shares the config key {location.config_key}, "

@@ -59,7 +59,7 @@ def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
         A hint; empty if there are no candidates.
     """
     candidates = list[TensorCandidate]()
-    for entry in checkpoint.entries.values():
+    for entry in checkpoint.weights.entries.values():
         candidate = _consider(entry, checkpoint.config)
         # Other matrices can have as many rows by chance, unless the user named one.
         if candidate is None or (table is None and not candidate.is_named):

@@ -9,7 +9,7 @@ from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation
 from ctxextend.limits.config_keys import config_length_keys
 from ctxextend.limits.side_files import stated_limits
-from ctxextend.recipe_file import read_provenance
+from ctxextend.provenance import read_provenance
 
 
 def with_trained_length(

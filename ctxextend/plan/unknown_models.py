@@ -44,7 +44,7 @@ def _own_code_error(checkpoint: Checkpoint, architecture: Architecture) -> Unsup
             f"{architecture.family.model_type} models is {expected}."
         )
     return code_error(
-        checkpoint.config, checkpoint.config_file, names=checkpoint.names, found=found
+        checkpoint.config, checkpoint.config_file, names=checkpoint.weights.names, found=found
     )
 
 
@@ -53,7 +53,7 @@ def _with_cause(
 ) -> CtxextendError:
     """Return an error for a missing table with its likely cause, if any."""
     message = error.message
-    if has_adapters(checkpoint.names):
+    if has_adapters(checkpoint.weights.names):
         hint = (
             "Its adapters are not merged. Merge them with merge_and_unload() of PEFT, and save the "
             "model again."
@@ -63,7 +63,7 @@ def _with_cause(
     if likely is not None:
         return CheckpointError(message, _suggest_type(likely))
     endings = tuple(f".{name}" for name in expected_names(architecture))
-    for name in checkpoint.names:
+    for name in checkpoint.weights.names:
         if name.endswith(endings):
             return CheckpointError(
                 f"{message} It has {name}, but not all names have that prefix.",
@@ -91,7 +91,7 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
     config = checkpoint.config
     has_code = own_class(config) is not None
     stated = stated_positions(config)
-    scheme = named_scheme(stated, checkpoint.names)
+    scheme = named_scheme(stated, checkpoint.weights.names)
     if scheme and not has_code:
         evidence = list_keys(stated) or f"the tensors have {ANGLES}"
         message += (
@@ -100,7 +100,7 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
         )
     hints = list[str]()
     if has_code:
-        hints.append(advise_code(config, checkpoint.names))
+        hints.append(advise_code(config, checkpoint.weights.names))
     candidates = "" if scheme else suggest_tensor(checkpoint)
     if candidates:
         hints.append(candidates)

@@ -16,6 +16,7 @@ from ctxextend.checkpoints.atomic_output import (
     check_output,
     nearest_existing_parent,
 )
+from ctxextend.checkpoints.folder import protected_paths
 from ctxextend.errors import ResizeError, TrainingError, counted, one_line
 from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts
@@ -26,8 +27,15 @@ from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
-from ctxextend.recipe_file import TABLE_KEYS
+from ctxextend.recipe import (
+    RECIPE_FILE,
+    TABLE_KEYS,
+    CheckpointRef,
+    Recipe,
+    Train,
+    accepts_settings,
+    split_ref,
+)
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.choose_parameters import choose_parameters
 from ctxextend.training.finished_run import FinishedRun
@@ -243,7 +251,7 @@ class TrainingSource:
         """
         checkpoint = self.model.checkpoint
         files = dict.fromkeys(checkpoint.files, 0)
-        check_output(path, checkpoint.protected, files, force=force)
+        check_output(path, protected_paths(checkpoint), files, force=force)
 
     def prepare_model(self, folder: RunFolder) -> OpenedModel:
         """Return the checkpoint to train: resized or converted into the run folder if planned.

@@ -5,9 +5,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+from ctxextend.checkpoints.weights import any_layer
 from ctxextend.output.record import table_hash
 from ctxextend.recipe import CheckpointRef
-from ctxextend.recipe_file import any_layer, recipe_values, yaml_text
+from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.version import __version__
 
@@ -46,7 +47,7 @@ def _table_hashes(run: FinishedRun) -> dict[str, dict[str, str]]:
     files = run.task.files
     hashes = dict[str, dict[str, str]]()
     for table in files.tables:
-        if table.name in files.checkpoint.names:
+        if table.name in files.checkpoint.weights.names:
             hashes[table.name] = {"sha256_after": table_hash(run.weights.tensor(table.name))}
     if run.source_sha256 is not None:
         hashes[files.table] = {"sha256_before": run.source_sha256} | hashes[files.table]

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.weights import any_layer
 from ctxextend.models.devices import torch_threads
 from ctxextend.models.load import LoadingInfo, MoreThanTextError, padded_texts, run_on_tokens
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.recipe_file import any_layer
 from ctxextend.verification.expected import Expected
 
 SHORT_INPUT = 8  # tokens, to find out which parameters outputs depend on

@@ -78,7 +78,7 @@ def _check_lengths(model: OpenedModel) -> None:
 def _table_forms(model: OpenedModel, checkpoint: Checkpoint) -> Forms:
     """Return dtype and shape of the position tables that a checkpoint stores, by name."""
     names = [table.name for table in model.tables]
-    entries = checkpoint.entries
+    entries = checkpoint.weights.entries
     return {name: form_of(entries[name]) for name in names if name in entries}
 
 

@@ -12,7 +12,7 @@ import transformers
 from torch.nn import functional
 
 from ctxextend import CheckpointError, plan_resize, resize
-from ctxextend.checkpoints.nanogpt import BLOCK, from_nanogpt, is_nanogpt, read_characters
+from ctxextend.checkpoints.nanogpt import LAYER_SHAPES, from_nanogpt, is_nanogpt, read_characters
 from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.recipe import CheckpointRef
 from tests.helpers import pico
@@ -39,7 +39,7 @@ def make(**changes: Any) -> dict[str, Any]:
     for layer in range(sizes["n_layer"]):
         shapes |= {
             f"h.{layer}.{part}": tuple(width * count for count in counts)
-            for part, counts in BLOCK.items()
+            for part, counts in LAYER_SHAPES.items()
         }
     state: dict[str, torch.Tensor] = {}
     for name, shape in {**shapes, "ln_f": (width,)}.items():

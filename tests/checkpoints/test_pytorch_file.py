@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from ctxextend.checkpoints.pytorch_file import (
-    DTYPES,
+    NAMES_OF_DTYPES,
     PytorchFile,
     as_tensor_file,
     find_tensors,
@@ -135,7 +135,7 @@ def test_open_pytorch_file_reads_no_tensor(tmp_path: Path) -> None:
     ).is_in_memory
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", NAMES_OF_DTYPES)
 def test_read_bytes_equals_safetensors(name: str, tmp_path: Path) -> None:
     values = (
         torch.arange(24, dtype=torch.uint8).view(getattr(torch, name))
