@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from ctxextend import inspect as check
 from ctxextend import resize
 from ctxextend.cli.app import build_app
-from tests.cli import test_result_screens as results
 from tests.helpers import pico
+from tests.helpers import result_screens as results
 from tests.helpers.terminal import on_terminal
 
 SCREENS = results.SCREENS
