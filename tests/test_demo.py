@@ -85,9 +85,10 @@ def test_demo_without_the_training_extra_compares_and_says_what_it_would_add(
         None,
         None,
     )
-    assert (
-        demo("--output", "kept").exit_code == 1
-    )  # without training, there would be nothing to keep
+    # Without training, there would be nothing to keep.
+    failed = demo("--output", "kept")
+    assert (failed.exit_code, failed.stdout) == (1, "")
+    assert failed.stderr == "Error: Training requires accelerate, which is not installed.\n"
     assert not Path("kept").exists()
 
 

@@ -17,6 +17,7 @@ from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.json_output import to_json
 from ctxextend.report.tuning import describe_calibration
 from tests.helpers import pico
+from tests.helpers.json_schemas import check_result
 from tests.helpers.trainings import invoke, make_encoder, make_source, train, write_book
 from tests.helpers.word_tokenizer import write_texts
 
@@ -131,6 +132,7 @@ def test_resize_auto_with_data_writes_tuned_settings_as_if_requested(source: Pat
     done = run_calibration(source, "--output", "new", "--verify", "--json")
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
+    check_result(values)
     found = values["calibration"]
     (method,) = values["methods"].values()
     assert method == found["after"]["method"]

@@ -42,6 +42,7 @@ from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary import frequencies
 from tests.helpers import model_types, pico, rules, tiny, zoo
 from tests.helpers.model_types import NO_CONFIG, NOT_INSTANTIABLE, RULES, TYPES, WITH_ROWS
+from tests.helpers.parameters import slow
 from tests.helpers.small_model import SmallModel, architecture_of
 
 # Axes that are not token positions, by a pattern of "type key parameter", and what they are.
@@ -326,13 +327,13 @@ def check_rope(model: Any, part: Any, table: TablePlan) -> None:
     [
         ("encoder-decoder", "roberta", "roberta"),
         ("encoder-decoder", "bert", "gpt2"),
-        ("encoder-decoder", "mpnet", "bert"),
+        slow("encoder-decoder", "mpnet", "bert"),
         ("speech-encoder-decoder", "hubert", "mbart"),
         ("vision-encoder-decoder", "vit", "gpt2"),
-        ("vision-encoder-decoder", "deit", "mbart"),
-        ("vision-encoder-decoder", "swin", "trocr"),
+        slow("vision-encoder-decoder", "deit", "mbart"),
+        slow("vision-encoder-decoder", "swin", "trocr"),
         ("encoder-decoder", "roformer", "pegasus"),
-        ("vision-encoder-decoder", "vit", "xglm"),
+        slow("vision-encoder-decoder", "vit", "xglm"),
         ("vision-encoder-decoder", "vit", "ctrl"),
     ],
 )
@@ -355,7 +356,7 @@ def test_composites_of_any_model_types_are_resized(
     ("model_type", "flag"),
     [
         ("xlm", "sinusoidal_embeddings"),
-        ("flaubert", "sinusoidal_embeddings"),
+        slow("flaubert", "sinusoidal_embeddings"),
         ("distilbert", "sinusoidal_pos_embds"),
     ],
 )

@@ -14,6 +14,7 @@ import ctxextend
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import SinusoidalTable
 from tests.helpers import pico
+from tests.helpers.parameters import slow
 from tests.helpers.sinusoidal_models import (
     CAUSAL,
     COMPUTED,
@@ -40,7 +41,10 @@ def fine_tune(model_type: str) -> Path:
     return Path(model_type)
 
 
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize(
+    "model_type",
+    ["xlm", slow("distilbert"), "roformer", "pegasus", slow("marian"), "ctrl", slow("xglm")],
+)
 def test_train_keeps_sinusoids_frozen_by_default(model_type: str) -> None:
     write_book()
     ctxextend.resize(make(model_type), to=NEW, output="long")
@@ -258,7 +262,7 @@ def test_inspect_refuses_a_computed_table_that_does_not_fit_in_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "to"), [*((name, NEW) for name in MODELS), ("xlm", 8), ("ctrl", 8)]
+    ("model_type", "to"), [*((name, NEW) for name in MODELS), slow("xlm", 8), ("ctrl", 8)]
 )
 def test_verify_deep_passes_and_extend_model_agrees(model_type: str, to: int) -> None:
     model_class = getattr(transformers, MODELS[model_type][0])
