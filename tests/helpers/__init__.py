@@ -25,5 +25,6 @@ Hostile files
     `mutations` damages files at random, `hostile_weights` builds malicious ones, and `time_limit`
     limits how long reading one may take.
 
-`parameters` marks parameters that only `make test-slow` tries. `stubs` writes ``ctxextend/__init__.pyi``.
+`parameters` marks parameters that only `make test-slow` tries.
+`stubs` writes ``ctxextend/__init__.pyi``.
 """
