@@ -272,6 +272,8 @@ def report_table(
     if table.file:
         values = checkpoint.weights.read_floats(name)
         stated_in = f"{table.file} {name}"
+        stored_bytes = values.nbytes
+        share = values.size / parameters
     else:
         values = _computed_rows(location, table.rows, table.hidden_size)
         stated_in = f"config.json {location.config_key}"
