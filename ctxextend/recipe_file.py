@@ -642,13 +642,12 @@ def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
     return runs
 
 
-@dataclass(frozen=True)
-class BaseCheckpoint:
+class BaseCheckpoint(NamedTuple):
     """The base checkpoint of a resized or trained one."""
 
     ref: CheckpointRef
     # Expected hashes of its weights; see `source_hashes`.
-    hashes: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = {}
     # From the newest checkpoint to the base; empty if the user named the base.
     chain: tuple[Provenance, ...] = ()
 

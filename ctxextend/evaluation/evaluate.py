@@ -13,9 +13,9 @@ from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import CheckpointRef, Evaluate, accepts_settings, split_ref
+from ctxextend.recipe import CheckpointRef, Evaluate, accepts_settings, path_names, split_ref
 from ctxextend.recipe_file import TABLE_KEYS, BaseCheckpoint, find_base, read_provenance
-from ctxextend.text_data import check_paths, path_names
+from ctxextend.text_data import check_paths
 
 
 class EvaluationInterrupted(KeyboardInterrupt):

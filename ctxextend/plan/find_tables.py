@@ -178,7 +178,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
                 f"{checkpoint.config_file} has no model_type; detected {model_type} from its "
                 "tensors."
             )
-            checkpoint = replace(checkpoint, source=replace(source, notes=(*source.notes, note)))
+            checkpoint = replace(checkpoint, source=source._replace(notes=(*source.notes, note)))
     architecture = _architecture(checkpoint, replace(ref, model_type=model_type))
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
     checkpoint = _without_prefix(checkpoint, architecture)
@@ -189,7 +189,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         _check_model_type(checkpoint, tables, ref.model_type)
     elif own_class(config):
         notes = (*checkpoint.source.notes, describe_code(config, checkpoint.config_file))
-        checkpoint = replace(checkpoint, source=replace(checkpoint.source, notes=notes))
+        checkpoint = replace(checkpoint, source=checkpoint.source._replace(notes=notes))
     return OpenedModel(ref, checkpoint, architecture, tables)
 
 
@@ -461,7 +461,7 @@ def with_note(model: OpenedModel, note: str) -> OpenedModel:
     source = model.checkpoint.source
     if note in source.notes:
         return model
-    source = replace(source, notes=(*source.notes, note))
+    source = source._replace(notes=(*source.notes, note))
     return replace(model, checkpoint=replace(model.checkpoint, source=source))
 
 
@@ -766,7 +766,7 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
         )
     names = [name for location in locations for name in location.names]
     if any(name in checkpoint.names for name in names):
-        return replace(architecture, locations=tuple(locations))
+        return architecture._replace(locations=tuple(locations))
     modules = tuple(name.removesuffix("weight") for name in names)
     if any(name.startswith(modules) for name in checkpoint.names):
         verb = "changes"

@@ -26,9 +26,17 @@ from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
+from ctxextend.recipe import (
+    RECIPE_FILE,
+    CheckpointRef,
+    Recipe,
+    Train,
+    accepts_settings,
+    path_names,
+    split_ref,
+)
 from ctxextend.recipe_file import TABLE_KEYS
-from ctxextend.text_data import check_texts, empty_files, path_names
+from ctxextend.text_data import check_texts, empty_files
 from ctxextend.training.choose_parameters import choose_parameters
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.memory_estimate import estimate_memory
