@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path, PureWindowsPath
@@ -570,8 +570,7 @@ def any_layer(name: str) -> str:
     return re.sub(r"\b[0-9]+\b", "*", name)
 
 
-@dataclass(frozen=True)
-class Provenance:
+class Provenance(NamedTuple):
     """How an output was created, according to its recipe."""
 
     base: CheckpointRef  # the checkpoint that was resized or trained
@@ -583,12 +582,12 @@ class Provenance:
     # The name of a method that is not registered; `settings` has another one, and rows cannot be
     # reproduced.
     unregistered: str | None = None
-    methods: Mapping[str, str] = field(default_factory=dict)  # per table, if they differ
+    methods: Mapping[str, str] = {}  # per table, if they differ
     # Per table, before and after, if recorded.
-    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    hashes: Mapping[str, str] = field(default_factory=dict)  # see `source_hashes`
-    written: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each written table
-    values: Mapping[str, Any] = field(default_factory=dict)  # all values of the recipe
+    rows: Mapping[str, tuple[int, int]] = {}
+    hashes: Mapping[str, str] = {}  # see `source_hashes`
+    written: Mapping[str, str] = {}  # SHA-256 of each written table
+    values: Mapping[str, Any] = {}  # all values of the recipe
     before: "Provenance | None" = None  # the provenance of `base`, which is recorded by training
 
     @property
@@ -599,8 +598,7 @@ class Provenance:
         """
         if self.before is None:
             return (self,)
-        before = replace(
-            self.before,
+        before = self.before._replace(
             trainable=_trained_by_both(self.trainable, self.before.trainable),
             adapted=self.adapted | self.before.adapted,
         )

@@ -49,7 +49,6 @@ from ctxextend.plan.own_code import (
     own_class,
     stated_positions,
 )
-from ctxextend.plan.suggestions import suggest_tensor
 from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.recipe import CheckpointRef
 
@@ -311,6 +310,8 @@ def _unknown_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedModelE
     """Return the error for an unknown model type, with flags for it if its positions are a table or
     a known type's.
     """
+    from ctxextend.plan.suggestions import suggest_tensor  # only errors need it
+
     config, names = checkpoint.config, checkpoint.names
     parts = _known_parts(config)
     message = f"Unknown model type {model_type!r}"
@@ -779,6 +780,8 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
 
 def _from_flags(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     """Return the architecture that --tensor, --config-key and --reserved-rows describe."""
+    from ctxextend.plan.suggestions import suggest_tensor  # only errors need it
+
     table = str(ref.tensor)
     key = ref.config_key
     reserved = ref.reserved_rows
