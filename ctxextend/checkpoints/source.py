@@ -5,7 +5,6 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
