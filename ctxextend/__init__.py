@@ -2,8 +2,9 @@
 
     import ctxextend
 
-    plan = ctxextend.plan_resize("gpt2", to=4096, method="linear")
-    result = plan.execute("gpt2-4096")
+    planned = ctxextend.plan_resize("gpt2", to=4096, method="linear")
+    print(planned.plan.tables, planned.explanation.effects)
+    result = planned.execute("gpt2-4096")
 
 `resize` does both in one call; `extend_model` resizes a loaded transformers model. Importing this
 package imports neither torch nor numpy: modules are loaded on first use of a name.

@@ -154,7 +154,7 @@ class Resize:
     """How to resize a position table."""
 
     # New context length in usable positions, ≥ 1, without reserved rows. ``4k`` is 4,096; ``4x`` is
-    # four times the current length, which `ResizePlan.settings` contains as a number.
+    # four times the current length, which `Plan.settings` contains as a number.
     to: int | str = field(kw_only=False)
     # A method with settings, such as ``bands:sigma=4,gain=1.2``, or `TRUNCATE`, which creates no
     # rows. None is `DEFAULT_METHOD` for a longer table; for a shorter one, only None and `TRUNCATE`

@@ -42,27 +42,37 @@ class ResizeOptions(NamedTuple):
     edit_only: bool = False  # write only edited and created files, and no weights
     verify: bool = False  # verify the output before it is moved into place
 
-    def check(self, settings: Resize, train: Train | None) -> None:
+    def check(
+        self,
+        method: str | None,
+        *,
+        limits_rows: bool,
+        is_trained: bool,
+    ) -> None:
         """Check that the options apply to a resize.
+
+        Args:
+            method: As requested.
+            limits_rows: Whether ``keep_first`` or ``drop_last`` is given.
+            is_trained: Whether the output is trained.
 
         Raises:
             ResizeError: They exclude each other, or a setting.
         """
-        if self.data and settings.method not in (None, DEFAULT_METHOD):
+        if self.data and method not in (None, DEFAULT_METHOD):
             message = "--data requires --method auto, the default."
             raise ResizeError(message, "Remove --method, or --data.")
         if self.hold_out is not None and not self.data:
             message = "--hold-out requires --data."
             raise ResizeError(message, "Add --data, or remove --hold-out.")
-        keeps_or_drops = settings.keep_first is not None or settings.drop_last
-        if self.hold_out is not None and keeps_or_drops:
+        if self.hold_out is not None and limits_rows:
             message = "--hold-out chooses all settings."
             raise ResizeError(message, "Remove --keep-first and --drop-last, or --hold-out.")
-        if self.verify and train is not None:
+        if self.verify and is_trained:
             message = "--verify cannot be used with --train."
             raise ResizeError(message, "Remove one of them.")
-        if self.edit_only and (train is not None or self.verify):
-            other = "--train" if train is not None else "--verify"
+        if self.edit_only and (is_trained or self.verify):
+            other = "--train" if is_trained else "--verify"
             message = f"--edit-only cannot be used with {other}, which needs weights."
             raise ResizeError(message, "Remove one of them.")
 
@@ -127,17 +137,19 @@ def resize(
         TrainingError: Training failed to start or finish.
     """
     ref, others = split_ref(reference, settings)
-    recipe = Recipe(
-        ref,
-        resize=Resize(to, method=method, **others),
-        train=_training(train, steps, lora),
-    )
+    training = _training(train, steps, lora)
     options = ResizeOptions(
         data=path_names(data),
         hold_out=hold_out,
         edit_only=edit_only,
         verify=verify,
     )
+    options.check(
+        method,
+        limits_rows=others.get("keep_first") is not None or bool(others.get("drop_last")),
+        is_trained=training is not None,
+    )
+    recipe = Recipe(ref, resize=Resize(to, method=method, **others), train=training)
     return resize_checkpoint(recipe, options, output, force=force)
 
 
@@ -177,11 +189,10 @@ def convert(
         CtxextendError: As `resize`.
     """
     ref, others = split_ref(reference, settings)
-    recipe = Recipe(
-        ref,
-        train=_training(train, steps, lora),
-        convert=Convert(scheme, to, **others),
-    )
+    training = _training(train, steps, lora)
+    options = ResizeOptions(verify=verify)
+    options.check(None, limits_rows=False, is_trained=training is not None)
+    recipe = Recipe(ref, train=training, convert=Convert(scheme, to, **others))
     return convert_checkpoint(recipe, output, force=force, verify=verify)
 
 
@@ -223,7 +234,6 @@ def resize_checkpoint(
     options = options or ResizeOptions()
     events = events or Silence()
     assert recipe.resize is not None
-    options.check(recipe.resize, recipe.train)
     planned = prepare_resize(open_model(recipe.checkpoint), recipe.resize)
     announce(planned, events)
     chosen = Chosen()
@@ -269,7 +279,6 @@ def convert_checkpoint(
 
     events = events or Silence()
     assert recipe.convert is not None
-    ResizeOptions(verify=verify).check(Resize(1), recipe.train)
     model = open_model(recipe.checkpoint, check_type)
     planned = prepare_convert(model, recipe.convert)
     announce(planned, events)

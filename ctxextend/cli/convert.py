@@ -49,8 +49,8 @@ def convert(
         ctxextend convert gpt2 --scheme rotary --to 4096 --train articles/ --steps 500
         ctxextend convert path/to/bert --scheme rotary --to 2048 -o bert-rotary
 
-    GPT-2 becomes GPT-NeoX (rotary) or Falcon (alibi); BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA become RoFormer
-    (rotary). Not usable before training.
+    GPT-2 becomes GPT-NeoX (rotary) or Falcon (alibi); BERT, RoBERTa, CamemBERT, XLM-RoBERTa and
+    ELECTRA become RoFormer (rotary). Not usable before training.
     """
     from ctxextend.recipe import CheckpointRef, Convert, Recipe
     from ctxextend.resizing import convert_checkpoint

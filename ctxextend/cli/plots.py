@@ -137,7 +137,7 @@ class Scale(NamedTuple):
         return np.where(np.isfinite(numbers), heights, np.nan)
 
 
-class Layout(NamedTuple):
+class ChartLayout(NamedTuple):
     """How the width of a chart is used, in columns of characters."""
 
     margin: int  # labels of the vertical axis
@@ -214,13 +214,13 @@ def _find_scale(curves: Sequence[Curve]) -> Scale:
     return Scale(lowest=min(finite), highest=max(finite), is_logarithmic=_is_logarithmic(curves))
 
 
-def _find_layout(curves: Sequence[Curve], labels: Iterable[str], width: int) -> Layout:
+def _find_layout(curves: Sequence[Curve], labels: Iterable[str], width: int) -> ChartLayout:
     margin = max(map(len, labels)) + 1
     reserved = max(len(curve.reserved) for curve in curves)
     reserved_columns = min(reserved, int((width - margin) * MAX_RESERVED_SHARE))
     border = 1 if reserved_columns else 0
     side = 1
-    return Layout(
+    return ChartLayout(
         margin=margin,
         reserved=reserved,
         reserved_columns=reserved_columns,
@@ -229,7 +229,9 @@ def _find_layout(curves: Sequence[Curve], labels: Iterable[str], width: int) -> 
     )
 
 
-def _draw_curve(curve: Curve, mark: Mark, scale: Scale, layout: Layout, height: int) -> DrawnCurve:
+def _draw_curve(
+    curve: Curve, mark: Mark, scale: Scale, layout: ChartLayout, height: int
+) -> DrawnCurve:
     reserved = _dot_bits(
         scale.heights(curve.reserved), mark, (height, layout.reserved_columns), layout.reserved
     )
@@ -282,7 +284,7 @@ def _dot_bits(
 
 
 def _draw_row(
-    row: int, drawn: Sequence[DrawnCurve], layout: Layout, alphabet: Alphabet
+    row: int, drawn: Sequence[DrawnCurve], layout: ChartLayout, alphabet: Alphabet
 ) -> Iterator[tuple[str, str]]:
     """Yield the characters of a line of the chart, with their styles."""
     for column in range(layout.first + layout.columns):
@@ -306,7 +308,7 @@ def _merge_equal_styles(cells: Pieces) -> Pieces:
     return merged
 
 
-def _axis(layout: Layout, alphabet: Alphabet) -> list[Pieces]:
+def _axis(layout: ChartLayout, alphabet: Alphabet) -> list[Pieces]:
     """Return the axis of positions, and its labels."""
     columns = layout.columns
     labels = max(columns // LABEL_COLUMNS, 1)

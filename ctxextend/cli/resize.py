@@ -84,6 +84,18 @@ def resize(
             "--part cannot be used with --tensor, which already selects one table. Remove --part."
         )
     with options.usage_errors():
+        training = options.short_training(train, steps, lora, verify=verify)
+        more = ResizeOptions(
+            data=tuple(data or ()),
+            hold_out=hold_out,
+            edit_only=edit_only,
+            verify=verify,
+        )
+        more.check(
+            method,
+            limits_rows=keep_first is not None or drop_last > 0,
+            is_trained=training is not None,
+        )
         ref = CheckpointRef(
             source,
             revision=revision,
@@ -105,14 +117,6 @@ def resize(
             fix_limits=fix_limits,
             copy_code=copy_code,
         )
-        more = ResizeOptions(
-            data=tuple(data or ()),
-            hold_out=hold_out,
-            edit_only=edit_only,
-            verify=verify,
-        )
-        training = options.short_training(train, steps, lora, verify=verify)
-        more.check(settings, training)
     recipe = Recipe(ref, resize=settings, train=training)
     with exit_if_interrupted(console, RESUME_OR_START_OVER):
         result = resize_checkpoint(

@@ -148,7 +148,7 @@ def _edit_text(edit: "Edit") -> str:
 
 
 def _file_items(planned: "Planned") -> Items:
-    """Yield the files and buffers of an output, by what happens to them."""
+    """Yield the files and buffers of an output, as copied, edited or created ones."""
     from ctxextend.output.card import CARD_FILE
 
     plan = planned.plan

@@ -95,8 +95,9 @@ def train(
         ctxextend train gpt2-4096 --data a.jsonl --steps 500 --trainable all
         ctxextend train gpt2-4096 --data a.jsonl --steps 500 --trainable all --resume
 
-    Trains language models to predict tokens, and distils converted models and encoders without a head from their base
-    checkpoint. For several devices: torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
+    Trains language models to predict tokens, and distils converted models and encoders without a
+    head from their base checkpoint. For several devices: torchrun --nproc-per-node 2 -m ctxextend
+    train ..., or accelerate launch.
     """
     flags = locals()
     from ctxextend.recipe import CheckpointRef, Recipe, Train

@@ -24,8 +24,8 @@ from ctxextend.recipe import Train
 from ctxextend.tables.apply import learned_rows_after
 
 if TYPE_CHECKING:
-    from ctxextend.training.task import TrainingTask
     from ctxextend.training.training_run import RunFolder
+    from ctxextend.training.training_task import TrainingTask
 
 
 TableRows = NDArray[Any]  # shape (rows, d)
@@ -134,8 +134,8 @@ class InMemoryTrainer:
             TrainingError: The loss became NaN or infinite, or memory is too small.
         """
         from ctxextend.training.setup import set_up
-        from ctxextend.training.task import LoadedTask
         from ctxextend.training.trainer import run_training
+        from ctxextend.training.training_task import LoadedTask
 
         model = resizer.model.model
         loaded = LoadedTask(
@@ -220,8 +220,8 @@ def open_trainer(
         DataError: The text is too short.
     """
     from ctxextend.training.parallel import open_devices
-    from ctxextend.training.task import open_task
     from ctxextend.training.training_run import RunFolder
+    from ctxextend.training.training_task import open_task
 
     devices = open_devices(train.device)
     run_folder = RunFolder(folder, keeps_saves=False)

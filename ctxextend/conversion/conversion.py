@@ -1,4 +1,4 @@
-"""A checkpoint with learned positions and its twin, whose tensors are computed when they are read."""
+"""A checkpoint with learned positions, and its twin, whose tensors are computed when read."""
 
 import json
 import math
@@ -173,7 +173,7 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
 def _tokenizer_config(conversion: Conversion) -> dict[str, str]:
     """Return tokenizer_config.json with the class of the source's tokenizer, by path.
 
-    Without a class, the model type would decide. Empty if there is no tokenizer, or a class.
+    Without a class, the model type would decide. Empty without a tokenizer, or if it has a class.
     """
     source = conversion.model.checkpoint
     config = (source.model / "tokenizer_config.json").as_posix()

@@ -1,4 +1,4 @@
-"""Find the twin of a checkpoint: its model type, class and config, and the origin of each tensor."""
+"""Find the twin of a checkpoint: its type, class and config, and the origin of each tensor."""
 
 import json
 import re
@@ -303,7 +303,7 @@ def _current_name(tensor: str) -> str:
 
 
 def _apply_first(rules: Sequence[Rule], name: str) -> tuple[str, str] | None:
-    """Return the twin's name for a tensor, and how it is computed, by the first rule that applies."""
+    """Return the twin's name for a tensor, and how it is computed, by the first rule for it."""
     for rule in rules:
         target = rule.applied(name)
         if target is not None:

@@ -47,9 +47,9 @@ def resize_card(plan: Plan, explanation: Explanation) -> str:
     """
     source = plan.checkpoint.source
     after = plan.max_len_after
+    name = printable(source.hub_id or source.name)
     sentences = [
-        f"{printable(source.hub_id or source.name)} with its {_subject(plan)} {_change(plan)} by "
-        f"ctxextend {__version__}.",
+        f"{name} with its {_changed_positions(plan)} {_change(plan)} by ctxextend {__version__}.",
         f"{_unchanged(plan)} were changed.",
         explanation.effects,
         *low_limits(plan),
@@ -64,7 +64,7 @@ def resize_card(plan: Plan, explanation: Explanation) -> str:
     )
 
 
-def _subject(plan: Plan) -> str:
+def _changed_positions(plan: Plan) -> str:
     """Return what a resize changes, with names."""
     names = ", ".join(f"`{table.name}`" for table in plan.tables)
     if not plan.has_rows:

@@ -54,7 +54,7 @@ class Output:
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """Files by what happens to them, and why some are omitted.
+        """The files of the output, and why others are omitted.
 
         They are ``rewritten``, ``copied``, ``edited``, ``created`` or ``omitted``.
         """

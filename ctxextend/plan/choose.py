@@ -62,7 +62,7 @@ def choose_methods(
 
 
 def _rotary_choice(table: TablePlan) -> MethodChoice | None:
-    """Return the method of rotary settings that change, or of limits alone."""
+    """Return the method of rotary settings that change, or of length limits only."""
     if not table.is_extended:
         return None
     choices = [plan.choice for plan in table.rope] or [MethodChoice(ROTARY_METHODS[LIMITS])]

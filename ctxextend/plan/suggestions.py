@@ -31,7 +31,7 @@ def looks_like_positions(name: str) -> bool:
     return POSITION_WORD.search(lowered) is not None and OTHER_WORD.search(lowered) is None
 
 
-class Candidate(NamedTuple):
+class TensorCandidate(NamedTuple):
     """A tensor that may be the position table, and the config key from which its rows follow."""
 
     entry: TensorEntry
@@ -56,7 +56,7 @@ def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
     Returns:
         A hint; empty if there are no candidates.
     """
-    candidates = list[Candidate]()
+    candidates = list[TensorCandidate]()
     for entry in checkpoint.entries.values():
         candidate = _consider(entry, checkpoint.config)
         # Other matrices can have as many rows by chance, unless the user named one.
@@ -81,12 +81,12 @@ def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
     return f"Candidate position tables: {shown}. {note}{SPECIFY_TABLE}{shlex.join(flags)}"
 
 
-def _consider(entry: TensorEntry, config: Mapping[str, Any]) -> Candidate | None:
+def _consider(entry: TensorEntry, config: Mapping[str, Any]) -> TensorCandidate | None:
     """Return a tensor as a candidate with its likeliest key; None if it cannot be a table."""
     if len(entry.shape) != 2 or entry.dtype not in FLOATS:
         return None
     is_named = looks_like_positions(entry.name)
-    best: Candidate | None = None
+    best: TensorCandidate | None = None
     for key, value in _integers(config):
         candidate = _with_key(entry, key, value, is_named=is_named)
         if candidate is None:
@@ -95,11 +95,13 @@ def _consider(entry: TensorEntry, config: Mapping[str, Any]) -> Candidate | None
             best = candidate
     rows, width = entry.shape
     if best is None and is_named and rows > width // 8:
-        return Candidate(entry, is_named)
+        return TensorCandidate(entry, is_named)
     return best
 
 
-def _with_key(entry: TensorEntry, key: str, value: int, *, is_named: bool) -> Candidate | None:
+def _with_key(
+    entry: TensorEntry, key: str, value: int, *, is_named: bool
+) -> TensorCandidate | None:
     """Return a candidate whose rows follow from a config key; None if they do not."""
     rows, width = entry.shape
     reserved = rows - value
@@ -110,10 +112,10 @@ def _with_key(entry: TensorEntry, key: str, value: int, *, is_named: bool) -> Ca
     is_equal = reserved == 0 and "size" not in key and value != width
     if not is_length and not is_equal:
         return None
-    return Candidate(entry, is_named, key=key, is_likely=is_likely, reserved=reserved)
+    return TensorCandidate(entry, is_named, key=key, is_likely=is_likely, reserved=reserved)
 
 
-def _reserved_rows(candidate: Candidate, config: Mapping[str, Any]) -> tuple[int, str]:
+def _reserved_rows(candidate: TensorCandidate, config: Mapping[str, Any]) -> tuple[int, str]:
     """Return the reserved rows to suggest for a candidate, and a note about them."""
     if candidate.reserved:
         return candidate.reserved, ""
@@ -128,7 +130,7 @@ def _reserved_rows(candidate: Candidate, config: Mapping[str, Any]) -> tuple[int
     return 0, "If rows are reserved before position 0, add --reserved-rows K. "
 
 
-def _describe(candidate: Candidate) -> str:
+def _describe(candidate: TensorCandidate) -> str:
     """Return a candidate with its shape, and the config key from which its rows follow."""
     text = f"{candidate.entry.name} {list(candidate.entry.shape)}"
     if not candidate.key:

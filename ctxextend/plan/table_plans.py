@@ -184,7 +184,7 @@ def _check_method(settings: Resize, plan: TablePlan) -> None:
 
 
 def _check_multiple(plan: TablePlan) -> None:
-    """Raise ResizeError if the new length is no multiple of what the model pads inputs to."""
+    """Raise ResizeError unless the new length is a multiple of what inputs are padded to."""
     table = plan.location.table
     if not isinstance(table, LearnedTable) or table.multiple_of is None:
         return

@@ -8,8 +8,8 @@ from ctxextend.errors import CheckpointError, TrainingError
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, EvalModel
 from ctxextend.recipe import FROZEN, Train
 from ctxextend.training.memory import checkpoint_activations, disable_dropout
-from ctxextend.training.task import LoadedTask, TrainingTask
 from ctxextend.training.trainable import Names, TrainableParameters
+from ctxextend.training.training_task import LoadedTask, TrainingTask
 
 # Peak learning rate of a position table, relative to the root mean square of its values. On
 # tiny-gpt2 and a byte-level GPT-2 (200 steps at 4 times the length), 0.2 is better than 0.05; on a

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.recipe import Recipe, Train
-from ctxextend.training.task import TrainingTask
 from ctxextend.training.train_result import TrainResult
 from ctxextend.training.trained_weights import TrainedWeights
 from ctxextend.training.training_run import RunFolder
+from ctxextend.training.training_task import TrainingTask
 
 
 @dataclass(frozen=True)

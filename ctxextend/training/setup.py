@@ -14,7 +14,6 @@ from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel
 from ctxextend.training.choose_parameters import choose_parameters, default_learning_rate
 from ctxextend.training.objectives import Contrastive, Distillation, LanguageModeling
-from ctxextend.training.task import LoadedTask, TrainingTask, needs_teacher
 from ctxextend.training.train_data import (
     Masking,
     PairDataset,
@@ -22,6 +21,7 @@ from ctxextend.training.train_data import (
     SequenceSettings,
 )
 from ctxextend.training.trainable import TrainableParameters
+from ctxextend.training.training_task import LoadedTask, TrainingTask, needs_teacher
 from ctxextend.training.training_text import HELD_OUT_TOKENS
 
 # Held-out sequences of a short run, where evaluation would take most of the time.

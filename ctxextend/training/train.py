@@ -42,12 +42,12 @@ from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.memory_estimate import estimate_memory
 from ctxextend.training.parallel import open_devices
 from ctxextend.training.setup import TrainingSetup, set_up
-from ctxextend.training.task import LoadedTask, TrainingTask, load_task, open_task
 from ctxextend.training.train_result import DeviceMemory, TrainingPlan, TrainResult
 from ctxextend.training.trained_output import trained_output
 from ctxextend.training.trained_weights import TrainedWeights
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, open_run_folder, run_settings
+from ctxextend.training.training_task import LoadedTask, TrainingTask, load_task, open_task
 
 if TYPE_CHECKING:
     from accelerate import PartialState

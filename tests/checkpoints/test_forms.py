@@ -572,7 +572,7 @@ def test_resize_of_a_snapshot_in_the_hub_cache(
         assert snapshot(cached) == untouched
         assert not any(path.is_symlink() for path in result.output.rglob("*"))
         assert result.planned.output.default_folder == Path("model-40")
-        assert to_json(result.plan)["revision"] == SHA
+        assert to_json(result.planned)["revision"] == SHA
         assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
         assert_same_outputs(old, source.load(result.output))
         assert_recipe_reproduces(result.output, f"again-{number}")

@@ -16,7 +16,7 @@ from tests.helpers.trainings import invoke
 
 # Tables as wide as no config key says, by model type and part.
 NO_KEY = {("roformer", ""): "the size of a head", ("lilt", "layout"): "a share of hidden_size"}
-# Whose embeddings are narrower than their layers, or have a key of their own.
+# Whose embeddings are narrower than their layers, or have another key.
 NARROW = ("albert", "deberta", "electra", "mobilebert", "xlm")
 TYPES = WITH_ROWS - NOT_INSTANTIABLE.keys() - {*NARROW}
 

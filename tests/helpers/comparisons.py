@@ -54,7 +54,7 @@ def losses(beyond: float, within: float) -> PositionLosses:
             mean = loss_at(middle) + within
             sliding = loss_at(middle)
         else:
-            mean = loss_at(middle) + beyond + 0.1 * within + seam
+            mean = loss_at(middle) + (beyond + 0.1 * within + seam)
             sliding = loss_at(BEFORE / 2 + middle % (BEFORE / 2))
         found = {MODEL: estimate(mean, 0.021), SLIDING: estimate(sliding, 0.02)}
         buckets.append(Bucket(start, start + 32, found))

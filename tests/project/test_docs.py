@@ -520,7 +520,7 @@ def test_design_examples_pass_their_tests(tmp_path: Path) -> None:
         (tmp_path / path).write_text(text if new in text else changed)
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     commands = re.findall(r"`python (-m pytest\s[^`]*)`", PAGES["design.md"].read_text())
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         subprocess.run(
             [sys.executable, *shlex.split(command)], cwd=tmp_path, env=environment, check=True

@@ -103,6 +103,6 @@ def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
         json.dumps(values, allow_nan=False)
     assert (
         repr(resized.plan)
-        == "ResizePlan(model_type='gpt2', method='bands', max_len_before=128, max_len_after=256)"
+        == "Plan(model_type='gpt2', method='bands', max_len_before=128, max_len_after=256)"
     )
     assert trained.to_json()["loss_after"] == trained.loss_after

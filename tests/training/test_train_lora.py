@@ -314,7 +314,7 @@ def test_train_rejects_an_adapter_with_a_table_that_is_not_the_weight_of_a_modul
         model.register_parameter("positions", model.transformer.wpe.weight)
         return match_parameters(model, *others) | {TABLES["gpt2"]: "positions"}
 
-    monkeypatch.setattr("ctxextend.training.task.match_parameters", match)
+    monkeypatch.setattr("ctxextend.training.training_task.match_parameters", match)
     done = invoke(
         "train", gpt2, "--data", "book.txt", "--steps", 1, *LORA, "--save-adapter", "-o", "out"
     )

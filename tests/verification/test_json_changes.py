@@ -19,7 +19,6 @@ from ctxextend.verification.json_changes import MISSING, changed_values, json_te
         ({"a": [1, 2]}, {"a": [1, 3, 4]}, [(("a", "1"), 2, 3), (("a", "2"), MISSING, 4)]),
         ({"a": []}, {"a": {}}, [(("a",), [], {})]),
     ],
-    ids=str,
 )
 def test_changed_values_yields_every_difference(
     before: Any, after: Any, changes: list[tuple[Any, ...]]
