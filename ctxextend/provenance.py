@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_NESTING = 16  # depth of nested recipes
 
 
-@dataclass(frozen=True)
-class Provenance:
+class Provenance(NamedTuple):
     """How an output was created, according to its recipe."""
 
     base: CheckpointRef  # the checkpoint that was resized or trained
@@ -51,12 +50,12 @@ class Provenance:
     # The name of a method that is not registered; `settings` has another one, and rows cannot be
     # reproduced.
     unregistered: str | None = None
-    methods: Mapping[str, str] = field(default_factory=dict)  # per table, if they differ
+    methods: Mapping[str, str] = {}  # per table, if they differ
     # Per table, before and after, if recorded.
-    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    hashes: Mapping[str, str] = field(default_factory=dict)  # see `source_hashes`
-    written: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each written table
-    values: Mapping[str, Any] = field(default_factory=dict)  # all values of the recipe
+    rows: Mapping[str, tuple[int, int]] = {}
+    hashes: Mapping[str, str] = {}  # see `source_hashes`
+    written: Mapping[str, str] = {}  # SHA-256 of each written table
+    values: Mapping[str, Any] = {}  # all values of the recipe
     before: "Provenance | None" = None  # the provenance of `base`, which is recorded by training
 
     @property
@@ -67,21 +66,19 @@ class Provenance:
         """
         if self.before is None:
             return (self,)
-        before = replace(
-            self.before,
+        before = self.before._replace(
             trainable=_trained_by_both(self.trainable, self.before.trainable),
             adapted=self.adapted | self.before.adapted,
         )
         return (self, *before.chain)
 
 
-@dataclass(frozen=True)
-class BaseCheckpoint:
+class BaseCheckpoint(NamedTuple):
     """The base checkpoint of a resized or trained one."""
 
     ref: CheckpointRef
     # Expected hashes of its weights; see `source_hashes`.
-    hashes: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = {}
     # From the newest checkpoint to the base; empty if the user named the base.
     chain: tuple[Provenance, ...] = ()
 

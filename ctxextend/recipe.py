@@ -239,6 +239,13 @@ def split_ref(
     return CheckpointRef(os.fspath(reference), **stated), others
 
 
+def path_names(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Return one or several paths as strings."""
+    if isinstance(paths, str | os.PathLike):
+        return (os.fspath(paths),)
+    return tuple(os.fspath(path) for path in paths)
+
+
 def _multi_valued(kind: type) -> set[str]:
     """Return the names of the fields that are tuples."""
     return {item.name for item in fields(kind) if get_origin(item.type) is tuple}

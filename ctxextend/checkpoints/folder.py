@@ -269,7 +269,7 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
 
             config = stated
             generated[CONFIG] = json.dumps(stated, indent=2) + "\n"
-            source = replace(source, notes=(*source.notes, NOTE))
+            source = source._replace(notes=(*source.notes, NOTE))
     read = {path.relative_to(root).as_posix()}
     read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
     for name in read - fingerprints.keys():

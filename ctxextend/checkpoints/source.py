@@ -5,10 +5,9 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ctxextend.checkpoints.filenames import (
     IGNORED_NAMES,
@@ -39,8 +38,7 @@ CACHE_SNAPSHOT = (
 ConfigCheck = Callable[..., None]
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A checkpoint's folder and its origin."""
 
     reference: str  # what the user typed
@@ -141,7 +139,7 @@ def _in_subfolder(source: Source, subfolder: str) -> Source:
         if name.startswith(prefix):
             below.append(name.removeprefix(prefix))
     name = f"{source.name}-{folder.name}"
-    return replace(source, folder=folder, name=name, not_downloaded=tuple(below))
+    return source._replace(folder=folder, name=name, not_downloaded=tuple(below))
 
 
 def bundled_source(name: str) -> Source:
@@ -180,7 +178,7 @@ def _cached_source(source: Source) -> Source:
         return source
     hub_id = cached["id"].replace("--", "/")
     name = hub_id.split("/")[-1]
-    return replace(source, name=name, hub_id=hub_id, revision=cached["sha"])
+    return source._replace(name=name, hub_id=hub_id, revision=cached["sha"])
 
 
 def _cache_snapshot(folder: Path) -> re.Match[str] | None:

@@ -29,11 +29,12 @@ from ctxextend.recipe import (
     Evaluate,
     Resize,
     accepts_settings,
+    path_names,
     split_ref,
 )
 from ctxextend.tables.bands import has_free_settings
 from ctxextend.tables.method_facts import DEFAULT_METHOD
-from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
+from ctxextend.text_data import TEXT_FIELD, check_paths
 
 # Samples to use at most. Ranks are noisier than losses, so encoders use more.
 MAX_WINDOWS = 16

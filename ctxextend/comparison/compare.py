@@ -16,9 +16,9 @@ from ctxextend.recipe import (
     Evaluate,
     Train,
     accepts_settings,
+    path_names,
     split_ref,
 )
-from ctxextend.text_data import path_names
 
 # Settings of training that apply to written output only.
 UNCOMPARED = (

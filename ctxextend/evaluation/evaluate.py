@@ -14,8 +14,15 @@ from ctxextend.models.devices import torch_threads
 from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
-from ctxextend.recipe import TABLE_KEYS, CheckpointRef, Evaluate, accepts_settings, split_ref
-from ctxextend.text_data import check_paths, path_names
+from ctxextend.recipe import (
+    TABLE_KEYS,
+    CheckpointRef,
+    Evaluate,
+    accepts_settings,
+    path_names,
+    split_ref,
+)
+from ctxextend.text_data import check_paths
 
 
 class EvaluationInterrupted(KeyboardInterrupt):

@@ -27,6 +27,7 @@ from ctxextend.tables.stats import (
     find_repetition,
     find_seams,
     measure,
+    median,
     row_ranges,
 )
 
@@ -123,10 +124,14 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
 
 def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
     """Return minimum, median, mean and maximum; None of each without values."""
-    measures = ("min", "median", "mean", "max")
     if not values.size:
-        return dict.fromkeys(measures)
-    return {name: float(getattr(np, name)(values)) for name in measures}
+        return dict.fromkeys(("min", "median", "mean", "max"))
+    return {
+        "min": float(values.min()),
+        "median": median(values),
+        "mean": float(values.mean()),
+        "max": float(values.max()),
+    }
 
 
 def _tiling(repetition: Repetition, first: int) -> dict[str, Any] | None:

@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
 from ctxextend.checkpoints.folder import protected_paths
@@ -13,8 +13,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """An output that was written."""
 
     folder: Path

@@ -1,8 +1,7 @@
 """Position buffers, which are as long as the context: dropped, or rebuilt at the new length."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,7 @@ from ctxextend.plan.table_plan import TablePlan
 BUFFER_AXES = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}
 
 
-@dataclass(frozen=True)
-class BufferPlan:
+class BufferPlan(NamedTuple):
     """A position buffer to rebuild at the new length."""
 
     name: str  # tensor name

@@ -1,7 +1,7 @@
 """Explain a plan in words: notes, warnings, and what to expect of the output."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ctxextend.checkpoints.folder import source_notes
 from ctxextend.families.rope import read_rope
@@ -20,8 +20,7 @@ from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, length_to_state
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """What commands and model cards say about a plan."""
 
     summary: str  # the methods with their settings, or what else creates the output

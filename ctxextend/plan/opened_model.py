@@ -68,7 +68,7 @@ def _with_note(checkpoint: Checkpoint, note: str) -> Checkpoint:
     source = checkpoint.source
     if note in source.notes:
         return checkpoint
-    return replace(checkpoint, source=replace(source, notes=(*source.notes, note)))
+    return replace(checkpoint, source=source._replace(notes=(*source.notes, note)))
 
 
 def open_model(ref: CheckpointRef, check_type: CheckType = lambda model_type: None) -> OpenedModel:
@@ -244,7 +244,7 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
         locations.append(replace(location, prefixes=prefixes))
     names = [name for location in locations for name in location.names]
     if any(name in checkpoint.weights.names for name in names):
-        return replace(architecture, locations=tuple(locations))
+        return architecture._replace(locations=tuple(locations))
     base = checkpoint.adapter_of
     verb = "does not contain"
     hint = f"Resize {base}, then load the adapter onto the result."

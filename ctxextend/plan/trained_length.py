@@ -33,7 +33,7 @@ def with_trained_length(
         if _is_open(location):
             location = replace(location, seen_lengths=tuple(_seen_lengths(location, checkpoint)))
         locations.append(location)
-    return replace(architecture, locations=tuple(locations))
+    return architecture._replace(locations=tuple(locations))
 
 
 def state_trained_length(architecture: Architecture, trained_length: int) -> Architecture:
@@ -56,7 +56,7 @@ def state_trained_length(architecture: Architecture, trained_length: int) -> Arc
         raise MethodError(
             f"{message} of {architecture.family.model_type}.", "Remove --trained-length."
         )
-    return replace(architecture, locations=tuple(locations))
+    return architecture._replace(locations=tuple(locations))
 
 
 def with_config_lengths(architecture: Architecture) -> Architecture:
@@ -65,7 +65,7 @@ def with_config_lengths(architecture: Architecture) -> Architecture:
     for location in architecture.locations:
         seen = tuple(length for _, length in config_length_keys(location))
         locations.append(replace(location, seen_lengths=seen))
-    return replace(architecture, locations=tuple(locations))
+    return architecture._replace(locations=tuple(locations))
 
 
 def _is_open(location: TableLocation) -> bool:

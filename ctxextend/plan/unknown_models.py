@@ -15,7 +15,6 @@ from ctxextend.plan.own_code import (
     own_class,
     stated_positions,
 )
-from ctxextend.plan.suggestions import suggest_tensor
 from ctxextend.plan.table_names import expected_names, no_table_error
 from ctxextend.plan.usable_types import known_parts, likely_type
 
@@ -101,6 +100,8 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
     hints = list[str]()
     if has_code:
         hints.append(advise_code(config, checkpoint.weights.names))
+    from ctxextend.plan.suggestions import suggest_tensor  # only errors need it
+
     candidates = "" if scheme else suggest_tensor(checkpoint)
     if candidates:
         hints.append(candidates)

@@ -34,9 +34,10 @@ from ctxextend.recipe import (
     Recipe,
     Train,
     accepts_settings,
+    path_names,
     split_ref,
 )
-from ctxextend.text_data import check_texts, empty_files, path_names
+from ctxextend.text_data import check_texts, empty_files
 from ctxextend.training.choose_parameters import choose_parameters
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.memory_estimate import estimate_memory
