@@ -21,6 +21,7 @@ from ctxextend.tables.method_facts import (
 from ctxextend.tables.rope_types import (
     ALPHA,
     FACTOR,
+    KEPT_TYPES,
     NTK_ALPHA,
     ROPE_TYPES,
     THETA,
@@ -200,6 +201,10 @@ ROTARY_METHOD_NAMES = tuple(name for name in ROTARY_METHODS if name != LIMITS)
 
 if missing := [name for name in SCALING_METHODS if name not in ROTARY_METHODS]:
     raise ImportError(f"SCALING_METHODS lists methods without a function: {', '.join(missing)}.")
+if missing := [name for name in KEPT_TYPES if name not in ROTARY_METHODS]:
+    raise ImportError(
+        f"Scaled models keep their rope type, but no method does: {', '.join(missing)}."
+    )
 
 
 def resize_rope(
