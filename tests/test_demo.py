@@ -137,8 +137,8 @@ def test_quick_comparison_reads_held_out_documents_first_or_else_long_ones(
 
     def texts(kind: str) -> list[str]:
         opened: Any = demonstration._open_demo()
-        source = opened.checkpoint.source
-        object.__setattr__(source, "kind", kind)
+        source = opened.checkpoint.source._replace(kind=kind)
+        object.__setattr__(opened.checkpoint, "source", source)
         return python_text.default_documents(opened)
 
     held_out, long = texts("bundled"), texts("folder")
