@@ -128,7 +128,7 @@ def _window_notes(table: TablePlan) -> Iterator[str]:
     if not table.rope:
         return
     location = table.location
-    local = [layers.layers for layers in read_rope(location) if layers.is_local]
+    local = [layers.layer_type for layers in read_rope(location) if layers.is_local]
     if local:
         names = ", ".join(local)
         yield f"{table.name}: {names} layers have a sliding window, so they keep their settings."
