@@ -294,7 +294,7 @@ def _old_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
     """Return what ``rope_scaling`` states for layers of one type: it is one object for all types.
 
     Raises:
-        CheckpointError: It is no object of settings, or the classes do not read it.
+        CheckpointError: It is not an object of settings, or the classes do not read it.
     """
     facts = rotary_facts(location)
     settings = location.stated(OLD)

@@ -161,7 +161,7 @@ class SinusoidalTable(_Stated):
 
     - no `width_key`: the file. `is_fixed` says whether they are frozen (Pegasus) or not (FSMT).
     - `width_key` and `is_fixed`: the file if it has them, else they are computed (Marian).
-    - `width_key` alone: they are always computed; those in a file are ignored (M2M-100).
+    - only `width_key`: they are always computed; those in a file are ignored (M2M-100).
     """
 
     name: str  # tensor name without the model's prefix

@@ -215,6 +215,6 @@ def runs_beyond(location: TableLocation) -> bool:
 def shares_positions(location: TableLocation) -> bool:
     """Whether prompt and generated text use up the same positions: in models without an encoder.
 
-    An encoder reads the prompt with positions of its own, and the location is that of the decoder.
+    An encoder has separate positions for the prompt, and the location is that of the decoder.
     """
     return not location.part.endswith(DECODER_PARTS)

@@ -225,7 +225,7 @@ def _lowered_new_tokens(new_tokens: int, location: TableLocation, before: int, a
     - 900 new tokens left 124 to the prompt, so that 388 new tokens remain.
     - 600 new tokens left 424 to the prompt, which is more than half: 256 remain.
     - 1024 or more left none. If the new tokens use up the same positions as the prompt, 256 remain;
-      behind an encoder, which reads the prompt, 512.
+      if an encoder reads the prompt, 512.
     """
     half = max(after // 2, 1)
     prompt = max(before - new_tokens, 0)

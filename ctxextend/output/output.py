@@ -24,7 +24,12 @@ class NewTensors:
 
 @dataclass(frozen=True)
 class Output:
-    """What an output folder will contain; `write_output` writes it."""
+    """What an output folder will contain; `write_output` writes it.
+
+    Everything but the new tensors and their hashes is known before. `write_output` first calls
+    `recipe` with `placeholders`, for the size of the recipe in its folder; then `compute`; then
+    `recipe` again, with the hashes that `compute` returned.
+    """
 
     source: Checkpoint  # whose other tensors and files are copied
     default_folder: Path  # in the current folder
@@ -55,9 +60,14 @@ class Output:
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """The files of the output, and why others are omitted.
+        """The files of the output, by what happens to them.
 
-        They are ``rewritten``, ``copied``, ``edited``, ``created`` or ``omitted``.
+        - ``rewritten``: weights files that change or are renamed, and those that this library
+          generates from others of the source.
+        - ``copied``: files of the source that stay as they are.
+        - ``edited``: files of the source with another text.
+        - ``created``: new files: the recipe and, if the source has none, the model card.
+        - ``omitted``: files of the source that the output does not have, with the reason.
         """
         names = self.source.files
         texts = self.texts.keys()

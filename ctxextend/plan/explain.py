@@ -146,7 +146,7 @@ def _generation_notes(plan: Plan) -> Iterator[str]:
     """Yield notes about limits of generated texts that change, or at which they still stop."""
     yield from generation_edit_notes(plan.edits)
     if not plan.settings.fix_limits:
-        yield from generation_notes(plan.model, plan.tables, None, ", or pass --fix-limits")
+        yield from generation_notes(plan.model, plan.tables, alternative=", or pass --fix-limits")
 
 
 # ---- warnings
