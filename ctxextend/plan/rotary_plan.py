@@ -30,7 +30,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     """Plan positions without a table of rows.
 
     Args:
-        table: The new length, as far as it is known without the settings.
+        table: Its lengths.
         settings: With the method that applies to these positions.
         has_others: Whether the model has other tables that a resize of them would change.
 
@@ -51,12 +51,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
         raise ResizeError(f"config.json: {lengths.question}.", f"Pass {lengths.answer}.")
     if not (is_longer or fixes_limits or corrects_settings):
         raise _no_change_needed(location, before, after, has_others=has_others)
-    table = replace(
-        table,
-        max_len_before=before,
-        rows_before=location.rows(location.key_value(before)),
-        lengths=lengths,
-    )
+    table = replace(table, lengths=lengths)
     changes_settings = is_longer or corrects_settings
     if not changes_settings or not _has_settings(location):
         return table

@@ -130,9 +130,9 @@ def _without_tables(loaded: LoadedTask, trained: Names) -> Names:
     """Return the parameters that are not position tables; a table may have several names."""
     parameter = loaded.model.model.get_parameter
     tables = set[int]()
-    for _, name in loaded.task.files.tables:
-        if name in loaded.names:
-            tables.add(id(parameter(loaded.names[name])))
+    for table in loaded.task.files.tables:
+        if table.name in loaded.names:
+            tables.add(id(parameter(loaded.names[table.name])))
     return {name: value for name, value in trained.items() if id(parameter(value)) not in tables}
 
 

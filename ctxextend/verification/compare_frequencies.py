@@ -123,7 +123,9 @@ def _is_close(
     resized: Checkpoint, name: str, values: NDArray[np.float32], expected: NDArray[np.float64]
 ) -> bool:
     """Whether loaded frequencies are the expected ones, in the precision of the file, if stored."""
-    dtypes = [entry.dtype for entry in resized.entries.values() if entry.name.endswith(name)]
+    dtypes = [
+        entry.dtype for entry in resized.weights.entries.values() if entry.name.endswith(name)
+    ]
     stored = dtypes[0] if dtypes else "F32"
     rounding = STORED_ROUNDING.get(stored, FLOAT32_ROUNDING)
     smallest = SMALLEST_FLOAT16 if stored == "F16" else 0.0
