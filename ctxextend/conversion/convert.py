@@ -63,7 +63,7 @@ def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Exp
     name = f"{source.source.name}-{conversion.settings.scheme}-{twin_plan.max_len_after}"
     layouts = weight_layouts(twin_plan)
     texts = edited_texts(twin_plan, layouts)
-    # For its size; it is made again with real hashes once the tensors are written.
+    # For its size; `recipe` below returns it with the real hashes.
     texts[RECIPE_FILE] = _recipe(conversion, twin_plan, Path(name), placeholders(twin_plan))
     texts[CARD_FILE] = _card(conversion, twin_plan, explanation, title=printable(name))
     return Output(

@@ -59,7 +59,7 @@ class Output:
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """The files of the output, by what happens to them.
+        """The files of the output: what each becomes, and why others are omitted.
 
         - ``rewritten``: weights files that change or are renamed, and those that this library
           generates from others of the source.
