@@ -27,10 +27,10 @@ def resize_table(table: Table, rows: int, choice: MethodChoice | None = None) ->
     dtype once. With 6 rows, keep_first 1 and drop_last 1, an interpolation to 9 rows::
 
         learned    0  1  2  3  4  5
+        kept       0                     copied; all 6 if the method keeps learned rows
         source        1  2  3  4         what the method reads, from `first_source_row` on
         computed      1  2  3  4  5  6  7  8
         result     0  1  2  3  4  5  6  7  8
-                   └─ kept: all 6 with a method that keeps learned rows
 
     Args:
         table: Shape (n, d), any float dtype.
