@@ -37,6 +37,10 @@ from ctxextend.version import __version__
 def plan_twin(conversion: Conversion) -> Plan:
     """Plan the limits of a twin, which already has its new length.
 
+    The config of the twin states its own model type, so that one in the reference, which is that of
+    the source, must not apply when the twin is identified. The plan has the whole reference, since
+    its recipe states it.
+
     Raises:
         CheckpointError: A file of the source is malformed.
         ResizeError: The length is too large.
@@ -49,54 +53,55 @@ def plan_twin(conversion: Conversion) -> Plan:
     return replace(plan, edits=tuple(edit for edit in plan.edits if not is_raised(edit)))
 
 
-def prepare_conversion(conversion: Conversion, twin: Plan, explanation: Explanation) -> Output:
+def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Explanation) -> Output:
     """Return the output of a conversion, to be written by `write_output`.
 
     Raises:
         CheckpointError: A file to edit cannot be read.
     """
     source = conversion.model.checkpoint
-    name = f"{source.source.name}-{conversion.settings.scheme}-{twin.max_len_after}"
-    layouts = weight_layouts(twin)
-    texts = edited_texts(twin, layouts)
-    texts[RECIPE_FILE] = _recipe(conversion, twin, Path(name), placeholders(twin))
-    texts[CARD_FILE] = _card(conversion, twin, explanation, title=printable(name))
+    name = f"{source.source.name}-{conversion.settings.scheme}-{twin_plan.max_len_after}"
+    layouts = weight_layouts(twin_plan)
+    texts = edited_texts(twin_plan, layouts)
+    # For its size; `recipe` below returns it with the real hashes.
+    texts[RECIPE_FILE] = _recipe(conversion, twin_plan, Path(name), placeholders(twin_plan))
+    texts[CARD_FILE] = _card(conversion, twin_plan, explanation, title=printable(name))
     return Output(
-        source=twin.checkpoint,
+        source=twin_plan.checkpoint,
         default_folder=Path(name),
         layouts=layouts,
         texts=encode(texts),
-        compute=partial(compute_tables, twin, source),
-        placeholders=placeholders(twin),
-        recipe=partial(_encoded_recipe, conversion, twin),
+        compute=partial(compute_tables, twin_plan, source),
+        placeholders=placeholders(twin_plan),
+        recipe=partial(_encoded_recipe, conversion, twin_plan),
     )
 
 
-def _encoded_recipe(conversion: Conversion, twin: Plan, folder: Path, hashes: Hashes) -> bytes:
-    return _recipe(conversion, twin, folder, hashes).encode("utf-8", UNDECODED)
+def _encoded_recipe(conversion: Conversion, twin_plan: Plan, folder: Path, hashes: Hashes) -> bytes:
+    return _recipe(conversion, twin_plan, folder, hashes).encode("utf-8", UNDECODED)
 
 
-def _recipe(conversion: Conversion, twin: Plan, folder: Path, hashes: Hashes) -> str:
+def _recipe(conversion: Conversion, twin_plan: Plan, folder: Path, hashes: Hashes) -> str:
     """Return the recipe of a conversion; see `output.record.recipe_text`."""
     facts = {
         "model_type": conversion.type_before,
-        "converted_to": twin.model_type,
+        "converted_to": twin_plan.model_type,
         "max_len_before": conversion.max_len_before,
     }
     return recipe_text(
-        Recipe(pinned_ref(twin.model.ref, twin.checkpoint), convert=conversion.settings),
-        twin.checkpoint,
+        Recipe(pinned_ref(twin_plan.model.ref, twin_plan.checkpoint), convert=conversion.settings),
+        twin_plan.checkpoint,
         facts,
         hashes.fingerprint,
         folder,
-        uses_ml_dtypes=uses_ml_dtypes(twin),
+        uses_ml_dtypes=uses_ml_dtypes(twin_plan),
     )
 
 
-def _card(conversion: Conversion, twin: Plan, explanation: Explanation, *, title: str) -> str:
+def _card(conversion: Conversion, twin_plan: Plan, explanation: Explanation, *, title: str) -> str:
     """Return the model card of a twin."""
-    source = twin.checkpoint.source
-    after = twin.max_len_after
+    source = twin_plan.checkpoint.source
+    after = twin_plan.max_len_after
     rearranged = ", ".join(f"{count} {how}" for how, count in conversion.counts.items())
     sentences = [
         f"{printable(source.hub_id or source.name)} with its learned positions converted by "
@@ -104,11 +109,11 @@ def _card(conversion: Conversion, twin: Plan, explanation: Explanation, *, title
         f"{after} tokens.",
         f"Every tensor is one of the source's: {rearranged}.",
         explanation.effects,
-        *conversion_warnings(conversion, twin),
+        *conversion_warnings(conversion, twin_plan),
     ]
     heading = f"## Converted to {SCHEME_NAMES[conversion.twin.scheme]} positions, {after} tokens"
     return model_card(
-        read_card(twin.checkpoint),
+        read_card(twin_plan.checkpoint),
         known_base_model(conversion.model.checkpoint),
         title=title,
         section=f"{heading}\n\n{' '.join(sentences)}{RECIPE_POINTER}\n",

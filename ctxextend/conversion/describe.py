@@ -15,21 +15,26 @@ from ctxextend.plan.plan import Plan
 MAX_DROPPED = 3  # names of dropped tensors in a warning
 
 
-def explain_conversion(conversion: Conversion, twin: Plan) -> Explanation:
+def explain_conversion(conversion: Conversion, twin_plan: Plan) -> Explanation:
     """Explain a conversion, and the plan of its twin's limits.
 
     Raises:
         CheckpointError: A JSON file of the source is malformed.
     """
-    stops = generation_notes(twin.model, twin.tables, conversion.max_len_before, "")
+    stops = generation_notes(
+        twin_plan.model, twin_plan.tables, old_length=conversion.max_len_before
+    )
     return Explanation(
         summary=summarise(conversion),
-        details=tuple(_details(conversion, twin)),
-        notes=(*model_notes(twin), *stops),
-        warnings=(*conversion_warnings(conversion, twin), *file_warnings(twin.checkpoint)),
+        details=tuple(_details(conversion, twin_plan)),
+        notes=(*model_notes(twin_plan), *stops),
+        warnings=(
+            *conversion_warnings(conversion, twin_plan),
+            *file_warnings(twin_plan.checkpoint),
+        ),
         untrained=(),
         choices=(),
-        effects=describe_change(twin),
+        effects=describe_change(twin_plan),
         keep_hint="Train it with ctxextend train DIR --data TEXT --steps 200.",
         runtimes=None,
         runtime_notes=(),
@@ -50,24 +55,24 @@ def summarise(conversion: Conversion) -> str:
     return f"{conversion.type_before} -> {after} ({positions_text(conversion)})"
 
 
-def _details(conversion: Conversion, twin: Plan) -> Iterator[str]:
+def _details(conversion: Conversion, twin_plan: Plan) -> Iterator[str]:
     """Yield the conversion, its length, and the parameters that it adds."""
     yield summarise(conversion)
-    yield f"{conversion.max_len_before} -> {twin.max_len_after} tokens"
+    yield f"{conversion.max_len_before} -> {twin_plan.max_len_after} tokens"
     if conversion.added_parameters:
         added = counted(conversion.added_parameters, "parameter")
         yield f"{added} added: the LM head is separate from the embeddings"
 
 
-def describe_change(twin: Plan) -> str:
+def describe_change(twin_plan: Plan) -> str:
     """Return what to expect of the twin's outputs before any training."""
     return (
-        f"{UNTRAINED.format(twin.max_len_after)} Outputs are far from the source's, for short "
+        f"{UNTRAINED.format(twin_plan.max_len_after)} Outputs are far from the source's, for short "
         "inputs too, since all weights were trained with learned positions."
     )
 
 
-def conversion_warnings(conversion: Conversion, twin: Plan) -> Iterator[str]:
+def conversion_warnings(conversion: Conversion, twin_plan: Plan) -> Iterator[str]:
     """Yield warnings about tensors that are dropped, and about what is less exact."""
     if conversion.dropped:
         named = ", ".join(conversion.dropped[:MAX_DROPPED])
@@ -77,4 +82,4 @@ def conversion_warnings(conversion: Conversion, twin: Plan) -> Iterator[str]:
         yield f"Dropped {dropped}: {named} ({conversion.model_class} has no place for them)."
     if conversion.twin.limits:
         yield f"{conversion.twin.limits}."
-    yield from low_limits(twin, conversion.max_len_before)
+    yield from low_limits(twin_plan, old_length=conversion.max_len_before)

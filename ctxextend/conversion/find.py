@@ -8,7 +8,7 @@ from typing import Any
 
 from ctxextend.conversion import twins
 from ctxextend.conversion.conversion import Conversion, Origin
-from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Rule, SourceType, Twin
+from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Rule, SourceType, Twin, match_pattern
 from ctxextend.errors import MethodError, UnsupportedModelError
 from ctxextend.families.schema import ALIBI, ROTARY
 from ctxextend.plan.found_table import context_length
@@ -227,7 +227,7 @@ def _twin_config(
     values: dict[str, Any] = {"architectures": [], "model_type": twin.model_type}
     for key, value in {**source_type.defaults, **model.checkpoint.config}.items():
         is_new = key not in values or key in source_type.aliases  # an alias overrides other names
-        if is_new and not any(Rule(pattern, "").applied(key) is not None for pattern in unused):
+        if is_new and not any(match_pattern(pattern, key) for pattern in unused):
             values[twin.keys.get(key, key)] = value
     config = {**values, **twin.fixed, "max_position_embeddings": settings.to}
     if config.get("intermediate_size", 0) is None:
@@ -261,7 +261,7 @@ def _find_origins(
     location = model.tables[0].location
     prefix = model.tables[0].name.removesuffix(location.table.name)
     rules = _origin_rules(source_type, twin, head, prefix)
-    ignored = [Rule(prefix + name, "") for name in (location.table.name, *source_type.ignored)]
+    ignored = [prefix + name for name in (location.table.name, *source_type.ignored)]
     origins = dict[str, Origin]()
     dropped = list[str]()
     for tensor in model.checkpoint.weights.entries:
@@ -270,7 +270,7 @@ def _find_origins(
         if found is not None:
             target, how = found
             origins[target] = Origin(tensor=tensor, how=how)
-        elif _apply_first(ignored, name) is not None:
+        elif any(match_pattern(pattern, name) for pattern in ignored):
             continue
         elif head == twins.BASE or name.removeprefix(prefix).startswith(DROPPED):
             dropped.append(tensor)
@@ -306,7 +306,7 @@ def _current_name(tensor: str) -> str:
 def _apply_first(rules: Sequence[Rule], name: str) -> tuple[str, str] | None:
     """Return the twin's name for a tensor, and how it is computed, by the first rule for it."""
     for rule in rules:
-        target = rule.applied(name)
+        target = rule.twin_name(name)
         if target is not None:
             return target, rule.how
     return None

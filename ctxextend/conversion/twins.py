@@ -32,9 +32,12 @@ def by_head(values: Array, heads: int) -> Array:
     GPT-2 splits outputs into queries, keys and values, and then into heads; GPT-NeoX and Falcon
     into heads first.
     """
-    outputs = values.T
-    parts = outputs.reshape(3, heads, len(outputs) // (3 * heads), *outputs.shape[1:])
-    return np.ascontiguousarray(parts.swapaxes(0, 1)).reshape(outputs.shape)
+    outputs = values.T  # (3d, d), or (3d,) for a bias
+    head_dim = len(outputs) // (3 * heads)
+    inputs = outputs.shape[1:]
+    parts_first = outputs.reshape(3, heads, head_dim, *inputs)
+    heads_first = np.ascontiguousarray(parts_first.swapaxes(0, 1))  # (heads, 3, head_dim, d)
+    return heads_first.reshape(outputs.shape)
 
 
 def plus_mean(values: Array, mean: NDArray[np.float64]) -> Array:
@@ -42,7 +45,7 @@ def plus_mean(values: Array, mean: NDArray[np.float64]) -> Array:
 
     The sum is computed in float64 and rounded once, to the dtype of the values.
     """
-    # In blocks, without copies of all values in float64.
+    # numpy converts the values to float64 in blocks, so that no copy of all of them is made.
     return np.add(values, mean, dtype=np.float64, casting="unsafe", out=np.empty_like(values))
 
 
@@ -51,19 +54,25 @@ def angles(max_len: int, head_dim: int) -> NDArray[np.float32]:
     return sinusoidal_rows(np.arange(max_len), head_dim, "halves").astype(np.float32)
 
 
+def match_pattern(pattern: str, name: str) -> re.Match[str] | None:
+    """Match a name in which each ``*`` of a pattern is a part without dots."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", "([^.]+)"), name)
+
+
 class Rule(NamedTuple):
     """How to compute a tensor of a twin from one of the source.
 
-    In names, ``*`` is the same part without dots on both sides.
+    In names, ``*`` is the same part on both sides: Rule("h.*.ln_1.*", "layers.*.input_layernorm.*")
+    computes ``layers.5.input_layernorm.bias`` from ``h.5.ln_1.bias``.
     """
 
     source: str
     name: str
     how: str = COPIED
 
-    def applied(self, tensor: str) -> str | None:
+    def twin_name(self, tensor: str) -> str | None:
         """Return the twin's name for a tensor of the source; None if the rule does not apply."""
-        match = re.fullmatch(re.escape(self.source).replace(r"\*", "([^.]+)"), tensor)
+        match = match_pattern(self.source, tensor)
         if match is None:
             return None
         parts = iter(match.groups())
@@ -79,8 +88,9 @@ class Twin:
     class_name: str  # how names of its classes start
     prefix: str  # of the base model's tensors in a model with a head
     rules: tuple[Rule, ...]  # of the base model, without prefixes
-    keys: Mapping[str, str]  # config keys that have another name in the source, by that name
-    fixed: Mapping[str, Any]  # other values of its config
+    # Config keys with another name in the source, from that name: {"n_embd": "hidden_size"}.
+    keys: Mapping[str, str]
+    fixed: Mapping[str, Any]  # other values of its config: {"use_parallel_residual": False}
     # The tensor of an LM head that cannot be tied, since embeddings contain the mean row.
     lm_head: str | None = None
     has_angles: bool = False  # whether its files contain a table of angles, `ANGLES`
@@ -94,16 +104,21 @@ class SourceType:
     class_name: str  # how names of its classes start
     twins: tuple[Twin, ...]
     tokenizer: str  # the class of tokenizer that transformers uses for it
-    defaults: Mapping[str, Any]  # values of config keys that the twin needs, if they are missing
-    # Values that config keys may have, None for a missing key.
+    # Values of config keys that the twin needs, if they are missing: {"n_embd": 768}.
+    defaults: Mapping[str, Any]
+    # Values that config keys may have, None for a missing key: {"is_decoder": (None, False)}. Other
+    # models have no twin.
     required: Mapping[str, tuple[Any, ...]]
-    heads: Mapping[str, str]  # ends of class names, with those of the twin
-    rules: tuple[Rule, ...]  # of heads
+    # Ends of class names, with those of the twin: {"LMHeadModel": "ForCausalLM"}.
+    heads: Mapping[str, str]
+    rules: tuple[Rule, ...]  # of tensors of heads; others are in `Twin.rules`
     default_head: str = BASE  # if config.json states no class, and no tensor is that of a masked LM
-    # Config keys of the twin that transformers also accepts in the source.
+    # Config keys of the twin that transformers also accepts in the source: ``hidden_size`` of
+    # GPT-2, for ``n_embd``.
     aliases: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()  # config keys without effect in the twin; ``*`` as in `Rule`
-    ignored: tuple[str, ...] = ()  # buffers of the base model
+    # Config keys without effect in the twin, such as ``summary_*``; ``*`` as in `Rule`.
+    unused: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # buffers of the base model, which the twin lacks
     lm_act: str | None = None  # the activation in its LM head, if no config key states it
 
 
@@ -267,7 +282,7 @@ def _encoder(
 ) -> SourceType:
     """Return a type whose twin is RoFormer; `defaults` and `heads` are those beyond BERT's."""
     unused = ["gradient_checkpointing"]
-    if "embedding_size" not in defaults:
+    if "embedding_size" not in defaults:  # only classes that have the key read it
         unused.append("embedding_size")
     return SourceType(
         class_name=class_name,

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ctxextend.families.lookup import TableLocation, find_architecture
 from ctxextend.families.registry import FAMILIES
@@ -18,7 +19,10 @@ from ctxextend.families.unsupported import POSITION_SCHEMES
 
 @dataclass(frozen=True)
 class FamilyTable:
-    """A position table of a model type, or its position scheme if there is nothing to resize."""
+    """A position table of a model type, or its position scheme if there is nothing to resize.
+
+    An entry without a table has no name of a table, no key and no methods.
+    """
 
     model_type: str  # as in config.json
     part: str  # name of the table if there are several (encoder, decoder, text, …); else empty
@@ -26,7 +30,8 @@ class FamilyTable:
     # type. Empty if there is nothing to resize.
     table: str
     config_key: str  # key of its length, with dots if configs are nested
-    reserved_rows: str  # the rule for reserved rows before position 0
+    # The rule for reserved rows before position 0: ``0``, ``2 (not counted in the config)``, …
+    reserved_rows: str
     # learned, sinusoidal, rotary, ALiBi, relative, none, images, audio, time series or other
     scheme: str
     # Of rotary positions; empty: those of tables or, with another scheme, only limits change.
@@ -76,13 +81,13 @@ def _possible_locations(model_type: str) -> Iterator[TableLocation]:
         UnsupportedModelError: The model type is unknown.
     """
     family = FAMILIES.get(model_type) or Family(model_type)
-    conditions = dict.fromkeys(table.when for table in family.tables) or {None: None}
-    for condition in conditions:
-        config = {"model_type": model_type}
-        if condition is not None:
-            key, values = condition
-            config[key] = values[-1]
+    config = {"model_type": model_type}
+    conditions = dict.fromkeys(table.when for table in family.tables if table.when is not None)
+    if not conditions:
         yield from find_architecture(config).locations
+    for condition in conditions:
+        selected = config | {condition.key: condition.stated_value}
+        yield from find_architecture(selected).locations
 
 
 def _unsupported_entry(model_type: str, scheme: PositionScheme) -> FamilyTable:
@@ -110,7 +115,7 @@ def _family_entry(model_type: str, location: TableLocation) -> FamilyTable:
         reserved_rows=_reserved_text(location.table.reserved),
         scheme=location.scheme,
         methods=() if rope is None else rope.methods,
-        notes=tuple(_notes(FAMILIES[model_type], location)),
+        notes=tuple(_notes(location, whole=FAMILIES[model_type])),
     )
 
 
@@ -126,33 +131,37 @@ def _reserved_text(rule: ReservedRows) -> str:
     return f"{count} (not counted in the config)"
 
 
-def _notes(outer: Family, location: TableLocation) -> Iterator[str]:
-    """Yield the peculiarities of positions, and of the whole model `outer` that they are in."""
-    family = location.family
+def _notes(location: TableLocation, *, whole: Family) -> Iterator[str]:
+    """Yield the peculiarities of positions, of their model, and of the whole model it is in."""
+    family = location.family  # for the text model of LLaVA: that of llama, and `whole` of llava
     table = location.table
     yield from _layout_notes(table)
-    yield from _part_notes(outer, location)
+    yield from _part_notes(location, whole)
     kept = [buffer.name for buffer in table.buffers if buffer.is_kept]
     if kept:
         yield f"rebuilds {', '.join(kept)}"
     for requirement in family.requires:
-        yield f"requires {requirement.key}={str(requirement.value).lower()}"
+        yield f"requires {requirement.key}={_in_json(requirement.value)}"
     yield from _row_notes(table)
     if table.longer_inputs == "share the last position":
         yield "longer inputs do not fail: excess tokens share the last position"
     if table.longer_inputs == "get computed rows":
         yield "longer inputs do not fail: more rows are computed"
     if table.when is not None and not family.requires:
-        key, values = table.when
-        yield f"with {key}={str(values[-1]).lower()}"
+        yield f"with {table.when.key}={_in_json(table.when.stated_value)}"
     for pin in family.pins:
         yield f"keeps the effect of {pin.key}"
-    for key in outer.limits:
+    for key in whole.limits:
         yield f"also sets {key}"
     if family.padding_effect:
         yield family.padding_effect
     if family.note:
         yield family.note
+
+
+def _in_json(value: Any) -> str:
+    """Return a config value, a boolean or a name, as JSON writes it, without quotes."""
+    return str(value).lower()
 
 
 def _layout_notes(table: Positions) -> Iterator[str]:
@@ -165,9 +174,9 @@ def _layout_notes(table: Positions) -> Iterator[str]:
         yield "computed, unless the file has the table"
 
 
-def _part_notes(outer: Family, location: TableLocation) -> Iterator[str]:
+def _part_notes(location: TableLocation, whole: Family) -> Iterator[str]:
     """Yield which part of a model may be of any type."""
-    for part in outer.parts:
+    for part in whole.parts:
         if part.is_any and location.path[:1] == (part.config_key,):
             default = location.family.model_type
             yield f"{part.config_key} may be of any model type (default: {default})"

@@ -355,8 +355,7 @@ def _is_selected(model: ModelLocation, table: Positions) -> bool:
     """Whether the config of a model has the value with which the model has these positions."""
     if table.when is None:
         return True
-    key, values = table.when
-    return model.stated(key) in values
+    return model.stated(table.when.key) in table.when.values
 
 
 def _unmet_requirement(model: ModelLocation, used: Sequence[Positions]) -> Requirement | None:

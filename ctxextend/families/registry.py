@@ -8,6 +8,7 @@ from ctxextend.families.schema import (
     LENGTH,
     RELATIVE,
     Buffer,
+    ConfigCondition,
     Family,
     LearnedTable,
     Part,
@@ -60,7 +61,7 @@ NEO_MASKS = (
 )
 CLVP_MASKS = (Buffer("layers.*.attn.bias", "causal"),)
 
-FULL_ATTENTION = ("attention_type", "original_full")
+FULL_ATTENTION = ConfigCondition("attention_type", ("original_full",))
 DEBERTA_PINS = (Pin("max_relative_positions", "relative_attention"),)
 DECODERS = ("model.decoder.", "decoder.")
 # Configs of CLIP-like models may contain a second copy of the text config, which takes precedence
@@ -119,16 +120,20 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     family("bros", LearnedTable(BERT_TABLE, buffers=KEPT_IDS), length=512, with_head=("bros.",)),
     family(
         "deberta",
-        LearnedTable(BERT_TABLE, when=("position_biased_input", (None, True)), buffers=IDS),
-        UnlimitedPositions(RELATIVE, when=("position_biased_input", (False,))),
+        LearnedTable(
+            BERT_TABLE, when=ConfigCondition("position_biased_input", (None, True)), buffers=IDS
+        ),
+        UnlimitedPositions(RELATIVE, when=ConfigCondition("position_biased_input", (False,))),
         length=512,
         with_head=("deberta.",),
         pins=DEBERTA_PINS,
     ),
     family(
         "deberta-v2",
-        LearnedTable(BERT_TABLE, when=("position_biased_input", (None, True)), buffers=IDS),
-        UnlimitedPositions(RELATIVE, when=("position_biased_input", (False,))),
+        LearnedTable(
+            BERT_TABLE, when=ConfigCondition("position_biased_input", (None, True)), buffers=IDS
+        ),
+        UnlimitedPositions(RELATIVE, when=ConfigCondition("position_biased_input", (False,))),
         length=512,
         with_head=("deberta.",),
         pins=DEBERTA_PINS,
@@ -285,11 +290,13 @@ TABLE_FAMILIES: tuple[Family, ...] = (
         LearnedTable(
             BERT_TABLE,
             reserved=AFTER_PADDING,
-            when=("position_embedding_type", (None, "absolute")),
+            when=ConfigCondition("position_embedding_type", (None, "absolute")),
             buffers=IDS,
         ),
         RotaryPositions(
-            rope=LIMITS_ONLY, reserved=AFTER_PADDING, when=("position_embedding_type", ("rotary",))
+            rope=LIMITS_ONLY,
+            reserved=AFTER_PADDING,
+            when=ConfigCondition("position_embedding_type", ("rotary",)),
         ),
         length=1026,
         with_head=("esm.",),

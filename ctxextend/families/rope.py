@@ -31,13 +31,18 @@ NEW = "rope_parameters"
 OLD = "rope_scaling"
 
 OLD_TYPE = "type"  # the first name of `TYPE`
+# Files of Qwen2-VL have this ``type``, also next to a ``rope_type``: it says how the sections of a
+# head take their positions, not how these are scaled.
+MROPE_TYPE = "mrope"
 MAX_NUMBER = 1e30  # of any setting; larger ones overflow in formulas
 MAX_LENGTH = 10**12  # of factors and lengths
 # Numbers; 0 means the default.
 OPTIONAL = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-# Settings that have a meaning in every class; others may be missing in a copy.
+# Settings that have a meaning in every class; a copy may lack others, or have more of them.
 NEEDED = set().union(*(kind.needs for kind in ROPE_TYPES.values()))
 COMPARED = {TYPE, THETA, PARTIAL, FACTOR, *OPTIONAL, *NEEDED}
+# Settings that the settings in a copy leave to the text config.
+INHERITED = (THETA, PARTIAL, TRAINED)
 # Types whose config has rotary settings of another part next to its text config: of audio.
 OWN_SETTINGS = ("musicflamingo",)
 
@@ -45,9 +50,18 @@ OWN_SETTINGS = ("musicflamingo",)
 class RopeLayers(NamedTuple):
     """The rotary settings that all layers of one type share."""
 
-    layers: str  # layer type, such as ``full_attention``; empty: all layers
+    layer_type: str  # such as ``full_attention``; empty: all layers
     parameters: Parameters  # as transformers uses them, with its defaults for missing keys
     is_local: bool = False  # whether the layers have a sliding window, so that they are not scaled
+
+
+def rotary_facts(location: TableLocation) -> RotaryFacts:
+    """Return how the classes of rotary positions read their settings."""
+    assert location.table.rope is not None
+    return location.table.rope
+
+
+# Settings as transformers uses them
 
 
 def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
@@ -58,67 +72,324 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
             around the model's own states other settings.
     """
     facts = rotary_facts(location)
+    scaled = [layer_type for layer_type in facts.theta if layer_type not in facts.local]
+    local = [layer_type for layer_type in facts.theta if layer_type in facts.local]
     found = list[RopeLayers]()
-    for layers in sorted(facts.theta, key=lambda name: name in facts.local):
-        used = _read_layers(location, layers)
+    for layer_type in (*scaled, *local):
+        used = _read_parameters(location, layer_type)
         for copied in copies(location):
-            _check_copy(location, copied, layers, used)
-        found.append(RopeLayers(layers, used, is_local=layers in facts.local))
+            _check_copy(location, copied, layer_type, used)
+        found.append(RopeLayers(layer_type, used, is_local=layer_type in facts.local))
     return tuple(found)
 
 
-def _read_layers(location: TableLocation, layers: str) -> dict[str, Any]:
+def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]:
     """Return the settings that layers of one type have in transformers.
 
+    ``rope_scaling`` counts before ``rope_parameters``; without both, the type's own settings apply.
+    What the file states besides must mean the same.
+
     Raises:
-        CheckpointError: A setting is malformed, or the dialects disagree.
+        CheckpointError: A setting is malformed, or two statements disagree.
     """
-    in_dialects = [stated_settings(location, dialect, layers) for dialect in (OLD, NEW)]
-    stated = [settings for settings in in_dialects if settings]
-    if not stated:
-        stated.append(_unstated_settings(location, layers))
-    used, *others = [_complete(location, layers, values) for values in stated]
-    others.append(used | settings_next_to(location, layers))
-    for other in others:
-        unequal = [key for key in used | other if used.get(key) != other.get(key)]
-        if unequal:
-            name = TYPE if TYPE in unequal else unequal[0]  # the type explains what else differs
-            raise CheckpointError(
-                f"config.json: {_with_layers(name, layers)} is {used.get(name)!r:.100} in "
-                f"transformers, but the file also states {other.get(name)!r:.100}.",
-                f"Remove the wrong value: {OLD}, {NEW} and the keys next to them must mean the "
-                "same.",
-            )
+    old = stated_settings(location, OLD, layer_type)
+    new = stated_settings(location, NEW, layer_type)
+    first = old or new or _unstated_settings(location, layer_type)
+    used = _complete(location, layer_type, first)
+    if old and new:
+        _check_equal(layer_type, used, _complete(location, layer_type, new))
+    _check_equal(layer_type, used, used | settings_next_to(location, layer_type))
     return used
 
 
-def _unstated_settings(location: TableLocation, layers: str) -> dict[str, Any]:
+def _unstated_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
     """Return the settings of layers of a config that states none."""
     facts = rotary_facts(location)
-    if layers not in facts.defaults:
+    if layer_type not in facts.defaults:
         return {}
-    return {THETA: facts.theta[layers], **facts.defaults[layers]}
+    return {THETA: facts.theta[layer_type], **facts.defaults[layer_type]}
+
+
+def _check_equal(layer_type: str, used: Parameters, other: Parameters) -> None:
+    """Check that another statement in the same config means the settings that are used.
+
+    Raises:
+        CheckpointError: It does not.
+    """
+    unequal = [key for key in {**used, **other} if used.get(key) != other.get(key)]
+    if not unequal:
+        return
+    key = TYPE if TYPE in unequal else unequal[0]  # the type explains what else differs
+    raise CheckpointError(
+        f"config.json: {_with_layers(key, layer_type)} is {used.get(key)!r:.100} in "
+        f"transformers, but the file also states {other.get(key)!r:.100}.",
+        f"Remove the wrong value: {OLD}, {NEW} and the keys next to them must mean the same.",
+    )
+
+
+def _with_layers(key: str, layer_type: str) -> str:
+    """Return a setting with the type of layers that it applies to."""
+    return f"{key} of {layer_type}" if layer_type else key
+
+
+def _complete(location: TableLocation, layer_type: str, stated: Parameters) -> dict[str, Any]:
+    """Return stated settings with the values that transformers uses for missing ones.
+
+    The first of these that has a setting counts:
+
+    1. Of the trained length only: the key next to the settings (`_with_trained_length`).
+    2. The stated settings. ``type`` is read if there is no ``rope_type``.
+    3. The keys next to them (`settings_next_to`).
+    4. The defaults of the model type.
+
+    Raises:
+        CheckpointError: They are malformed.
+    """
+    facts = rotary_facts(location)
+    rope = {TYPE: stated.get(OLD_TYPE, "default"), THETA: facts.theta[layer_type]}
+    if facts.partial != 1:
+        rope[PARTIAL] = facts.partial
+    rope |= settings_next_to(location, layer_type)
+    rope |= {key: value for key, value in stated.items() if key != OLD_TYPE}
+    rope[TYPE] = _type_of(facts, rope, stated)
+    if TRAINED in rope_type(rope).needs:
+        rope = _with_trained_length(location, layer_type, rope)
+    _check_values(location, rope)
+    return rope
+
+
+def _type_of(facts: RotaryFacts, rope: Parameters, stated: Parameters) -> str:
+    """Return the rope type of settings, by its name in transformers.
+
+    Args:
+        facts: How the classes read the settings.
+        rope: The settings, with defaults.
+        stated: Those that the config states.
+
+    Raises:
+        CheckpointError: The type is unknown, or the settings name two.
+    """
+    kind = _official_name(facts, rope[TYPE])
+    if OLD_TYPE in stated:  # `rope` may have its type from the other name
+        old_kind = stated[OLD_TYPE]
+        if old_kind not in (kind, MROPE_TYPE) and _official_name(facts, old_kind) != kind:
+            raise CheckpointError(
+                f"config.json: rope_type is {kind!r:.100}, but type is {old_kind!r:.100}.",
+                "Remove the wrong one: both name the type of the rotary settings.",
+            )
+    if kind == "dynamic" and facts.reads_alpha and rope.get(ALPHA):
+        return NTK_ALPHA
+    if str(kind) not in ROPE_TYPES:
+        hint = did_you_mean(str(kind), ROPE_TYPES) or f"Use one of {', '.join(ROPE_TYPES)}."
+        raise CheckpointError(f"config.json: unknown rope_type {kind!r:.100}.", hint)
+    return str(kind)
+
+
+def _official_name(facts: RotaryFacts, kind: Any) -> Any:
+    """Return the name in transformers of a rope type as a file of these classes states it."""
+    return facts.type_names.get(str(kind), kind)
+
+
+def _with_trained_length(
+    location: TableLocation, layer_type: str, rope: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return settings with the length of the first training, if the config states one.
+
+    The key next to the settings of all layers takes precedence over the settings, as in
+    ``standardize_rope_params``. Yarn settings without any length use that of the model.
+
+    Raises:
+        CheckpointError: It states neither this one nor the length of the model.
+    """
+    completed = dict(rope)
+    if rope[TYPE] == "yarn":
+        completed = {TRAINED: location.value(location.effective_key), **rope}
+    if layer_type:  # settings of one type of layers do not read the key next to them
+        return completed
+    trained = location.stated(TRAINED) or location.family.defaults.get(TRAINED)
+    if trained:
+        completed[TRAINED] = trained
+    return completed
+
+
+def _check_values(location: TableLocation, rope: Parameters) -> None:
+    """Check the settings that formulas use: those that the type needs, and others if stated.
+
+    Raises:
+        CheckpointError: One is missing or malformed.
+    """
+    needed = rope_type(rope).needs
+    optional = [key for key in OPTIONAL if rope.get(key)]
+    for key in (THETA, PARTIAL, FACTOR, TRAINED, *needed, *optional):
+        if key not in needed and key not in rope:
+            continue
+        value = rope.get(key)
+        if key in LISTS:
+            broken_rule = _rule_broken_by_list(value, pairs=rotary_dim(location, rope) // 2)
+        elif key in (FACTOR, TRAINED):
+            broken_rule = _rule_broken_by_size(value)
+        else:
+            broken_rule = _rule_broken_by_number(value)
+        if broken_rule:
+            raise CheckpointError(
+                f"config.json: {key} of {rope[TYPE]} rotary positions must be {broken_rule}, got "
+                f"{value!r:.100}.",
+                "Correct config.json.",
+            )
+
+
+def _rule_broken_by_list(value: Any, *, pairs: int) -> str:
+    """Return what a list of settings must be; empty if it is so."""
+    if isinstance(value, list) and len(value) == pairs and all(map(_is_number, value)):
+        return ""
+    return f"a list of {pairs} numbers above 0, one for each pair of rotated values"
+
+
+def _rule_broken_by_size(value: Any) -> str:
+    """Return what a factor or a length must be; empty if it is so."""
+    if _is_number(value, MAX_LENGTH) and value >= 1:
+        return ""
+    if isinstance(value, int | float) and value > MAX_LENGTH:
+        return f"a number of at most {MAX_LENGTH:,.0f}"
+    return "a number of at least 1"
+
+
+def _rule_broken_by_number(value: Any) -> str:
+    """Return what any other setting must be; empty if it is so."""
+    if _is_number(value):
+        return ""
+    if isinstance(value, int | float) and value > MAX_NUMBER:
+        return f"a number of at most {MAX_NUMBER:,.0f}"
+    return "a number above 0"
+
+
+def _is_number(value: Any, maximum: float = MAX_NUMBER) -> bool:
+    """Whether a value is a number above 0 and up to a maximum."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= maximum
+
+
+# Settings as a file states them
+
+
+def settings_key(dialect: str, layer_type: str) -> str:
+    """Return the key of the settings of layers of one type, with a dot if it is nested."""
+    return f"{dialect}.{layer_type}" if layer_type and dialect == NEW else dialect
+
+
+def stated_settings(location: TableLocation, dialect: str, layer_type: str) -> dict[str, Any]:
+    """Return the settings that a dialect states for layers of one type; empty if none.
+
+    Raises:
+        CheckpointError: They are no object of settings, or the classes do not read the dialect.
+    """
+    if location.stated(dialect) is None:
+        return {}
+    if dialect == OLD:
+        return _old_settings(location, layer_type)
+    return _new_settings(location, layer_type)
+
+
+def _old_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
+    """Return what ``rope_scaling`` states for layers of one type: it is one object for all types.
+
+    Raises:
+        CheckpointError: It is not an object of settings, or the classes do not read it.
+    """
+    facts = rotary_facts(location)
+    settings = location.stated(OLD)
+    if layer_type in facts.local and not facts.old.scales_local:
+        return {}
+    if settings and not facts.old.reads_scaling:
+        raise _malformed(location, OLD, f"null: these models read only {NEW}")
+    if not _is_flat(settings):
+        raise _malformed(location, OLD, "an object of settings")
+    return _without_nulls(settings)
+
+
+def _new_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
+    """Return what ``rope_parameters`` states for layers of one type.
+
+    It is one object of settings, or, in classes that tell layers apart, one for each type.
+
+    Raises:
+        CheckpointError: It is the other, or neither.
+    """
+    settings = location.stated(NEW)
+    if not layer_type:
+        if not _is_flat(settings):
+            raise _malformed(location, NEW, "an object of settings")
+        return _without_nulls(settings)
+    of_layers = location.stated(settings_key(NEW, layer_type))
+    if not _is_layered(settings) or not isinstance(of_layers, Mapping | None):
+        layer_types = ", ".join(rotary_facts(location).theta)
+        raise _malformed(location, NEW, f"one object for each of {layer_types}")
+    return _without_nulls(of_layers or {})
+
+
+def _is_flat(settings: Any) -> bool:
+    """Whether a dialect's value is an object without objects in it."""
+    if not isinstance(settings, Mapping):
+        return False
+    return not any(isinstance(value, Mapping) for value in settings.values())
+
+
+def _is_layered(settings: Any) -> bool:
+    """Whether a dialect's value is an object with objects in it, or empty."""
+    return isinstance(settings, Mapping) and (not settings or not _is_flat(settings))
+
+
+def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are stated: ``null`` means the default."""
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def _malformed(location: TableLocation, dialect: str, expected: str) -> CheckpointError:
+    """Return the error for a dialect that is not what the classes read."""
+    path = ".".join((*location.path, dialect))
+    message = f"config.json: {path} must be {expected}, got {location.stated(dialect)!r:.100}."
+    return CheckpointError(message, "Correct config.json.")
+
+
+def settings_next_to(location: TableLocation, layer_type: str) -> dict[str, Any]:
+    """Return the settings that the old dialect states next to ``rope_scaling``.
+
+    Classes with the same settings in all layers read them also if they read no ``rope_scaling``.
+    """
+    facts = rotary_facts(location)
+    if layer_type and not facts.old.reads_scaling:
+        return {}
+    theta_key = facts.old.theta_keys.get(layer_type, THETA)
+    stated = {
+        THETA: location.stated(theta_key),
+        PARTIAL: location.stated(facts.old.partial_key),
+    }
+    return _without_nulls(stated)
 
 
 def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | None:
     """Return the length of the first training that the config states for these layers, in tokens.
 
-    It is None if the config states none. A type's own default counts as stated, since
-    max_position_embeddings does not change it.
+    The first of these that states one counts; None if none does:
+
+    1. ``rope_scaling``.
+    2. ``rope_parameters``.
+    3. The type's own settings, if the config states neither; max_position_embeddings does not
+       change them.
+    4. Of settings of all layers: the key next to them.
+    5. Of settings of all layers: the type's default for this key.
 
     Raises:
         CheckpointError: The settings are malformed, or the length is not a number.
     """
-    stated: list[Mapping[str, Any]] = [
-        stated_settings(location, OLD, layers.layers),
-        stated_settings(location, NEW, layers.layers),
-    ]
-    if not any(stated):
-        stated.append(rotary_facts(location).defaults.get(layers.layers, {}))
-    for settings in stated:
+    old = stated_settings(location, OLD, layers.layer_type)
+    new = stated_settings(location, NEW, layers.layer_type)
+    own: Mapping[str, Any] = {}
+    if not old and not new:
+        own = rotary_facts(location).defaults.get(layers.layer_type, {})
+    for settings in (old, new, own):
         if TRAINED in settings:
             return int(settings[TRAINED])
-    if layers.layers:  # settings of one type of layers do not read the key next to them
+    if layers.layer_type:  # settings of one type of layers do not read the key next to them
         return None
     next_to = location.stated(TRAINED)
     if next_to is None:
@@ -150,29 +421,41 @@ def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
     return int(head_dim * parameters.get(PARTIAL, 1))
 
 
+# Copies of the settings
+
+
 def copies(location: TableLocation) -> Iterator[TableLocation]:
     """Yield the configs around a text config that state its rotary settings, or its sizes, again.
 
-    Transformers reads none of them; other readers may. What they do not state is that of the text
-    config.
+    Some files state them twice, here at the top level and in ``text_config``::
+
+        {"model_type": "qwen2_vl", "hidden_size": 8192, "rope_theta": 1000000.0,
+         "text_config": {"hidden_size": 8192, "rope_theta": 1000000.0}}
+
+    Transformers reads only ``text_config``; other readers may read the top level, the copy. What
+    a copy does not state is that of the text config, but not the whole of ``rope_scaling`` or
+    ``rope_parameters``: the location of a copy has a config in which these values are filled in.
     """
     if location.config.get("model_type") in OWN_SETTINGS:
         return
-    facts = rotary_facts(location)
-    keys = {OLD, NEW, THETA, facts.partial_key, *facts.theta_keys.values()}
-    own = nested(location.config, location.path)
-    if not isinstance(own, Mapping):
+    text_config = nested(location.config, location.path)
+    if not isinstance(text_config, Mapping):
         return
-    missing = {key: value for key, value in own.items() if key not in (OLD, NEW)}
+    inherited = {key: value for key, value in text_config.items() if key not in (OLD, NEW)}
     for path in around(location):
         outer = nested(location.config, path)
-        if not isinstance(outer, Mapping):
-            continue
-        stated = {key for key, value in outer.items() if value is not None}
-        is_flat = {"hidden_size", location.effective_key} <= stated
-        if is_flat or not stated.isdisjoint(keys):
-            config = _with_missing(location.config, path, missing)
+        if isinstance(outer, Mapping) and _is_copy(location, outer):
+            config = _with_missing(location.config, path, inherited)
             yield replace(location, path=path, overrides=(), config=config)
+
+
+def _is_copy(location: TableLocation, outer: Mapping[str, Any]) -> bool:
+    """Whether a config around a text config states its sizes, or any of its rotary settings."""
+    facts = rotary_facts(location)
+    stated = _without_nulls(outer).keys()
+    sizes = {"hidden_size", location.effective_key}
+    settings = {OLD, NEW, THETA, facts.old.partial_key, *facts.old.theta_keys.values()}
+    return sizes <= stated or not settings.isdisjoint(stated)
 
 
 def _with_missing(
@@ -181,206 +464,63 @@ def _with_missing(
     """Return a config with values for the keys that the object at a path does not state."""
     if path:
         return {**config, path[0]: _with_missing(config[path[0]], path[1:], missing)}
-    return {**missing, **{key: value for key, value in config.items() if value is not None}}
+    return {**missing, **_without_nulls(config)}
 
 
 def _check_copy(
-    location: TableLocation, copied: TableLocation, layers: str, used: Parameters
+    location: TableLocation, copied: TableLocation, layer_type: str, used: Parameters
 ) -> None:
     """Check that a copy of the settings of one type of layers equals those that are used.
 
     Raises:
         CheckpointError: It differs.
     """
-    next_to = settings_next_to(copied, layers)
-    shared = {key: used[key] for key in {THETA, PARTIAL, TRAINED} & used.keys() - next_to.keys()}
-    found = [{**used, **next_to}]
-    for dialect in (OLD, NEW):
-        stated = stated_settings(copied, dialect, layers)
-        if stated:
-            found.append(_complete(copied, layers, {**shared, **stated}))
-    for other in found:
-        in_both = used.keys() & other.keys()
-        in_one = used.keys() ^ other.keys()
-        keys = in_both | (in_one & COMPARED)
-        unequal = [key for key in keys if used.get(key) != other.get(key)]
+    for other in _copied_parameters(copied, layer_type, used):
+        unequal = _unequal_in_copy(used, other)
         if unequal:
-            name = TYPE if TYPE in unequal else min(unequal)  # the type explains what else differs
+            key = TYPE if TYPE in unequal else min(unequal)  # the type explains what else differs
             where = ".".join(location.path)
             outer = ".".join(copied.path) or "the top level"
             raise CheckpointError(
-                f"config.json: {_with_layers(name, layers)} is {used.get(name)!r:.100} in {where}, "
-                f"which transformers reads, but {other.get(name)!r:.100} at {outer}.",
+                f"config.json: {_with_layers(key, layer_type)} is {used.get(key)!r:.100} in "
+                f"{where}, which transformers reads, but {other.get(key)!r:.100} at {outer}.",
                 f"Remove {OLD}, {NEW} and the keys next to them at {outer}, or make them mean the "
                 f"same as {where}.",
             )
 
 
-def _with_layers(key: str, layers: str) -> str:
-    """Return a setting with the type of layers that it applies to."""
-    return f"{key} of {layers}" if layers else key
-
-
-def rotary_facts(location: TableLocation) -> RotaryFacts:
-    """Return how the classes of rotary positions read their settings."""
-    assert location.table.rope is not None
-    return location.table.rope
-
-
-def settings_key(dialect: str, layers: str) -> str:
-    """Return the key of the settings of layers of one type, with a dot if it is nested."""
-    return f"{dialect}.{layers}" if layers and dialect == NEW else dialect
-
-
-def stated_settings(location: TableLocation, dialect: str, layers: str) -> dict[str, Any]:
-    """Return the settings that a dialect states for layers of one type; empty if none.
-
-    Raises:
-        CheckpointError: They are no object of settings, or the classes do not read the dialect.
-    """
-    facts = rotary_facts(location)
-    whole = location.stated(dialect)
-    is_skipped = dialect == OLD and layers in facts.local and not facts.scales_local
-    if whole is None or is_skipped:
-        return {}
-    if dialect == OLD and not facts.reads_old and whole:
-        raise _malformed(location, dialect, f"null: these models read only {NEW}")
-    stated = location.stated(settings_key(dialect, layers))
-    is_layered = bool(layers) and dialect == NEW
-    if _is_object(whole, stated, is_layered=is_layered):
-        return {key: value for key, value in (stated or {}).items() if value is not None}
-    if is_layered:
-        raise _malformed(location, dialect, f"one object for each of {', '.join(facts.theta)}")
-    raise _malformed(location, dialect, "an object of settings")
-
-
-def _is_object(whole: Any, stated: Any, *, is_layered: bool) -> bool:
-    """Whether a dialect has the form of settings.
+def _copied_parameters(
+    copied: TableLocation, layer_type: str, used: Parameters
+) -> list[Parameters]:
+    """Return the settings by the keys next to ``rope_scaling`` in a copy, and by each dialect.
 
     Args:
-        whole: The value of the dialect.
-        stated: The settings of one type of layers in it.
-        is_layered: Whether it must contain one object for each type of layers.
-    """
-    if not isinstance(whole, Mapping) or not isinstance(stated, Mapping | None):
-        return False
-    has_layers = any(isinstance(value, Mapping) for value in whole.values())
-    return has_layers == is_layered or not whole
-
-
-def _malformed(location: TableLocation, dialect: str, expected: str) -> CheckpointError:
-    """Return the error for a dialect that is not what the classes read."""
-    path = ".".join((*location.path, dialect))
-    message = f"config.json: {path} must be {expected}, got {location.stated(dialect)!r:.100}."
-    return CheckpointError(message, "Correct config.json.")
-
-
-def settings_next_to(location: TableLocation, layers: str) -> dict[str, Any]:
-    """Return the settings that the old dialect states next to ``rope_scaling``."""
-    facts = rotary_facts(location)
-    if layers and not facts.reads_old:
-        return {}
-    stated = {
-        THETA: location.stated(facts.theta_keys.get(layers, THETA)),
-        PARTIAL: location.stated(facts.partial_key),
-    }
-    return {name: value for name, value in stated.items() if value is not None}
-
-
-def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[str, Any]:
-    """Return stated settings with transformers' defaults.
+        copied: The location of the copy.
+        layer_type: The type of layers.
+        used: The settings in the text config, for what the copy leaves to it.
 
     Raises:
-        CheckpointError: They are malformed.
+        CheckpointError: The copy is malformed.
     """
-    facts = rotary_facts(location)
-    rope = {TYPE: stated.get(OLD_TYPE, "default"), THETA: facts.theta[layers]}
-    if facts.partial != 1:
-        rope[PARTIAL] = facts.partial
-    rope |= settings_next_to(location, layers)
-    rope |= {key: value for key, value in stated.items() if key != OLD_TYPE}
-    rope[TYPE] = _type_of(facts, rope, stated)
-    needed = rope_type(rope).needs
-    if TRAINED in needed:
-        rope = _with_trained_length(location, layers, rope)
-    optional = [key for key in OPTIONAL if rope.get(key)]
-    for key in (THETA, PARTIAL, FACTOR, TRAINED, *needed, *optional):
-        if key in LISTS:
-            expected = _list_fault(rope.get(key), rotary_dim(location, rope) // 2)
-        elif key in needed or key in rope:
-            expected = _number_fault(rope.get(key), least=1 if key in (FACTOR, TRAINED) else 0)
-        else:
-            continue
-        if expected:
-            raise CheckpointError(
-                f"config.json: {key} of {rope[TYPE]} rotary positions must be {expected}, got "
-                f"{rope.get(key)!r:.100}.",
-                "Correct config.json.",
-            )
-    return rope
+    next_to = settings_next_to(copied, layer_type)
+    inherited = {key: used[key] for key in INHERITED if key in used and key not in next_to}
+    found: list[Parameters] = [{**used, **next_to}]
+    for dialect in (OLD, NEW):
+        stated = stated_settings(copied, dialect, layer_type)
+        if stated:
+            found.append(_complete(copied, layer_type, {**inherited, **stated}))
+    return found
 
 
-def _type_of(facts: RotaryFacts, rope: Parameters, stated: Parameters) -> str:
-    """Return the rope type of settings, by its name in transformers.
+def _unequal_in_copy(used: Parameters, copied: Parameters) -> list[str]:
+    """Return the settings that differ in a copy.
 
-    Args:
-        facts: How the classes read the settings.
-        rope: The settings, with defaults.
-        stated: Those that the config states.
-
-    Raises:
-        CheckpointError: The type is unknown, or the settings name two.
+    A setting that only one of them states differs if it has a meaning in every class.
     """
-    kind = facts.type_names.get(str(rope[TYPE]), rope[TYPE])
-    old_kind = stated.get(OLD_TYPE, kind)
-    if old_kind not in (kind, "mrope") and facts.type_names.get(str(old_kind)) != kind:
-        message = f"config.json: rope_type is {kind!r:.100}, but type is {old_kind!r:.100}."
-        raise CheckpointError(
-            message, "Remove the wrong one: both name the type of the rotary settings."
-        )
-    if kind == "dynamic" and facts.reads_alpha and rope.get(ALPHA):
-        return NTK_ALPHA
-    if str(kind) not in ROPE_TYPES:
-        hint = did_you_mean(str(kind), ROPE_TYPES) or f"Use one of {', '.join(ROPE_TYPES)}."
-        raise CheckpointError(f"config.json: unknown rope_type {kind!r:.100}.", hint)
-    return str(kind)
-
-
-def _with_trained_length(
-    location: TableLocation, layers: str, rope: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return settings with the length of the first training, if the config states one.
-
-    Raises:
-        CheckpointError: It states neither this one nor the length of the model.
-    """
-    completed = dict(rope)
-    if rope[TYPE] == "yarn":
-        completed = {TRAINED: location.value(location.effective_key), **rope}
-    if layers:  # settings of one type of layers do not read the key next to them
-        return completed
-    trained = location.stated(TRAINED) or location.family.defaults.get(TRAINED)
-    if trained:
-        completed[TRAINED] = trained
-    return completed
-
-
-def _list_fault(value: Any, pairs: int) -> str:
-    """Return what a list of settings must be; empty if it is so."""
-    if isinstance(value, list) and len(value) == pairs and all(map(_is_number, value)):
-        return ""
-    return f"a list of {pairs} numbers above 0, one for each pair of rotated values"
-
-
-def _number_fault(value: Any, *, least: int) -> str:
-    """Return what a setting must be; empty if it is so. With `least` 0, it must be above 0."""
-    maximum = MAX_LENGTH if least else MAX_NUMBER
-    if _is_number(value, maximum) and value >= least:
-        return ""
-    if isinstance(value, int | float) and value > maximum:
-        return f"a number of at most {maximum:,.0f}"
-    return f"a number of at least {least}" if least else "a number above 0"
-
-
-def _is_number(value: Any, maximum: float = MAX_NUMBER) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= maximum
+    unequal = list[str]()
+    for key in {**used, **copied}:
+        is_in_both = key in used and key in copied
+        is_compared = is_in_both or key in COMPARED
+        if is_compared and used.get(key) != copied.get(key):
+            unequal.append(key)
+    return unequal

@@ -86,7 +86,7 @@ def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     dialects = _dialects(location)
     if OLD in dialects and _would_scale_local(location, layers, after):
         dialects = (NEW,)
-        if stated_settings(location, OLD, layers.layers):
+        if stated_settings(location, OLD, layers.layer_type):
             changes[_effective_path(location, OLD)] = None
     for dialect in dialects:
         if dialect == OLD:
@@ -98,7 +98,7 @@ def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
 
 def _would_scale_local(location: TableLocation, layers: RopeLayers, after: Parameters) -> bool:
     """Whether the old dialect would apply the new settings to local layers too."""
-    return rotary_facts(location).scales_local and _is_rescaled(layers, after)
+    return rotary_facts(location).old.scales_local and _is_rescaled(layers, after)
 
 
 def _is_rescaled(layers: RopeLayers, after: Parameters) -> bool:
@@ -114,10 +114,10 @@ def _changes_next_to(location: TableLocation, layers: RopeLayers, after: Paramet
     if facts.needs_dim and location.stated(facts.dim_key) is None:
         whole_head = {**before, PARTIAL: 1}
         changes[_effective_path(location, facts.dim_key)] = rotary_dim(location, whole_head)
-    if after[THETA] != before[THETA] and _has_theta_next_to(location, layers.layers):
+    if after[THETA] != before[THETA] and _has_theta_next_to(location, layers.layer_type):
         changes[_effective_path(location, _theta_key(location, layers))] = after[THETA]
     trained = location.stated(TRAINED) or location.family.defaults.get(TRAINED)
-    if not layers.layers and trained and after.get(TRAINED, trained) != trained:
+    if not layers.layer_type and trained and after.get(TRAINED, trained) != trained:
         changes[_effective_path(location, TRAINED)] = after[TRAINED]
     return changes
 
@@ -131,7 +131,7 @@ def _has_theta_next_to(location: TableLocation, layers: str) -> bool:
 
 def _old_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> Changes:
     """Return the changes of ``rope_scaling``; base and rotated share may be next to it."""
-    stated = stated_settings(location, OLD, layers.layers)
+    stated = stated_settings(location, OLD, layers.layer_type)
     outside = {THETA, PARTIAL} - stated.keys()
     settings = {key: value for key, value in after.items() if key not in outside}
     added = settings.keys() - stated.keys()
@@ -144,16 +144,16 @@ def _old_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
 
 def _new_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> Changes:
     """Return the changes of ``rope_parameters``, which must state local layers too."""
-    stated = stated_settings(location, NEW, layers.layers)
+    stated = stated_settings(location, NEW, layers.layer_type)
     settings = dict(after)
     if OLD_TYPE in stated:
         settings[OLD_TYPE] = _old_type(stated, layers, after)
-    path = _effective_path(location, settings_key(NEW, layers.layers))
+    path = _effective_path(location, settings_key(NEW, layers.layer_type))
     changes = _settings_changes(path, stated, settings)
     if location.stated(NEW) is None:
         for item in read_rope(location):
             if item.is_local:
-                path = _effective_path(location, settings_key(NEW, item.layers))
+                path = _effective_path(location, settings_key(NEW, item.layer_type))
                 changes[path] = dict(item.parameters)
     return changes
 
@@ -179,7 +179,7 @@ def _effective_path(location: TableLocation, key: str) -> Keys:
 
 def _theta_key(location: TableLocation, layers: RopeLayers) -> str:
     """Return the key of the base of these layers next to the settings."""
-    return rotary_facts(location).theta_keys.get(layers.layers, THETA)
+    return rotary_facts(location).old.theta_keys.get(layers.layer_type, THETA)
 
 
 def _dialects(location: TableLocation) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ def _dialects(location: TableLocation) -> tuple[str, ...]:
     if used:
         return used
     facts = rotary_facts(location)
-    if facts.defaults or not facts.reads_old or _is_of_version_5(location):
+    if facts.defaults or not facts.old.reads_scaling or _is_of_version_5(location):
         return (NEW,)
     return (OLD,)
 
@@ -202,6 +202,6 @@ def _is_of_version_5(location: TableLocation) -> bool:
     if not version.isdigit() or int(version) < 5:
         return False
     facts = rotary_facts(location)
-    old_keys = {OLD, *(facts.theta_keys.get(layers, THETA) for layers in facts.theta)}
+    old_keys = {OLD, *(facts.old.theta_keys.get(layers, THETA) for layers in facts.theta)}
     stated = nested(location.config, _effective_path(location, OLD)[:-1]) or {}
     return old_keys.isdisjoint(stated)

@@ -15,7 +15,9 @@ from ctxextend.families.schema import (
     ALIBI,
     LENGTH,
     RELATIVE,
+    ConfigCondition,
     Family,
+    OldRotaryKeys,
     Requirement,
     RotaryFacts,
     RotaryPositions,
@@ -51,6 +53,7 @@ def unstated(rope_type: str, factor: float, trained: int, **more: Any) -> dict[s
     return {"": settings | more}
 
 
+NO_OLD_SCALING = OldRotaryKeys(reads_scaling=False)
 LIMITS_ONLY = RotaryFacts(methods=())  # the classes ignore other rotary settings
 # Latent attention rotates a part of each head, with its own size.
 LATENT = RotaryFacts(dim_key="qk_rope_head_dim")
@@ -95,60 +98,63 @@ MISTRAL_LARGE4 = LATENT._replace(
 HALF = RotaryFacts(partial=0.5)
 QUARTER = RotaryFacts(partial=0.25)
 MOONSHINE = RotaryFacts(defaults={"": {PARTIAL: 0.8}})
-NEOX_JAPANESE = RotaryFacts(theta_keys={"": "rotary_emb_base"}, partial_key="rotary_pct")
+NEOX_JAPANESE = RotaryFacts(
+    old=OldRotaryKeys(theta_keys={"": "rotary_emb_base"}, partial_key="rotary_pct")
+)
 NEOX = NEOX_JAPANESE._replace(partial=0.25)
 
-LAYERED = layered(reads_old=False)
+LAYERED = layered(old=NO_OLD_SCALING)
 GEMMA3 = layered(
     1_000_000,
-    theta_keys={SLIDING: "rope_local_base_freq"},
+    old=OldRotaryKeys(theta_keys={SLIDING: "rope_local_base_freq"}),
     releases_are_scaled=True,
 )
 # Full attention has larger heads.
 GEMMA4 = layered(
-    reads_old=False,
+    old=NO_OLD_SCALING,
     defaults={FULL: {"rope_type": "proportional", PARTIAL: 0.25}},
     dim_key="global_head_dim",
     methods=SPACED_METHODS,
 )
-EMBEDDING_GEMMA2 = layered(reads_old=False, dim_key="global_head_dim")
+EMBEDDING_GEMMA2 = layered(old=NO_OLD_SCALING, dim_key="global_head_dim")
 LFM3 = layered(
-    reads_old=False,
+    old=NO_OLD_SCALING,
     defaults={FULL: {"rope_type": "proportional", PARTIAL: 0.5}},
     methods=SPACED_METHODS,
 )
 MODERNBERT = layered(
     160_000,
-    theta_keys={FULL: "global_rope_theta", SLIDING: "local_rope_theta"},
-    scales_local=True,
+    old=OldRotaryKeys(
+        scales_local=True,
+        theta_keys={FULL: "global_rope_theta", SLIDING: "local_rope_theta"},
+    ),
 )
-OLMO3 = layered(500_000, 500_000, theta_keys={SLIDING: ""})
-LAGUNA = layered(reads_old=False, defaults={FULL: {PARTIAL: 0.5}})
-NEOMME = layered(reads_old=False, defaults={FULL: {PARTIAL: 0.25}})
+OLMO3 = layered(500_000, 500_000, old=OldRotaryKeys(theta_keys={SLIDING: ""}))
+LAGUNA = layered(old=NO_OLD_SCALING, defaults={FULL: {PARTIAL: 0.5}})
+NEOMME = layered(old=NO_OLD_SCALING, defaults={FULL: {PARTIAL: 0.25}})
 MIMO = layered(
-    reads_old=False,
+    old=NO_OLD_SCALING,
     defaults={FULL: {PARTIAL: 0.334}, SLIDING: {PARTIAL: 0.334}},
 )
 DOTS3 = layered(
     80_000_000,
     50_000,
     "indexed_attention",
-    theta_keys={SLIDING: "swa_rope_theta"},
+    old=OldRotaryKeys(scales_local=True, theta_keys={SLIDING: "swa_rope_theta"}),
     partial=0.25,
-    scales_local=True,
 )
-BEAM = RotaryFacts({SLIDING: 10_000}, local=(SLIDING,), methods=(), reads_old=False)
+BEAM = RotaryFacts({SLIDING: 10_000}, local=(SLIDING,), methods=(), old=NO_OLD_SCALING)
 DEEPSEEK_V4 = RotaryFacts(
     {"compress": 160_000, "main": 10_000},
     local=("main",),
-    theta_keys={"compress": "compress_rope_theta"},
+    old=OldRotaryKeys(theta_keys={"compress": "compress_rope_theta"}),
     partial=0.125,
 )
 ZAYA = RotaryFacts(
     {"hybrid": 5_000_000, "hybrid_sliding": 10_000},
     defaults={"hybrid": {PARTIAL: 0.5}, "hybrid_sliding": {PARTIAL: 0.5}},
     local=("hybrid_sliding",),
-    reads_old=False,
+    old=NO_OLD_SCALING,
 )
 
 GPTJ = RotaryPositions(
@@ -253,7 +259,7 @@ RULE_FAMILIES: tuple[Family, ...] = (
     rotary("vaultgemma", length=8192, head_dim=256),
     rotary("voxtral_realtime_text", length=131_072, hidden=4096, heads=32),
     # Other facts about the settings.
-    rotary("cohere2_moe", length=8192, head_dim=128, facts=RotaryFacts(reads_old=False)),
+    rotary("cohere2_moe", length=8192, head_dim=128, facts=RotaryFacts(old=NO_OLD_SCALING)),
     rotary("qwen2_5_vl_text", length=32_768, hidden=8192, heads=64, theta=1_000_000.0, facts=MROPE),
     rotary("qwen2_vl_text", length=32_768, hidden=8192, heads=64, theta=1_000_000.0, facts=MROPE),
     rotary("hunyuan_vl_text", length=2048, hidden=4096, heads=32, facts=HUNYUAN_VL),
@@ -514,22 +520,22 @@ RULE_FAMILIES: tuple[Family, ...] = (
         "zamba2",
         RotaryPositions(
             rope=RotaryFacts(dim_key="attention_head_dim"),
-            when=("use_mem_rope", (True,)),
+            when=ConfigCondition("use_mem_rope", (True,)),
         ),
         length=4096,
         requires=(Requirement("use_mem_rope", value=True, instead=NO_POSITIONS),),
     ),
     family(
         "granitemoehybrid",
-        RotaryPositions(rope=STANDARD, when=("position_embedding_type", ("rope",))),
+        RotaryPositions(rope=STANDARD, when=ConfigCondition("position_embedding_type", ("rope",))),
         length=2048,
         keys={"hidden_size": 4096, "num_attention_heads": 32},
         requires=(Requirement("position_embedding_type", value="rope", instead=NO_POSITIONS),),
     ),
     family(
         "falcon",
-        RotaryPositions(rope=STANDARD, when=("alibi", (None, False))),
-        UnlimitedPositions(ALIBI, when=("alibi", (True,))),
+        RotaryPositions(rope=STANDARD, when=ConfigCondition("alibi", (None, False))),
+        UnlimitedPositions(ALIBI, when=ConfigCondition("alibi", (True,))),
         length=2048,
         keys={"hidden_size": 4544, "num_attention_heads": 71},
     ),

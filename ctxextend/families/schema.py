@@ -24,9 +24,14 @@ NO_ROWS = ReservedRows()
 class Buffer(NamedTuple):
     """A buffer sized by the context length that weights files may contain.
 
-    Its content: ``arange`` along the last axis, starting at the number of reserved rows if the key
-    does not include them; ``zeros`` along the last axis; ``causal``, a triangle in the last two;
-    ``rows``, zeros per table row.
+    Its content, for 4 positions:
+
+    - ``arange``: ``[[0, 1, 2, 3]]``, such as ``position_ids`` of BERT. It starts at the number of
+      reserved rows if the length in the config does not include them: ``[[2, 3, 4, 5]]``.
+    - ``zeros``: ``[[0, 0, 0, 0]]``, such as ``token_type_ids``.
+    - ``causal``: ones on and below the diagonal of the last two axes, such as ``attn.bias`` of
+      GPT-2, shape (1, 1, 4, 4).
+    - ``rows``: zeros, one for each row of the table, reserved ones included.
     """
 
     name: str  # without the model's prefix; ``*`` matches a layer index
@@ -57,25 +62,33 @@ BEYOND = {
 }
 
 
+class OldRotaryKeys(NamedTuple):
+    """How the classes of a model type read configs of before transformers 5."""
+
+    reads_scaling: bool = True  # whether they read ``rope_scaling``
+    # Whether ``rope_scaling`` applies to local layers too, so that it cannot state other settings.
+    scales_local: bool = False
+    # Keys of ``rope_theta`` next to it, by layer type, if they have another name: Gemma 3 has
+    # {"sliding_attention": "rope_local_base_freq"}. An empty name: none.
+    theta_keys: Mapping[str, str] = {}
+    # Key of the rotated share next to it; ``rotary_pct`` in GPT-NeoX.
+    partial_key: str = "partial_rotary_factor"
+
+
 class RotaryFacts(NamedTuple):
     """How the classes of a model type read the rotary settings of their config."""
 
-    # Default ``rope_theta`` by layer type; the key is empty if all layers have the same settings.
+    # Default ``rope_theta`` by layer type, such as {"full_attention": 1e6, "sliding_attention":
+    # 1e4}; the key is empty if all layers have the same settings.
     theta: Mapping[str, float] = {"": 10_000.0}
     # Further settings by layer type, such as ``rope_type``, of a config that states none.
     defaults: Mapping[str, Mapping[str, Any]] = {}
     # Layer types with a sliding window, which see no further and are not scaled.
     local: tuple[str, ...] = ()
-    reads_old: bool = True  # whether they read ``rope_scaling`` of old configs
-    # Keys of ``rope_theta`` in old configs, by layer type, if they have another name.
-    theta_keys: Mapping[str, str] = {}
-    # Whether ``rope_scaling`` of old configs applies to `local` layers too, so that it cannot state
-    # other settings.
-    scales_local: bool = False
+    old: OldRotaryKeys = OldRotaryKeys()
     # Default ``partial_rotary_factor``: the share of each head that is rotated.
     partial: float = 1.0
-    partial_key: str = "partial_rotary_factor"  # key of old configs
-    # Other names of rope types, as its files state them.
+    # Other names of rope types, as its files state them: {"su": "longrope"} for Phi-3.
     type_names: Mapping[str, str] = {}
     # Key of the size of a head; if missing: hidden_size / num_attention_heads.
     dim_key: str = "head_dim"
@@ -90,6 +103,18 @@ class RotaryFacts(NamedTuple):
     releases_are_scaled: bool = False
 
 
+class ConfigCondition(NamedTuple):
+    """A key of the config, and the values with which something applies; None: it is missing."""
+
+    key: str
+    values: tuple[Any, ...]  # None can only be the first
+
+    @property
+    def stated_value(self) -> Any:
+        """One of the values, as a config that has the key states it."""
+        return self.values[-1]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Stated:
     """What every kind of positions states."""
@@ -99,8 +124,9 @@ class _Stated:
     aliases: tuple[str, ...] = ()  # other names of the key that transformers accepts
     unused_keys: tuple[str, ...] = ()  # keys of the same length that transformers no longer reads
     reserved: ReservedRows = NO_ROWS
-    # Key and values (None: missing) with which a model has these positions.
-    when: tuple[str, tuple[Any, ...]] | None = None
+    # Of types with several kinds of positions: when a model has this one. Falcon has ALiBi with
+    # ``alibi`` true, else rotary positions.
+    when: ConfigCondition | None = None
 
 
 @dataclass(frozen=True)
@@ -111,10 +137,13 @@ class LearnedTable(_Stated):
     buffers: tuple[Buffer, ...] = ()
     extra_rows: int = 0  # rows after the last position, which are not usable positions
     longer_inputs: Literal["fail", "share the last position"] = "fail"
-    # Key whose value (or largest list item) must divide the length.
+    # Key whose value (or largest list item) must divide the length: ``attention_window`` of
+    # Longformer.
     multiple_of: str | None = None
-    unless: tuple[str, str] | None = None  # key and value that lift this requirement
-    # Key that is true if the model starts with sinusoids of `layout`, else with learned rows.
+    # When the length need not be divided: with full attention, BigBird has no blocks.
+    unless: ConfigCondition | None = None
+    # Key that is true if the model starts with sinusoids of `layout`, else with learned rows:
+    # ``sinusoidal_pos_embds`` of DistilBERT.
     layout_key: str | None = None
     layout: str = ""
 
@@ -126,7 +155,14 @@ class LearnedTable(_Stated):
 
 @dataclass(frozen=True)
 class SinusoidalTable(_Stated):
-    """A table of sinusoids, computed or stored, unless the file has learned rows."""
+    """A table of sinusoids, computed or stored, unless the file has learned rows.
+
+    `width_key` and `is_fixed` tell where transformers has the rows from:
+
+    - no `width_key`: the file. `is_fixed` says whether they are frozen (Pegasus) or not (FSMT).
+    - `width_key` and `is_fixed`: the file if it has them, else they are computed (Marian).
+    - only `width_key`: they are always computed; those in a file are ignored (M2M-100).
+    """
 
     name: str  # tensor name without the model's prefix
     layout: str  # one of `tables.sinusoids.LAYOUTS`
@@ -134,7 +170,8 @@ class SinusoidalTable(_Stated):
     longer_inputs: Literal["fail", "get computed rows"] = "fail"
     # Key of its hidden size if transformers computes the rows that the file lacks.
     width_key: str | None = None
-    # A module next to that of a computed table, whose tensors only models with the table have.
+    # A module next to that of a computed table, whose tensors only models with the table have:
+    # ``.embed_tokens`` of SpeechT5, whose other models read no text.
     next_to: str = ""
     # Whether transformers reads stored rows without gradients, so that none can be trained.
     is_fixed: bool = False
@@ -159,9 +196,13 @@ class SinusoidalTable(_Stated):
 
     @property
     def neighbors(self) -> str:
-        """The start of the names, after the model's prefix, of tensors that come with the table."""
-        module = self.name.rsplit(".", 2)[:-2]
-        return "".join(module) + self.next_to
+        """The start of the names, after the model's prefix, of tensors that come with the table.
+
+        They are in the module that contains the table's own: that of
+        ``encoder.embed_positions.weights`` is ``encoder``.
+        """
+        modules = self.name.split(".")[:-2]
+        return ".".join(modules) + self.next_to
 
 
 @dataclass(frozen=True)
@@ -202,9 +243,17 @@ class UnlimitedPositions(_Stated):
         return self.config_key
 
 
-# The positions of a model. Code about any kind reads what all have: name, config_key, aliases,
-# unused_keys, part, reserved, when, buffers, extra_rows, longer_inputs, has_rows, rope (of rotary
-# positions, else None), is_computed and ignores_stored_rows. Other facts belong to one kind.
+# The positions of a model. Code about any kind reads what all have, as a field, a constant of the
+# class or a property:
+#
+# - of `_Stated`: config_key, part, aliases, unused_keys, reserved, when
+# - name: of the tensor; without rows, a key of the config
+# - has_rows, extra_rows, buffers: of tables; others have none
+# - longer_inputs: what happens beyond the length
+# - rope: the facts of rotary positions; else None
+# - is_computed, ignores_stored_rows: of sinusoids; else False
+#
+# Other facts belong to one kind: code asks with `isinstance` first.
 Positions = LearnedTable | SinusoidalTable | RotaryPositions | UnlimitedPositions
 
 
@@ -228,9 +277,12 @@ class Requirement(NamedTuple):
 class Pin(NamedTuple):
     """A config key that is adjusted so that its effect does not change with the length.
 
-    ``length``: values below 1 mean the length, so the key is set to the old length. ``blocks``: the
-    key is a number of blocks per `block_size` tokens of the length, and is scaled to keep the
-    total.
+    What is kept:
+
+    - ``length``: values below 1 mean the length, so that such a key is set to the old length.
+      ``max_relative_positions`` -1 of DeBERTa becomes 512 if 512 positions become 1024.
+    - ``blocks``: the key is a number of blocks per `block_size` tokens of the length, and is scaled
+      to keep the total. ``block_per_row`` 4 of MRA becomes 2.
     """
 
     key: str
@@ -246,16 +298,21 @@ class Part(NamedTuple):
     config_key: str  # contains its config; empty if it uses the outer one
     prefixes: tuple[str, ...]  # possible prefixes of its tensor names
     model_type: str  # its model type if its config has none
-    # Keys of another copy of its config, which transformers prefers.
+    # Keys of another copy of its config, which transformers prefers: ``text_config_dict`` of CLIP.
     overrides: tuple[str, ...] = ()
-    # Whether its config may state another model type; otherwise `model_type` always applies.
+    # Whether its config may state another model type, as the text model of LLaVA; otherwise
+    # `model_type` always applies.
     is_any: bool = False
-    # Whether it has a head, so its tensor names have the prefix of its base model.
+    # Whether it has a head, so its tensor names have the prefix of its base model: the decoder of
+    # encoder-decoder models has ``decoder.bert.`` where the encoder has ``encoder.``.
     is_head: bool = False
-    # Its tokenizer folder; empty: the model's tokenizer; None: no text input.
+    # Its tokenizer folder, ``qformer_tokenizer`` of InstructBLIP; empty: the model's tokenizer;
+    # None: no text input, as the encoder of TrOCR.
     tokenizer: str | None = ""
-    only: str = ""  # the table part of its model type that it uses; empty: all
-    is_flat: bool = False  # whether old configs have its keys in the outer config
+    # The table part of its model type that it uses, ``decoder`` of mBART in Nougat; empty: all.
+    only: str = ""
+    # Whether old configs have its keys in the outer config, and no ``text_config``, as Qwen2-VL.
+    is_flat: bool = False
 
 
 class Family(NamedTuple):
@@ -269,8 +326,10 @@ class Family(NamedTuple):
     defaults: Mapping[str, int] = {}
     requires: tuple[Requirement, ...] = ()  # for the tables to be used
     parts: tuple[Part, ...] = ()  # models inside it
-    limits: tuple[str, ...] = ()  # keys that also truncate inputs, and follow the length
-    pins: tuple[Pin, ...] = ()  # keys whose effect must not change
+    # Keys that also truncate inputs, and follow the length: ``max_text_len`` of Grounding DINO.
+    limits: tuple[str, ...] = ()
+    # Keys whose effect must not change, so that they do not simply follow the length.
+    pins: tuple[Pin, ...] = ()
     # How outputs depend on the padding length, even with an attention mask, as a clause.
     padding_effect: str = ""
     note: str = ""  # a caveat for users, as a clause

@@ -174,7 +174,7 @@ def _report_layers(
     was_partial = trained_turns < 1
     is_slowed = after > before * (1 + ROUNDING)
     return RopeReport(
-        layers=layers.layers,
+        layers=layers.layer_type,
         is_local=layers.is_local,
         parameters=rope,
         trained_length=trained,

@@ -8,6 +8,8 @@ from ctxextend.limits.statements import LLAVA, NO_LIMIT, STATEMENTS
 
 # The programs that read each key.
 READERS = {row.key[-1]: row.read_by for row in STATEMENTS if row.meaning == "context"}
+# Those that also read it in a config around the language model's own.
+OUTER_READERS = (LLAVA,)
 
 # Keys of the whole model's config that say nothing about the length of its tables, by its type.
 UNRELATED = {
@@ -22,24 +24,34 @@ def config_length_keys(location: TableLocation) -> list[tuple[Keys, int]]:
 
     Other keys are not the type's own: neither its key, nor an alias, nor a limit that follows it.
     """
-    own_keys = {location.table.config_key.rpartition(".")[2]}
-    own_keys |= {*location.table.aliases, *location.table.unused_keys, *location.family.limits}
-    unrelated = {*UNRELATED.get(location.family.model_type, ())}
-    whole_type = location.config.get("model_type")
-    if isinstance(whole_type, str):
-        unrelated |= {*UNRELATED.get(whole_type, ())}
-    own_paths = _own_paths(location)
     found = list[tuple[Keys, int]]()
-    for path in (*own_paths, *around(location)):
+    for path in (*_own_paths(location), *around(location)):
+        ignored = _ignored_keys(location, path)
         for key in READERS:
-            if key in unrelated and (path in own_paths or not path):
-                continue
-            if path in own_paths and key in own_keys:
-                continue
             value = whole_number(nested(location.config, (*path, key)))
-            if value is not None and 0 < value < NO_LIMIT:
+            if key not in ignored and value is not None and 0 < value < NO_LIMIT:
                 found.append(((*path, key), value))
     return found
+
+
+def _ignored_keys(location: TableLocation, path: Keys) -> set[str]:
+    """Return the keys of one config that are a type's own, or say nothing about the length.
+
+    In the config of a location these are both; in that of the whole model, the unrelated keys; in
+    configs in between, none.
+    """
+    table = location.table
+    is_own = path in _own_paths(location)
+    ignored = set[str]()
+    if is_own:
+        ignored |= {table.config_key.rpartition(".")[2], *table.aliases, *table.unused_keys}
+        ignored |= {*location.family.limits}
+    if is_own or not path:
+        ignored |= {*UNRELATED.get(location.family.model_type, ())}
+        whole_type = location.config.get("model_type")
+        if isinstance(whole_type, str):
+            ignored |= {*UNRELATED.get(whole_type, ())}
+    return ignored
 
 
 def _own_paths(location: TableLocation) -> list[Keys]:
@@ -52,7 +64,7 @@ def readers(location: TableLocation, path: Keys) -> tuple[str, ...]:
     names = READERS[path[-1]]
     if path[:-1] in _own_paths(location):
         return names
-    return tuple(name for name in names if name == LLAVA)
+    return tuple(name for name in names if name in OUTER_READERS)
 
 
 def may_take(programs: Sequence[str], value: int) -> str:
@@ -63,7 +75,11 @@ def may_take(programs: Sequence[str], value: int) -> str:
 
 
 def agreeing_values(location: TableLocation, positions: int) -> tuple[int, ...]:
-    """Return the values that agree with a number of positions, reserved rows counted or not."""
-    if not location.table.has_rows:
-        return (positions, location.value(location.effective_key))
-    return (positions, location.key_value(positions))
+    """Return the values that agree with a number of positions.
+
+    They are this number and, of a table, its rows as its key counts them: 512 and 514 for RoBERTa.
+    Of positions without rows it is what the key states, which can be a length before scaling.
+    """
+    if location.table.has_rows:
+        return (positions, location.key_value(positions))
+    return (positions, location.value(location.effective_key))

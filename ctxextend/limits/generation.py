@@ -32,7 +32,7 @@ NOT_TEXT_KEYS = {
     "conv_dim",
 }
 # Names of parts of a model, the last one if they are nested.
-DECODER_PARTS = ("decoder", "speech")  # that of CLVP writes speech
+DECODER_PARTS = ("decoder", "speech")  # the decoder of CLVP, which writes speech, is called so
 TEXT_PARTS = ("", "text")
 
 
@@ -66,7 +66,12 @@ class GenerationLimit(NamedTuple):
 
 
 def generation_limits(checkpoint: Checkpoint) -> tuple[GenerationLimit, ...]:
-    """Return all limits of generated texts in a folder."""
+    """Return all limits of generated texts in a folder.
+
+    `generate()` uses the generation_config.json next to the model's config. Without this file, it
+    uses config.json, if the model generates. Another generation_config.json at the root, which some
+    folders with modules have, is not used.
+    """
     main_file = (checkpoint.model / GENERATION_CONFIG).as_posix()
     limits = list[GenerationLimit]()
     for file in dict.fromkeys((main_file, GENERATION_CONFIG)):
@@ -144,15 +149,19 @@ def _is_text_config(name: str, part: Mapping[str, Any]) -> bool:
 
 
 def _used_paths(config: Mapping[str, Any]) -> set[Keys]:
-    """Return the paths that `generate()` uses in a folder without generation_config.json."""
+    """Return the paths that `generate()` uses in a folder without generation_config.json.
+
+    They are those at the top level and, for keys that it does not state, those in the first of
+    `DECODER_CONFIGS` that is not empty.
+    """
     used: set[Keys] = {(key,) for key in _stated(config)}
-    for name in DECODER_CONFIGS:
-        inner = config.get(name)
-        if not inner:
-            continue
-        if isinstance(inner, Mapping):
-            used |= {(name, key) for key in _stated(inner) if (key,) not in used}
-        break
+    stated_parts = [name for name in DECODER_CONFIGS if config.get(name)]
+    if not stated_parts:
+        return used
+    part = stated_parts[0]
+    values = config[part]
+    if isinstance(values, Mapping):
+        used |= {(part, key) for key in _stated(values) if (key,) not in used}
     return used
 
 
@@ -191,11 +200,19 @@ def _last_part(table: HasLocation) -> str:
 
 
 def runs_beyond(location: TableLocation) -> bool:
-    """Whether longer inputs run as well, since positions are computed when they are needed."""
-    longer = location.table.longer_inputs
-    return longer == "get computed rows" or (longer == "run" and location.table.rope is None)
+    """Whether longer inputs run as well, since positions are computed when they are needed.
+
+    Rotary positions run too, but their quality falls soon, so that limits must not exceed them.
+    """
+    table = location.table
+    if table.rope is not None:
+        return False
+    return table.longer_inputs in ("get computed rows", "run")
 
 
 def shares_positions(location: TableLocation) -> bool:
-    """Whether prompt and generated text use up the same positions: in models without an encoder."""
+    """Whether prompt and generated text use up the same positions: in models without an encoder.
+
+    An encoder has separate positions for the prompt, and the location is that of the decoder.
+    """
     return not location.part.endswith(DECODER_PARTS)

@@ -61,23 +61,40 @@ class LengthChange(NamedTuple):
 
 
 def length_key_changes(lengths: Sequence[LengthChange], *, fix_limits: bool) -> dict[Keys, int]:
-    """Return new values of the keys that agree with an old length, and with `fix_limits` of all."""
-    changes = dict[Keys, int]()
-    wrong = dict[Keys, int]()
-    for location, before, after in lengths:
-        for path, value in config_length_keys(location):
-            if before == after and value in agreeing_values(location, before):
-                changes[path] = value
-            elif value == before:
-                changes[path] = after
-            elif value in agreeing_values(location, before):
-                changes[path] = location.key_value(after)
+    """Return new values of the keys that agree with an old length, and with `fix_limits` of all.
+
+    A key that agrees with the length of any table follows it; only one that agrees with none is
+    wrong, and states the new number of positions with `fix_limits`.
+    """
+    new = dict[Keys, int]()
+    fixed = dict[Keys, int]()
+    for change in lengths:
+        for path, value in config_length_keys(change.location):
+            following = _following_value(change, value)
+            if following is None:
+                fixed[path] = change.after
             else:
-                wrong[path] = after
+                new[path] = following
     if fix_limits:
-        changes = wrong | changes
+        new = {**fixed, **new}
     config = lengths[0].location.config if lengths else {}
-    return {path: value for path, value in changes.items() if nested(config, path) != value}
+    return {path: value for path, value in new.items() if nested(config, path) != value}
+
+
+def _following_value(change: LengthChange, value: int) -> int | None:
+    """Return the new value of a key that agrees with the old length; None if it does not.
+
+    The key counts what it counted before. If a table with 2 reserved rows goes from 512 to 1024
+    positions, 512 becomes 1024, and 514 becomes 1026.
+    """
+    location, before, after = change
+    if value not in agreeing_values(location, before):
+        return None
+    if before == after:
+        return value
+    if value == before:
+        return after
+    return location.key_value(after)
 
 
 # Limits of inputs
@@ -90,7 +107,7 @@ def limit_edits(
     *,
     fix_limits: bool,
     fixed_padding: bool,
-    is_hard: bool = True,
+    longer_fail: bool = True,
 ) -> tuple[Edit, ...]:
     """Return the edits that set the limits in tokenizer and side files to another length.
 
@@ -103,21 +120,21 @@ def limit_edits(
         fix_limits: Whether all limits must state the new length, even if it is the old one.
         fixed_padding: Whether padding to a fixed length stays such, with the new length; else it
             becomes padding to the longest text.
-        is_hard: Whether longer inputs fail. If so, a limit is added to a tokenizer without one.
+        longer_fail: Whether longer inputs fail. If so, a limit is added to a tokenizer without one.
     """
     before, after = lengths
     if before == after and not fix_limits:
         return ()
-    is_raised = fix_limits or after > before
+    sets_all = fix_limits or after > before
     edits = list[Edit]()
     for limit in stated_limits(checkpoint, tokenizer):
-        is_within = isinstance(limit.number, int | float) and limit.number <= after
-        if is_within and not is_raised:
+        fits = isinstance(limit.number, int | float) and limit.number <= after
+        if fits and not sets_all:
             continue
         if limit.statement.meaning == "padding":
             edit = _padding_edit(limit, after, is_fixed=fixed_padding)
-        elif limit.statement.is_expected and limit.tokens is None:
-            if not is_hard:
+        elif limit.statement.should_be_stated and limit.tokens is None:
+            if not longer_fail:
                 continue
             edit = _limit_edit(limit, after, "no limit was stated, and longer texts would fail")
         else:
@@ -159,6 +176,7 @@ def generation_edits(
     `location` is that of the table that generates. Limits that would fail are lowered; `fix_limits`
     raises maxima.
     """
+    # Maximum and minimum limit each other if one object states both.
     groups = dict[tuple[str, Keys], list[GenerationLimit]]()
     for limit in generation_limits(checkpoint):
         groups.setdefault((limit.file, limit.path[:-1]), []).append(limit)
@@ -178,34 +196,56 @@ def lowered_limits(
     before: int,
     after: int,
 ) -> dict[str, int]:
-    """Return lower values of the limits that would fail at a context length of `after` tokens."""
+    """Return lower values of the limits that would fail at a context length of `after` tokens.
+
+    A minimum is lowered if it is above the context or its own new maximum, and then to what its
+    maximum is.
+    """
     lowered = dict[str, int]()
     if runs_beyond(location):
         return lowered
-    if stated.get(MAX_LENGTH, 0) > after:
+    if MAX_LENGTH in stated and stated[MAX_LENGTH] > after:
         lowered[MAX_LENGTH] = after
-    new_tokens = stated.get(MAX_NEW_TOKENS, 0)
-    if new_tokens > after:
-        # The prompt keeps its positions, but at most half of all.
-        prompt = before - new_tokens
-        if prompt <= 0:
-            prompt = after if shares_positions(location) else 0
-        lowered[MAX_NEW_TOKENS] = max(after - prompt, after // 2, 1)
-    for key, maximum in MAXIMUM_OF.items():
-        most = min(after, lowered.get(maximum, after))
-        if stated.get(key, 0) > most:
-            lowered[key] = min(most, stated.get(maximum, most))
+    if MAX_NEW_TOKENS in stated and stated[MAX_NEW_TOKENS] > after:
+        lowered[MAX_NEW_TOKENS] = _lowered_new_tokens(
+            stated[MAX_NEW_TOKENS], location, before, after
+        )
+    for minimum, maximum in MAXIMUM_OF.items():
+        highest = min(after, lowered.get(maximum, after))
+        if minimum in stated and stated[minimum] > highest:
+            lowered[minimum] = min(highest, stated.get(maximum, highest))
     return lowered
 
 
+def _lowered_new_tokens(new_tokens: int, location: TableLocation, before: int, after: int) -> int:
+    """Return a maximum of new tokens that fits a shorter context.
+
+    The prompt keeps its positions, but at most half of all. From 1024 to 512 tokens:
+
+    - 900 new tokens left 124 to the prompt, so that 388 new tokens remain.
+    - 600 new tokens left 424 to the prompt, which is more than half: 256 remain.
+    - 1024 or more left none. If the new tokens use up the same positions as the prompt, 256 remain;
+      if an encoder reads the prompt, 512.
+    """
+    half = max(after // 2, 1)
+    prompt = max(before - new_tokens, 0)
+    if prompt == 0 and shares_positions(location):
+        return half
+    return max(after - prompt, half)
+
+
 def _raised_limits(stated: Mapping[str, int], before: int, after: int) -> dict[str, int]:
-    """Return higher values of maxima below a context length; the prompt keeps its positions."""
+    """Return higher values of the maxima that are below a longer context length.
+
+    The prompt keeps its positions: from 512 to 1024 tokens, 500 new tokens become 1012. At the same
+    length, the maximum of new tokens stays.
+    """
     raised = dict[str, int]()
-    if stated.get(MAX_LENGTH, after) < after:
+    if MAX_LENGTH in stated and stated[MAX_LENGTH] < after:
         raised[MAX_LENGTH] = after
-    new_tokens = stated.get(MAX_NEW_TOKENS, after)
-    if new_tokens < after and before < after:
-        raised[MAX_NEW_TOKENS] = min(new_tokens + after - before, after)
+    if MAX_NEW_TOKENS in stated and stated[MAX_NEW_TOKENS] < after and before < after:
+        longer = stated[MAX_NEW_TOKENS] + after - before
+        raised[MAX_NEW_TOKENS] = min(longer, after)
     return raised
 
 

@@ -81,7 +81,7 @@ def _stated_limit(
     if old_key is not None and old_key[0] in values and path[0] not in values:
         path = old_key
         value = nested(values, path)
-    if statement.is_expected or value not in (None, PADS_TO_LONGEST):
+    if statement.should_be_stated or value not in (None, PADS_TO_LONGEST):
         yield StatedLimit(file=file, path=path, value=value, statement=statement)
 
 

@@ -44,7 +44,7 @@ class LengthStatement(NamedTuple):
     meaning: Meaning
     read_by: tuple[str, ...]  # programs; of the context length: in the config of a language model
     old_key: Keys | None = None  # its name in old files
-    is_expected: bool = False  # whether a file without the key sets no limit, but should
+    should_be_stated: bool = False  # whether a file without the key sets no limit, but should
 
 
 STATEMENTS = (
@@ -95,7 +95,7 @@ STATEMENTS = (
         meaning="truncation",
         read_by=(TRANSFORMERS,),
         old_key=("max_len",),
-        is_expected=True,
+        should_be_stated=True,
     ),
     LengthStatement(
         file=TOKENIZER,

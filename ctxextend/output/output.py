@@ -23,7 +23,12 @@ class NewTensors(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """What an output folder will contain; `write_output` writes it."""
+    """What an output folder will contain; `write_output` writes it.
+
+    Everything but the new tensors and their hashes is known before. `write_output` first calls
+    `recipe` with `placeholders`, for the size of the recipe in its folder; then `compute`; then
+    `recipe` again, with the hashes that `compute` returned.
+    """
 
     source: Checkpoint  # whose other tensors and files are copied
     default_folder: Path  # in the current folder
@@ -54,9 +59,14 @@ class Output:
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """The files of the output, and why others are omitted.
+        """The files of the output: what each becomes, and why others are omitted.
 
-        They are ``rewritten``, ``copied``, ``edited``, ``created`` or ``omitted``.
+        - ``rewritten``: weights files that change or are renamed, and those that this library
+          generates from others of the source.
+        - ``copied``: files of the source that stay as they are.
+        - ``edited``: files of the source with another text.
+        - ``created``: new files: the recipe and, if the source has none, the model card.
+        - ``omitted``: files of the source that the output does not have, with the reason.
         """
         names = self.source.files
         texts = self.texts.keys()

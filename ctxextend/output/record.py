@@ -116,7 +116,9 @@ def recorded_settings(plan: Plan) -> Resize:
         return replace(settings, method=method, keep_first=None, drop_last=0)
     methods = set(plan.methods.values())
     if len(methods) > 1:
-        given = settings.choice.text if settings.method else settings.method
+        # No method text means all of them: what the user gave is recorded, and each table's own
+        # method next to the table.
+        given = settings.choice.text if settings.method else None
         return replace(settings, method=given, keep_first=settings.choice.keep_first)
     return replace(settings, method=methods.pop(), keep_first=plan.main_choice.keep_first)
 
@@ -129,8 +131,9 @@ def _facts(plan: Plan, settings: Resize, hashes: Mapping[str, TableHashes]) -> d
     if plan.creates_rows:
         facts["convention"] = plan.main_choice.facts.convention
     methods = plan.methods
-    if set(methods.values()) <= {settings.method}:
-        methods = {}  # the one above is that of all tables
+    is_shared = all(method == settings.method for method in methods.values())
+    if is_shared:
+        methods = {}  # the method of all tables is stated once, above
     tables = [_table_facts(table, methods, hashes) for table in plan.tables]
     return {**facts, "tables": tables}
 

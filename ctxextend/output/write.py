@@ -66,9 +66,9 @@ def write_output(
     """
     path = output_path(folder, output.default_folder)
     output.source.check_unchanged()
-    sizes = dict(output.file_sizes)
-    if RECIPE_FILE in output.texts:
-        sizes[RECIPE_FILE] = len(output.recipe(path, output.placeholders))
+    # Every output has a recipe, in which local paths depend on the folder.
+    recipe_size = len(output.recipe(path, output.placeholders))
+    sizes = {**output.file_sizes, RECIPE_FILE: recipe_size}
     total = sum(sizes.values())
     with atomic_folder(path, protected_paths(output.source), sizes, force=force) as staged:
         new = output.compute()

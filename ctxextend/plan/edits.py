@@ -69,7 +69,7 @@ def _tokenizer_edits(
             tokenizer,
             fix_limits=fix_limits,
             fixed_padding=bool(table.location.family.padding_effect),
-            is_hard=table.has_rows,
+            longer_fail=table.has_rows,
         )
 
 

@@ -127,7 +127,7 @@ def _window_notes(table: TablePlan) -> Iterator[str]:
     if not table.rope:
         return
     location = table.location
-    local = [layers.layers for layers in read_rope(location) if layers.is_local]
+    local = [layers.layer_type for layers in read_rope(location) if layers.is_local]
     if local:
         names = ", ".join(local)
         yield f"{table.name}: {names} layers have a sliding window, so they keep their settings."
@@ -145,7 +145,7 @@ def _generation_notes(plan: Plan) -> Iterator[str]:
     """Yield notes about limits of generated texts that change, or at which they still stop."""
     yield from generation_edit_notes(plan.edits)
     if not plan.settings.fix_limits:
-        yield from generation_notes(plan.model, plan.tables, None, ", or pass --fix-limits")
+        yield from generation_notes(plan.model, plan.tables, alternative=", or pass --fix-limits")
 
 
 # ---- warnings

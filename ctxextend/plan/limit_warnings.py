@@ -5,26 +5,27 @@ from collections.abc import Iterator
 from ctxextend.plan.plan import Plan
 
 
-def low_limits(plan: Plan, length: int | None = None) -> Iterator[str]:
+def low_limits(plan: Plan, *, old_length: int | None = None) -> Iterator[str]:
     """Yield a warning if limits below the old length are raised, which changes outputs.
 
     Args:
         plan: What changes.
-        length: The old length, if it is not that of the plan: a twin has its new length already.
+        old_length: If it is not that of the plan: a twin has its new length already.
     """
-    before = plan.max_len_before if length is None else length
+    if old_length is None:
+        old_length = plan.max_len_before
     if not (plan.creates_rows or plan.settings.fix_limits):
         return
-    low = []
+    raised = []
     for edit in plan.edits:
         is_number = edit.is_limit and isinstance(edit.before, int)
-        if is_number and edit.before < before:
-            low.append(f"{edit.file} {edit.key} {edit.before}")
-    if low:
+        if is_number and edit.before < old_length:
+            raised.append(f"{edit.file} {edit.key} {edit.before}")
+    if raised:
         what = "table's" if plan.has_rows else "model's"
         yield (
-            f"Limits below the {what} {before} positions are raised "
-            f"({', '.join(low)}): inputs that were truncated there give different outputs now."
+            f"Limits below the {what} {old_length} positions are raised "
+            f"({', '.join(raised)}): inputs that were truncated there give different outputs now."
         )
 
 

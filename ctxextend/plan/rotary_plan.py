@@ -43,16 +43,17 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     check_method(location, settings)
     before = lengths.context
     after = table.max_len_after
-    only_fixes_limits = settings.fix_limits and after == before
-    if lengths.question and not only_fixes_limits:
+    # There are three reasons for a plan; the latter two can both be true.
+    is_longer = after > before
+    fixes_limits = after == before and settings.fix_limits
+    corrects_settings = after == before and _corrects_any(location)
+    if lengths.question and not fixes_limits:
         raise ResizeError(f"config.json: {lengths.question}.", f"Pass {lengths.answer}.")
-    # The settings are the only thing that may change at the length that they already serve.
-    is_corrected = _corrects_any(location)
-    is_useful = after > before or only_fixes_limits or (after == before and is_corrected)
-    if not is_useful:
+    if not (is_longer or fixes_limits or corrects_settings):
         raise _no_change_needed(location, before, after, has_others=has_others)
     table = replace(table, lengths=lengths)
-    if not _has_settings(location) or (after == before and not is_corrected):
+    changes_settings = is_longer or corrects_settings
+    if not changes_settings or not _has_settings(location):
         return table
     plans = tuple(_plan_layers(location, layers, settings, after) for layers in _scaled(location))
     return replace(table, rope=plans)
@@ -76,6 +77,8 @@ def check_method(location: TableLocation, settings: Resize) -> None:
     applicable = location.table.rope.methods if location.table.rope else ()
     accepted = [None, LIMITS, *applicable]
     if applicable:
+        # The method of a scaled model is called like its rope type; `resize_rope` checks that the
+        # model has this type.
         accepted += KEPT_TYPES
     if name in accepted:
         return
@@ -158,16 +161,16 @@ def _plan_layers(
         first_trained=lengths.first_trained if kind in SCALED_FROM_FIRST else None,
         is_corrected=_is_corrected(location, layers),
     )
-    keeps_max_len = choice.facts.keeps_max_len
     if lengths.key_is_first_trained:
         _check_served(location, kind, lengths, choice, after)
-        keeps_max_len = True  # a file keeps its convention
+    # A file whose key states the first trained length keeps this convention.
+    keeps_max_len = choice.facts.keeps_max_len or lengths.key_is_first_trained
     return RopePlan(
         before=layers,
         after=parameters,
         choice=choice,
         keeps_max_len=keeps_max_len,
-        scales=_scales(location, layers, parameters, after, keeps_max_len=keeps_max_len),
+        scales=_changes_angles(location, layers, parameters, after, keeps_max_len=keeps_max_len),
     )
 
 
@@ -203,7 +206,7 @@ def _check_served(
     raise ResizeError(message, hint)
 
 
-def _scales(
+def _changes_angles(
     location: TableLocation,
     before: RopeLayers,
     after: Parameters,
@@ -211,7 +214,11 @@ def _scales(
     *,
     keeps_max_len: bool,
 ) -> bool:
-    """Whether a change gives any input of up to `length` tokens other angles or attention."""
+    """Whether a change gives any input of up to `length` tokens other angles or attention.
+
+    In types whose frequencies depend on the length of the input, they change beyond a stated one.
+    So the shortest input, one of the stated length, and one of the new length are compared.
+    """
     if after == before.parameters:
         return False
     dim = rotary_dim(location, before.parameters)

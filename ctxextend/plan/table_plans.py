@@ -207,8 +207,7 @@ def _is_lifted(plan: TablePlan, table: LearnedTable) -> bool:
     """Whether a config value lifts the requirement of a multiple."""
     if table.unless is None:
         return False
-    key, value = table.unless
-    return bool(plan.location.stated(key) == value)
+    return plan.location.stated(table.unless.key) in table.unless.values
 
 
 def _stated_or_default(plan: TablePlan, key: str) -> Any:

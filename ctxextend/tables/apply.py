@@ -1,6 +1,6 @@
 """Resize a stored position table in its dtype, with a method that was chosen for it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,15 @@ Mask = NDArray[np.bool_]
 def resize_table(table: Table, rows: int, choice: MethodChoice | None = None) -> Table:
     """Resize a position table without reserved rows; returns a copy.
 
-    A shorter table keeps the first rows. Otherwise the method gets rows [keep_first : n -
-    drop_last] in float64 (in the stored dtype if it repeats rows; from row 0 if it also reads kept
-    rows) and returns rows - keep_first rows, which are cast to the dtype once. Learned rows that
-    the method keeps are copied bit for bit.
+    A shorter table keeps the first rows. For a longer one, the method computes rows from some of
+    the learned ones. Those that it keeps are copied bit for bit, and the others are cast to the
+    dtype once. With 6 rows, keep_first 1 and drop_last 1, an interpolation to 9 rows::
+
+        learned    0  1  2  3  4  5
+        kept       0                     copied; all 6 if the method keeps learned rows
+        source        1  2  3  4         what the method reads, from `first_source_row` on
+        computed      1  2  3  4  5  6  7  8
+        result     0  1  2  3  4  5  6  7  8
 
     Args:
         table: Shape (n, d), any float dtype.
@@ -44,28 +49,41 @@ def resize_table(table: Table, rows: int, choice: MethodChoice | None = None) ->
     choice = limit_kept_first(choice or read_choice(), learned)
     check_source_rows(learned, rows, choice)
     choice = choose_method(table, rows, choice)
-    method = choice.facts
-    settings = dict(choice.settings)
-    first = choice.keep_first
-    if method.takes_start:
-        settings["start"] = first
-    if method.reads_kept_rows:
-        settings["keep"] = first
-        first = 0
-    source = table[first : learned - choice.drop_last]
-    if not method.repeats_rows:
-        source = source.astype(np.float64)
+    first = choice.first_source_row
     kept = choice.kept_rows(learned)
     result = np.empty((rows, table.shape[1]), dtype=table.dtype)
     result[:kept] = table[:kept]
     with np.errstate(invalid="ignore", over="ignore"):  # the caller checks for non-finite rows
-        output = method.function(source, rows - first, **settings)
+        computed = _compute_rows(table, rows, choice)
         for start in range(kept, rows, BLOCK_ROWS):
-            block = output[start - first : start - first + BLOCK_ROWS]
-            if not method.repeats_rows:
+            stop = min(start + BLOCK_ROWS, rows)
+            block = computed[start - first : stop - first]
+            if not choice.facts.repeats_rows:
                 block = cast(block, table.dtype)
-            result[start : start + BLOCK_ROWS] = block
+            result[start:stop] = block
     return result
+
+
+def _compute_rows(table: Table, rows: int, choice: MethodChoice) -> NDArray[Any]:
+    """Return the rows that a method computes for a longer table, from its first source row on.
+
+    A method that repeats rows reads and returns the stored dtype, others float64.
+
+    Returns:
+        Rows `choice.first_source_row` to `rows` of the new table.
+    """
+    method = choice.facts
+    first = choice.first_source_row
+    settings = dict(choice.settings)
+    if method.takes_start:
+        settings["start"] = choice.keep_first
+    if method.reads_kept_rows:
+        settings["keep"] = choice.keep_first
+    source = table[first : len(table) - choice.drop_last]
+    if not method.repeats_rows:
+        source = source.astype(np.float64)
+    computed: NDArray[Any] = method.function(source, rows - first, **settings)
+    return computed
 
 
 def resize_with_reserved(
@@ -79,20 +97,26 @@ def resize_with_reserved(
 
 
 def choose_method(
-    table: Table, rows: int, choice: MethodChoice, layout: str = "", no_lm: str = ""
+    table: Table, rows: int, choice: MethodChoice, layout: str = "", no_lm_reason: str = ""
 ) -> MethodChoice:
     """Choose the method and settings that a request leaves to the table.
 
-    `auto` continues a table of sinusoids by its formula. Otherwise it chooses by `no_lm`, and by
-    the rows. A method creates bit-identical rows whether it is called with these settings or
-    chooses them itself.
+    What the table decides depends on the requested method:
+
+    - `sinusoidal`: only whether it applies: not to a table that already is sinusoidal.
+    - `formula`: the unset settings, and whether the table equals the formula.
+    - `auto`: `formula` for a table of sinusoids; else the method, by `no_lm_reason` and the rows.
+    - any other method with unset settings, such as `bands`: these, by the rows.
+
+    A method creates bit-identical rows whether it is called with these settings or chooses them
+    itself.
 
     Args:
         table: Shape (n, d), any float dtype, without reserved rows.
         rows: The new number of rows.
         choice: The requested method.
         layout: The layout of sinusoids that the model computes, if any; breaks ties.
-        no_lm: Why the checkpoint is not a language model; empty if it is one.
+        no_lm_reason: Why the checkpoint is not a language model; empty if it is one.
 
     Returns:
         The complete choice, with a reason if anything was chosen.
@@ -109,13 +133,17 @@ def choose_method(
         return choice
     if choice.name == FORMULA:
         return _stated_formula(table, choice, layout)
-    if choice.name == DEFAULT_METHOD and (formula := find_formula(table, layout)):
-        return _continued(choice, formula)
-    return _chosen_from_rows(table, rows, choice, no_lm)
+    if choice.name == DEFAULT_METHOD:
+        formula = find_formula(table, layout)
+        if formula is not None:
+            return _continued(choice, formula)
+    return _chosen_from_rows(table, rows, choice, no_lm_reason)
 
 
 def _check_not_sinusoidal(table: Table, layout: str) -> None:
-    if formula := find_formula(table, layout):
+    """Raise ResizeError if a table is sinusoidal."""
+    formula = find_formula(table, layout)
+    if formula is not None:
         found = f"the table already is sinusoidal, with layout {formula.layout}"
         hint = "Remove --method to continue it by its formula."
         raise ResizeError(f"--method {SINUSOIDAL}: {found}.", hint)
@@ -124,12 +152,16 @@ def _check_not_sinusoidal(table: Table, layout: str) -> None:
 def _stated_formula(table: Table, choice: MethodChoice, layout: str) -> MethodChoice:
     """Return the formula that a table equals; raise ResizeError if it is not the requested one."""
     formula = find_formula(table, choice.settings["layout"] or layout)
-    if formula is not None:
-        found = formula._asdict()
-        if all(value in (None, found[key]) for key, value in choice.settings.items()):
-            return _continued(choice, formula)
-    message = f"--method {choice.text}: the table does not equal this formula."
-    raise ResizeError(message, CHOOSE_ANOTHER)
+    if formula is None or not _is_requested(formula, choice.settings):
+        message = f"--method {choice.text}: the table does not equal this formula."
+        raise ResizeError(message, CHOOSE_ANOTHER)
+    return _continued(choice, formula)
+
+
+def _is_requested(formula: Formula, settings: Mapping[str, Any]) -> bool:
+    """Whether a formula has the values of all settings that are not None."""
+    found = formula._asdict()
+    return all(value is None or found[key] == value for key, value in settings.items())
 
 
 def _continued(choice: MethodChoice, formula: Formula) -> MethodChoice:
@@ -144,13 +176,18 @@ def _continued(choice: MethodChoice, formula: Formula) -> MethodChoice:
     return chosen
 
 
-def _chosen_from_rows(table: Table, rows: int, choice: MethodChoice, no_lm: str) -> MethodChoice:
+def _chosen_from_rows(
+    table: Table, rows: int, choice: MethodChoice, no_lm_reason: str
+) -> MethodChoice:
+    """Return the choice that a method makes by the learned rows; raise ResizeError if it fails."""
     assert choice.facts.choose is not None
     learned = len(table)
     source = table[: learned - choice.drop_last].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        chosen: MethodChoice = choice.facts.choose(source, rows, choice, no_lm)
-    if chosen.keeps_learned_rows and chosen.keep_first == learned:  # copied in any case
+        chosen: MethodChoice = choice.facts.choose(source, rows, choice, no_lm_reason)
+    if chosen.keeps_learned_rows and chosen.keep_first == learned:
+        # As a request this is an error: no source is left, and all rows are kept anyway. Here the
+        # user did not know which method it would be, so that the method reads them all.
         reason = f"{chosen.reason}; it keeps all {learned} already"
         chosen = replace(chosen, keep_first=0, reason=reason)
     check_source_rows(learned, rows, chosen)
@@ -211,31 +248,36 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
     table, (n, d).
 
     A row counts as learned if it is unchanged at its index, or if it is the first copy of a learned
-    row that has left its index, as after interpolation by an integer factor (Zhu et al.
-    2024, LongEmbed, section 4.3, arXiv:2404.12096, trains only the rows in between). Further copies
-    count as new.
+    row that has left its index. Further copies count as new. Of three base rows A B C::
+
+        copied         A B C A B C    learned, learned, learned, new, new, new
+        interpolated   A x B y C C    learned, new, learned, new, learned, new
+
+    Zhu et al. 2024, LongEmbed, section 4.3, arXiv:2404.12096, train only the rows in between.
     """
     shared = min(len(before), len(after))
+    is_unchanged = equal_rows(before[:shared], after[:shared])
+    has_left = np.ones(len(before), np.bool_)
+    has_left[:shared] = ~is_unchanged
+    moved = {before[index].tobytes() for index in np.flatnonzero(has_left)}
     learned = np.zeros(len(after), np.bool_)
-    learned[:shared] = equal_rows(before[:shared], after[:shared])
-    moved = {
-        before[row].tobytes() for row in range(len(before)) if row >= shared or not learned[row]
-    }
-    for row in np.flatnonzero(~learned):
-        if (key := after[row].tobytes()) in moved:
-            learned[row] = True
-            moved.remove(key)
+    learned[:shared] = is_unchanged
+    for index in np.flatnonzero(~learned):
+        content = after[index].tobytes()
+        if content in moved:
+            learned[index] = True
+            moved.remove(content)  # the next copy counts as new
     return learned
 
 
-def learned_rows_after(learned: int, resizes: Sequence[tuple[int, MethodChoice]]) -> Mask:
+def learned_rows_after(rows_before: int, resizes: Sequence[tuple[int, MethodChoice]]) -> Mask:
     """Return a mask of the rows that are learned after a sequence of resizes.
 
     Uses a random float32 table: in the real one, low precision can make an interpolated row equal
     to a learned one.
 
     Args:
-        learned: The number of rows before.
+        rows_before: The number of learned rows before the first resize.
         resizes: The number of rows, and the method, of each resize.
 
     Returns:
@@ -244,7 +286,7 @@ def learned_rows_after(learned: int, resizes: Sequence[tuple[int, MethodChoice]]
     Raises:
         ResizeError: A method cannot extend its table.
     """
-    before = np.random.default_rng(0).normal(size=(learned, 8)).astype(np.float32)
+    before = np.random.default_rng(0).normal(size=(rows_before, 8)).astype(np.float32)
     table = before
     for rows, choice in resizes:
         if choice.name == FORMULA:  # a random table has none; like `copy`, it keeps learned rows

@@ -95,14 +95,16 @@ def has_free_settings(settings: Mapping[str, Any]) -> bool:
     return settings["sigma"] is None or settings["repeat"] is None
 
 
-def choose_bands(table: Rows, rows: int, choice: MethodChoice, no_lm: str = "") -> MethodChoice:
+def choose_bands(
+    table: Rows, rows: int, choice: MethodChoice, no_lm_reason: str = ""
+) -> MethodChoice:
     """Choose the unset settings of `bands` for a table; see `choose_split` and `default_gains`.
 
     Args:
         table: The learned rows, shape (n, d), float64, also those that are kept.
         rows: The new number of rows.
         choice: The method `bands`; settings that are None are chosen.
-        no_lm: Not used.
+        no_lm_reason: Not used.
     """
     given = choice.settings
     keep = choice.keep_first

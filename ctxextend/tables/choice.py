@@ -36,6 +36,11 @@ class MethodChoice:
         return self.facts.choose is not None and is_unset
 
     @property
+    def first_source_row(self) -> int:
+        """The first row that the method reads: some also read those that they keep."""
+        return 0 if self.facts.reads_kept_rows else self.keep_first
+
+    @property
     def keeps_learned_rows(self) -> bool:
         """Whether all learned rows stay bit-identical, for any number of rows."""
         return self.facts.keeps_learned_rows and self.settings.get("scope") != "all"

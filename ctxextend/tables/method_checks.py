@@ -87,13 +87,6 @@ def check_source_rows(learned: int, rows: int, choice: MethodChoice) -> None:
     _check_maximum(choice, learned, rows)
 
 
-def _read_from(choice: MethodChoice) -> int:
-    """Return the first row that the method reads; kept rows are source rows of some methods."""
-    if choice.facts.reads_kept_rows:
-        return 0
-    return choice.keep_first
-
-
 def _check_creates_rows(choice: MethodChoice, learned: int, rows: int) -> None:
     if choice.name == TRUNCATE:
         found = f"{rows} positions are more than the {learned} learned ones"
@@ -102,14 +95,14 @@ def _check_creates_rows(choice: MethodChoice, learned: int, rows: int) -> None:
 
 
 def _check_keeps_more(choice: MethodChoice, learned: int) -> None:
-    first = _read_from(choice)
+    first = choice.first_source_row
     if choice.keeps_learned_rows and first >= learned:
         message = f"--keep-first {first}: {choice.name} keeps all {learned} already."
         raise ResizeError(message, "Remove --keep-first.")
 
 
 def _check_source_is_left(choice: MethodChoice, learned: int) -> None:
-    first = _read_from(choice)
+    first = choice.first_source_row
     last = choice.drop_last
     if learned - first - last > 0:
         return
@@ -152,7 +145,7 @@ def _check_ranges(choice: MethodChoice, learned: int) -> None:
 def _check_maximum(choice: MethodChoice, learned: int, rows: int) -> None:
     if choice.facts.max_rows is None:
         return
-    first = _read_from(choice)
+    first = choice.first_source_row
     source = learned - first - choice.drop_last
     most = choice.facts.max_rows(source)
     if rows - first <= most:

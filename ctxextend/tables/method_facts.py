@@ -157,8 +157,9 @@ class Method:
     keeps_max_len: bool = field(default=False, metadata=not_in_json)
     # The most rows that it can create from a number of source rows.
     max_rows: Callable[[int], int] | None = field(default=None, metadata=not_in_json)
-    # ``choose(table, rows, choice, no_lm) -> choice``: chooses the method, or its unset settings,
-    # from the learned rows; ``no_lm`` says why the checkpoint is not a language model.
+    # ``choose(table, rows, choice, no_lm_reason) -> choice``: chooses the method, or its unset
+    # settings, from the learned rows; ``no_lm_reason`` says why the checkpoint is not a language
+    # model, and is empty if it is one.
     choose: Callable[..., Any] | None = field(default=None, metadata=not_in_json)
 
 

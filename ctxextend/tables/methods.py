@@ -63,17 +63,19 @@ MAX_DISTANCE = 2.0
 ROTATION_COMPONENTS = 512  # principal components that `rotation` rotates
 
 
-def choose_auto(table: Rows, rows: int, choice: MethodChoice, no_lm: str = "") -> MethodChoice:
+def choose_auto(
+    table: Rows, rows: int, choice: MethodChoice, no_lm_reason: str = ""
+) -> MethodChoice:
     """Choose `copy` or `bands` for a table.
 
     Args:
         table: The learned rows, shape (n, d), float64, also those that are kept.
         rows: The new number of rows.
         choice: The method `auto`.
-        no_lm: Why the checkpoint is not a language model; see `Checkpoint.no_lm`.
+        no_lm_reason: Why the checkpoint is not a language model; empty if it is one.
     """
-    if no_lm or len(table) < MIN_ROWS:
-        why = no_lm or f"{len(table)} rows are too few to judge"
+    if no_lm_reason or len(table) < MIN_ROWS:
+        why = no_lm_reason or f"{len(table)} rows are too few to judge"
         reason = f"auto chose copy, which keeps the learned rows: {why}"
         return replace(choice, facts=METHODS[COPY], settings={}, reason=reason)
     facts = METHODS["bands"]

@@ -21,16 +21,23 @@ class RopeType(NamedTuple):
 
     name: str
     needs: tuple[str, ...] = ()  # settings without a default
-    # Up to which length the settings need no further scaling: the trained one, the scaled one, or
-    # what the config key states if that is longer.
+    # Up to which length the settings need no further scaling. Trained at 4096 tokens, with factor 4
+    # and a config key that states 32768:
+    #
+    # - ``trained``: 4096.
+    # - ``scaled``: 4096 * 4 = 16384.
+    # - ``stated or scaled``: the longer of these two, 32768.
     serves: Literal["trained", "scaled", "stated or scaled"] = "trained"
     # Of types whose config key states the length before or after scaling, depending on who wrote
-    # the file: which of them if nothing tells.
+    # the file: which of them if nothing tells. With factor 4 and a key that states 4096:
+    #
+    # - ``before``: trained at 4096 tokens, and serves 16384.
+    # - ``after``: trained at 1024 tokens, and serves 4096.
     stated: Literal["before", "after"] | None = None
 
     @property
     def states_trained(self) -> bool:
-        """Whether the settings state the length of the first training."""
+        """Whether the settings have a key for the length of the first training, as yarn ones do."""
         return TRAINED in self.needs
 
 

@@ -253,10 +253,7 @@ def resize_rope(
     facts = ROTARY_METHODS[name]
     settings = dict[str, float]()
     if FACTOR in facts.settings:
-        if factor is None:
-            factor = _smallest_factor(rope, lengths, first_trained)
-        _check_factor(name, factor)
-        settings[FACTOR] = factor
+        settings[FACTOR] = _valid_factor(name, factor, rope, lengths, first_trained)
     first = first_trained or trained_length(rope, before)
     if TRAINED in rope and name in ROPE_TYPES and ROPE_TYPES[name].states_trained:
         rope = {**rope, TRAINED: first}
@@ -267,10 +264,8 @@ def resize_rope(
     reasons = []
     if serves_already:
         reasons.append(f"the settings already serve {before} tokens, so nothing scales")
-    elif is_auto:
-        reasons.append(_reason_of_auto(rope, name, settings))
-    elif name == LIMITS:
-        reasons.append("only limits change: nothing scales")
+    else:
+        reasons += _reason_of_method(rope, name, settings, is_auto=is_auto)
     if parameters[THETA] != rope[THETA]:
         reasons.append(f"rope_theta rises from {rope[THETA]:,.1f} to {parameters[THETA]:,.1f}")
     if settings and rope[TYPE] == "default":
@@ -334,14 +329,31 @@ def _smallest_factor(rope: Parameters, lengths: Lengths, first_trained: int | No
     return after / trained_length(rope, before)
 
 
-def _check_factor(name: str, factor: float) -> None:
+def _valid_factor(
+    name: str,
+    factor: float | None,
+    rope: Parameters,
+    lengths: Lengths,
+    first_trained: int | None,
+) -> float:
+    """Return the given factor, or the smallest one; raise ResizeError if it is not allowed."""
+    if factor is None:
+        factor = _smallest_factor(rope, lengths, first_trained)
     if not SCALE.allows(factor):
         message = f"--method {name}: factor must be {SCALE.must}, got {factor}."
         raise ResizeError(message, f"State it, as in --method {name}:factor=4.")
+    return factor
 
 
-def _reason_of_auto(rope: Parameters, name: str, settings: Mapping[str, float]) -> str:
+def _reason_of_method(
+    rope: Parameters, name: str, settings: Mapping[str, float], *, is_auto: bool
+) -> list[str]:
+    """Say what `auto` chose, or that nothing scales; nothing of any other requested method."""
     factor = f" with factor {settings[FACTOR]:g}" if settings else ""
-    if rope[TYPE] != "default":
-        return f"auto kept the rope type, {name}{factor}"
-    return f"auto chose {name}{factor}"
+    if is_auto and rope[TYPE] != "default":
+        return [f"auto kept the rope type, {name}{factor}"]
+    if is_auto:
+        return [f"auto chose {name}{factor}"]
+    if name == LIMITS:
+        return ["only limits change: nothing scales"]
+    return []

@@ -139,10 +139,11 @@ def norms_and_neighbours(table: Table) -> tuple[Floats, Floats, Floats]:
     products = partial(np.einsum, "ij,ij->i")
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for start in range(0, len(table), BLOCK_ROWS):
+            # With the first row of the next block, which is the neighbour of this one's last row.
             block = table[start : start + BLOCK_ROWS + 1].astype(np.float64)
-            own = slice(start, start + BLOCK_ROWS)
+            own_rows = slice(start, start + BLOCK_ROWS)
             pairs = slice(start, start + len(block) - 1)
-            norms[own] = np.sqrt(products(block[:BLOCK_ROWS], block[:BLOCK_ROWS]))
+            norms[own_rows] = np.sqrt(products(block[:BLOCK_ROWS], block[:BLOCK_ROWS]))
             dots[pairs] = products(block[1:], block[:-1])
             moves = block[1:] - block[:-1]
             steps[pairs] = np.sqrt(products(moves, moves))
@@ -166,15 +167,7 @@ def _spectrum(
     sampled = _sampled(rows, table.shape[1])
     centred = table[sampled].astype(np.float64)
     centred -= mean
-    is_long = centred.shape[0] >= centred.shape[1]
-    values, vectors = np.linalg.eigh(centred.T @ centred if is_long else centred @ centred.T)
-    values = values[::-1]
-    vectors = vectors[:, ::-1]
-    is_above_rounding = values[:LEADING_COMPONENTS] > VARIANCE_ROUNDING * values.sum()
-    leading = vectors[:, : np.count_nonzero(is_above_rounding)]
-    if not is_long:
-        leading = centred.T @ leading
-        leading /= np.linalg.norm(leading, axis=0)
+    values, leading = _principal_axes(centred)
     eigenvalues = np.maximum(values, 0) / len(centred)
     if not leading.size or len(rows) < 4:
         return eigenvalues, ()
@@ -184,6 +177,25 @@ def _spectrum(
         share = float(eigenvalue / eigenvalues.sum())
         components.append(_component(rows, curve, share))
     return eigenvalues, tuple(components)
+
+
+def _principal_axes(centred: Floats) -> tuple[Floats, Floats]:
+    """Return the eigenvalues of XᵀX, descending, and the leading principal axes, shape (d, k).
+
+    Of X, shape (n, d), with fewer rows than columns, the smaller matrix XXᵀ has the same
+    eigenvalues. If u is an eigenvector of it, Xᵀu is one of XᵀX.
+    """
+    is_wide = centred.shape[0] < centred.shape[1]
+    scatter = centred @ centred.T if is_wide else centred.T @ centred
+    values, vectors = np.linalg.eigh(scatter)
+    values = values[::-1]
+    vectors = vectors[:, ::-1]
+    is_above_rounding = values[:LEADING_COMPONENTS] > VARIANCE_ROUNDING * values.sum()
+    leading = vectors[:, : np.count_nonzero(is_above_rounding)]
+    if is_wide:
+        leading = centred.T @ leading
+        leading /= np.linalg.norm(leading, axis=0)
+    return values, leading
 
 
 def _sampled(rows: NDArray[np.intp], width: int) -> NDArray[np.intp]:
@@ -245,8 +257,7 @@ def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
     expected = _local_median(norms)
     for row in _rows_beyond(np.abs(norms - expected), np.abs(expected) * NORM_FLOOR):
         reasons.setdefault(row, []).append(f"norm {norms[row]:.3g} (expected {expected[row]:.3g})")
-    padded = np.concatenate([[np.nan], cosines, [np.nan]])
-    best = np.fmax(padded[1:], padded[:-1])
+    best = _larger_of_neighbours(cosines)
     expected = _local_median(best)
     for row in _rows_beyond(expected - best, COSINE_FLOOR):
         reason = f"max cosine {best[row]:.2f} (expected {expected[row]:.2f})"
@@ -254,8 +265,25 @@ def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
     return {row: ", ".join(texts) for row, texts in sorted(reasons.items())}
 
 
+def _larger_of_neighbours(values: Floats) -> Floats:
+    """Return the larger of each row's values with the row before and after it.
+
+    Args:
+        values: Of each row with the next, shape (n - 1,). NaN is ignored.
+
+    Returns:
+        Shape (n,). The first and the last row have one neighbour.
+    """
+    padded = np.concatenate([[np.nan], values, [np.nan]])
+    return np.asarray(np.fmax(padded[1:], padded[:-1]))
+
+
 def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
-    """Return the rows whose deviation exceeds its floor and 6 standard deviations."""
+    """Return the rows whose deviation exceeds its floor and 6 standard deviations.
+
+    Deviations may have a sign: negative ones count for the standard deviation, and are never
+    beyond.
+    """
     known_deviations = np.abs(deviations[~np.isnan(deviations)])
     if not known_deviations.size:
         return []
@@ -265,15 +293,17 @@ def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
 
 
 def _local_median(values: Floats) -> Floats:
-    """Return a sliding median of the values, ignoring NaN."""
+    """Return the median of each value and the 8 on either side, ignoring NaN."""
     if not len(values):
         return values
     padded = np.pad(values, NEIGHBOURHOOD, constant_values=np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURHOOD + 1)
-    # np.nanmedian warns about windows that are all NaN; sorting puts NaN last.
+    # np.nanmedian warns about windows that are all NaN. Sorting puts NaN last, so that the middle
+    # of the others has these two indices, which are equal if their count is odd.
+    ordered = np.sort(windows, axis=1)
     counts = np.count_nonzero(~np.isnan(windows), axis=1)
     middle = np.stack([(counts - 1) // 2, counts // 2], axis=1).clip(0)
-    return np.asarray(np.take_along_axis(np.sort(windows, axis=1), middle, axis=1).mean(axis=1))
+    return np.asarray(np.take_along_axis(ordered, middle, axis=1).mean(axis=1))
 
 
 class Repetition(NamedTuple):
@@ -327,24 +357,30 @@ def _tiling(rows: int, groups: list[list[int]]) -> tuple[int | None, int, int]:
     group_of = np.zeros(rows, dtype=np.int64)
     for index, group in enumerate(groups, 1):
         group_of[group] = index
-    same = group_of[period:] == group_of[:-period]
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], same.astype(np.int8), [0]])))
-    starts = edges[::2]
-    stops = edges[1::2]
-    counts = [
-        np.count_nonzero(group_of[start:stop]) for start, stop in zip(starts, stops, strict=True)
-    ]
+    is_repeated = group_of[period:] == group_of[:-period]
+    runs = _runs(is_repeated)
+    counts = [np.count_nonzero(group_of[start:stop]) for start, stop in runs]
     best = int(np.argmax(counts))
     if counts[best] < 2:
         return None, 0, 0
-    return period, int(starts[best]), int(stops[best]) + period
+    start, stop = runs[best]
+    return period, start, stop + period
+
+
+def _runs(mask: NDArray[np.bool_]) -> list[RowRange]:
+    """Return the ranges of a mask in which all values are true."""
+    changes = np.diff(np.concatenate([[0], mask.astype(np.int8), [0]]))
+    edges = np.flatnonzero(changes).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...]]:
     """Find jumps of the table at multiples of an old length.
 
     A jump is a step that exceeds the median of the 8 steps on either side by more than 6 standard
-    deviations (as in `find_outliers`) and by half.
+    deviations (as in `find_outliers`) and by half. A table of 512 rows that was tiled to 2048 jumps
+    at 512, 1024 and 1536, so that the old length is 512. Each jump is explained by one old length
+    only: the first, and thus the shortest power of two.
 
     Args:
         stats: The statistics of the table.
@@ -361,16 +397,17 @@ def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...
     for length in [*sorted(lengths), *powers]:
         if length not in jumps:
             continue
-        # A step of the same length as a learned one is a copy of it, forwards or reflected, not a
-        # seam.
-        learned = set(stats.steps[: length - 1].tolist())
+        # A step of exactly the same length as a learned one is between copies of the same two rows,
+        # forwards or reflected, and not a seam.
+        learned_steps = set(stats.steps[: length - 1].tolist())
         seams = []
         for position in range(length, rows, length):
-            if position in jumps and stats.steps[position - 1] not in learned:
+            is_copied = stats.steps[position - 1] in learned_steps
+            if position in jumps and not is_copied:
                 seams.append(position)
         if seams:
             seams_of[length] = tuple(seams)
-        jumps -= set(seams)
+            jumps.difference_update(seams)
     return seams_of
 
 
@@ -393,8 +430,7 @@ def find_untrained_rows(table: Table, deviations: tuple[float, ...]) -> dict[int
     if width < UNTRAINED_WIDTH:
         return {}
     norms, cosines, _ = norms_and_neighbours(table)
-    padded = np.concatenate([[np.nan], cosines, [np.nan]])
-    nearest = np.fmax(np.abs(padded[1:]), np.abs(padded[:-1]))
+    nearest = _larger_of_neighbours(np.abs(cosines))
     unrelated = nearest < UNTRAINED_ERRORS / np.sqrt(width)
     untrained: dict[int, float] = {}
     for sigma in deviations:

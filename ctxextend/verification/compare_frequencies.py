@@ -56,11 +56,13 @@ def compare_frequencies(
         yield from _compare_with_base(before, after)
         return
     location = replace(table.location, config=resized.config)
-    changed = {plan.before.layers for plan in table.rope if plan.after != plan.before.parameters}
+    changed = {
+        plan.before.layer_type for plan in table.rope if plan.after != plan.before.parameters
+    }
     for layers in read_rope(location):
         expected = _short_frequencies(location, layers)
         found = _buffers_of(layers, len(expected), after)
-        is_changed = layers.layers in changed
+        is_changed = layers.layer_type in changed
         right = _find_right(found, expected, resized)
         if right is None and not is_changed:
             right = _find_unchanged(found, before)
@@ -69,7 +71,7 @@ def compare_frequencies(
         elif found:
             yield ComparedBuffer(next(iter(found)), with_base=False, is_equal=False)
         elif is_changed:
-            yield MissingBuffer(f"{table.name} {layers.layers}".strip(), len(expected))
+            yield MissingBuffer(f"{table.name} {layers.layer_type}".strip(), len(expected))
 
 
 def _compare_with_base(
@@ -91,7 +93,7 @@ def _short_frequencies(location: TableLocation, layers: RopeLayers) -> NDArray[n
 
 def _buffers_of(layers: RopeLayers, pairs: int, after: LoadedFrequencies) -> LoadedFrequencies:
     """Return the buffers of the layers of one type, by name."""
-    ending = f".{layers.layers}_inv_freq" if layers.layers else ".inv_freq"
+    ending = f".{layers.layer_type}_inv_freq" if layers.layer_type else ".inv_freq"
     return {
         name: values
         for name, values in after.items()

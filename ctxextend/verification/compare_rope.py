@@ -78,14 +78,14 @@ def compare_positions(table: TablePlan, resized: Checkpoint) -> ComparedPosition
         return ComparedPositions(table, ())
     now = replace(table.location, config=resized.config)
     try:
-        stated = {item.layers: item.parameters for item in read_rope(now)}
+        stated = {item.layer_type: item.parameters for item in read_rope(now)}
     except CheckpointError as error:
         return ComparedPositions(table, (), error.message)
-    planned = {plan.before.layers: plan for plan in table.rope}
+    planned = {plan.before.layer_type: plan for plan in table.rope}
     layers = list[ComparedLayers]()
     for item in read_rope(table.location):
-        plan = planned.get(item.layers)
-        layers.append(_compare_layers(table, item, plan, now, stated[item.layers]))
+        plan = planned.get(item.layer_type)
+        layers.append(_compare_layers(table, item, plan, now, stated[item.layer_type]))
     return ComparedPositions(table, tuple(layers))
 
 
@@ -97,7 +97,7 @@ def _compare_layers(
     stated: Mapping[str, Any],
 ) -> ComparedLayers:
     """Compare the settings of the layers of one type: `stated` in the config of `now`."""
-    name = f"{table.name}.{before.layers}" if before.layers else table.name
+    name = f"{table.name}.{before.layer_type}" if before.layer_type else table.name
     if plan is None:
         return ComparedLayers(name, _wrong_settings(before.parameters, stated), None)
     return ComparedLayers(

@@ -95,6 +95,6 @@ def _rotary_paths(location: TableLocation) -> Iterator[Keys]:
     facts = location.table.rope
     if facts is None:
         return
-    keys = {NEW, OLD, THETA, facts.partial_key, *facts.theta_keys.values()} - {""}
+    keys = {NEW, OLD, THETA, facts.old.partial_key, *facts.old.theta_keys.values()} - {""}
     for key in sorted(keys):
         yield from location.paths_of(key)

@@ -298,7 +298,7 @@ def check_rope(model: Any, part: Any, table: TablePlan) -> None:
     modules = dict(rules.rotary_modules(model, part.model_type)) if model else {}
     assert modules or not (model and table.rope), "no module computes angles"
     for rope in table.rope:
-        name, settings = rope.before.layers, rope.after
+        name, settings = rope.before.layer_type, rope.after
         loaded = part.rope_parameters[name] if name else part.rope_parameters
         assert {key: loaded.get(key) for key in settings} == dict(settings)
         kind = settings["rope_type"]

@@ -60,10 +60,10 @@ def changed(config: Config, changes: dict[tuple[str, ...], Any]) -> Config:
 @pytest.mark.parametrize("name", NAMES)
 def test_read_rope_finds_what_transformers_loads(name: str) -> None:
     layers = read_rope(locate(read(name)))
-    assert {item.layers: meaning(dict(item.parameters)) for item in layers} == loaded_settings(
+    assert {item.layer_type: meaning(dict(item.parameters)) for item in layers} == loaded_settings(
         read(name)
     )
-    assert [item.is_local for item in layers] == [item.layers == SLIDING for item in layers]
+    assert [item.is_local for item in layers] == [item.layer_type == SLIDING for item in layers]
 
 
 def scaled(settings: Config, max_len: int) -> Config:
@@ -94,11 +94,11 @@ def test_rope_changes_loads_as_intended(name: str, method: str) -> None:
     changes = rope_changes(location, first, after)
     new = changed(config, changes | {location.paths_of("max_position_embeddings")[0]: 2 * max_len})
 
-    intended = {item.layers: meaning(dict(item.parameters)) for item in local} | {
-        first.layers: meaning(after)
+    intended = {item.layer_type: meaning(dict(item.parameters)) for item in local} | {
+        first.layer_type: meaning(after)
     }
     assert loaded_settings(new) == intended
-    assert read_rope(locate(new)) == (RopeLayers(first.layers, after), *local)
+    assert read_rope(locate(new)) == (RopeLayers(first.layer_type, after), *local)
     text, new_text = nested(config, location.path), nested(new, location.path)
     settings_keys = {
         "rope_parameters",
