@@ -88,7 +88,7 @@ class BandsSearch:
             for gain in GAINS:
                 yield current.with_settings(gain=gain)
         elif current.choice.settings["high_gain"] is not None:
-            # Else there is no high-frequency part, or the requested gain applies to it too.
+            # Unset, the table is not split, or the requested gain applies to both parts.
             for gain in HIGH_GAINS:
                 yield current.with_settings(high_gain=gain)
 

@@ -107,7 +107,7 @@ def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
 
 
 def _is_for_others(spec: MethodSpec, error: ResizeError) -> bool:
-    """Whether a method is for other checkpoints, so that nobody misses it here.
+    """Whether a method is for other checkpoints, so that no reason is shown for skipping it.
 
     A MethodError says that it is for another position scheme. `formula` is for tables that follow
     one, and no learned table does so by chance.

@@ -159,7 +159,7 @@ def default_learning_rate(
 
     - Without a table, or with a frozen one: the rate of weights.
     - With a table of zeros, which has no rate: the rate of weights too.
-    - The table alone, or its new rows: the rate of the table.
+    - Only the table, or its new rows: the rate of the table.
     - All weights: the rate of weights.
     - Adapters and the table: the lower one of both.
 

@@ -156,7 +156,7 @@ def expected_rows(plan: Plan) -> dict[str, ExpectedRows]:
     found = dict[str, ExpectedRows]()
     for table in plan.stored:
         choice = plan.choice_of(table)
-        # A table that gets no new rows has no method of its own: it is cut, or stays as it is.
+        # A table that gets no new rows has no method: it is cut, or stays as it is.
         method = plan.method if table.choice is None else choice.name
         learned = min(table.rows_before, table.rows_after) - table.reserved_rows
         found[table.name] = ExpectedRows(
