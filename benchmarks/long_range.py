@@ -26,7 +26,7 @@ from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
 from ctxextend.comparison.python_text import python_documents
 from ctxextend.evaluation.evaluation_result import ContextLosses, Estimate
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.report.numbers import NumberFormat

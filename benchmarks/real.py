@@ -220,7 +220,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     from ctxextend.comparison.comparison_settings import Compare
     from ctxextend.models.devices import torch_threads
     from ctxextend.output.record import recorded_settings
-    from ctxextend.plan.find_tables import open_model
+    from ctxextend.plan.opened_model import open_model
     from ctxextend.recipe import CheckpointRef
 
     requested = Compare.from_flags(

@@ -77,7 +77,7 @@ def measure(
     from ctxextend.comparison.comparison_settings import Compare
     from ctxextend.evaluation.losses import LossTask
     from ctxextend.models.devices import torch_threads
-    from ctxextend.plan.find_tables import open_model
+    from ctxextend.plan.opened_model import open_model
     from ctxextend.recipe import CheckpointRef
 
     settings: dict[str, Any] = {

@@ -22,7 +22,7 @@ from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.report.numbers import NumberFormat

@@ -1,5 +1,7 @@
 """Entry point of `ctxextend` and `python -m ctxextend`."""
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -7,6 +9,8 @@ import sys
 
 def main() -> None:
     """Run the command line; Ctrl-C exits silently, even during imports."""
+    # Python would search all objects for garbage and free them one by one, just before it exits.
+    atexit.register(gc.freeze)
     # Background jobs of a shell ignore SIGINT.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))

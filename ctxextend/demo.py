@@ -19,7 +19,7 @@ from ctxextend.comparison.python_text import is_held_out, python_documents, writ
 from ctxextend.comparison.quick import compare_quickly
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.find_tables import OpenedModel, identify_model
+from ctxextend.plan.opened_model import OpenedModel, identify_model
 from ctxextend.planned import prepare_resize
 from ctxextend.progress import Progress
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
@@ -92,9 +92,9 @@ def train_demo(
         recipe = Recipe(plan.model.ref, plan.settings, settings)
         trained = train_recipe(recipe, output, planned=planned, force=force, progress=progress)
         untrained = planned.execute(Path(folder) / "untrained")
-        base_model = load(plan.checkpoint, model_class).model
-        model_before = load(_open(untrained.output), model_class).model
-        model_after = load(_open(trained.output), model_class).model
+        base_model, _ = load(plan.checkpoint, model_class)
+        model_before, _ = load(_open(untrained.output), model_class)
+        model_after, _ = load(_open(trained.output), model_class)
     tokenizer = TextTokenizer.open(plan.checkpoint.root).tokenizer
     text = inspect.getdoc(DEMO_TEXT) or ""
     with torch_threads(base_model, threads):

@@ -13,11 +13,12 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, ResizeResult, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
+from ctxextend.provenance import source_hashes, table_methods
 from ctxextend.recipe import CheckpointRef, Recipe, Train
-from ctxextend.recipe_file import RecipeFile, read_recipe, source_hashes, table_methods
+from ctxextend.recipe_file import RecipeFile, read_recipe
 from ctxextend.text_data import check_paths, check_texts
 
 if TYPE_CHECKING:

@@ -7,22 +7,21 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.folder import MODULES
-from ctxextend.conversion.conversion import Conversion
-from ctxextend.conversion.convert import plan_twin, prepare_conversion
-from ctxextend.conversion.describe import explain_conversion
-from ctxextend.conversion.find import check_type, find_conversion
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.output.output import Output
 from ctxextend.output.prepare import prepare_output
 from ctxextend.output.write import check_writable, write_output
 from ctxextend.plan.explain import Explanation, explain
-from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Convert, Resize, accepts_settings, split_ref
+
+if TYPE_CHECKING:
+    from ctxextend.conversion.conversion import Conversion
 
 Reference = str | os.PathLike[str]
 
@@ -37,7 +36,7 @@ class Planned(Result, shows="plan"):
     plan: Plan = field(metadata=not_in_json)  # of a conversion: that of its twin's limits
     explanation: Explanation = field(metadata=not_in_json)
     output: Output = field(metadata=not_in_json)
-    conversion: Conversion | None = field(default=None, metadata=not_in_json)  # None of a resize
+    conversion: "Conversion | None" = field(default=None, metadata=not_in_json)  # None of a resize
 
     @property
     def model(self) -> OpenedModel:
@@ -142,7 +141,7 @@ def _only(lengths: list[int]) -> int | None:
     return lengths[0] if len(set(lengths)) == 1 else None
 
 
-def _conversion_values(conversion: Conversion, twin: Plan) -> dict[str, Any]:
+def _conversion_values(conversion: "Conversion", twin: Plan) -> dict[str, Any]:
     """Return the JSON values that only a conversion has."""
     return {
         "scheme": conversion.settings.scheme,
@@ -266,6 +265,11 @@ def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
     Raises:
         CtxextendError: As `convert`.
     """
+    # Here, since the rules of conversions take longer to import than a small resize to plan.
+    from ctxextend.conversion.convert import plan_twin, prepare_conversion
+    from ctxextend.conversion.describe import explain_conversion
+    from ctxextend.conversion.find import find_conversion
+
     conversion = find_conversion(model, settings)
     twin = plan_twin(conversion)
     explanation = explain_conversion(conversion, twin)
@@ -291,14 +295,3 @@ def plan_resize(
     """
     ref, settings = split_ref(reference, settings)
     return prepare_resize(open_model(ref), Resize(to, method=method, **settings))
-
-
-def open_source(ref: CheckpointRef, *, is_converted: bool) -> OpenedModel:
-    """Open the source of a resize or a conversion.
-
-    Raises:
-        SourceError: The reference does not exist or cannot be reached.
-        CheckpointError: A file is missing or malformed.
-        UnsupportedModelError: The model has no position table, or no model type is its twin.
-    """
-    return open_model(ref, check_type) if is_converted else open_model(ref)

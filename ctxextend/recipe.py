@@ -210,6 +210,11 @@ class Resize:
 
 
 REF_KEYS = tuple(setting.name for setting in fields(CheckpointRef) if setting.name != "source")
+# Fields of `CheckpointRef` that are keys of `resize`, because they describe the table.
+TENSOR_KEYS = ("tensor", "config_key", "reserved_rows")
+TABLE_KEYS = (*TENSOR_KEYS, "trained_length")
+# Settings that depend on the machine, and are not written into recipes.
+MACHINE_KEYS = ("device", "threads", "fsdp")
 
 
 def split_ref(
@@ -232,6 +237,13 @@ def split_ref(
             value = (value,)
         others[key] = value
     return CheckpointRef(os.fspath(reference), **stated), others
+
+
+def path_names(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Return one or several paths as strings."""
+    if isinstance(paths, str | os.PathLike):
+        return (os.fspath(paths),)
+    return tuple(os.fspath(path) for path in paths)
 
 
 def _multi_valued(kind: type) -> set[str]:
@@ -499,6 +511,15 @@ class Recipe:
     def copies_code(self) -> bool:
         """Whether code files are copied to the output."""
         return any(step is not None and step.copy_code for step in (self.resize, self.train))
+
+
+# The steps of a recipe by their names in it.
+SECTIONS: Mapping[str, Any] = {
+    "convert": Convert,
+    "resize": Resize,
+    "train": Train,
+    "evaluate": Evaluate,
+}
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:

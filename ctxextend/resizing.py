@@ -3,17 +3,18 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.errors import CtxextendError, ResizeError
 from ctxextend.output.write import output_path
-from ctxextend.plan.find_tables import open_model
-from ctxextend.planned import Planned, ResizeResult, open_source, prepare_convert, prepare_resize
+from ctxextend.plan.opened_model import open_model
+from ctxextend.planned import Planned, ResizeResult, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import (
+    TABLE_KEYS,
     CheckpointRef,
     Convert,
     Evaluate,
@@ -21,11 +22,10 @@ from ctxextend.recipe import (
     Resize,
     Train,
     accepts_settings,
+    path_names,
     split_ref,
 )
-from ctxextend.recipe_file import TABLE_KEYS
 from ctxextend.tables.method_facts import DEFAULT_METHOD
-from ctxextend.text_data import path_names
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration, Comparison
@@ -34,8 +34,7 @@ Reference = str | os.PathLike[str]
 Texts = Reference | Sequence[Reference]
 
 
-@dataclass(frozen=True)
-class ResizeOptions:
+class ResizeOptions(NamedTuple):
     """What a resize does besides its settings; recipes do not contain it."""
 
     data: tuple[str, ...] = ()  # text to tune the settings of `bands`, or to choose a method
@@ -78,8 +77,7 @@ class ResizeOptions:
             raise ResizeError(message, "Remove one of them.")
 
 
-@dataclass(frozen=True)
-class Chosen:
+class Chosen(NamedTuple):
     """A method that was chosen on text, and what was measured."""
 
     method: str | None = None
@@ -277,9 +275,11 @@ def convert_checkpoint(
         dry_run: Only plan: write nothing.
         events: What the steps report.
     """
+    from ctxextend.conversion.find import check_type
+
     events = events or Silence()
     assert recipe.convert is not None
-    model = open_source(recipe.checkpoint, is_converted=True)
+    model = open_model(recipe.checkpoint, check_type)
     planned = prepare_convert(model, recipe.convert)
     announce(planned, events)
     if recipe.train is not None and not dry_run:

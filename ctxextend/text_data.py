@@ -17,7 +17,7 @@ from typing import Any, TextIO, TypeAlias, TypeVar
 
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
 from ctxextend.errors import CtxextendError, DataError, counted, install_command, one_line
-from ctxextend.recipe import HUB_PREFIX
+from ctxextend.recipe import HUB_PREFIX, path_names
 
 TEXT_FIELD = "text"  # default text field: the name of the text column in the Hub's text datasets
 JSON_LINES = (".jsonl", ".ndjson")
@@ -34,13 +34,6 @@ HUB_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([^/:@]+))?(?::(?P<split>[^:@]+)
 Paths: TypeAlias = Sequence[str | os.PathLike[str]]  # files, folders, and names of Hub datasets
 TextSource: TypeAlias = Path | str  # a file, or the name of a Hub dataset with its split
 _T = TypeVar("_T")
-
-
-def path_names(paths: str | os.PathLike[str] | Paths) -> tuple[str, ...]:
-    """Return one or several paths as strings."""
-    if isinstance(paths, str | os.PathLike):
-        return (os.fspath(paths),)
-    return tuple(os.fspath(path) for path in paths)
 
 
 def check_paths(paths: Paths) -> list[TextSource]:

@@ -85,9 +85,10 @@ def test_demo_without_the_training_extra_compares_and_says_what_it_would_add(
         None,
         None,
     )
-    assert (
-        demo("--output", "kept").exit_code == 1
-    )  # without training, there would be nothing to keep
+    # Without training, there would be nothing to keep.
+    failed = demo("--output", "kept")
+    assert (failed.exit_code, failed.stdout) == (1, "")
+    assert failed.stderr == "Error: Training requires accelerate, which is not installed.\n"
     assert not Path("kept").exists()
 
 
@@ -118,6 +119,7 @@ def test_demo_rejects_an_invalid_report_path_before_any_work() -> None:
     assert not Path("kept").exists()
 
 
+@pytest.mark.usefixtures("short")
 def test_demo_interrupted_by_ctrl_c_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "load", lambda *_: signal.raise_signal(signal.SIGINT))
     monkeypatch.setattr(
@@ -127,7 +129,12 @@ def test_demo_interrupted_by_ctrl_c_writes_nothing(monkeypatch: pytest.MonkeyPat
     assert not list(Path().iterdir())
 
 
-def test_quick_comparison_reads_held_out_documents_first_or_else_long_ones() -> None:
+def test_quick_comparison_reads_held_out_documents_first_or_else_long_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    documents = python_text.python_documents()
+    monkeypatch.setattr(python_text, "python_documents", lambda: documents)
+
     def texts(kind: str) -> list[str]:
         opened: Any = demonstration._open_demo()
         source = opened.checkpoint.source

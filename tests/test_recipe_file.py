@@ -9,18 +9,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend import recipe_file
+from ctxextend import recipe_file, recipe_paths
 from ctxextend.errors import RecipeError
+from ctxextend.provenance import parse_provenance
 from ctxextend.recipe import MAX_COUNT, CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.recipe_file import (
-    MAX_CHARACTERS,
-    RecipeFile,
-    parse_provenance,
-    parse_recipe,
-    read_recipe,
-    recipe_values,
-    yaml_text,
-)
+from ctxextend.recipe_file import MAX_CHARACTERS, RecipeFile, parse_recipe, read_recipe
+from ctxextend.recipe_text import recipe_values, yaml_text
 
 WHOLE = """\
 source: owner/name
@@ -295,8 +289,8 @@ def test_parse_recipe_expands_the_home_folder(
 
 def test_recipes_support_windows_paths_and_drives(monkeypatch: pytest.MonkeyPatch) -> None:
     windows = SimpleNamespace(path=ntpath, sep="\\", curdir=".", pardir="..")
-    monkeypatch.setattr(recipe_file, "os", windows)
-    monkeypatch.setattr(recipe_file, "Path", PureWindowsPath)
+    monkeypatch.setattr(recipe_paths, "os", windows)
+    monkeypatch.setattr(recipe_paths, "Path", PureWindowsPath)
     values = {
         "source": r"D:\models\a",
         "tokenizer": r"C:\out\b\c",

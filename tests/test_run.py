@@ -17,9 +17,11 @@ from ctxextend import RecipeError, pipeline, resize
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
-from ctxextend.plan.find_tables import open_reference
+from ctxextend.plan.opened_model import open_reference
+from ctxextend.provenance import read_provenance
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.recipe_file import read_provenance, read_recipe, without_folders
+from ctxextend.recipe_file import read_recipe
+from ctxextend.recipe_text import without_folders
 from tests.helpers import pico, trainings
 from tests.helpers.evaluations import INTERRUPTED
 
@@ -96,7 +98,7 @@ def test_run_rejects_a_source_whose_other_weights_changed(offset: float, as_pick
     resize("./source", to=160, output="first")
     checkpoint = open_reference(CheckpointRef("./source"))
     name = "transformer.wte.weight"
-    start, size = checkpoint.names[name].stored_range(name) or (0, 0)
+    start, size = checkpoint.weights.names[name].stored_range(name) or (0, 0)
     assert size > 100_000
     data = bytearray(weights.read_bytes())
     data[start + int(offset * size)] ^= 1
@@ -128,7 +130,9 @@ def test_run_misses_changes_between_the_samples_of_a_large_tensor() -> None:
     weights = copy_of_tiny_gpt2(Path("source"))
     first = resize("./source", to=160, output="first").output
     name = "transformer.wte.weight"
-    start, size = open_reference(CheckpointRef("./source")).names[name].stored_range(name) or (0, 0)
+    start, size = open_reference(CheckpointRef("./source")).weights.names[name].stored_range(
+        name
+    ) or (0, 0)
     data = bytearray(weights.read_bytes())
     data[start + size // 4] ^= 1
     weights.write_bytes(data)

@@ -43,6 +43,7 @@ CANNOT_EXCHANGE = {
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DISK_FULL_HINT = "Free disk space, or choose an output on another disk with -o."
+ATTEMPTS = 10  # to lock a new temporary path
 EXISTS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
@@ -50,28 +51,36 @@ EXISTS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 def atomic_folder(
     output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool
 ) -> Iterator[Path]:
-    """Yield a temporary folder; sync it and rename it to the output when the block ends without an
-    error.
+    """Yield a temporary folder; if the block ends without an error, rename it to the output.
 
-    The output must not overlap any of `sources`. `files` are the sizes in bytes of all files to be
-    written, by path relative to the output; their subfolders are created. With `force` an existing
-    checkpoint is replaced.
+    The folder is synced to disk before.
+
+    Args:
+        output: The output folder.
+        sources: Paths that the output must not overlap.
+        files: Sizes in bytes of all files to be written, by path relative to the output; their
+            subfolders are created.
+        force: Whether an existing checkpoint is replaced.
+
+    Raises:
+        OutputError: The output is not allowed, exists, or cannot be written.
     """
     with os_errors_as_output_error(output, files):
         output = Path(os.path.realpath(output))
         _check_location(output, sources)
-        if backup := _find_backup(output):
+        backup = _find_backup(output)
+        if backup is not None:
             backup.rename(output)
         _check_replaceable(output, files, force)
         remove_stale(output, "new")
         with created_folders(output.parent), _temporary_path(output, Path.mkdir) as staged:
             check_disk_space(staged.parent, files)
-            for subfolder in {PurePosixPath(name).parent for name in files} - {PurePosixPath(".")}:
+            subfolders = {PurePosixPath(name).parent for name in files}
+            for subfolder in subfolders - {PurePosixPath(".")}:
                 (staged / subfolder).mkdir(parents=True, exist_ok=True)
             yield staged
-            for folder, _, names in os.walk(
-                staged, topdown=False
-            ):  # once: an fsync per file leaves the disk idle
+            # Once for all files: an fsync after each leaves the disk idle.
+            for folder, _, names in os.walk(staged, topdown=False):
                 for name in [*names, "."]:
                     sync(Path(folder, name))
             with _defer_signals():
@@ -81,8 +90,9 @@ def atomic_folder(
 
 @contextlib.contextmanager
 def atomic_file(output: Path) -> Iterator[Path]:
-    """Yield a temporary file; sync it and rename it to the output when the block ends without an
-    error.
+    """Yield a temporary file; if the block ends without an error, rename it to the output.
+
+    The file is synced to disk before.
     """
     output = Path(os.path.realpath(output))
     remove_stale(output, "new")
@@ -100,7 +110,11 @@ def atomic_file(output: Path) -> Iterator[Path]:
 def check_output(
     output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool
 ) -> None:
-    """Raise OutputError if `atomic_folder` would reject the output; change nothing."""
+    """Raise the error that `atomic_folder` would raise for an output; change nothing.
+
+    Raises:
+        OutputError: The output is not allowed, exists, or does not fit on the disk.
+    """
     with os_errors_as_output_error(output):
         output = Path(os.path.realpath(output))
         _check_location(output, sources)
@@ -109,73 +123,71 @@ def check_output(
 
 
 def _check_location(output: Path, sources: Iterable[Path]) -> None:
-    """Raise OutputError if the output overlaps a source, is a protected folder, or has a file in
-    its path.
-    """
+    """Raise OutputError for a source, a protected folder, or a path that goes through a file."""
     # A run also removes leftovers that have the names of its temporary folders.
     removable = (output, *_temporary_paths(output, "new"), *_temporary_paths(output, "old"))
     for source in map(Path.resolve, sources):
-        pairs = [(path, parent) for path in removable for parent in (source, *source.parents)]
-        if any(
-            _is_same(*pair) for pair in (*pairs, *((parent, source) for parent in output.parents))
-        ):
-            raise OutputError(
-                f"The output {output} and the source {source} overlap.", "Choose another -o."
-            )
+        is_around = any(_is_any(path, (source, *source.parents)) for path in removable)
+        if is_around or _is_any(source, output.parents):
+            message = f"The output {output} and the source {source} overlap."
+            raise OutputError(message, "Choose another -o.")
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises if there is none
-    if any(_is_same(output, path) for path in (home, Path(output.anchor), Path())):
-        message = (
-            f"The output {output} is the home, root or current folder, which is never replaced."
-        )
+    if _is_any(output, (home, Path(output.anchor), Path())):
+        what = "the home, root or current folder, which is never replaced"
+        message = f"The output {output} is {what}."
         raise OutputError(message, f"Use -o {output / 'NAME'}.")
     parent = next(path for path in (output, *output.parents) if path.exists())
     if not parent.is_dir():
-        raise OutputError(
-            f"The output {output} cannot be created: {parent} is a file.", "Choose another -o."
-        )
+        message = f"The output {output} cannot be created: {parent} is a file."
+        raise OutputError(message, "Choose another -o.")
+
+
+def _is_any(path: Path, others: Iterable[Path]) -> bool:
+    return any(_is_same(path, other) for other in others)
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Whether two paths are one folder, which may have several names: bind mounts, case-insensitive
-    file systems.
+    """Whether two paths are one folder.
+
+    It may have several names: bind mounts, case-insensitive file systems.
     """
-    with contextlib.suppress(
-        OSError
-    ):  # one does not exist, or this user has no permission, as for another user's home
+    # OSError: one does not exist, or this user has no permission, as for another user's home.
+    with contextlib.suppress(OSError):
         return path == other or path.samefile(other)
     return False
 
 
 def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> None:
-    """Raise OutputError if a non-empty folder would be replaced without `force`, or contains more
-    than a checkpoint.
-    """
+    """Raise OutputError for a non-empty folder, with `force` if it is more than a checkpoint."""
     if not output.exists() or not any(output.iterdir()):
         return
     if not force:
-        raise OutputError(
-            f"The output {output} exists.", "Replace it with --force, or choose another -o."
-        )
-    has_config = any((output / name).is_file() for name in CHECKPOINT_MARKS)
-    if not has_config or not any(any(output.glob(pattern)) for pattern in CHECKPOINT_WEIGHTS):
-        raise OutputError(
-            f"{output} is not a checkpoint folder, so --force does not replace it.",
-            "Choose another -o.",
-        )
+        message = f"The output {output} exists."
+        raise OutputError(message, "Replace it with --force, or choose another -o.")
+    if not _is_checkpoint(output):
+        message = f"{output} is not a checkpoint folder, so --force does not replace it."
+        raise OutputError(message, "Choose another -o.")
     for path in sorted(output.rglob("*")):
         name = path.relative_to(output).as_posix()
         is_filled = path.is_dir() and not path.is_symlink() and any(path.iterdir())
         if not is_filled and name not in files and not is_known(PurePosixPath(name)):
-            message = (
-                f"{output} contains {name}, which is not a checkpoint file, so --force does not "
-                "replace it."
-            )
+            found = f"{output} contains {name}, which is not a checkpoint file"
+            message = f"{found}, so --force does not replace it."
             raise OutputError(message, f"Move {name} elsewhere, or choose another -o.")
 
 
+def _is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has files that only a checkpoint has, and weights."""
+    has_mark = any((folder / name).is_file() for name in CHECKPOINT_MARKS)
+    return has_mark and any(any(folder.glob(pattern)) for pattern in CHECKPOINT_WEIGHTS)
+
+
 def check_disk_space(folder: Path, files: Mapping[str, int]) -> None:
-    """Raise OutputError if files of these sizes do not fit on a folder's disk, OSError if it is not
-    writable.
+    """Check that files fit on a folder's disk.
+
+    Raises:
+        OutputError: They do not fit.
+        PermissionError: The folder is not writable.
     """
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -185,51 +197,66 @@ def check_disk_space(folder: Path, files: Mapping[str, int]) -> None:
 
 
 def disk_space(folder: Path, files: Mapping[str, int]) -> tuple[bool, str]:
-    """Return whether files of these sizes in bytes fit on a folder's disk, and the needed and free
-    bytes as text.
+    """Return whether files fit on a folder's disk, and the needed and free bytes as text.
+
+    Args:
+        folder: The folder, which exists.
+        files: Sizes in bytes by relative path.
     """
     folders = {parent for name in files for parent in PurePosixPath(name).parents}
-    needed = DISK_BLOCK * (len(folders) + sum(-(-size // DISK_BLOCK) for size in files.values()))
+    blocks = len(folders)
+    for size in files.values():
+        blocks += -(-size // DISK_BLOCK)  # rounded up
+    needed = DISK_BLOCK * blocks
     free = shutil.disk_usage(folder).free
     return needed <= free, f"needs {needed:,} bytes, and {folder} has {free:,} free"
 
 
 def nearest_existing_parent(path: Path) -> Path:
-    """Return the nearest parent folder that exists; one that this user cannot access counts as
-    missing.
-    """
+    """Return the nearest parent folder that exists, of those that this user can access."""
     path = path.absolute()
-    return next((parent for parent in path.parents if os.path.exists(parent)), path)  # noqa: PTH110 - never raises
+    for parent in path.parents:
+        if os.path.exists(parent):  # noqa: PTH110 - never raises
+            return parent
+    return path
 
 
 @contextlib.contextmanager
 def os_errors_as_output_error(
     output: Path, files: Mapping[str, int] | None = None, hint: str | None = None
 ) -> Iterator[None]:
-    """Convert OSErrors into OutputErrors with a hint; for a full disk, state the space that `files`
-    need.
+    """Convert OSErrors into OutputErrors with a hint.
+
+    Args:
+        output: What is written.
+        files: Sizes in bytes by relative path, which the error states if the disk is full.
+        hint: What to do; by default, it depends on the error.
     """
     try:
         yield
     except OSError as error:
-        message = f"{output} could not be written: {error.strerror or error}."
+        reason = error.strerror or error
+        message = f"{output} could not be written: {reason}."
         if error.errno in DISK_FULL and files is not None:
             with contextlib.suppress(OSError):
-                message += f" It {disk_space(nearest_existing_parent(output), files)[1]}."
-        taken = (
-            "Another program created it in the meantime; nothing was replaced. "
-            if error.errno in EXISTS
-            else ""
-        )
-        advice = DISK_FULL_HINT if error.errno in DISK_FULL else "Try again, or choose another -o."
-        raise OutputError(message, hint or taken + advice) from error
+                _, space = disk_space(nearest_existing_parent(output), files)
+                message += f" It {space}."
+        raise OutputError(message, hint or _advice(error)) from error
+
+
+def _advice(error: OSError) -> str:
+    """Say what to do if a file cannot be written."""
+    if error.errno in DISK_FULL:
+        return DISK_FULL_HINT
+    advice = "Try again, or choose another -o."
+    if error.errno in EXISTS:
+        return f"Another program created it in the meantime; nothing was replaced. {advice}"
+    return advice
 
 
 @contextlib.contextmanager
 def created_folders(folder: Path) -> Iterator[None]:
-    """Create a folder and its parents; if the block fails, remove those that were created and are
-    empty.
-    """
+    """Create a folder and its parents; if the block fails, remove those that are still empty."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -246,7 +273,8 @@ def created_folders(folder: Path) -> Iterator[None]:
 
 def _find_backup(output: Path) -> Path | None:
     """Return the backup that a killed run left of the output, if the output is missing or empty."""
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+    is_empty = output.is_dir() and not any(output.iterdir())
+    if output.exists() and not is_empty:
         return None
     for backup in _temporary_paths(output, "old"):
         with contextlib.suppress(OSError), locked(backup):
@@ -255,6 +283,7 @@ def _find_backup(output: Path) -> Path | None:
 
 
 def _publish(staged: Path, output: Path, files: Mapping[str, int], force: bool) -> None:
+    """Rename a complete folder to the output, in place of a checkpoint if there is one."""
     is_filled = output.is_dir() and any(output.iterdir())
     if output.is_dir():
         _check_replaceable(output, files, force)
@@ -264,50 +293,66 @@ def _publish(staged: Path, output: Path, files: Mapping[str, int], force: bool) 
             output.rmdir()
         staged.rename(output)
     elif not _exchange(staged, output):
-        with locked(output):  # a run that is killed between the two renames leaves the backup
-            backup = _new_temporary_path(output, "old")
-            output.rename(backup)
-            try:
-                staged.rename(output)
-            except OSError:
-                if not output.exists():
-                    backup.rename(output)
-                raise
-            _remove(backup)
+        _replace(staged, output)
     with contextlib.suppress(OSError):  # the output is in place: a failing sync is not a failed run
         sync(output.parent)
 
 
+def _replace(staged: Path, output: Path) -> None:
+    """Rename the output to a backup, and the new folder to the output.
+
+    A run that is killed between the two renames leaves the backup.
+    """
+    with locked(output):
+        backup = _new_temporary_path(output, "old")
+        output.rename(backup)
+        try:
+            staged.rename(output)
+        except OSError:
+            if not output.exists():
+                backup.rename(output)
+            raise
+        _remove(backup)
+
+
 def _exchange(path: Path, other: Path) -> bool:
-    """Exchange two names in one system call; return False if the kernel or the file system does not
-    support it.
+    """Exchange two names in one system call, if the kernel and the file system support it.
+
+    Returns:
+        Whether they were exchanged.
     """
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
         return False
     failed = renameat2(AT_FDCWD, os.fsencode(path), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE)
-    if failed and ctypes.get_errno() not in CANNOT_EXCHANGE:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), os.fspath(other))
-    return not failed
+    if not failed:
+        return True
+    number = ctypes.get_errno()
+    if number in CANNOT_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), os.fspath(other))
 
 
 @contextlib.contextmanager
 def _defer_signals() -> Iterator[None]:
-    """Defer signals to the end of the block, so that none arrives between a rename and its
-    clean-up.
+    """Defer signals to the end of the block, so that none comes between a rename and its clean-up.
 
     Handlers are replaced, not masked: masks are per thread, and threads of numpy or torch would
     receive the signal.
     """
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # handlers run in the main thread only
+    # Handlers run in the main thread only.
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     received: list[int] = []
+
+    def raise_first() -> None:
+        if received:
+            signal.raise_signal(received[0])
+
     with contextlib.ExitStack() as stack:
-        stack.callback(lambda: signal.raise_signal(received[0]) if received else None)
+        stack.callback(raise_first)
         for number in SIGNALS:
             before = signal.getsignal(number)
             if callable(before):  # SIG_IGN and SIG_DFL stay in effect
@@ -321,21 +366,23 @@ def _new_temporary_path(output: Path, kind: str) -> Path:
 
 
 def _temporary_paths(output: Path, kind: str) -> list[Path]:
+    """Return the temporary folders or files of all runs with this output."""
     prefix = f".{output.name}.ctxextend-{kind}-"
-    paths = output.parent.iterdir() if output.parent.is_dir() else ()
-    matching = (
-        path for path in paths if path.name.startswith(prefix) and len(path.name) == len(prefix) + 8
-    )
-    return sorted(path for path in matching if not path.is_symlink())
+    if not output.parent.is_dir():
+        return []
+    found = list[Path]()
+    for path in output.parent.iterdir():
+        is_named_so = path.name.startswith(prefix) and len(path.name) == len(prefix) + 8
+        if is_named_so and not path.is_symlink():
+            found.append(path)
+    return sorted(found)
 
 
 @contextlib.contextmanager
 def _temporary_path(output: Path, create: Callable[[Path], None]) -> Iterator[Path]:
-    """Create and lock a temporary folder or file next to an output; remove it at the end if it
-    still exists.
-    """
+    """Create and lock a temporary folder or file next to an output, and remove it at the end."""
     with contextlib.ExitStack() as stack:
-        for attempt in range(10):
+        for attempt in range(ATTEMPTS):
             staged = _new_temporary_path(output, "new")
             stack.callback(_remove, staged)
             create(staged)
@@ -343,14 +390,15 @@ def _temporary_path(output: Path, create: Callable[[Path], None]) -> Iterator[Pa
                 stack.enter_context(locked(staged))
                 break
             except BlockingIOError:  # another run mistook it for a leftover and removes it
-                if attempt == 9:
+                if attempt == ATTEMPTS - 1:
                     raise
         yield staged
 
 
 def remove_stale(output: Path, kind: str) -> None:
-    """Remove leftovers of killed runs next to an output; without lock support they might be in use,
-    and are kept.
+    """Remove leftovers of killed runs next to an output.
+
+    Where locks are not supported, they might be in use, and are kept.
     """
     for leftover in _temporary_paths(output, kind):
         with contextlib.suppress(OSError), locked(leftover) as is_locked:
@@ -368,6 +416,7 @@ def remove_atomically(path: Path) -> None:
 
 @_defer_signals()
 def _remove(path: Path) -> None:
+    """Remove a folder or file; ignore errors."""
     for _ in range(3):  # antivirus programs and network file systems release files late
         if not os.path.lexists(path):
             return
@@ -383,10 +432,13 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Lock a file or folder during the block; yield whether the system and the file system support
-    locks.
+    """Lock a file or folder during the block.
 
-    Raises BlockingIOError if another process holds the lock, or removed or recreated the path.
+    Yields:
+        Whether the system and the file system support locks.
+
+    Raises:
+        BlockingIOError: Another process holds the lock, or removed or recreated the path.
     """
     is_locked = False
     with contextlib.ExitStack() as stack:

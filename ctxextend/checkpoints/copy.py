@@ -1,7 +1,7 @@
-"""Read, copy and write files; copies use copy_file_range, so that file systems with reflinks share
-the blocks.
+"""Read, copy and write files.
 
-Copies and writes are not synced to disk: `atomic_output` does so once, after all files are written.
+Copies use copy_file_range, so that file systems with reflinks share the blocks. Copies and writes
+are not synced to disk: `atomic_output` does so once, after all files are written.
 """
 
 import contextlib
@@ -14,9 +14,8 @@ from typing import BinaryIO, TypeAlias
 
 from ctxextend.errors import CheckpointError
 
-OnWrite: TypeAlias = Callable[
-    [BinaryIO, int], None
-]  # gets a file and the bytes appended since the last call
+# Is called with a file, and the number of bytes appended since the last call.
+OnWrite: TypeAlias = Callable[[BinaryIO, int], None]
 # Size in bytes, modification time and inode change time in ns. Programs cannot set the change time,
 # so it also detects a replacement of equal size and modification time.
 Fingerprint: TypeAlias = tuple[int, int, int]
@@ -28,34 +27,48 @@ DISK_BLOCK = 4096  # the block size of nearly all disks; reflinks share whole bl
 def copy_range(
     source: FileIO, destination: BinaryIO, start: int, length: int, on_write: OnWrite
 ) -> None:
-    """Copy `length` bytes from offset `start` of an unbuffered file to the current position of
-    another.
+    """Copy bytes of an unbuffered file to the current position of another.
+
+    Args:
+        source: The file.
+        destination: The other one.
+        start: The offset of the first byte.
+        length: How many bytes to copy.
+        on_write: Is called after each write.
+
+    Raises:
+        CheckpointError: The source cannot be read, or is too short.
+        OSError: The destination cannot be written.
     """
     in_kernel = hasattr(os, "copy_file_range")
-    while length:
+    end = start + length
+    while start < end:
         # Copy up to a block boundary first: file systems can share the blocks after it.
-        step = min(length, -start % DISK_BLOCK or CHUNK)
+        step = min(end - start, -start % DISK_BLOCK or CHUNK)
         count = 0
         if in_kernel:
-            with contextlib.suppress(
-                OSError
-            ):  # read and write below raise an error that names the file
+            # Reading and writing below raise an error that names the file.
+            with contextlib.suppress(OSError):
                 count = os.copy_file_range(
                     source.fileno(), destination.fileno(), step, offset_src=start
                 )
         if count == 0:  # some file systems return 0 if they do not support it
             in_kernel = False
-            with reading(source.name):
-                source.seek(start)
-                data = source.read(min(step, BUFFER))
-            if not data:
-                raise CheckpointError(
-                    f"{source.name} became shorter while it was copied.", "Run the command again."
-                )
-            write_all(destination, memoryview(data))
-            count = len(data)
-        start, length = start + count, length - count
+            count = _copy_buffer(source, destination, start, min(step, BUFFER))
+        start += count
         on_write(destination, count)
+
+
+def _copy_buffer(source: FileIO, destination: BinaryIO, start: int, size: int) -> int:
+    """Read and write up to `size` bytes; return how many."""
+    with reading(source.name):
+        source.seek(start)
+        data = source.read(size)
+    if not data:
+        message = f"{source.name} became shorter while it was copied."
+        raise CheckpointError(message, "Run the command again.")
+    write_all(destination, memoryview(data))
+    return len(data)
 
 
 def copy_file(
@@ -77,7 +90,8 @@ def write_all(destination: BinaryIO, data: memoryview) -> None:
 def sync(path: Path) -> None:
     """Sync a file's bytes, or a folder's entries, to disk if the file system supports it."""
     try:
-        descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+        flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY
+        descriptor = os.open(path, flags)
         try:
             os.fsync(descriptor)
         finally:
@@ -88,22 +102,28 @@ def sync(path: Path) -> None:
 
 
 def read_range(path: Path, start: int, length: int) -> bytearray:
-    """Read a byte range of a source file."""
+    """Read a byte range of a source file.
+
+    Raises:
+        CheckpointError: The file cannot be read, or is too short.
+    """
     data = bytearray(length)
-    with (
-        reading(path),
-        path.open("rb") as file,
-    ):  # buffered: repeats reads until all bytes are there
+    # A buffered file repeats reads until all bytes are there.
+    with reading(path), path.open("rb") as file:
         file.seek(start)
-        if file.readinto(data) < length:
-            raise CheckpointError(
-                f"{path} became shorter while it was read.", "Run the command again."
-            )
+        count = file.readinto(data)
+    if count < length:
+        message = f"{path} became shorter while it was read."
+        raise CheckpointError(message, "Run the command again.")
     return data
 
 
 def open_source(path: Path) -> FileIO:
-    """Open a source file for reading, unbuffered."""
+    """Open a source file for reading, unbuffered.
+
+    Raises:
+        CheckpointError: It cannot be opened.
+    """
     with reading(path):
         return path.open("rb", buffering=0)
 
@@ -114,11 +134,11 @@ def reading(path: Path | str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise CheckpointError(
-            f"{error.filename or path} is missing.", "Check the checkpoint's folder."
-        ) from error
+        missing = error.filename or path
+        raise CheckpointError(f"{missing} is missing.", "Check the checkpoint's folder.") from error
     except OSError as error:
-        message = f"{error.filename or path} cannot be read: {error.strerror}."
+        unreadable = error.filename or path
+        message = f"{unreadable} cannot be read: {error.strerror}."
         raise CheckpointError(message, "Check the file and its permissions.") from error
 
 

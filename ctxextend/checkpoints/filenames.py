@@ -1,5 +1,4 @@
-"""File names in a model folder: weights, stale files, code, and other files that checkpoints
-usually contain.
+"""File names in a model folder: weights, stale files, code, and other known files.
 
 A pattern matches in the model's folder, with a leading ``**/`` at any depth, and with a trailing
 ``/*`` below a folder.
@@ -12,22 +11,23 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 SINGLE_FILE = "model.safetensors"
-NAMES = (  # in the order in which transformers and PEFT look for them
-    *(SINGLE_FILE, "model.safetensors.index.json", "adapter_model.safetensors"),
-    *("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"),
+# Weights files and their indices, in the order in which transformers and PEFT look for them.
+NAMES = (
+    SINGLE_FILE,
+    "model.safetensors.index.json",
+    "adapter_model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "adapter_model.bin",
 )
 NANOGPT_FILE = "ckpt.pt"
-READABLE = (
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".pth",
-    ".ckpt",
-)  # suffixes of weights files that can be read
+# Suffixes of weights files that can be read.
+READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 # With a variant, such as ``model.fp16.safetensors``, compiled at use.
 VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
 
-STALE_KINDS = {  # files that contain the old position table or depend on its size
+# Files that contain the old position table or depend on its size.
+STALE_KINDS = {
     "PyTorch weights": (
         "pytorch_model*.bin",
         "pytorch_model*.bin.index*.json",
@@ -36,37 +36,47 @@ STALE_KINDS = {  # files that contain the old position table or depend on its si
     "TensorFlow weights": ("tf_model*.h5", "tf_model*.h5.index.json"),
     "Flax weights": ("flax_model*.msgpack", "flax_model*.msgpack.index.json"),
     "an export": (
-        *(
-            "**/*.onnx",
-            "**/*.onnx_data",
-            "**/*.onnx.data",
-            "onnx/*",
-            "openvino/*",
-            "openvino_model.*",
-        ),
-        *("**/*.tflite", "coreml/*", "**/*.mlmodel", "*.mlpackage/*", "**/*.gguf", "rust_model.ot"),
+        "**/*.onnx",
+        "**/*.onnx_data",
+        "**/*.onnx.data",
+        "onnx/*",
+        "openvino/*",
+        "openvino_model.*",
+        "**/*.tflite",
+        "coreml/*",
+        "**/*.mlmodel",
+        "*.mlpackage/*",
+        "**/*.gguf",
+        "rust_model.ot",
     ),
     "other weights": ("model*.safetensors", "model*.safetensors.index*.json", "*.ckpt", "*.ckpt.*"),
     "training state": (
-        *(
-            "optimizer.pt",
-            "optimizer.bin",
-            "scheduler.pt",
-            "scaler.pt",
-            "rng_state*.pth",
-            "global_step*/*",
-        ),
+        "optimizer.pt",
+        "optimizer.bin",
+        "scheduler.pt",
+        "scaler.pt",
+        "rng_state*.pth",
+        "global_step*/*",
     ),
     "another checkpoint": ("checkpoint-*/*",),
 }
-STALE = {
-    pattern: f"{kind}, not rewritten"
-    for kind, patterns in STALE_KINDS.items()
-    for pattern in patterns
-}
 
-IGNORED_NAMES = {  # files of version control, download tools and desktops, at any depth
-    **{".git": "version control", ".cache": "a download cache", "__pycache__": "a cache"},
+
+def _stale_patterns() -> dict[str, str]:
+    """Return why a stale file is skipped, by pattern."""
+    reasons = dict[str, str]()
+    for kind, patterns in STALE_KINDS.items():
+        reasons |= dict.fromkeys(patterns, f"{kind}, not rewritten")
+    return reasons
+
+
+STALE = _stale_patterns()
+
+# Files of version control, download tools and desktops, at any depth.
+IGNORED_NAMES = {
+    ".git": "version control",
+    ".cache": "a download cache",
+    "__pycache__": "a cache",
     ".DS_Store": "desktop metadata",
 }
 
@@ -89,52 +99,65 @@ CODE_TYPES = (
     "exe",
 )
 
-# that transformers, PEFT, sentence-transformers, their trainers and ctxextend write
+# Files that transformers, PEFT, sentence-transformers, their trainers and ctxextend write.
 KNOWN_FILES = (
-    *("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
-    *("model.*.safetensors", "model.safetensors.index.*.json"),
-    *("adapter_config.json", "adapter_model.safetensors"),
-    *("config.json", "configuration.json", "generation_config.json", "preprocessor_config.json"),
-    *(
-        "processor_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-    ),
-    *(
-        "added_tokens.json",
-        "vocab.json",
-        "vocab.txt",
-        "merges.txt",
-        "tokenizer.model",
-        "spiece.model",
-        "spm.model",
-    ),
-    *("sentencepiece.bpe.model", "chat_template.jinja", "chat_template.json", "modules.json"),
-    *("sentence_*_config.json", "config_sentence_transformers.json"),
-    *(
-        "training_args.bin",
-        "trainer_state.json",
-        "train_log.jsonl",
-        "train_loss.png",
-        "runs/*",
-        "ctxextend.yaml",
-    ),
-    *(
-        "README.md",
-        "LICENSE",
-        "LICENSE.*",
-        "LICENCE",
-        "LICENCE.*",
-        "NOTICE",
-        "NOTICE.*",
-        ".gitattributes",
-    ),
+    # weights
+    "model.safetensors",
+    "model-?????-of-?????.safetensors",
+    "model.safetensors.index.json",
+    "model.*.safetensors",
+    "model.safetensors.index.*.json",
+    "adapter_model.safetensors",
+    # configs
+    "adapter_config.json",
+    "config.json",
+    "configuration.json",
+    "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    # tokenizers
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    # sentence-transformers
+    "modules.json",
+    "sentence_*_config.json",
+    "config_sentence_transformers.json",
+    # training
+    "training_args.bin",
+    "trainer_state.json",
+    "train_log.jsonl",
+    "train_loss.png",
+    "runs/*",
+    # about the checkpoint
+    "ctxextend.yaml",
+    "README.md",
+    "LICENSE",
+    "LICENSE.*",
+    "LICENCE",
+    "LICENCE.*",
+    "NOTICE",
+    "NOTICE.*",
+    ".gitattributes",
 )
+# A folder with one of these files, and with weights, is a checkpoint.
 CHECKPOINT_MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
 CHECKPOINT_WEIGHTS = (
-    *("adapter_model.safetensors", "model*.safetensors", "*/model*.safetensors"),
-    *("pytorch_model*.bin", "*/pytorch_model*.bin"),
+    "adapter_model.safetensors",
+    "model*.safetensors",
+    "*/model*.safetensors",
+    "pytorch_model*.bin",
+    "*/pytorch_model*.bin",
 )
 
 
@@ -142,8 +165,9 @@ def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint with safetensors weights usually contains a file of that name."""
     if len(path.parts) == 2 and matches(path.parts[0], "[0-9]*_*"):
         # a module of sentence-transformers
-        is_weights = path.name == "pytorch_model.bin"
-        return is_weights or first_match(PurePosixPath(path.name), KNOWN_FILES) is not None
+        if path.name == "pytorch_model.bin":
+            return True
+        path = PurePosixPath(path.name)
     return first_match(path, KNOWN_FILES) is not None
 
 
@@ -154,7 +178,9 @@ def is_code(path: PurePosixPath) -> bool:
 
 def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
     """Return the first pattern that matches a path, ignoring case; None if none does."""
-    first, name, depth = path.parts[0].lower(), path.name.lower(), len(path.parts)
+    first = path.parts[0].lower()
+    name = path.name.lower()
+    depth = len(path.parts)
     for pattern in patterns:
         if pattern.startswith("**/"):
             is_match = matches(name, pattern[3:])
@@ -168,39 +194,38 @@ def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
 
 
 def first_weights(folder: Path, variant: str | None) -> str | None:
-    """Return the first name in `NAMES`, or nanoGPT's, that a folder contains, of any file type;
-    None if it has none.
-    """
+    """Return the first of `NAMES`, or nanoGPT's, in a folder, of any file type; None if none."""
     names = [with_variant(name, variant) for name in NAMES]
     if variant is None and not (folder / "config.json").is_file():
         names.append(NANOGPT_FILE)
-    return next((name for name in names if os.path.lexists(folder / name)), None)
+    for name in names:
+        if os.path.lexists(folder / name):
+            return name
+    return None
 
 
 def variant_of(name: str) -> str | None:
     """Return the variant in the name of a weights file; None if it has none."""
     match = re.fullmatch(VARIANT_FILE, name)
-    return match["variant"] if match else None
+    if match is None:
+        return None
+    return match["variant"]
 
 
 def with_variant(name: str, variant: str | None) -> str:
-    """Return the name of a weights file or an index in a variant, such as
-    ``model.fp16.safetensors``.
-    """
+    """Return the name of a weights file or index in a variant: ``model.fp16.safetensors``."""
+    if variant is None:
+        return name
     stem, _, suffix = name.rpartition(".")
-    return name if variant is None else f"{stem}.{variant}.{suffix}"
+    return f"{stem}.{variant}.{suffix}"
 
 
 def output_name(name: str) -> str:
-    """Return the name of a single weights file in the output: one that transformers and PEFT look
-    for.
-    """
+    """Return the output's name of a single weights file: one that transformers and PEFT read."""
     stem = name.rpartition(".")[0].removeprefix("pytorch_")
-    return (
-        f"{stem}.safetensors"
-        if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem)
-        else SINGLE_FILE
-    )
+    if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem):
+        return f"{stem}.safetensors"
+    return SINGLE_FILE
 
 
 def shard_name(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
-from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile
+from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.source import (
     OUTSIDE,
     ConfigCheck,
@@ -71,16 +71,6 @@ class Checkpoint:
         return self.source.folder
 
     @property
-    def names(self) -> Mapping[str, TensorFile]:
-        """The file of every tensor by name; see `Weights`."""
-        return self.weights.names
-
-    @property
-    def entries(self) -> Mapping[str, TensorEntry]:
-        """The header entry of every tensor by name; see `Weights`."""
-        return self.weights.entries
-
-    @property
     def config_file(self) -> str:
         """The path of the model's config.json relative to the root."""
         return (self.model / CONFIG).as_posix()
@@ -109,20 +99,6 @@ class Checkpoint:
             files.add(index_file)
         return frozenset(files)
 
-    @property
-    def protected(self) -> tuple[Path, ...]:
-        """Paths that an output must not overlap.
-
-        They are the folder, unless only a single file is read, and that file.
-        """
-        file = self.source.file
-        paths = list[Path]()
-        if file is None or self.copied:
-            paths.append(self.root)
-        if file is not None:
-            paths.append(self.root / file)
-        return tuple(paths)
-
     def relative(self, file: TensorFile) -> str:
         """Return a weights file's path relative to the root."""
         return file.path.relative_to(self.root).as_posix()
@@ -133,7 +109,9 @@ class Checkpoint:
         Raises:
             CheckpointError: The file cannot be read, or is not UTF-8 text.
         """
-        return self.generated[name] if name in self.generated else read_text(self.root / name)
+        if name in self.generated:
+            return self.generated[name]
+        return read_text(self.root / name)
 
     def read_object(self, name: str) -> Mapping[str, Any]:
         """Return the content of a small file that contains one JSON object.
@@ -155,6 +133,20 @@ class Checkpoint:
             if name not in self.omitted and file_fingerprint(self.root / name) != before:
                 hint = "Run the command again once the file is complete."
                 raise CheckpointError(f"{self.root / name} changed while it was read.", hint)
+
+
+def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
+    """Return the paths that an output must not overlap.
+
+    They are the folder, unless only a single file is read, and that file.
+    """
+    file = checkpoint.source.file
+    paths = list[Path]()
+    if file is None or checkpoint.copied:
+        paths.append(checkpoint.root)
+    if file is not None:
+        paths.append(checkpoint.root / file)
+    return tuple(paths)
 
 
 # Checkpoints that differ from an opened one
@@ -214,7 +206,7 @@ def no_lm(checkpoint: Checkpoint) -> str:
     if MODULES in checkpoint.copied:
         return "it is a sentence encoder, and copies retrieve best on long texts"
     if checkpoint.model_class is None:
-        for name in checkpoint.entries:
+        for name in checkpoint.weights.entries:
             if any(part in name for part in LM_TENSORS):
                 return ""
     return no_lm_head(checkpoint.model_class)
@@ -224,7 +216,9 @@ def no_lm_head(model_class: str | None) -> str:
     """Say that a transformers class has no LM head, or that none is stated; empty if it has one."""
     if model_class is None:
         return f"{CONFIG} states no model class, and the weights have no LM head"
-    return "" if model_class.endswith(LM_CLASSES) else f"{model_class} has no LM head"
+    if model_class.endswith(LM_CLASSES):
+        return ""
+    return f"{model_class} has no LM head"
 
 
 # Opening a folder
@@ -275,7 +269,7 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
 
             config = stated
             generated[CONFIG] = json.dumps(stated, indent=2) + "\n"
-            source = replace(source, notes=(*source.notes, NOTE))
+            source = source._replace(notes=(*source.notes, NOTE))
     read = {path.relative_to(root).as_posix()}
     read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
     for name in read - fingerprints.keys():

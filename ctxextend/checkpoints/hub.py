@@ -1,6 +1,4 @@
-"""Downloads from the Hub through huggingface_hub's cache, uploads, and messages for their
-errors.
-"""
+"""Downloads and uploads of models on the Hub, and messages for their errors."""
 
 import glob
 import warnings
@@ -14,7 +12,8 @@ LOGIN = "run `hf auth login`, or set HF_TOKEN"
 LOGS = "runs"  # TensorBoard logs, which contain local paths and the host name
 RETRY = "Run the same command again (complete files are kept)"
 FAILED = "{id} could not be downloaded from the Hub: "
-MESSAGES = {  # and hints by exception classes or HTTP statuses; the first match applies
+# Messages and hints by exception classes or HTTP statuses; the first match applies.
+MESSAGES = {
     ("GatedRepoError",): (
         "{id} is a gated model on the Hub, and this account has no access.",
         f"Request access on its page, then {LOGIN}.",
@@ -57,12 +56,12 @@ MESSAGES = {  # and hints by exception classes or HTTP statuses; the first match
         FAILED + "{reason}.",
         "Free space in the Hub cache, or set HF_HOME to another folder.",
     ),
-    ("Exception",): (
-        FAILED + "{reason}.",
-        f"{RETRY}. A proxy or a network's login page may have answered instead of the Hub: open "
-        "https://huggingface.co in a browser, and check HF_ENDPOINT and HTTPS_PROXY.",
-    ),
 }
+OTHER_MESSAGE = (
+    FAILED + "{reason}.",
+    f"{RETRY}. A proxy or a network's login page may have answered instead of the Hub: open "
+    "https://huggingface.co in a browser, and check HF_ENDPOINT and HTTPS_PROXY.",
+)
 
 
 def download(
@@ -72,66 +71,119 @@ def download(
     choose: Callable[[list[str]], list[str]],
     check: Callable[[Path], None],
 ) -> tuple[Path, list[str]]:
-    """Download the files of a Hub model that `choose` selects; return the local folder and all file
-    names.
+    """Download files of a Hub model into huggingface_hub's cache.
 
-    Its config, `file`, is downloaded first; `check` may reject it. If a request fails, return the
-    cached folder only.
+    Args:
+        repo: The Hub id.
+        revision: A branch, tag or commit; None is the default branch.
+        file: The config, which is downloaded first.
+        choose: Selects the files to download, given the names of all files.
+        check: Is called with the path of the config, and may raise.
+
+    Returns:
+        The folder in the cache, and the names of all files of the repository; none if the Hub
+        cannot be reached but its cache has the config.
+
+    Raises:
+        SourceError: The model does not exist, is empty, or cannot be downloaded.
     """
-    from huggingface_hub import HfApi, snapshot_download
+    try:
+        return _download(repo, revision, file, choose, check)
+    except CtxextendError:
+        raise
+    # Those of huggingface_hub and HTTP, and any error from a malformed response.
+    except Exception as error:
+        raise _download_error(error, repo, revision) from error
+
+
+def _download(
+    repo: str,
+    revision: str | None,
+    file: str,
+    choose: Callable[[list[str]], list[str]],
+    check: Callable[[Path], None],
+) -> tuple[Path, list[str]]:
+    """Download files as `download` does, which describes the errors of huggingface_hub."""
+    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        try:
-            siblings = HfApi().model_info(repo, revision=revision).siblings
-        except (RepositoryNotFoundError, RevisionNotFoundError):
-            raise
-        except Exception as error:
-            with suppress(Exception):
-                return Path(
-                    snapshot_download(
-                        repo, revision=revision, allow_patterns=file, local_files_only=True
-                    )
-                ), []
-            raise error
-        files = [item.rfilename for item in siblings or []]
-        if siblings is not None and all(name.startswith(".git") for name in files):
-            raise SourceError(
-                f"The repository {repo} on the Hub is empty.", "Check its page for other branches."
-            )
-        if file in files:
-            check(
-                Path(snapshot_download(repo, revision=revision, allow_patterns=glob.escape(file)))
-                / file
-            )
-        chosen = [glob.escape(name) for name in choose(files)]
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=chosen)), files
-    except CtxextendError:
+        files = _list_files(repo, revision)
+    except (CtxextendError, RepositoryNotFoundError, RevisionNotFoundError):
         raise
-    except (
-        Exception
-    ) as error:  # errors of huggingface_hub and HTTP, and any error from a malformed response
-        kinds, reason = _error_kinds(error)
-        kinds |= {"errno"} if isinstance(error, OSError) and error.errno is not None else set()
-        message, hint = next(
-            texts for names, texts in MESSAGES.items() if kinds.intersection(names)
+    except Exception:
+        cached = _cached_folder(repo, revision, file)
+        if cached is None:
+            raise
+        return cached, []
+    if file in files:
+        folder = snapshot_download(repo, revision=revision, allow_patterns=glob.escape(file))
+        check(Path(folder) / file)
+    chosen = [glob.escape(name) for name in choose(files)]
+    folder = snapshot_download(repo, revision=revision, allow_patterns=chosen)
+    return Path(folder), files
+
+
+def _list_files(repo: str, revision: str | None) -> list[str]:
+    """Return the names of all files of a repository."""
+    from huggingface_hub import HfApi
+
+    siblings = HfApi().model_info(repo, revision=revision).siblings
+    if siblings is None:
+        return []
+    files = [item.rfilename for item in siblings]
+    if all(name.startswith(".git") for name in files):
+        message = f"The repository {repo} on the Hub is empty."
+        raise SourceError(message, "Check its page for other branches.")
+    return files
+
+
+def _cached_folder(repo: str, revision: str | None, file: str) -> Path | None:
+    """Return the folder of a model in the cache; None if the cache does not have the file."""
+    from huggingface_hub import snapshot_download
+
+    with suppress(Exception):
+        folder = snapshot_download(
+            repo, revision=revision, allow_patterns=file, local_files_only=True
         )
-        raise SourceError(
-            message.format(id=repo, revision=revision, reason=reason), hint
-        ) from error
+        return Path(folder)
+    return None
+
+
+def _download_error(error: Exception, repo: str, revision: str | None) -> SourceError:
+    """Return the error to raise for an exception of huggingface_hub."""
+    kinds, reason = _error_kinds(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        kinds.add("errno")
+    message, hint = OTHER_MESSAGE
+    for names, texts in MESSAGES.items():
+        if kinds.intersection(names):
+            message, hint = texts
+            break
+    return SourceError(message.format(id=repo, revision=revision, reason=reason), hint)
 
 
 def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:
-    """Upload a folder except `LOGS`, with `texts` replacing files by name, to a Hub repository;
-    return its URL.
+    """Upload a folder to a Hub repository, which is created if it does not exist.
+
+    Args:
+        folder: The folder; its `LOGS` are not uploaded.
+        repo_id: The repository.
+        texts: Replace files by name.
+
+    Returns:
+        The URL of the repository.
+
+    Raises:
+        OutputError: It cannot be created, or not be written to.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
-    names = sorted(
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-    )
-    uploaded = (name for name in names if not name.startswith(f"{LOGS}/"))
-    operations = [CommitOperationAdd(name, texts.get(name, folder / name)) for name in uploaded]
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    operations = []
+    for name in sorted(path.relative_to(folder).as_posix() for path in paths):
+        if not name.startswith(f"{LOGS}/"):
+            operations.append(CommitOperationAdd(name, texts.get(name, folder / name)))
     try:
         repo = HfApi().create_repo(repo_id, exist_ok=True)
         with warnings.catch_warnings():
@@ -141,27 +193,30 @@ def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:
             )
     except Exception as error:  # as in `download`
         kinds, reason = _error_kinds(error)
-        denied = "the token has no write access: " if kinds & {"HTTP 401", "HTTP 403"} else ""
-        hint = (
-            f"Check the connection and HF_ENDPOINT, and {LOGIN}. The local folder {folder} is "
-            "complete."
-        )
-        raise OutputError(
-            f"{repo_id} could not be pushed to the Hub: {denied}{reason}.", hint
-        ) from error
+        if kinds & {"HTTP 401", "HTTP 403"}:
+            reason = f"the token has no write access: {reason}"
+        message = f"{repo_id} could not be pushed to the Hub: {reason}."
+        advice = f"Check the connection and HF_ENDPOINT, and {LOGIN}."
+        raise OutputError(message, f"{advice} The local folder {folder} is complete.") from error
     return str(repo)
 
 
 def _error_kinds(error: Exception) -> tuple[set[str], str]:
-    """Return the classes and HTTP statuses of an error and its causes, and the message of the root
-    cause.
+    """Return the kinds of an error and its causes, and the message of the root cause.
+
+    Kinds are names of classes, and HTTP statuses, such as ``HTTP 404`` and ``HTTP 4xx``.
     """
     kinds = set[str]()
     cause: BaseException | None = error
+    root: BaseException = error
     while cause is not None:
         kinds |= {kind.__name__ for kind in type(cause).__mro__}
-        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0][:400].rstrip(".")
-        if (response := getattr(cause, "response", None)) is not None:
-            kinds |= {f"HTTP {response.status_code}", f"HTTP {response.status_code // 100}xx"}
+        response = getattr(cause, "response", None)
+        if response is not None:
+            status = response.status_code
+            kinds |= {f"HTTP {status}", f"HTTP {status // 100}xx"}
+        root = cause
         cause = cause.__cause__
-    return kinds, reason
+    lines = str(root).strip().splitlines()
+    first_line = lines[0] if lines else type(root).__name__
+    return kinds, first_line[:400].rstrip(".")

@@ -88,24 +88,34 @@ def no_weights(
         parts = find_parts(folder)
         if parts is not None:
             return parts
-    if variant is not None and filenames.first_weights(folder, None):
-        hint = "Remove --variant, or download the missing file."
-    elif variants:
-        flags = " or ".join(f"--variant {name}" for name in variants)
-        hint = f"Choose one: {flags}."
-    elif readable:
-        hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
-    else:
-        hint = (
-            "Download the missing file. If --edit-only wrote the folder, run the command that it "
-            "printed."
-        )
     single = filenames.with_variant(filenames.SINGLE_FILE, variant)
     pytorch = filenames.with_variant("pytorch_model.bin", variant)
     message = f"{folder} has no {single}, {pytorch} or shard index"
     if others:
         message += f", only {', '.join(others)}"
-    return CheckpointError(f"{message}.", hint)
+    return CheckpointError(f"{message}.", _hint(folder, variant, variants, readable))
+
+
+def _hint(
+    folder: Path, variant: str | None, variants: Sequence[str], readable: Sequence[str]
+) -> str:
+    """Say which weights to use instead of the missing ones.
+
+    Args:
+        folder: The model's folder.
+        variant: The variant that the user asks for.
+        variants: Those that the folder has.
+        readable: Names of other weights files that may be passed.
+    """
+    if variant is not None and filenames.first_weights(folder, None):
+        return "Remove --variant, or download the missing file."
+    if variants:
+        flags = " or ".join(f"--variant {name}" for name in variants)
+        return f"Choose one: {flags}."
+    if readable:
+        return f"Pass the file itself, {folder / readable[0]}, or download the missing one."
+    advice = "If --edit-only wrote the folder, run the command that it printed."
+    return f"Download the missing file. {advice}"
 
 
 def _variants(names: Sequence[str]) -> list[str]:

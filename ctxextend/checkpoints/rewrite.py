@@ -11,7 +11,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -45,8 +44,7 @@ class TensorRange(NamedTuple):
     is_new: bool
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """The layout of a new file."""
 
     header: bytes  # its length, JSON and padding
@@ -140,7 +138,9 @@ def plan_layout(
             "data_offsets": [position, position + size],
         }
         position += size
-    shift = shifts.most_common(1)[0][0] if shifts else 0
+    shift = 0
+    if shifts:
+        [(shift, _)] = shifts.most_common(1)
     return Layout(_header(file, described, shift), tuple(ranges))
 
 
@@ -166,10 +166,8 @@ def _header(file: TensorFile, described: Mapping[str, Any], shift: int) -> bytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * ((shift - 8 - len(text)) % DISK_BLOCK)
     if len(text) > MAX_HEADER_BYTES:
-        message = (
-            f"{file.path}: the new header of {len(text):,} bytes exceeds the limit of "
-            f"{MAX_HEADER_BYTES:,}."
-        )
+        header_size = f"the new header of {len(text):,} bytes"
+        message = f"{file.path}: {header_size} exceeds the limit of {MAX_HEADER_BYTES:,}."
         raise CheckpointError(message, "Split the checkpoint into shards.")
     return len(text).to_bytes(8, "little") + text
 
@@ -183,7 +181,16 @@ def rewrite(
 ) -> None:
     """Write a file in a layout and with its old mode.
 
-    `tensor_of` is called once per new tensor and returns it.
+    Args:
+        file: The old file.
+        layout: The layout of the new one.
+        tensor_of: Is called once per new tensor, by name, and returns it.
+        destination: The new file, which does not exist.
+        on_write: Is called after each write.
+
+    Raises:
+        CheckpointError: The old file cannot be read.
+        OSError: The new file cannot be written.
     """
     with open_source(file.path) as source, destination.open("xb", buffering=0) as output:
         write_all(output, memoryview(layout.header))

@@ -22,20 +22,44 @@ from ctxextend.errors import CheckpointError
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 METADATA = "__metadata__"
 
-NUMPY_NAMES = {  # dtypes of numpy and of ml_dtypes by their names in safetensors
-    **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BOOL": "?"},
-    **{f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
+# Dtypes of numpy, by their names in safetensors.
+NUMPY_NAMES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BOOL": "?",
+    "I8": "<i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "<u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
 }
+# Dtypes of ml_dtypes, by their names in safetensors.
 ML_DTYPES_NAMES = {
-    **{"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
-    **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
 NUMPY_DTYPES = (*NUMPY_NAMES, *ML_DTYPES_NAMES)
 FLOATS = ("F64", "F32", "F16", *ML_DTYPES_NAMES)  # the dtypes that a position table may have
-BITS: Mapping[str, int] = {  # per value of every dtype in safetensors
+# Bits per value of every dtype in safetensors.
+BITS: Mapping[str, int] = {
     **{name: 8 * np.dtype(dtype).itemsize for name, dtype in NUMPY_NAMES.items()},
-    **{name: 16 if name == "BF16" else 8 for name in ML_DTYPES_NAMES},
-    **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "C64": 64},
+    "BF16": 16,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "F8_E8M0": 8,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F4": 4,
+    "C64": 64,
 }
 
 
@@ -63,9 +87,8 @@ class TensorFile:
     entries: Mapping[str, TensorEntry]  # by name, in header order
     data_start: int  # the file offset of the first tensor byte
     is_in_memory: bool = field(default=False, kw_only=True)  # whether opening it read its tensors
-    stored_names: Mapping[str, str] = field(
-        default_factory=dict, kw_only=True
-    )  # of tensors with other names, by name
+    # Names in the file that differ, by name.
+    stored_names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     @property
     def tensor_bytes(self) -> int:
@@ -82,9 +105,7 @@ class TensorFile:
         return replace(self, header=header, entries=entries, stored_names=stored)
 
     def offset(self, name: str) -> int | None:
-        """Return the file offset of a tensor's bytes; None if they are not stored as in
-        safetensors.
-        """
+        """Return the file offset of a tensor's bytes; None if they have another order there."""
         return self.data_start + self.entries[name].start
 
     def stored_range(self, name: str) -> tuple[int, int] | None:
@@ -95,55 +116,65 @@ class TensorFile:
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
         """Read the bytes of a tensor in safetensors' layout, shape (size,)."""
         entry = self.entries[name]
-        return np.frombuffer(
-            read_range(self.path, self.data_start + entry.start, entry.size), np.uint8
-        )
+        content = read_range(self.path, self.data_start + entry.start, entry.size)
+        return np.frombuffer(content, np.uint8)
 
 
 def open_safetensors(path: Path) -> TensorFile:
-    """Read a file's header, and check that its tensors fill the file without gaps or overlaps; read
-    no tensor.
+    """Read the header of a file, and check it; read no tensor.
+
+    Raises:
+        CheckpointError: The file cannot be read, or its header is malformed, or its tensors do not
+            fill it without gaps and overlaps.
     """
     try:
         with reading(path), path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             size = os.fstat(file.fileno()).st_size
-            if 8 + length > size:
-                raise ValueError(
-                    f"the header is truncated: it should have {length:,} bytes, the file has "
-                    f"{size:,}"
-                )
-            if length > MAX_HEADER_BYTES:
-                raise ValueError(
-                    f"the header of {length:,} bytes exceeds safetensors' limit of "
-                    f"{MAX_HEADER_BYTES:,}"
-                )
+            _check_length(length, size)
             header, entries = parse_header(file.read(length))
-        position = 0
-        available = size - 8 - length
-        for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
-            if entry.start != position:
-                kind = (
-                    "overlaps the previous tensor"
-                    if entry.start < position
-                    else "starts after a gap"
-                )
-                raise ValueError(f"{entry.name!r:.200} {kind}, at byte {entry.start:,}")
-            position = entry.end
-        if position != available:
-            sizes = f"the header lists {position:,} bytes of tensors, the file has {available:,}"
-            raise ValueError(f"it is truncated or too long: {sizes}")
+        _check_ranges(entries, available=size - 8 - length)
     except ValueError as error:
         message = f"{path} is not a valid safetensors file: {error}."
         raise CheckpointError(message, "Download or save it again.") from None
-    return TensorFile(path, header, entries, 8 + length)
+    return TensorFile(path=path, header=header, entries=entries, data_start=8 + length)
+
+
+def _check_length(length: int, size: int) -> None:
+    """Raise ValueError if a file of a size in bytes cannot have a header of that length."""
+    if 8 + length > size:
+        sizes = f"it should have {length:,} bytes, the file has {size:,}"
+        raise ValueError(f"the header is truncated: {sizes}")
+    if length > MAX_HEADER_BYTES:
+        limit = f"safetensors' limit of {MAX_HEADER_BYTES:,}"
+        raise ValueError(f"the header of {length:,} bytes exceeds {limit}")
+
+
+def _check_ranges(entries: Mapping[str, TensorEntry], available: int) -> None:
+    """Raise ValueError unless tensors fill the available bytes without gaps and overlaps."""
+    position = 0
+    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
+        if entry.start < position:
+            problem = f"overlaps the previous tensor, at byte {entry.start:,}"
+            raise ValueError(f"{entry.name!r:.200} {problem}")
+        if entry.start > position:
+            raise ValueError(f"{entry.name!r:.200} starts after a gap, at byte {entry.start:,}")
+        position = entry.end
+    if position != available:
+        sizes = f"the header lists {position:,} bytes of tensors, the file has {available:,}"
+        raise ValueError(f"it is truncated or too long: {sizes}")
 
 
 def describe_tensors(
     new: Mapping[str, tuple[str, tuple[int, ...]]],
 ) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
-    """Return the header and entries of a new file with tensors of these dtypes and shapes; see
-    `parse_header`.
+    """Return the header and entries of a new file, as `parse_header` does.
+
+    Args:
+        new: The dtypes and shapes of its tensors, by name.
+
+    Raises:
+        ValueError: A name, dtype or shape is not possible.
     """
     described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(new)}
     start = 0
@@ -156,84 +187,108 @@ def describe_tensors(
 
 
 def parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
-    """Parse a header and check each entry; raise ValueError with the problem, as part of a
-    sentence.
+    """Parse a header, and check each entry.
+
+    Returns:
+        The header, and its entries by name.
+
+    Raises:
+        ValueError: It is malformed; the message says why, as part of a sentence.
     """
     try:
         header = json.loads(text.decode(), object_pairs_hook=unique_keys)
-        json.dumps(
-            header, ensure_ascii=False, allow_nan=False
-        ).encode()  # fails for NaN and lone surrogates
+        # Fails for NaN and lone surrogates.
+        json.dumps(header, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the header is not valid JSON: {error!s:.200}") from None
     if not isinstance(header, dict):
         raise ValueError("the header is not a JSON object")
-    metadata = header.get(METADATA)
-    is_mapping = isinstance(metadata, dict) and all(
-        isinstance(value, str) for value in metadata.values()
-    )
-    if metadata is not None and not is_mapping:
-        raise ValueError("__metadata__ does not map strings to strings")
-    return header, {
+    _check_metadata(header.get(METADATA))
+    entries = {
         name: _entry(name, described) for name, described in header.items() if name != METADATA
     }
+    return header, entries
+
+
+def _check_metadata(metadata: Any) -> None:
+    """Raise ValueError unless the metadata of a header, if any, are texts."""
+    if metadata is None:
+        return
+    if isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values()):
+        return
+    raise ValueError("__metadata__ does not map strings to strings")
 
 
 def _entry(name: str, described: Any) -> TensorEntry:
+    """Return the entry of a tensor that a header describes."""
     match described:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, end]} if all(
-            type(number) is int and 0 <= number < 2**63 for number in (*shape, start, end)
-        ):
-            if dtype not in BITS:
-                raise ValueError(f"{name!r:.200} has the unknown dtype {dtype!r:.200}")
-            bits = BITS[dtype]
-            for length in shape:
-                bits *= length
-                if bits >= 2**64:  # safetensors counts in 64 bits
-                    break
-            if bits != (end - start) * 8:
-                stated = f"dtype {dtype} and shape {shape!s:.200}"
-                raise ValueError(
-                    f"{stated} of {name!r:.200} do not match its {end - start:,} bytes"
-                )
-            return TensorEntry(name, dtype, tuple(shape), start, end)
-    raise ValueError(f"the header entry of {name!r:.200} is invalid")
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, end]}:
+            if not all(_is_count(number) for number in (*shape, start, end)):
+                raise ValueError(f"the header entry of {name!r:.200} is invalid")
+        case _:
+            raise ValueError(f"the header entry of {name!r:.200} is invalid")
+    if dtype not in BITS:
+        raise ValueError(f"{name!r:.200} has the unknown dtype {dtype!r:.200}")
+    bits = BITS[dtype]
+    for length in shape:
+        bits *= length
+        if bits >= 2**64:  # safetensors counts in 64 bits
+            break
+    if bits != (end - start) * 8:
+        stated = f"dtype {dtype} and shape {shape!s:.200}"
+        raise ValueError(f"{stated} of {name!r:.200} do not match its {end - start:,} bytes")
+    return TensorEntry(name=name, dtype=dtype, shape=tuple(shape), start=start, end=end)
+
+
+def _is_count(number: Any) -> bool:
+    return type(number) is int and 0 <= number < 2**63
 
 
 def read_floats(file: TensorFile, name: str) -> NDArray[Any]:
-    """Read a float tensor, in its shape and with its `numpy_dtype`."""
-    return file.read_bytes(name).view(float_dtype(file, name)).reshape(file.entries[name].shape)
+    """Read a float tensor, in its shape and with its `numpy_dtype`.
+
+    Raises:
+        CheckpointError: It cannot be read, or has another dtype.
+    """
+    values = file.read_bytes(name).view(float_dtype(file, name))
+    return values.reshape(file.entries[name].shape)
 
 
 def read_tensor(file: TensorFile, name: str) -> NDArray[Any]:
-    """Read a tensor of any dtype in its shape; raise CheckpointError if numpy has no such dtype."""
+    """Read a tensor of any dtype, in its shape.
+
+    Raises:
+        CheckpointError: It cannot be read, or numpy has no such dtype.
+    """
     entry = file.entries[name]
     try:
         dtype = numpy_dtype(entry.dtype)
     except KeyError as error:
-        raise CheckpointError(
-            f"{file.path}: {name} has dtype {entry.dtype}, which cannot be read here."
-        ) from error
+        message = f"{file.path}: {name} has dtype {entry.dtype}, which cannot be read here."
+        raise CheckpointError(message) from error
     return file.read_bytes(name).view(dtype).reshape(entry.shape)
 
 
 def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a tensor; raise CheckpointError if it is not one of `FLOATS`."""
+    """Return the numpy dtype of a float tensor.
+
+    Raises:
+        CheckpointError: Its dtype is not one of `FLOATS`.
+    """
     entry = file.entries[name]
     if entry.dtype not in FLOATS:
-        message = (
-            f"{file.path}: {name} has dtype {entry.dtype}, which is not supported for position "
-            "tables."
-        )
-        raise CheckpointError(
-            message, f"Use a checkpoint that stores it as one of {', '.join(FLOATS)}."
-        )
+        found = f"{file.path}: {name} has dtype {entry.dtype}"
+        message = f"{found}, which is not supported for position tables."
+        hint = f"Use a checkpoint that stores it as one of {', '.join(FLOATS)}."
+        raise CheckpointError(message, hint)
     return numpy_dtype(entry.dtype)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a safetensors dtype; raise KeyError if it is not one of
-    `NUMPY_DTYPES`.
+    """Return the numpy dtype of a safetensors dtype.
+
+    Raises:
+        KeyError: It is not one of `NUMPY_DTYPES`.
     """
     if name in NUMPY_NAMES:
         return np.dtype(NUMPY_NAMES[name])

@@ -5,10 +5,9 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ctxextend.checkpoints.filenames import (
     IGNORED_NAMES,
@@ -39,8 +38,7 @@ CACHE_SNAPSHOT = (
 ConfigCheck = Callable[..., None]
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A checkpoint's folder and its origin."""
 
     reference: str  # what the user typed
@@ -103,7 +101,9 @@ def resolve_source(
         except SourceError as error:
             hints = filter(None, (did_you_mean(text, BUNDLED), error.hint))
             raise SourceError(error.message, " ".join(hints)) from error
-    return source if subfolder is None else _in_subfolder(source, subfolder)
+    if subfolder is None:
+        return source
+    return _in_subfolder(source, subfolder)
 
 
 def _mode(text: str, path: str) -> int:
@@ -139,7 +139,7 @@ def _in_subfolder(source: Source, subfolder: str) -> Source:
         if name.startswith(prefix):
             below.append(name.removeprefix(prefix))
     name = f"{source.name}-{folder.name}"
-    return replace(source, folder=folder, name=name, not_downloaded=tuple(below))
+    return source._replace(folder=folder, name=name, not_downloaded=tuple(below))
 
 
 def bundled_source(name: str) -> Source:
@@ -150,7 +150,9 @@ def bundled_source(name: str) -> Source:
 def _folder_source(reference: str, path: Path) -> Source:
     """Return the source for a local folder; an output is named after a symlink to it."""
     folder = path.resolve()
-    name = (path if path.is_symlink() else folder).name or "model"
+    name = folder.name or "model"
+    if path.is_symlink():
+        name = path.name
     return _cached_source(Source(reference=reference, kind="folder", folder=folder, name=name))
 
 
@@ -176,13 +178,15 @@ def _cached_source(source: Source) -> Source:
         return source
     hub_id = cached["id"].replace("--", "/")
     name = hub_id.split("/")[-1]
-    return replace(source, name=name, hub_id=hub_id, revision=cached["sha"])
+    return source._replace(name=name, hub_id=hub_id, revision=cached["sha"])
 
 
 def _cache_snapshot(folder: Path) -> re.Match[str] | None:
     """Match a folder in a snapshot of the Hub cache."""
     path = folder.as_posix()
-    return re.fullmatch(CACHE_SNAPSHOT, path) if SNAPSHOTS in path else None
+    if SNAPSHOTS not in path:
+        return None
+    return re.fullmatch(CACHE_SNAPSHOT, path)
 
 
 def _hub_source(
@@ -273,7 +277,9 @@ def not_a_file(path: Path) -> str | None:
         return "a broken symlink"  # or a circular one
     if stat.S_ISREG(mode):
         return None
-    return "a folder" if stat.S_ISDIR(mode) else IRREGULAR
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return IRREGULAR
 
 
 def points_outside(folder: Path, path: Path) -> bool:

@@ -1,6 +1,4 @@
-"""Files of a training run that are not a model's weights, or only parts of them, and how to join
-the parts.
-"""
+"""Files of a training run that are not a model's weights, or only parts of them to be joined."""
 
 import re
 import shlex
@@ -13,21 +11,17 @@ from ctxextend.errors import CheckpointError
 
 # Files with the state of an optimizer, a schedule or random numbers.
 TRAINING_STATE = (
-    *(
-        "optimizer*.pt",
-        "optimizer*.bin",
-        "optimizer*.safetensors",
-        "scheduler*.pt",
-        "scheduler*.bin",
-        "scaler*.pt",
-    ),
-    *(
-        "rng_state*.pth",
-        "random_states*.pkl",
-        "training_args.bin",
-        "*_optim_states.pt",
-        "common.pt",
-    ),
+    "optimizer*.pt",
+    "optimizer*.bin",
+    "optimizer*.safetensors",
+    "scheduler*.pt",
+    "scheduler*.bin",
+    "scaler*.pt",
+    "rng_state*.pth",
+    "random_states*.pkl",
+    "training_args.bin",
+    "*_optim_states.pt",
+    "common.pt",
 )
 # Patterns are compiled at use: most checkpoints need none of them.
 DEEPSPEED_FILE = r"(?:zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt"
@@ -47,8 +41,7 @@ MARKS = {  # texts in the pickles of checkpoints
 }
 CONVERT_MEGATRON = (
     "Its names and the order of its queries, keys and values are not those of transformers: "
-    "convert it with Megatron "
-    "Bridge, or with tools/checkpoint/convert.py of Megatron-LM."
+    "convert it with Megatron Bridge, or with tools/checkpoint/convert.py of Megatron-LM."
 )
 # Formats of tensors that are not transformers', each with what to do.
 MEGATRON_FORMAT = ("Megatron-LM's format", CONVERT_MEGATRON)
@@ -60,17 +53,13 @@ META_FORMAT = (
 
 
 def is_training_state(name: str) -> bool:
-    """Whether a file has the name of a training run's state, which contains no weights of a
-    model.
-    """
+    """Whether a file has the name of a training run's state, which contains no weights."""
     path = PurePosixPath(PurePosixPath(name).name)
     return first_match(path, TRAINING_STATE) is not None
 
 
 def may_be_model(name: str) -> bool:
-    """Whether a weights file can contain a complete model in the format of transformers, by its
-    name.
-    """
+    """Whether a weights file can contain a complete model of transformers, by its name."""
     if name == MEGATRON_FILE or re.fullmatch(META_FILE, name) or _is_zero_3(name):
         return False
     return not is_training_state(name)
@@ -82,10 +71,12 @@ def _is_zero_3(name: str) -> bool:
 
 
 def find_parts(folder: Path) -> CheckpointError | None:
-    """Return the error for a folder whose weights are parts that another program must join; None
-    for others.
+    """Return the error for a folder whose weights another program must join or convert.
+
+    None for other folders.
     """
-    if distributed := _distributed_folder(folder):
+    distributed = _distributed_folder(folder)
+    if distributed is not None:
         return distributed_error(distributed, folder)
     if any(re.fullmatch(DEEPSPEED_FILE, name) for name in _names(folder, "*.pt")):
         return deepspeed_error(folder, folder.parent)
@@ -104,37 +95,37 @@ def find_parts(folder: Path) -> CheckpointError | None:
 
 
 def distributed_error(parts: Path, folder: Path) -> CheckpointError:
-    """Return the error for a checkpoint of `torch.distributed.checkpoint` in `parts`, whose config
-    is in `folder`.
+    """Return the error for a checkpoint of `torch.distributed.checkpoint`.
+
+    Args:
+        parts: The folder with its parts.
+        folder: The folder with its config.
     """
     words = ["python", "-m", "torch.distributed.checkpoint.format_utils", "dcp_to_torch"]
     command = shlex.join([*words, str(parts), str(folder / "pytorch_model.bin")])
-    message = (
-        f"{parts} is a distributed checkpoint of torch ({DISTRIBUTED} files), as FSDP saves it."
-    )
+    kind = f"a distributed checkpoint of torch ({DISTRIBUTED} files), as FSDP saves it"
+    message = f"{parts} is {kind}."
     return CheckpointError(message, f"Join its parts: {command}")
 
 
 def deepspeed_error(found: Path, folder: Path) -> CheckpointError:
     """Return the error for DeepSpeed's files in `found`; its script is in `folder`."""
-    command = (
-        f"cd {shlex.quote(str(folder))} && python zero_to_fp32.py . joined && cp *.json joined"
-    )
+    enter = f"cd {shlex.quote(str(folder))}"
+    command = f"{enter} && python zero_to_fp32.py . joined && cp *.json joined"
     message = f"{found} is a {DEEPSPEED}, whose weights are in parts."
-    return CheckpointError(
-        message, f"Join them with the script that DeepSpeed saved next to them: {command}"
-    )
+    hint = f"Join them with the script that DeepSpeed saved next to them: {command}"
+    return CheckpointError(message, hint)
 
 
 def check_training_file(path: Path) -> None:
-    """Raise CheckpointError for a file that has the name of a training run's state or of a part of
-    a model.
+    """Check that a file has not the name of a training run's state, or of a part of a model.
+
+    Raises:
+        CheckpointError: It has such a name.
     """
     if is_training_state(path.name):
-        message = (
-            f"{path} is the state of a training run, such as that of its optimizer: it contains "
-            "no model."
-        )
+        state = "the state of a training run, such as that of its optimizer"
+        message = f"{path} is {state}: it contains no model."
         raise CheckpointError(message, "Pass the folder or the file with the model's weights.")
     if _is_zero_3(path.name):
         raise deepspeed_error(path, path.parent.parent)
@@ -143,8 +134,10 @@ def check_training_file(path: Path) -> None:
 
 
 def check_content(content: Mapping[Any, Any], path: Path) -> None:
-    """Raise CheckpointError if an unpickled training checkpoint does not contain a complete model
-    of transformers.
+    """Check that an unpickled training checkpoint contains a complete model of transformers.
+
+    Raises:
+        CheckpointError: It does not.
     """
     if "param_groups" in content and "state" in content:
         message = f"{path} contains the state of an optimizer, not a model."
@@ -152,18 +145,24 @@ def check_content(content: Mapping[Any, Any], path: Path) -> None:
     if "checkpoint_version" in content and isinstance(content.get("model"), Mapping):
         raise CheckpointError(f"{path} is a part of a {MEGATRON}.", CONVERT_MEGATRON)
     if "ds_version" in content:
-        states = content.get("module")
-        values = states.values() if isinstance(states, Mapping) else ()
-        is_partitioned = states is None or any(
-            getattr(value, "shape", None) == (0,) for value in values
-        )
-        if is_partitioned or content.get("mp_world_size") not in (None, 1):
+        is_parallel = content.get("mp_world_size") not in (None, 1)
+        if is_parallel or _is_partitioned(content.get("module")):
             raise deepspeed_error(path, path.parent.parent)
 
 
+def _is_partitioned(states: Any) -> bool:
+    """Whether tensors of a DeepSpeed checkpoint are elsewhere: there are none, or empty ones."""
+    if states is None:
+        return True
+    if not isinstance(states, Mapping):
+        return False
+    return any(getattr(value, "shape", None) == (0,) for value in states.values())
+
+
 def find_program(path: Path) -> str | None:
-    """Return what wrote a file of `torch.save`, as a noun, by texts in its pickle, which is not
-    executed.
+    """Return what wrote a file of `torch.save`, as a noun; None if it is not known.
+
+    It is found by texts in the pickle, which is not executed.
     """
     import zipfile  # imported at use: most checkpoints are not PyTorch files
 
@@ -174,23 +173,31 @@ def find_program(path: Path) -> str | None:
                 text = file.read(MAX_PICKLE)
     except (OSError, StopIteration, RuntimeError, NotImplementedError, zipfile.BadZipFile):
         return None
-    return next((program for mark, program in MARKS.items() if mark in text), None)
+    for mark, program in MARKS.items():
+        if mark in text:
+            return program
+    return None
 
 
 def save_state_command(path: Path, key: str) -> str:
-    """Return the command that saves only the tensors under a key of a file of `torch.save`, and
-    executes its code.
+    """Return the command that saves only the tensors under a key of a file of `torch.save`.
+
+    The command executes code in the file.
     """
+    output = str(path.with_name("pytorch_model.bin"))
     load = f"torch.load({str(path)!r}, map_location='cpu', weights_only=False)[{key!r}]"
-    code = f"import torch; torch.save({load}, {str(path.with_name('pytorch_model.bin'))!r})"
+    code = f"import torch; torch.save({load}, {output!r})"
     return shlex.join(["python", "-c", code])
 
 
 def _distributed_folder(folder: Path) -> Path | None:
+    """Return the folder with the model's parts of a distributed checkpoint; None if none has."""
     if _files(folder, f"*{DISTRIBUTED}"):
         return folder
-    below = (path.parent for path in _files(folder, f"*/*{DISTRIBUTED}"))
-    return next((path for path in below if "optim" not in path.name), None)
+    for path in _files(folder, f"*/*{DISTRIBUTED}"):
+        if "optim" not in path.parent.name:
+            return path.parent
+    return None
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:

@@ -3,16 +3,24 @@
 import io
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from numpy.typing import NDArray
+
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open_safetensors
+from ctxextend.checkpoints.safetensors_file import (
+    TensorEntry,
+    TensorFile,
+    open_safetensors,
+    read_floats,
+)
 from ctxextend.checkpoints.source import Source, has_file
 from ctxextend.checkpoints.training_files import check_training_file
 from ctxextend.checkpoints.wrappers import removed_wrappers
@@ -40,6 +48,14 @@ class Weights:
     def entries(self) -> Mapping[str, TensorEntry]:
         """The header entry of every tensor by name, in file order."""
         return {name: file.entries[name] for name, file in self.names.items()}
+
+    def read_floats(self, name: str) -> NDArray[Any]:
+        """Read a float tensor, in its shape and in the dtype of the file.
+
+        Raises:
+            CheckpointError: It cannot be read, or has another dtype.
+        """
+        return read_floats(self.names[name], name)
 
     @property
     def first_file(self) -> TensorFile:
@@ -266,3 +282,8 @@ def _new_index(index: Mapping[str, Any], shards: Mapping[str, TensorFile]) -> di
         "metadata": metadata | {"total_size": total_size},
         "weight_map": dict(sorted(weight_map.items())),
     }
+
+
+def any_layer(name: str) -> str:
+    """Return a tensor name with ``*`` for the numbers of its layers, as recipes list them."""
+    return re.sub(r"\b[0-9]+\b", "*", name)

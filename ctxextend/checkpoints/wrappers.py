@@ -1,5 +1,4 @@
-"""Names of tensors in files that were saved from a wrapped model, or in the format of another
-program.
+"""Names of tensors of wrapped models, and in the formats of other programs.
 
 DataParallel, torch.compile, FSDP, DeepSpeed and Lightning keep the model in an attribute, so its
 tensors' names have the attribute's name in them. Names without it are those that transformers
@@ -23,7 +22,7 @@ ATTRIBUTES = (
 )
 # Patterns are compiled at use: most checkpoints need none of them.
 ATTRIBUTE = rf"(?<![^.])(?:{'|'.join(ATTRIBUTES)})\."
-# of DataParallel and DeepSpeed; models may have this attribute: only removed if all names have it
+# Of DataParallel and DeepSpeed. Models may have this attribute: only removed if all names have it.
 MODULE = "module."
 MODEL = "model."  # of Lightning modules; many models have it too, see `without_model`
 # What follows `MODEL` only in a wrapped model: its own prefix, its head, or modules of types
@@ -45,17 +44,20 @@ FOREIGN_FORMATS = (
     ("language_model.transformer.layers.", MEGATRON_NAME, MEGATRON_FORMAT),
 )
 
-PEFT = (
-    "base_model.",
-    ".lora_",
-    ".base_layer.",
-)  # in names of models with adapters that are not merged
+# Parts of names in models with adapters that are not merged.
+PEFT = ("base_model.", ".lora_", ".base_layer.")
 MAX_PREFIX = 3  # parts of a prefix: an attribute of an attribute of an attribute
 
 
 def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
-    """Return the name without wrappers of every stored name; raise CheckpointError if two names
-    become one.
+    """Return the name without wrappers of every stored name.
+
+    Args:
+        names: The stored names.
+        where: The file, for messages.
+
+    Raises:
+        CheckpointError: Two names become one.
     """
     plain = {name: re.sub(ATTRIBUTE, "", name) for name in names}
     while plain and all(name.startswith(MODULE) for name in plain.values()):
@@ -65,8 +67,14 @@ def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
 
 
 def without_wrappers(files: Mapping[str, TensorFile], where: str) -> dict[str, TensorFile]:
-    """Return weights files with the plain names of their tensors; raise CheckpointError for names
-    of other formats.
+    """Return weights files with the plain names of their tensors.
+
+    Args:
+        files: The files by name.
+        where: What has them, for messages.
+
+    Raises:
+        CheckpointError: Names are those of another format, or two names become one.
     """
     names = [name for file in files.values() for name in file.entries]
     joined = "\n".join(names)  # one search in a text is faster than one in each of many names
@@ -79,16 +87,18 @@ def without_wrappers(files: Mapping[str, TensorFile], where: str) -> dict[str, T
 def without_prefix(
     files: Mapping[str, TensorFile], prefix: str, where: str
 ) -> dict[str, TensorFile]:
-    """Return weights files without a prefix that all names have."""
+    """Return weights files without a prefix that all names have.
+
+    Raises:
+        CheckpointError: Two names become one.
+    """
     plain = {name: name.removeprefix(prefix) for file in files.values() for name in file.entries}
     _check_different(plain, where)
     return renamed(files, plain)
 
 
 def common_prefix(names: Collection[str], tables: Collection[str]) -> str:
-    """Return what precedes all names, if without it one of them is the name of a table; else an
-    empty text.
-    """
+    """Return what precedes all names, if one of them is else that of a table; or an empty text."""
     prefix = ""
     for part in next(iter(names), "").split(".")[:MAX_PREFIX]:
         prefix += f"{part}."
@@ -112,52 +122,69 @@ def renamed(files: Mapping[str, TensorFile], plain: Mapping[str, str]) -> dict[s
 
 
 def removed_wrappers(files: Iterable[TensorFile]) -> list[str]:
-    """Return what was removed from names in weights files, such as ``_orig_mod.``, in the order of
-    the names.
-    """
+    """Return what was removed from names in weights files, such as ``_orig_mod.``, in order."""
     found = dict[str, None]()
     for file in files:
         for name, stored in file.stored_names.items():
             attributes = re.findall(ATTRIBUTE, stored)
             rest = re.sub(ATTRIBUTE, "", stored).removesuffix(name)
-            found |= dict.fromkeys((*attributes, *(f"{part}." for part in rest.split(".")[:-1])))
+            found |= dict.fromkeys(attributes)
+            for part in rest.split(".")[:-1]:
+                found[f"{part}."] = None
     return list(found)
 
 
 def is_wrapped_model(names: Collection[str]) -> bool:
-    """Whether `MODEL` precedes the prefix or the head with which all names of a model in
-    transformers start.
-    """
+    """Whether `MODEL` precedes all names, and they are those of a whole model of transformers."""
     if not all(name.startswith(MODEL) for name in names):
         return False
     return any(re.match(WRAPPED_MODEL, name) for name in names)
 
 
 def check_names(joined: str, where: str) -> None:
-    """Raise CheckpointError if names, one a line, are those of another format than
-    transformers'.
+    """Check that names are those of transformers.
+
+    Args:
+        joined: The names, one a line.
+        where: What has them, for messages.
+
+    Raises:
+        CheckpointError: They are those of another format.
     """
-    match = re.search(FLAT, joined) if "flat_param" in joined else None
-    if match:
-        message = f"{where}: {match[0]:.200} is a flat parameter of FSDP, which joins many tensors."
+    flat = _find(FLAT, joined, part="flat_param")
+    if flat is not None:
+        message = f"{where}: {flat:.200} is a flat parameter of FSDP, which joins many tensors."
         hint = (
             "Save the full state in the program that wrote it, for example with save_model of "
             "transformers' Trainer."
         )
         raise CheckpointError(message, hint)
     for part, pattern, (program, hint) in FOREIGN_FORMATS:
-        match = re.search(pattern, joined) if part in joined else None
-        if match:
-            raise CheckpointError(
-                f"{where} has the tensor {match[0]:.200}: it is in {program}.", hint
-            )
+        name = _find(pattern, joined, part)
+        if name is not None:
+            message = f"{where} has the tensor {name:.200}: it is in {program}."
+            raise CheckpointError(message, hint)
+
+
+def _find(pattern: str, joined: str, part: str) -> str | None:
+    """Return the first name that matches; None without the part that all matches contain.
+
+    To look for the part first is faster: most checkpoints do not have it.
+    """
+    if part not in joined:
+        return None
+    match = re.search(pattern, joined)
+    if match is None:
+        return None
+    return match[0]
 
 
 def _check_different(plain: Mapping[str, str], where: str) -> None:
+    """Raise CheckpointError if two stored names have the same plain name."""
     stored_of = dict[str, str]()
     for stored, name in plain.items():
-        if (other := stored_of.setdefault(name, stored)) != stored:
-            message = (
-                f"{where} contains {name!r:.200} twice, as {other!r:.200} and as {stored!r:.200}."
-            )
+        other = stored_of.setdefault(name, stored)
+        if other != stored:
+            both = f"as {other!r:.200} and as {stored!r:.200}"
+            message = f"{where} contains {name!r:.200} twice, {both}."
             raise CheckpointError(message, "Save the model again, without its wrappers.")

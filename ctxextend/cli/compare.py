@@ -145,7 +145,7 @@ def _read_flags(flags: Mapping[str, Any]) -> Run:
     from ctxextend.comparison.comparison_settings import Compare
     from ctxextend.comparison.quick import check_quick, compare_quickly
     from ctxextend.comparison.side_by_side import compare_checkpoints
-    from ctxextend.plan.find_tables import open_model
+    from ctxextend.plan.opened_model import open_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Train
 
     sources = flags["source"]

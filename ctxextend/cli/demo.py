@@ -87,8 +87,9 @@ def _default_report(output: Path | None) -> Path | None:
 
     if figures.REPORT.missing():
         return None
-    folder = output.parent if output else Path()
-    return folder / REPORT
+    if output is None:
+        return Path(REPORT)
+    return output.parent / REPORT
 
 
 def _can_train(*, must_train: bool) -> bool:

@@ -332,7 +332,8 @@ def _add_shift(page: Page, shift: "results.Shift", _: object) -> None:
     passages = counted(shift.passages, "passage")
     page.text(f"{passages} of {shift.size} tokens at growing positions", "title")
     page.table(header, rows)
-    page.text(shift_verdict(shift, numbers), SIGN_STYLES[shift.effect.sign] if is_loss else "")
+    style = SIGN_STYLES[shift.effect.sign] if is_loss else ""
+    page.text(shift_verdict(shift, numbers), style)
 
 
 def _add_search(

@@ -36,7 +36,7 @@ def families(
     from ctxextend.families.listing import list_families
     from ctxextend.families.unsupported import POSITION_SCHEMES
 
-    sink = Console(as_json)
+    console = Console(as_json)
     page = Page.for_stdout()
     with options.usage_errors(UnsupportedModelError):
         tables = list_families(model_types)
@@ -48,8 +48,8 @@ def families(
             others.setdefault(POSITION_SCHEMES[name].name, []).append(name)
         _add_rules(page, tables)
         _add_counts(page, others)
-    sink.screen(page.lines)
-    sink.result("families", {"families": to_json(tables), "others": others})
+    console.screen(page.lines)
+    console.result("families", {"families": to_json(tables), "others": others})
 
 
 def _add_types(page: Page, tables: Sequence["FamilyTable"]) -> None:

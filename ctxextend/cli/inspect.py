@@ -70,35 +70,43 @@ def inspect(
     Prints the verdict, then row norms, neighbour similarity, spectrum and outliers of each table,
     or the wavelengths of rotary positions, then all limits.
     """
-    from ctxextend.json_output import to_json
-
     console = Console(as_json, quiet)
     page = Page.for_stdout(width)
     row_range = _read_rows(rows)
-    if width is not None and width < MIN_WIDTH:
-        raise typer.BadParameter(f"--width must be at least {MIN_WIDTH}, got {width}.")
+    _check_width(width)
     options.check_files(plot, report)
-    inspections = _inspect_models(models, part, context.params)
-    if rows is not None:
-        _require_tables("--rows", inspections)
-    if plot is not None:
-        _require_tables("--plot", inspections)
+    inspections = _inspect_models(models, part, options.given(context))
+    _check_tables(inspections, rows, plot)
     notes = [note for inspection in inspections for note in inspection.notes]
     console.note(*dict.fromkeys(notes))
     _write_files(inspections, report, plot)
     if row_range is None or check:
         add_inspections(page, inspections, only_verdicts=check)
-    rows_of_models = list[dict[str, Any]]()
-    if row_range is not None:
-        rows_of_models = [_add_rows_of_tables(page, item, row_range) for item in inspections]
+    statistics = [_add_rows_of_tables(page, item, row_range) for item in inspections]
     console.screen(page.lines)
     if as_json:
-        values = [to_json(inspection) for inspection in inspections]
-        for value, found in zip(values, rows_of_models, strict=False):
-            value["rows"] = found
-        console.result("inspect", {"models": values})
+        console.result("inspect", {"models": list(_values(inspections, statistics))})
     if check and not all(inspection.agrees for inspection in inspections):
         raise typer.Exit(FAILED_CHECK)
+
+
+def _values(
+    inspections: Sequence["Inspection"], statistics: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield each inspection as JSON, with the statistics of its rows if --rows asks for some."""
+    from ctxextend.json_output import to_json
+
+    for inspection, rows in zip(inspections, statistics, strict=True):
+        value = to_json(inspection)
+        if rows:
+            value["rows"] = rows
+        yield value
+
+
+def _check_width(width: int | None) -> None:
+    """Raise BadParameter if lines of that width are too short."""
+    if width is not None and width < MIN_WIDTH:
+        raise typer.BadParameter(f"--width must be at least {MIN_WIDTH}, got {width}.")
 
 
 def _read_rows(rows: str | None) -> slice | None:
@@ -106,18 +114,28 @@ def _read_rows(rows: str | None) -> slice | None:
     if rows is not None and rows.isdecimal():
         rows = f"{rows}:{int(rows) + 1}"
     ends = options.read_range(rows)
-    return None if ends is None else slice(*ends)
+    if ends is None:
+        return None
+    return slice(*ends)
 
 
 def _inspect_models(
     models: Sequence[str], part: str | None, flags: Mapping[str, Any]
 ) -> list["Inspection"]:
     from ctxextend.inspection.inspect import inspect_model
-    from ctxextend.plan.find_tables import open_model
+    from ctxextend.plan.opened_model import open_model
     from ctxextend.recipe import CheckpointRef
 
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
     return [inspect_model(open_model(ref), part) for ref in refs]
+
+
+def _check_tables(inspections: Sequence["Inspection"], rows: str | None, plot: Path | None) -> None:
+    """Raise ResizeError if a flag that is given needs tables that a model lacks."""
+    if rows is not None:
+        _require_tables("--rows", inspections)
+    if plot is not None:
+        _require_tables("--plot", inspections)
 
 
 def _require_tables(flag: str, inspections: Sequence["Inspection"]) -> None:
@@ -151,7 +169,9 @@ def add_inspections(
     """Add the verdicts, the tables (same parts side by side), and the limits of each model."""
     from ctxextend.inspection.inspection_result import short_names, tables_by_part
 
-    names = short_names(inspections) if len(inspections) > 1 else {}
+    names: Mapping[int, str] = {}
+    if len(inspections) > 1:
+        names = short_names(inspections)
     for inspection in inspections:
         _add_verdict(page, inspection, names)
     if only_verdicts:
@@ -179,7 +199,7 @@ def _of(label: str, inspection: "Inspection", names: Mapping[int, str]) -> str:
 def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str]) -> None:
     """Add the verdict, the remarks on limits, and the commands that fix them."""
     prefix = _prefix(inspection, names)
-    page.text(f"{prefix}{inspection.verdict}", "right" if inspection.agrees else "wrong")
+    page.verdict(f"{prefix}{inspection.verdict}", is_good=inspection.agrees)
     label = "Fix: "
     for limit in inspection.limits:
         if limit.remark:
@@ -205,7 +225,9 @@ def _add_tables(page: Page, group: list["ModelTable"], names: Mapping[int, str])
         for item in group:
             _add_norms(page, [item], names)
     page.line()
-    header = [names[id(inspection)] for inspection, _ in group] if names else []
+    header = list[str]()
+    if names:
+        header = [names[id(inspection)] for inspection, _ in group]
     _add_columns(page, header, [dict(_statistics(table)) for _, table in group])
     for inspection, table in group:
         page.text(_of("Findings in", inspection, names) or "Findings", "title")
@@ -216,7 +238,9 @@ def _add_tables(page: Page, group: list["ModelTable"], names: Mapping[int, str])
 
 
 def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> None:
-    created = f", rows created by {inspection.method}" if table.new_rows else ""
+    created = ""
+    if table.new_rows:
+        created = f"rows created by {inspection.method}"
     _add_title(page, inspection, table, created)
     counts = {
         "reserved": table.reserved_rows,
@@ -237,11 +261,17 @@ def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> No
 def _add_title(
     page: Page, inspection: "Inspection", report: "PositionReport", created: str = ""
 ) -> None:
+    """Add a source with its model type, and what is known about its rows."""
     from ctxextend.recipe import TRAINABLE
 
-    part = f", {report.part}" if report.part else ""
-    trained = f", {TRAINABLE[inspection.trainable]} trained" if inspection.trainable else ""
-    page.text(f"{inspection.source} ({inspection.model_type}{part}{created}{trained})", "title")
+    facts = [inspection.model_type]
+    if report.part:
+        facts.append(report.part)
+    if created:
+        facts.append(created)
+    if inspection.trainable:
+        facts.append(f"{TRAINABLE[inspection.trainable]} trained")
+    page.text(f"{inspection.source} ({', '.join(facts)})", "title")
 
 
 def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str]) -> None:
@@ -306,7 +336,9 @@ def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
 
 
 def _sinusoidal_statistics(fit: "LayoutFit") -> Iterator[tuple[str, str]]:
-    share = "all rows" if fit.is_formula else f"{100 * fit.explained:.3g} %"
+    share = f"{100 * fit.explained:.3g} %"
+    if fit.is_formula:
+        share = "all rows"
     yield "sinusoidal variance", f"{share} ({fit.layout})"
     if fit.first_deviating_row is not None:
         yield "first deviating row", str(fit.first_deviating_row)
@@ -349,8 +381,10 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
             page.line()
     if not columns:
         return
-    has_names = any(columns)
-    _add_columns(page, list(columns) if has_names else [], list(columns.values()))
+    header = list(columns)
+    if header == [""]:  # one type of layers of one model needs no name
+        header = []
+    _add_columns(page, header, list(columns.values()))
 
 
 def _add_wavelengths(page: Page, rope: "RopeReport") -> None:
@@ -409,26 +443,24 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
     rows = [_limit_row(inspection, limit) for limit in inspection.limits]
     page.table((), rows or [["  none"]], left=range(4), wrap=True)
     for limit in inspection.limits:
-        if limit.reason:
-            style = "" if limit.agrees else "wrong"
-            page.text(f"{limit.file} {limit.key}: {limit.reason}", style, indent="    ")
+        if not limit.agrees:
+            page.text(f"{limit.file} {limit.key}: {limit.reason}", "wrong", indent="    ")
 
 
 def _limit_row(inspection: "Inspection", limit: "Limit") -> list[Cell]:
     """Return file, key, value in tokens, and library of a limit."""
     parts = {table.name: table.part for table in inspection.tables}
-    is_table = limit.key in parts
-    key = limit.key
-    if is_table:
-        part = parts.get(limit.table)
-        key = f"{part} rows minus reserved" if part else "rows minus reserved"
     value = "unset" if limit.tokens is None else str(limit.tokens)
-    if isinstance(limit.value, int) and not is_table and limit.value != limit.tokens:
-        value = f"{limit.value} = {value}"
-    mark = "  " if limit.agrees else "! "
-    style = "" if limit.agrees else "wrong"
+    if limit.key in parts:
+        key = f"{parts.get(limit.table, '')} rows minus reserved".lstrip()
+    else:
+        key = limit.key
+        if isinstance(limit.value, int) and limit.value != limit.tokens:
+            value = f"{limit.value} = {value}"
     used_by = "unused" if limit.used_by == "none" else limit.used_by
-    return [(text, style) for text in (f"{mark}{limit.file}", key, value, used_by)]
+    if limit.agrees:
+        return [f"  {limit.file}", key, value, used_by]
+    return [(text, "wrong") for text in (f"! {limit.file}", key, value, used_by)]
 
 
 def _add_libraries(page: Page, inspection: "Inspection") -> None:
@@ -443,8 +475,10 @@ def _add_libraries(page: Page, inspection: "Inspection") -> None:
 # Statistics of rows
 
 
-def _add_rows_of_tables(page: Page, inspection: "Inspection", rows: slice) -> dict[str, Any]:
+def _add_rows_of_tables(page: Page, inspection: "Inspection", rows: slice | None) -> dict[str, Any]:
     """Add statistics of some rows of each table; return them as JSON, by tensor name."""
+    if rows is None:
+        return {}
     return {table.name: _add_rows(page, inspection, table, rows) for table in inspection.tables}
 
 

@@ -194,7 +194,11 @@ CopyCode = Annotated[
 
 
 def read_range(text: str | None) -> tuple[int | None, int | None] | None:
-    """Parse A:B, A:, :B or : into the ends of a slice."""
+    """Parse A:B, A:, :B or : into the ends of a slice.
+
+    Raises:
+        typer.BadParameter: The text has another form, or selects nothing.
+    """
     if text is None:
         return None
     match = re.fullmatch(r"(-?\d+)?:(-?\d+)?", text)
@@ -276,7 +280,11 @@ def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: An
 def short_training(
     data: Sequence[str] | None, steps: int | None, lora: int | None, *, verify: bool
 ) -> "Train | None":
-    """Return the training of a command with --train and --steps; None without them."""
+    """Return the training of a command with --train and --steps; None without them.
+
+    Raises:
+        typer.BadParameter: The flags do not go together.
+    """
     from ctxextend.recipe import Train
 
     if bool(data) != (steps is not None):
@@ -295,7 +303,12 @@ def short_training(
 
 
 def check_files(plot: Path | None = None, report: Path | None = None) -> None:
-    """Fail early if a figure or a report cannot be written."""
+    """Check early that a figure and a report can be written.
+
+    Raises:
+        typer.BadParameter: Their format is not supported.
+        OutputError: They cannot be written here, or a library is missing.
+    """
     if plot is None and report is None:
         return
     from ctxextend.report import figures

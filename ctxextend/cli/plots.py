@@ -5,9 +5,9 @@
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,7 @@ LABEL_COLUMNS = 10  # per label of the axis of positions
 FLAT = 1e-6  # a smaller relative range is a flat curve: norms of sinusoids differ by rounding
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """How a curve is drawn: characters of one or more dots."""
 
     dots: Sequence[Sequence[int]]  # the bit of each dot, by column and by line from the bottom
@@ -36,8 +35,7 @@ class Mark:
         return self.characters[-1]
 
 
-@dataclass(frozen=True)
-class Alphabet:
+class Alphabet(NamedTuple):
     """The characters of a chart."""
 
     marks: Sequence[Mark]  # of each curve
@@ -87,8 +85,7 @@ ASCII = Alphabet(
 )
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """One value per position."""
 
     values: Sequence[float]  # by position; values that are not finite are not drawn
@@ -98,8 +95,7 @@ class Curve:
     key: tuple[Pieces, ...] = ()  # key entries for further colours
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """The range of values that a chart shows."""
 
     lowest: float
@@ -141,8 +137,7 @@ class Scale:
         return np.where(np.isfinite(numbers), heights, np.nan)
 
 
-@dataclass(frozen=True)
-class ChartLayout:
+class ChartLayout(NamedTuple):
     """How the width of a chart is used, in columns of characters."""
 
     margin: int  # labels of the vertical axis
@@ -157,8 +152,7 @@ class ChartLayout:
         return self.reserved_columns + 1 if self.reserved_columns else 0
 
 
-@dataclass(frozen=True)
-class DrawnCurve:
+class DrawnCurve(NamedTuple):
     """The characters of a curve."""
 
     bits: NDArray[np.intp]  # sum of the bits of dots, (lines from the top, columns)

@@ -154,7 +154,7 @@ def push(console: Console, folder: Path | None, repo: str | None) -> dict[str, s
         return {}
     from ctxextend.checkpoints.hub import LOGS, push_folder
     from ctxextend.recipe import RECIPE_FILE
-    from ctxextend.recipe_file import texts_without_folders
+    from ctxextend.recipe_text import texts_without_folders
 
     texts = texts_without_folders(folder)
     for name in texts:

@@ -93,8 +93,8 @@ def _step_items(step: str, settings: Mapping[str, Any]) -> Items:
     for name, value in settings.items():
         if value is None or value is False or value == ():
             continue
-        text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        yield step, f"{name}: {text}"
+        items = value if isinstance(value, tuple) else (value,)
+        yield step, f"{name}: {' '.join(map(str, items))}"
 
 
 def _plan_items(planned: "Planned", output: Path) -> Items:
@@ -144,7 +144,9 @@ def _edit_text(edit: "Edit") -> str:
     elif isinstance(before, int | float) and before >= NO_LIMIT:
         before = "no limit"
     text = f"{edit.file}: {edit.key} {before} -> {edit.after}"
-    return f"{text} ({edit.reason})" if edit.reason else text
+    if edit.reason:
+        return f"{text} ({edit.reason})"
+    return text
 
 
 def _file_items(planned: "Planned") -> Items:

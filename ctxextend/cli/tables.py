@@ -68,6 +68,11 @@ class Page:
         for line in wrapped:
             self.line((line.replace("\0", " "), style))
 
+    def verdict(self, text: str, *, is_good: bool) -> None:
+        """Add wrapped text in the style of a good or of a bad result."""
+        style = "right" if is_good else "wrong"
+        self.text(text, style)
+
     def command(self, label: str, command: str) -> None:
         """Add a label and a shell command, wrapped with backslashes so that it can be pasted."""
         line = label

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def train(
+    context: typer.Context,
     source: options.Model,
     steps: Annotated[int, learning("--steps N", "Optimizer steps.")],
     data: options.OptionalData = None,
@@ -99,10 +100,9 @@ def train(
     head from their base checkpoint. For several devices: torchrun --nproc-per-node 2 -m ctxextend
     train ..., or accelerate launch.
     """
-    flags = locals()
     from ctxextend.recipe import CheckpointRef, Recipe, Train
 
-    sink = Console(as_json, quiet)
+    console = Console(as_json, quiet)
     if pairs is not None and data:
         raise typer.BadParameter("--pairs cannot be used with --data. Remove one of them.")
     objective = "passages" if contrastive else None
@@ -110,26 +110,27 @@ def train(
     if pairs is not None:
         objective = "pairs"
         texts = [pairs]
+    flags = options.given(context)
     settings = options.from_flags(Train, flags, data=texts, contrastive=objective)
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=settings)
     if dry_run:
-        show_training_plan(sink, recipe, output, force=force)
+        show_training_plan(console, recipe, output, force=force)
         return
-    result = execute(sink, recipe, None, output, force=force, resume=resume)
+    result = execute(console, recipe, None, output, force=force, resume=resume)
     values = to_json(result.training)
-    values |= push(sink, result.output, push_to_hub)
-    sink.result("train", values, result.warnings)
+    values |= push(console, result.output, push_to_hub)
+    console.result("train", values, result.warnings)
 
 
 def show_training_plan(
-    sink: Console, recipe: "Recipe", output: Path | None, *, force: bool
+    console: Console, recipe: "Recipe", output: Path | None, *, force: bool
 ) -> None:
     """Print what a training run would train, and the memory that it would need."""
     from ctxextend.training.train import plan_training
 
     plan = plan_training(recipe, output, force=force)
-    sink.note(*plan.notes)
-    sink.warning(*plan.warnings)
+    console.note(*plan.notes)
+    console.warning(*plan.warnings)
     what = plan.trainable
     if recipe.train is not None and recipe.train.lora is not None:
         what += f", adapters of rank {recipe.train.lora}"
@@ -141,5 +142,5 @@ def show_training_plan(
         ]
     )
     page.values((counted(memory.devices, "device"), str(memory)) for memory in plan.memory)
-    sink.screen(page.lines)
-    sink.result("train", plan, plan.warnings)
+    console.screen(page.lines)
+    console.result("train", plan, plan.warnings)

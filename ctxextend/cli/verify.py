@@ -47,7 +47,7 @@ def verify(
     from ctxextend.recipe import CheckpointRef
     from ctxextend.verification.verify import verify_resized
 
-    sink = Console(as_json, quiet)
+    console = Console(as_json, quiet)
     flags = {
         "model_type": model_type,
         "trained_length": trained_length,
@@ -60,20 +60,22 @@ def verify(
     }
     given = {name: value for name, value in flags.items() if value}
     options.from_flags(CheckpointRef, given, source=base or "")  # checks them
-    with sink.progress("Comparing") as progress:
+    with console.progress("Comparing") as progress:
         verification = verify_resized(resized, base, given, deep=deep, progress=progress)
-    sink.note(*verification.notes)
-    page = Page.for_stdout() if sys.stdout.isatty() else Page()  # do not wrap lines in a pipe
+    console.note(*verification.notes)
+    page = Page()  # without a width: lines do not wrap in a pipe
+    if sys.stdout.isatty():
+        page = Page.for_stdout()
     _show_verification(page, verification)
-    sink.screen(page.lines)
-    sink.result("verify", verification)
+    console.screen(page.lines)
+    console.result("verify", verification)
     if not verification.passed:
         raise typer.Exit(FAILED_CHECK)
 
 
 def _show_verification(page: Page, verification: "Verification") -> None:
     """Add the verdict to a page, then each check with its status and evidence."""
-    page.text(verification.conclusion, "right" if verification.passed else "wrong")
+    page.verdict(verification.conclusion, is_good=verification.passed)
     labels = [f"{STATUSES[check.status]}  {check.name}" for check in verification.checks]
     margin = max(MIN_MARGIN, *(len(label) + GAP for label in labels))
     for check, label in zip(verification.checks, labels, strict=True):

@@ -19,21 +19,22 @@ from ctxextend.evaluation.evaluation_result import MIN_SAMPLES, little_text
 from ctxextend.evaluation.evaluation_run import EvaluationRun, plan_evaluation
 from ctxextend.evaluation.retrieval import RetrievalTask
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model, with_settings
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
     MIN_LENGTH,
+    TENSOR_KEYS,
     CheckpointRef,
     Evaluate,
     Resize,
     accepts_settings,
+    path_names,
     split_ref,
 )
-from ctxextend.recipe_file import TENSOR_KEYS
 from ctxextend.tables.bands import has_free_settings
 from ctxextend.tables.method_facts import DEFAULT_METHOD
-from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
+from ctxextend.text_data import TEXT_FIELD, check_paths
 
 # Samples to use at most. Ranks are noisier than losses, so encoders use more.
 MAX_WINDOWS = 16

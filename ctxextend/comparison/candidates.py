@@ -14,10 +14,10 @@ from ctxextend.evaluation.eval_model import ModelFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.evaluation_run import EvaluationRun
 from ctxextend.output.record import pinned_ref, recorded_settings
-from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.recipe import Recipe, Resize
-from ctxextend.recipe_file import recipe_values, yaml_text
+from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
 
 

@@ -8,11 +8,17 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import compare_model
 from ctxextend.comparison.comparison_settings import Compare
 from ctxextend.comparison.quick import check_quick, compare_quickly
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import CheckpointRef, Evaluate, Train, accepts_settings, split_ref
-from ctxextend.recipe_file import TENSOR_KEYS
-from ctxextend.text_data import path_names
+from ctxextend.recipe import (
+    TENSOR_KEYS,
+    CheckpointRef,
+    Evaluate,
+    Train,
+    accepts_settings,
+    path_names,
+    split_ref,
+)
 
 # Settings of training that apply to written output only.
 UNCOMPARED = (

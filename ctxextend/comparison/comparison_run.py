@@ -42,7 +42,7 @@ from ctxextend.evaluation.reference_rows import HeldOutText, plan_held_out_rows,
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import shared_texts, split_documents
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.progress import Progress, no_progress
 from ctxextend.text_data import check_paths
 

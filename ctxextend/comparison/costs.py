@@ -25,10 +25,10 @@ def measure_cost(files: ModelFiles, settings: Evaluate, length: int) -> tuple[st
     facts = CheckpointFacts(
         source=files.name,
         model_type=model.model_type,
-        scheme=files.scheme,
+        scheme=eval_model.find_scheme(files),
         max_len=files.max_len,
         parameters=model.model.num_parameters(),
-        bytes=sum(entry.size for entry in files.checkpoint.entries.values()),
+        bytes=sum(entry.size for entry in files.checkpoint.weights.entries.values()),
         peak_bytes=peak_bytes(),
         tokens_per_second=round(tokens_per_second, 1),
     )

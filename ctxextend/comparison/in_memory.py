@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
+from ctxextend.checkpoints.safetensors_file import numpy_dtype
 from ctxextend.errors import TrainingError, TrainingInterrupted
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.families.lookup import nested
@@ -110,7 +110,7 @@ def open_resizer(base: EvalModel, plan: Plan, *, shares: bool = True) -> InMemor
         model=replace(base, model=model, max_len=plan.max_len_after),
         config={**model.config.to_dict(), "model_type": model.config.model_type},
         names=match_parameters(base.model, plan.checkpoint, stored),
-        learned={name: read_floats(plan.checkpoint.names[name], name) for name in stored},
+        learned={name: plan.checkpoint.weights.read_floats(name) for name in stored},
     )
     resizer.set_length(plan)
     return resizer
@@ -205,7 +205,7 @@ def round_to_files(model: Any, names: Mapping[str, str], plan: Plan) -> None:
     with torch.no_grad():
         for name, parameter in names.items():
             weight = model.get_parameter(parameter)
-            dtype = numpy_dtype(plan.checkpoint.entries[name].dtype)
+            dtype = numpy_dtype(plan.checkpoint.weights.entries[name].dtype)
             rounded = weight.detach().float().cpu().numpy().astype(dtype)
             weight.copy_(to_tensor(rounded))
 
@@ -231,6 +231,6 @@ def open_trainer(
             "several."
         )
         raise TrainingError(message, "Run without them, or train each method with its recipe.")
-    longer = replace(files, rows=plan.tables[0].rows_after)
+    longer = replace(files, max_len=plan.tables[0].max_len_after)
     task = open_task(longer, train, devices, run_folder, is_base=True)
     return InMemoryTrainer(task=task, folder=run_folder, teacher=base)

@@ -14,7 +14,7 @@ from ctxextend.comparison.comparison_settings import Compare
 from ctxextend.comparison.python_text import default_documents, write_documents
 from ctxextend.errors import ResizeError, flag_name
 from ctxextend.evaluation.evaluation_result import TEXT_LIMITS
-from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Resize

@@ -37,11 +37,17 @@ from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import context_lengths
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, accepts_settings, split_ref
-from ctxextend.recipe_file import FINGERPRINT, BaseCheckpoint, find_base, read_provenance
-from ctxextend.text_data import path_names
+from ctxextend.provenance import FINGERPRINT, BaseCheckpoint, find_base, read_provenance
+from ctxextend.recipe import (
+    MIN_LENGTH,
+    CheckpointRef,
+    Evaluate,
+    accepts_settings,
+    path_names,
+    split_ref,
+)
 
 SHORT_TEXTS = 64  # maximum number of short texts that encoders embed
 COSINE_COST_BOUNDS = (0.0, 2.0)  # of 1 - cosine

@@ -18,14 +18,13 @@ from ctxextend.checkpoints.safetensors_file import (
     TensorFile,
     describe_tensors,
     numpy_dtype,
-    read_floats,
 )
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.conversion import twins
 from ctxextend.conversion.twins import Array, Twin
 from ctxextend.errors import ResizeError, counted, printable
 from ctxextend.limits.side_files import TOKENIZER_FILES
-from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.recipe import Convert
 from ctxextend.tables.apply import nonfinite_rows
 
@@ -83,7 +82,7 @@ class Conversion:
 
         They are those of its LM head.
         """
-        entries = self.model.checkpoint.entries
+        entries = self.model.checkpoint.weights.entries
         uses = Counter(origin.tensor for origin in self.origins.values())
         return sum(math.prod(entries[name].shape) * (count - 1) for name, count in uses.items())
 
@@ -94,8 +93,10 @@ class Conversion:
         Raises:
             ResizeError: A row contains NaN or infinity.
         """
-        location, name = self.model.tables[0]
-        rows = read_floats(self.model.checkpoint.names[name], name)[location.reserved_rows :]
+        table = self.model.tables[0]
+        name = table.name
+        values = self.model.checkpoint.weights.read_floats(name)
+        rows = values[table.location.reserved_rows :]
         bad = nonfinite_rows(rows)
         if bad:
             message = (
@@ -111,7 +112,7 @@ class Conversion:
         """The dtype and shape of every tensor of the twin."""
         shapes = dict[str, tuple[str, tuple[int, ...]]]()
         for name, (tensor, how) in self.origins.items():
-            entry = self.model.checkpoint.entries[tensor]
+            entry = self.model.checkpoint.weights.entries[tensor]
             shape = entry.shape
             if how in (twins.BY_HEAD, twins.TRANSPOSED):
                 shape = shape[::-1]
@@ -135,7 +136,7 @@ class Conversion:
             dtype, shape = self.shapes[name]
             return twins.angles(*shape).astype(numpy_dtype(dtype))
         tensor, how = self.origins[name]
-        values = read_floats(self.model.checkpoint.names[tensor], tensor)
+        values = self.model.checkpoint.weights.read_floats(tensor)
         if how == twins.BY_HEAD:
             return twins.by_head(values, self.config["num_attention_heads"])
         if how == twins.PLUS_MEAN:

@@ -27,8 +27,8 @@ from ctxextend.output.record import (
     uses_ml_dtypes,
 )
 from ctxextend.plan.explain import Explanation
-from ctxextend.plan.find_tables import identify_model
 from ctxextend.plan.layouts import weight_layouts
+from ctxextend.plan.opened_model import identify_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.recipe import RECIPE_FILE, Recipe, Resize
 from ctxextend.version import __version__

@@ -11,7 +11,9 @@ from ctxextend.conversion.conversion import Conversion, Origin
 from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Rule, SourceType, Twin
 from ctxextend.errors import MethodError, UnsupportedModelError
 from ctxextend.families.schema import ALIBI, ROTARY
-from ctxextend.plan.find_tables import OpenedModel, check_width, describe_table
+from ctxextend.plan.found_table import context_length
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.table_checks import check_width
 from ctxextend.recipe import DEFAULT_THETA, Convert
 
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
@@ -125,7 +127,7 @@ def _check_config(model: OpenedModel, source_type: SourceType, twin: Twin) -> No
 def _check_dtypes(model: OpenedModel, origins: Mapping[str, Origin]) -> None:
     """Raise UnsupportedModelError if a tensor is quantised, since rows are added to some."""
     for origin in origins.values():
-        entry = model.checkpoint.entries[origin.tensor]
+        entry = model.checkpoint.weights.entries[origin.tensor]
         if entry.dtype not in FLOAT_DTYPES:
             message = (
                 f"{model.ref.source} has quantised weights ({entry.name} is {entry.dtype}), which "
@@ -155,9 +157,8 @@ def _check_heads(model: OpenedModel, config: Mapping[str, Any], twin: Twin) -> N
 def _old_length(model: OpenedModel) -> int:
     """Return the usable positions of the source."""
     table = model.tables[0]
-    (rows, columns), _, _ = describe_table(model.checkpoint, table)
-    check_width(table.location, columns, table.name)
-    return table.location.positions(rows)
+    check_width(table.location, table.hidden_size, table.name)
+    return context_length(table)
 
 
 def _new_length(settings: Convert, max_len: int) -> int:
@@ -210,7 +211,7 @@ def _stated_head(model_class: str) -> str:
 
 def _stored_head(model: OpenedModel, source_type: SourceType) -> str:
     """Return the head of a model whose config states no class, from the names of its tensors."""
-    names = model.checkpoint.names
+    names = model.checkpoint.weights.names
     has_lm_head = any("predictions." in name or "lm_head." in name for name in names)
     if has_lm_head and twins.MASKED_LM in source_type.heads:
         return twins.MASKED_LM
@@ -257,13 +258,13 @@ def _find_origins(
     Raises:
         UnsupportedModelError: A tensor of the head has no place in the twin.
     """
-    location, table = model.tables[0]
-    prefix = table.removesuffix(location.table.name)
+    location = model.tables[0].location
+    prefix = model.tables[0].name.removesuffix(location.table.name)
     rules = _origin_rules(source_type, twin, head, prefix)
     ignored = [Rule(prefix + name, "") for name in (location.table.name, *source_type.ignored)]
     origins = dict[str, Origin]()
     dropped = list[str]()
-    for tensor in model.checkpoint.entries:
+    for tensor in model.checkpoint.weights.entries:
         name = _current_name(tensor)
         found = _apply_first(rules, name)
         if found is not None:

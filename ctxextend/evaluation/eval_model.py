@@ -17,11 +17,13 @@ from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.families.schema import SinusoidalTable
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import open_device
-from ctxextend.models.load import LoadedModel, check_loadable, load
+from ctxextend.models.load import LoadingInfo, check_loadable, load
 from ctxextend.output.record import table_hash
-from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
+from ctxextend.plan.found_table import context_length
+from ctxextend.plan.opened_model import OpenedModel, open_model
+from ctxextend.plan.table_checks import check_rows
+from ctxextend.provenance import FINGERPRINT, Provenance, read_provenance, trainings
 from ctxextend.recipe import CheckpointRef
-from ctxextend.recipe_file import FINGERPRINT, read_provenance, trainings
 from ctxextend.tables.sinusoids import fit_layout
 
 if TYPE_CHECKING:
@@ -47,9 +49,10 @@ CLASSES_WITH_HEAD = ("ForMaskedLM", "ForCausalLM", "LMHeadModel")  # ends of the
 class ModelFiles(OpenedModel):
     """An opened checkpoint with its tokenizer, ready to be loaded."""
 
-    # rows of the first table, reserved rows included; without a table, the context length
-    rows: int
     tokenizer: TextTokenizer
+    max_len: int  # context length in tokens, special tokens included
+    # What its recipe records about the text of each training run.
+    trainings: Sequence[Mapping[str, Any]]
 
     @property
     def name(self) -> str:
@@ -64,46 +67,18 @@ class ModelFiles(OpenedModel):
     @property
     def has_rows(self) -> bool:
         """Whether the first table has rows, stored or computed."""
-        return self.tables[0].location.table.has_rows
+        return self.tables[0].has_rows
 
     @property
-    def max_len(self) -> int:
-        """The context length in tokens, special tokens included."""
-        return self.tables[0].location.positions(self.rows)
+    def rows(self) -> int:
+        """The rows of the first table, with reserved ones; or as many as a table would have."""
+        location = self.tables[0].location
+        return location.rows(location.key_value(self.max_len))
 
     @property
     def reserved_rows(self) -> int:
         """The number of rows before position 0."""
         return self.rows - self.max_len
-
-    @property
-    def scheme(self) -> str:
-        """The position scheme; of a table of rows, what they are, whatever the config says."""
-        location = self.tables[0].location
-        if isinstance(location.table, SinusoidalTable) and location.table.rotates:
-            return "rotary"
-        table = self.read_table()
-        if table is None:  # transformers computes it, or it has no rows
-            return location.scheme
-        fit = fit_layout(table[location.reserved_rows :], location.layout)
-        if fit is None:  # all rows are equal
-            return "none"
-        return "sinusoidal" if fit.explained > SINUSOIDAL_SHARE else "learned"
-
-    @property
-    def trainings(self) -> list[Mapping[str, Any]]:
-        """What its recipe records about the text of each training run."""
-        provenance = read_provenance(self.checkpoint)
-        runs = trainings(provenance)
-        if not self.ref.tokenizer:
-            return runs
-        recorded: str | Path | None = provenance.base.tokenizer if provenance else None
-        if not recorded:
-            recorded = self.checkpoint.root / self.checkpoint.model
-        if os.path.realpath(self.ref.tokenizer) == os.path.realpath(recorded):
-            return runs
-        # Another tokenizer cuts the text differently, so recorded held-out windows do not apply.
-        return [{name: value for name, value in run.items() if name != "held_out"} for run in runs]
 
 
 @dataclass(frozen=True)
@@ -119,7 +94,7 @@ class EvalModel:
     max_len: int  # context length in tokens, special tokens included
     notes: tuple[str, ...] = ()
     reserved_rows: int = 0  # rows of its table before position 0
-    trainings: Sequence[Mapping[str, Any]] = ()  # see `ModelFiles.trainings`
+    trainings: Sequence[Mapping[str, Any]] = ()  # see `ModelFiles`
     # position id of the first token of each text; None: the model's default
     first_position: int | None = None
 
@@ -156,23 +131,57 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
     table = opened.tables[0]
     check_source(checkpoint, opened.ref, hashes or {})
     check_loadable(checkpoint, "Resize it first: the output of resize can be loaded.")
-    (rows, _), _, _ = describe_table(checkpoint, table)
-    if table.location.table.has_rows:
-        check_rows(table.location, rows, table.name)
-    tokenizer: str | Path | None = opened.ref.tokenizer
-    if not tokenizer:
-        provenance = read_provenance(checkpoint)
-        tokenizer = provenance.base.tokenizer if provenance else None
-    if not tokenizer:
-        tokenizer = checkpoint.root / checkpoint.model
+    max_len = context_length(table)
+    if table.has_rows:
+        check_rows(table)
+    provenance = read_provenance(checkpoint)
+    tokenizer = opened.ref.tokenizer or _own_tokenizer(checkpoint, provenance)
     return ModelFiles(
         ref=opened.ref,
         checkpoint=checkpoint,
         architecture=opened.architecture,
         tables=opened.tables,
-        rows=rows,
         tokenizer=TextTokenizer.open(tokenizer),
+        max_len=max_len,
+        trainings=_trainings(opened, provenance),
     )
+
+
+def find_scheme(files: ModelFiles) -> str:
+    """Return the position scheme; of a table of rows, what they are, whatever the config says.
+
+    Raises:
+        CheckpointError: The table cannot be read.
+    """
+    location = files.tables[0].location
+    if isinstance(location.table, SinusoidalTable) and location.table.rotates:
+        return "rotary"
+    table = files.read_table()
+    if table is None:  # transformers computes it, or it has no rows
+        return location.scheme
+    fit = fit_layout(table[location.reserved_rows :], location.layout)
+    if fit is None:  # all rows are equal
+        return "none"
+    return "sinusoidal" if fit.explained > SINUSOIDAL_SHARE else "learned"
+
+
+def _trainings(opened: OpenedModel, provenance: Provenance | None) -> list[Mapping[str, Any]]:
+    """Return what the recipe of a checkpoint records about the text of each training run."""
+    runs = trainings(provenance)
+    if not opened.ref.tokenizer:
+        return runs
+    own = _own_tokenizer(opened.checkpoint, provenance)
+    if os.path.realpath(opened.ref.tokenizer) == os.path.realpath(own):
+        return runs
+    # Another tokenizer cuts the text differently, so recorded held-out windows do not apply.
+    return [{name: value for name, value in run.items() if name != "held_out"} for run in runs]
+
+
+def _own_tokenizer(checkpoint: Checkpoint, provenance: Provenance | None) -> str | Path:
+    """Return the tokenizer that the recipe of a checkpoint names, or else that in its folder."""
+    if provenance is not None and provenance.base.tokenizer:
+        return provenance.base.tokenizer
+    return checkpoint.root / checkpoint.model
 
 
 def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str]) -> None:
@@ -186,7 +195,7 @@ def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str
             actual = checkpoint.weights.fingerprint()
             change = "its tables are the same, but other weights or a header changed"
         else:
-            file = checkpoint.names.get(name)
+            file = checkpoint.weights.names.get(name)
             change = f"table {name} differs"
             actual = table_hash(read_floats(file, name)) if file else ""
         if actual != expected:
@@ -238,12 +247,11 @@ def load_eval_model(
     torch_device = open_device(device)
     if precision == "auto":
         precision = auto_precision(torch_device.type)
-    kind, loaded = _load(checkpoint, model_type, DTYPE_OF_PRECISION[precision])
-    _check_loaded(files.name, loaded)
+    kind, model, info = _load(checkpoint, model_type, DTYPE_OF_PRECISION[precision])
+    _check_loaded(files.name, info)
     if kind == MASKED and files.tokenizer.tokenizer.mask_token_id is None:
         message = f"The tokenizer of {files.name} has no mask token."
         raise CheckpointError(message, "Use the model's own tokenizer.")
-    model = loaded.model
     if model.device.type != torch_device.type:
         model = model.to(torch_device)
     return EvalModel(
@@ -260,10 +268,10 @@ def load_eval_model(
     )
 
 
-def _check_loaded(name: str, loaded: LoadedModel) -> None:
+def _check_loaded(name: str, info: LoadingInfo) -> None:
     # Poolers may be missing: no measure uses them.
-    missing = [tensor for tensor in loaded.missing if "pooler." not in tensor]
-    wrong = [*loaded.mismatched, *missing]
+    missing = [tensor for tensor in info.missing if "pooler." not in tensor]
+    wrong = [*info.mismatched, *missing]
     if not wrong:
         return
     listed = ", ".join(wrong[:3])
@@ -281,14 +289,15 @@ def _missing_head(checkpoint: Checkpoint, kind: str) -> Iterator[str]:
         yield f"{checkpoint.root} has no LM head of {stated}, so it is evaluated as an encoder."
 
 
-def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, LoadedModel]:
+def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Any, LoadingInfo]:
     """Load a model with its LM head, or as an encoder if its files have no such head."""
     if not (checkpoint.root / MODULES).is_file():
         for kind, model_class in _classes_with_head(checkpoint.model_class, model_type):
-            loaded = load(checkpoint, model_class, dtype)
-            if not loaded.missing:  # the file may lack a head, even of the class in the config
-                return kind, loaded
-    return ENCODER, load(checkpoint, None, dtype)
+            model, info = load(checkpoint, model_class, dtype)
+            if not info.missing:  # the file may lack a head, even of the class in the config
+                return kind, model, info
+    model, info = load(checkpoint, None, dtype)
+    return ENCODER, model, info
 
 
 def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, str]]:

@@ -11,11 +11,18 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.evaluation_run import KIND_NAMES, applicable_measures, plan_evaluation
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import CheckpointRef, Evaluate, accepts_settings, split_ref
-from ctxextend.recipe_file import TABLE_KEYS, BaseCheckpoint, find_base, read_provenance
-from ctxextend.text_data import check_paths, path_names
+from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
+from ctxextend.recipe import (
+    TABLE_KEYS,
+    CheckpointRef,
+    Evaluate,
+    accepts_settings,
+    path_names,
+    split_ref,
+)
+from ctxextend.text_data import check_paths
 
 
 class EvaluationInterrupted(KeyboardInterrupt):

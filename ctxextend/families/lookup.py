@@ -181,8 +181,7 @@ class UnsupportedPart(NamedTuple):
     reads_tokens: bool = False  # whether it reads the tokens nevertheless
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(NamedTuple):
     """The registry's facts about one model."""
 
     family: Family  # of the whole model

@@ -6,8 +6,8 @@ transformers 5.23.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ctxextend.errors import CheckpointError, did_you_mean
 from ctxextend.families.lookup import Keys, TableLocation, around, nested
@@ -42,8 +42,7 @@ COMPARED = {TYPE, THETA, PARTIAL, FACTOR, *OPTIONAL, *NEEDED}
 OWN_SETTINGS = ("musicflamingo",)
 
 
-@dataclass(frozen=True)
-class RopeLayers:
+class RopeLayers(NamedTuple):
     """The rotary settings that all layers of one type share."""
 
     layers: str  # layer type, such as ``full_attention``; empty: all layers

@@ -12,15 +12,11 @@ from ctxextend.inspection.library_limits import library_limits
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
 from ctxextend.inspection.stated_limits import find_limits, served_length, width_limits
 from ctxextend.inspection.table_report import TableReport, report_table
-from ctxextend.plan.find_tables import (
-    OpenedModel,
-    ignored_tensors,
-    open_model,
-    resizable_ref,
-    tables_of_part,
-)
+from ctxextend.plan.found_table import ignored_tensors, tables_of_part
+from ctxextend.plan.opened_model import OpenedModel, open_model
+from ctxextend.plan.stated_type import resizable_ref
+from ctxextend.provenance import Provenance, read_provenance
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
-from ctxextend.recipe_file import Provenance, read_provenance
 
 
 @accepts_settings(CheckpointRef)
@@ -49,12 +45,18 @@ def inspect(
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     """Inspect an open checkpoint; see `inspect` for the arguments and errors."""
+    recipe = None
+    method = None
+    trainable = None
     provenance = read_provenance(model.checkpoint)
-    recipe = provenance.chain[-1] if provenance else None
+    if provenance is not None:
+        recipe = provenance.chain[-1]
+        method = recipe.method
+        trainable = recipe.trainable
     parameters = _count_parameters(model)
     reports = dict[str, PositionReport]()
     for table in model.tables:
-        if not table.location.table.has_rows:
+        if not table.has_rows:
             reports[table.name] = report_scheme(table, recipe)
         else:
             reports[table.name] = report_table(model.checkpoint, table, recipe, parameters)
@@ -66,8 +68,8 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         folder=str(model.checkpoint.root),
         model_type=model.architecture.family.model_type,
         parameters=parameters,
-        method=recipe.method if recipe else None,
-        trainable=recipe.trainable if recipe else None,
+        method=method,
+        trainable=trainable,
         tables=tuple(report for report in selected if isinstance(report, TableReport)),
         schemes=tuple(report for report in selected if isinstance(report, SchemeReport)),
         limits=tuple(limits),
@@ -79,7 +81,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
 def _count_parameters(model: OpenedModel) -> int:
     """Return the number of parameters of a checkpoint, without position buffers."""
     count = 0
-    for name, entry in model.checkpoint.entries.items():
+    for name, entry in model.checkpoint.weights.entries.items():
         if not any(table.location.buffer(name) for table in model.tables):
             count += math.prod(entry.shape)
     return count

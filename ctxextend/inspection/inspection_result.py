@@ -130,20 +130,35 @@ def _agreement(inspection: Inspection) -> str:
 
 def _state(inspection: Inspection) -> str:
     """Return the most severe defect of the rows, or say that they look trained."""
-    defects = [text for table in inspection.tables for text in describe_defects(table)]
-    is_formula = all(
-        table.sinusoidal and table.sinusoidal.is_formula for table in inspection.tables
-    )
-    is_broken = any(table.stats.nonfinite or table.stats.zeros for table in inspection.tables)
-    new_rows = 0
-    for table in inspection.tables:
-        new_rows += sum(stop - start for start, stop in table.new_rows or ())
-    if new_rows and not is_formula and not is_broken and inspection.trainable in FROZEN:
+    new_rows = _count_new_rows(inspection)
+    if new_rows and _need_training(inspection):
         how = "frozen in training" if inspection.trainable else "not trained yet"
         return f"{counted(new_rows, 'new row')} created by {inspection.method}, {how}"
-    if defects:
-        return defects[0]
-    return "rows are sinusoidal" if is_formula else "rows look trained"
+    for table in inspection.tables:
+        for defect in describe_defects(table):
+            return defect
+    if _are_sinusoidal(inspection):
+        return "rows are sinusoidal"
+    return "rows look trained"
+
+
+def _count_new_rows(inspection: Inspection) -> int:
+    count = 0
+    for table in inspection.tables:
+        count += sum(stop - start for start, stop in table.new_rows or ())
+    return count
+
+
+def _need_training(inspection: Inspection) -> bool:
+    """Whether new rows, if there are any, are still as they were created, and no row is broken."""
+    if inspection.trainable not in FROZEN or _are_sinusoidal(inspection):
+        return False
+    return not any(table.stats.nonfinite or table.stats.zeros for table in inspection.tables)
+
+
+def _are_sinusoidal(inspection: Inspection) -> bool:
+    """Whether a formula gives every row of every table."""
+    return all(table.sinusoidal and table.sinusoidal.is_formula for table in inspection.tables)
 
 
 ModelTable = tuple[Inspection, TableReport]  # a model and one of its tables
@@ -156,10 +171,9 @@ def short_names(inspections: Sequence[Inspection]) -> dict[int, str]:
     """
     short = [inspection.source.rstrip("/").rpartition("/")[2] for inspection in inspections]
     is_unique = len(set(short)) == len(short)
-    names = dict[int, str]()
-    for inspection, name in zip(inspections, short, strict=True):
-        names[id(inspection)] = name if is_unique else inspection.source
-    return names
+    if not is_unique:
+        return {id(inspection): inspection.source for inspection in inspections}
+    return {id(inspection): name for inspection, name in zip(inspections, short, strict=True)}
 
 
 def tables_by_part(inspections: Sequence[Inspection]) -> list[list[ModelTable]]:

@@ -43,9 +43,9 @@ def library_limits(
     """
     blocking = [limit for limit in limits if limit.is_blocking]
     for tokenizer, table in tables_by_tokenizer(tables).items():
-        folders = (
-            {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
-        )
+        folders = {PurePosixPath("."), checkpoint.model}
+        if tokenizer:
+            folders = {PurePosixPath(tokenizer)}
         names = _names_in(checkpoint, folders)
         local = [
             limit
@@ -55,7 +55,8 @@ def library_limits(
         if names & TOKENIZER_FILES:
             of_tokenizer, of_sentences = _truncating(local)
             if blocking:
-                of_tokenizer = of_sentences = blocking[0]
+                of_tokenizer = blocking[0]
+                of_sentences = blocking[0]
             elif of_sentences is None:
                 of_sentences = _smaller_limit(of_tokenizer, local, table)
             yield _library_limit(TRANSFORMERS, of_tokenizer, table)
@@ -151,5 +152,7 @@ def _config_value(limits: Sequence[Limit], table: PositionReport) -> Limit | Non
         value = limit.value
         if value is None:
             value = location.family.defaults.get(key)
-        return replace(limit, tokens=value) if isinstance(value, int) else None
+        if not isinstance(value, int):
+            return None
+        return replace(limit, tokens=value)
     return None

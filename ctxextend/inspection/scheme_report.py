@@ -12,8 +12,8 @@ from ctxextend.families.lengths import layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.plan.find_tables import FoundTable
-from ctxextend.recipe_file import Provenance
+from ctxextend.plan.found_table import FoundTable
+from ctxextend.provenance import Provenance
 from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.rope_types import NTK_ALPHA, Parameters
 from ctxextend.tables.rotary import frequencies, ntk_base
@@ -90,9 +90,11 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     Raises:
         CheckpointError: The rotary settings are invalid.
     """
-    location, name = table
+    location = table.location
     lengths = position_lengths(location)
-    key_length = lengths.stated if lengths.key_is_first_trained else lengths.context
+    key_length = lengths.context
+    if lengths.key_is_first_trained:
+        key_length = lengths.stated
     method, resized_from = _resized_by(table, recipe, lengths.context)
     layers = list[RopeReport]()
     facts = location.table.rope
@@ -103,7 +105,7 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     if lengths.question:
         question = f"{lengths.question}. To resize it, pass {lengths.answer}."
     return SchemeReport(
-        name=name,
+        name=table.name,
         part=location.part,
         config_key=location.config_key,
         positions=lengths.context,
@@ -128,10 +130,10 @@ def _resized_by(
     """
     if recipe is None:
         return None, 0
-    location, name = table
-    before, after = recipe.rows.get(name, (0, 0))
+    location = table.location
+    before, after = recipe.rows.get(table.name, (0, 0))
     if 0 < before < after == location.rows(location.key_value(length)):
-        return recipe.methods.get(name, recipe.settings.method), before
+        return recipe.methods.get(table.name, recipe.settings.method), before
     return None, before
 
 
@@ -148,14 +150,17 @@ def _report_layers(
     """
     rope = layers.parameters
     lengths = layer_lengths(location, layers)
-    positions = position_lengths(location).served if layers.is_local else lengths.served
+    positions = lengths.served
+    factor = _theta_factor(method)
+    if layers.is_local:  # sliding windows are not resized
+        positions = position_lengths(location).served
+        factor = None
     dim = rotary_dim(location, rope)
     max_len = location.value(location.effective_key)
     trained = lengths.first_trained
     plain: dict[str, Any] = {**rope, "rope_type": "default"}
     if rope["rope_type"] == NTK_ALPHA:
         plain = dict(rope)  # the model was trained with this base
-    factor = None if layers.is_local else _theta_factor(method)
     if factor is not None:
         plain["rope_theta"] = ntk_base(rope["rope_theta"], 1 / factor, dim)
         trained = resized_from
@@ -188,4 +193,6 @@ def _report_layers(
 def _theta_factor(method: str | None) -> float | None:
     """Return the factor of method ``theta``, which leaves no trace in settings; None of others."""
     resized_by, given = parse_method(method)
-    return float(given["factor"]) if resized_by.name == "theta" else None
+    if resized_by.name != "theta":
+        return None
+    return float(given["factor"])

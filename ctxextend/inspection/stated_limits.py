@@ -27,7 +27,9 @@ from ctxextend.limits.statements import (
     SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
 )
-from ctxextend.plan.find_tables import OpenedModel, resizable_ref, stated_width
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.stated_type import resizable_ref
+from ctxextend.plan.table_checks import stated_width
 
 UNUSED = "none"  # no library uses a limit
 
@@ -133,7 +135,9 @@ def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]
     config = model.checkpoint.config
     file = model.checkpoint.config_file
     location = table.location
-    used_by = UNUSED if beyond(table) == ANY_LENGTH else TRANSFORMERS
+    used_by = TRANSFORMERS
+    if beyond(table) == ANY_LENGTH:
+        used_by = UNUSED
     effective_path = location.paths_of(location.effective_key)[-1]
     for path in location.length_paths:
         value = nested(config, path)
@@ -161,7 +165,9 @@ def _default_limit(file: str, default: int, table: PositionReport, library: str)
     """Return the limit of a key that is missing, so that transformers uses its default."""
     key = f"{table.location.config_key}{NOT_SET}"
     limit = _key_limit(file, key, default, table, library)
-    return replace(limit, value=None) if limit.agrees else limit
+    if limit.agrees:
+        return replace(limit, value=None)
+    return limit
 
 
 def _key_limit(file: str, key: str, value: Any, table: PositionReport, library: str) -> Limit:
@@ -209,10 +215,12 @@ def _limits_of_other_keys(model: OpenedModel, tables: Sequence[PositionReport]) 
 
 def _other_key_limit(model: OpenedModel, table: PositionReport, path: Keys, value: int) -> Limit:
     programs = readers(table.location, path)
-    is_same = value in (table.positions, table.key_value)
+    tokens = value
     reason = ""
     remark = ""
-    if not is_same:
+    if value in (table.positions, table.key_value):
+        tokens = table.positions
+    else:
         reason = f"{table.location.config_key} is {table.key_value}"
         if programs:
             reason += f", and {may_take(programs, value)}"
@@ -226,7 +234,7 @@ def _other_key_limit(model: OpenedModel, table: PositionReport, path: Keys, valu
         file=model.checkpoint.config_file,
         key=".".join(path),
         value=value,
-        tokens=table.positions if is_same else value,
+        tokens=tokens,
         used_by=", ".join(programs) or UNUSED,
         table=table.name,
         reason=reason,
@@ -298,21 +306,27 @@ def _early_stop(limit: GenerationLimit, positions: int) -> str:
 def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
     """Yield the lengths of position buffers in the weights."""
     expected = table.key_value
-    for name, file in checkpoint.names.items():
+    for name, file in checkpoint.weights.names.items():
         buffer = table.location.buffer(name)
         shape = file.entries[name].shape
         if buffer is None or not shape:  # masked_bias of old files is a scalar
             continue
         length = shape[0] if buffer.content == "rows" else shape[-1]
+        key = name
+        if "*" in buffer.name:
+            key = re.sub(r"\.\d+\.", ".*.", name)
+        used_by = TRANSFORMERS
+        if not buffer.is_kept:
+            used_by = f"old {TRANSFORMERS}"
         reason = ""
         if length != expected:
             reason = f"{table.name} has {table.location.rows(expected)} rows"
         yield Limit(
             file=checkpoint.relative(file),
-            key=re.sub(r"\.\d+\.", ".*.", name) if "*" in buffer.name else name,
+            key=key,
             value=length,
             tokens=length - (expected - table.positions),
-            used_by=TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}",
+            used_by=used_by,
             table=table.name,
             reason=reason,
         )
@@ -378,7 +392,9 @@ def _consequence(tokens: int | None, table: PositionReport) -> str:
 
 def served_length(table: PositionReport) -> int:
     """Return how many tokens a table, or the settings of positions without rows, serve."""
-    return table.served if isinstance(table, SchemeReport) else table.positions
+    if isinstance(table, SchemeReport):
+        return table.served
+    return table.positions
 
 
 def beyond(table: PositionReport) -> str:

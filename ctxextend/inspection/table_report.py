@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import TableLocation
 from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.json_output import not_in_json
-from ctxextend.plan.find_tables import FoundTable, check_rows, describe_table
+from ctxextend.plan.found_table import FoundTable
+from ctxextend.plan.table_checks import check_rows
 from ctxextend.plan.untrained import describe_untrained, untrained_rows
-from ctxextend.recipe_file import Provenance
+from ctxextend.provenance import Provenance
 from ctxextend.tables.sinusoids import LayoutFit, fit_layout, sinusoidal_rows
 from ctxextend.tables.stats import (
     Repetition,
@@ -27,6 +27,7 @@ from ctxextend.tables.stats import (
     find_repetition,
     find_seams,
     measure,
+    median,
     row_ranges,
 )
 
@@ -71,14 +72,13 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
         stats = self.stats
         first = self.reserved_rows
         cosines = stats.cosines[~np.isnan(stats.cosines)]
-        worst = stats.worst_neighbours
+        worst_row = stats.worst_neighbours
+        if worst_row is not None:
+            worst_row += first
         return {
             "neighbour_cosines": stats.cosines,
             "norm": {**_summary(stats.finite_norms), "variation": stats.norm_variation},
-            "neighbour_cosine": {
-                **_summary(cosines),
-                "worst_row": None if worst is None else worst + first,
-            },
+            "neighbour_cosine": {**_summary(cosines), "worst_row": worst_row},
             "effective_rank": stats.effective_rank,
             "components": stats.components,
             "mean_row_norm": stats.mean_norm,
@@ -124,10 +124,14 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
 
 def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
     """Return minimum, median, mean and maximum; None of each without values."""
-    measures = ("min", "median", "mean", "max")
     if not values.size:
-        return dict.fromkeys(measures)
-    return {name: float(getattr(np, name)(values)) for name in measures}
+        return dict.fromkeys(("min", "median", "mean", "max"))
+    return {
+        "min": float(values.min()),
+        "median": median(values),
+        "mean": float(values.mean()),
+        "max": float(values.max()),
+    }
 
 
 def _tiling(repetition: Repetition, first: int) -> dict[str, Any] | None:
@@ -211,12 +215,15 @@ def report_rows(table: TableReport, rows: slice) -> Iterator[RowReport]:
     seams = {position for positions in table.seams.values() for position in positions}
     for row in range(*rows.indices(table.rows)):
         position = row - table.reserved_rows
-        has_next = 0 <= position < len(table.stats.cosines)
+        is_usable = 0 <= position < table.positions
+        cosine_to_next = None
+        if 0 <= position < len(table.stats.cosines):
+            cosine_to_next = table.stats.cosines[position]
         yield RowReport(
             row=row,
-            position=position if 0 <= position < table.positions else None,
+            position=position if is_usable else None,
             norm=table.norms[row],
-            cosine_to_next=table.stats.cosines[position] if has_next else None,
+            cosine_to_next=cosine_to_next,
             origin=_origin(table, position),
             remarks=_remarks(table, position, seams),
         )
@@ -227,7 +234,9 @@ def _origin(table: TableReport, position: int) -> str:
         return "reserved"
     if table.new_rows is None:
         return ""
-    return "new" if table.is_new(position) else "learned"
+    if table.is_new(position):
+        return "new"
+    return "learned"
 
 
 def _remarks(table: TableReport, position: int, seams: set[int]) -> list[str]:
@@ -262,22 +271,26 @@ def report_table(
     Raises:
         CheckpointError: The table has an invalid shape, cannot be read, or is too large to compute.
     """
-    location, name = table
-    (rows, hidden_size), dtype, file = describe_table(checkpoint, table)
-    check_rows(location, rows, name, has_config=False)
-    if file:
-        values = read_floats(checkpoint.names[name], name)
-        stated_in = f"{file} {name}"
+    location = table.location
+    name = table.name
+    check_rows(table, has_config=False)
+    if table.file:
+        values = checkpoint.weights.read_floats(name)
+        stated_in = f"{table.file} {name}"
+        stored_bytes = values.nbytes
+        share = values.size / parameters
     else:
-        values = _computed_rows(location, rows, hidden_size)
+        values = _computed_rows(location, table.rows, table.hidden_size)
         stated_in = f"config.json {location.config_key}"
+        stored_bytes = 0
+        share = 0.0
     first = location.reserved_rows
     stats = measure(values[first:])
     repetition = find_repetition(values[first:])
-    new_rows, older_length = _resized_rows(location, name, rows, recipe)
+    new_rows, older_length = _resized_rows(location, name, table.rows, recipe)
     # Lengths of older tables, whose multiples may be seams.
     lengths = {length for length in (repetition.period, older_length) if length}
-    positions = location.positions(rows)
+    positions = location.positions(table.rows)
     return TableReport(
         name=name,
         part=location.part,
@@ -286,13 +299,13 @@ def report_table(
         key_value=location.key_value(positions),
         stated_in=stated_in,
         location=location,
-        file=file,
-        rows=rows,
+        file=table.file,
+        rows=table.rows,
         reserved_rows=first,
-        hidden_size=hidden_size,
-        dtype=dtype,
-        bytes=values.nbytes if file else 0,
-        share=values.size / parameters if file else 0.0,
+        hidden_size=table.hidden_size,
+        dtype=table.dtype,
+        bytes=stored_bytes,
+        share=share,
         new_rows=new_rows,
         norms=np.concatenate([_norms(values[:first]), stats.norms]),
         sinusoidal=_fit_sinusoids(location, values, stats),

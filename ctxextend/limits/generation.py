@@ -6,8 +6,7 @@ Source of the rules: ``GenerationConfig.from_pretrained``, its ``from_model_conf
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint, no_lm
 from ctxextend.families.lookup import MAX_DEPTH, Keys, TableLocation, whole_number
@@ -37,8 +36,7 @@ DECODER_PARTS = ("decoder", "speech")  # that of CLVP writes speech
 TEXT_PARTS = ("", "text")
 
 
-@dataclass(frozen=True)
-class GenerationLimit:
+class GenerationLimit(NamedTuple):
     """A limit of generated texts in a file."""
 
     file: str  # relative to the checkpoint's root

@@ -1,9 +1,8 @@
 """Find the length limits in the files of tokenizers and of sentence-transformers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.filenames import matches
 from ctxextend.checkpoints.folder import MODULES, Checkpoint
@@ -34,8 +33,7 @@ INPUT_LIMITS = tuple(row for row in STATEMENTS if row.meaning in ("truncation", 
 PADS_TO_LONGEST = "BatchLongest"  # padding strategy of tokenizers without a length
 
 
-@dataclass(frozen=True)
-class StatedLimit:
+class StatedLimit(NamedTuple):
     """One length limit in a side file."""
 
     file: str  # relative to the checkpoint's root

@@ -4,8 +4,7 @@ Not in this list, since they depend on the model type: its own keys in config.js
 its buffers (`families.registry`).
 """
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ctxextend.checkpoints.folder import CONFIG
 from ctxextend.families.lookup import Keys
@@ -37,8 +36,7 @@ NO_LIMIT = 10**9  # larger values mean "no limit": transformers writes 1e30
 Meaning: TypeAlias = Literal["context", "truncation", "padding", "maximum", "minimum"]
 
 
-@dataclass(frozen=True)
-class LengthStatement:
+class LengthStatement(NamedTuple):
     """A key that states a length in tokens."""
 
     file: str  # file name, or a pattern of file names

@@ -33,8 +33,9 @@ def _cpu_quotas(root: Path) -> list[float]:
     """Return the quotas of the process's cgroups (version 2) and those above, in CPUs."""
     quotas = [math.inf]
     cgroups = root / "proc/self/cgroup"
-    lines = cgroups.read_text().splitlines() if cgroups.exists() else []
-    for line in lines:
+    if not cgroups.exists():
+        return quotas
+    for line in cgroups.read_text().splitlines():
         if line.startswith("0::"):
             # In a container, the process's group may be visible only as the root.
             for folder in (root / "sys/fs/cgroup" / line[3:].strip("/") / "-").parents:
@@ -65,7 +66,9 @@ def peak_memory(device: "torch.device") -> Callable[[], int | None]:
 
 def _peak_of_process() -> int | None:
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return 1024 * int(found[1]) if found else None
+    if found is None:
+        return None
+    return 1024 * int(found[1])
 
 
 @contextmanager
@@ -95,7 +98,9 @@ def open_device(name: str | None = None) -> "torch.device":
     """
     import torch
 
-    default = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    default = None
+    if torch.accelerator.is_available():
+        default = torch.accelerator.current_accelerator()
     if name is None:
         return default or torch.device("cpu")
     available = ["cpu"]

@@ -10,17 +10,13 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.lookup import Keys, find_architecture
+from ctxextend.families.lookup import Keys, TableLocation, find_architecture
 from ctxextend.limits.generation import generating_table, stated_in
 from ctxextend.limits.length_edits import lowered_limits
 from ctxextend.plan.edits import config_changes
-from ctxextend.plan.find_tables import (
-    FoundTable,
-    TableShape,
-    check_width,
-    computed_shape,
-    find_tables,
-)
+from ctxextend.plan.found_table import FoundTable, unstored_table
+from ctxextend.plan.table_checks import check_width
+from ctxextend.plan.table_names import find_names
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
@@ -84,22 +80,15 @@ def extend_model(
     else:
         architecture = state_trained_length(architecture, ref.trained_length)
     state = model.state_dict(keep_vars=True)  # some tables are buffers
-    shapes = {
-        name: (len(value), value.shape[-1]) for name, value in state.items() if value.dim() == 2
-    }
+    matrices = {name: value for name, value in state.items() if value.dim() == 2}
     try:
-        found_tables = find_tables(architecture, shapes, f"This {type(model).__name__}")
+        named = find_names(architecture, matrices, f"This {type(model).__name__}")
     except CheckpointError as error:
         raise CheckpointError(error.message, WRAPPER_HINT) from error
 
-    def describe(table: FoundTable) -> TableShape:
-        location, name = table
-        if name not in shapes:
-            return computed_shape(location)
-        return shapes[name], str(state[name].dtype), ""
-
-    requested = with_length(requested, found_tables, describe)
-    tables = plan_tables(found_tables, requested, describe, {}, has_config=True)
+    found_tables = [_measure(location, name, matrices) for location, name in named]
+    requested = with_length(requested, found_tables)
+    tables = plan_tables(found_tables, requested, {}, has_config=True)
     no_lm = no_lm_head(type(model).__name__)
     weights = {}
     for table in tables:
@@ -112,6 +101,22 @@ def extend_model(
     for table in tables:
         if generating is not None and table.name == generating.name and table.is_changed:
             _lower_generation_limits(model, table)
+
+
+def _measure(
+    location: TableLocation, name: str, matrices: Mapping[str, "torch.Tensor"]
+) -> FoundTable:
+    """Return a table of a model with these matrices; it may be computed from the config."""
+    if name not in matrices:
+        return unstored_table(location, name)
+    rows, hidden_size = matrices[name].shape
+    return FoundTable(
+        location=location,
+        name=name,
+        rows=rows,
+        hidden_size=hidden_size,
+        dtype=str(matrices[name].dtype),
+    )
 
 
 def _resized(
@@ -224,12 +229,7 @@ def _new_values(module: Any, old: Any, new: Any, initializer: Any) -> Iterator[t
         initializer: The module around it that initialises its buffers.
     """
     rotary = [name for name in new._non_persistent_buffers_set if name.endswith("inv_freq")]
-    for name, value in vars(new).items():
-        is_plain = isinstance(value, int | float | str | tuple) or name == "rope_type"
-        if not is_plain:  # tensors cannot be compared like this
-            continue
-        if vars(old).get(name) != value or (rotary and name != "training"):
-            yield name, value
+    yield from _new_attributes(old, new, is_rotary=bool(rotary))
     if rotary:
         for name in vars(module):
             if name.endswith("max_seq_len_cached"):
@@ -240,6 +240,16 @@ def _new_values(module: Any, old: Any, new: Any, initializer: Any) -> Iterator[t
             initializer._init_weights(new)
             current = module.get_buffer(name)
             yield name, new.get_buffer(name).clone().to(current.device, current.dtype)
+
+
+def _new_attributes(old: Any, new: Any, *, is_rotary: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the plain attributes of a module that differ; of a rotary one, all of them."""
+    for name, value in vars(new).items():
+        is_plain = isinstance(value, int | float | str | tuple) or name == "rope_type"
+        if not is_plain:  # tensors cannot be compared like this
+            continue
+        if vars(old).get(name) != value or (is_rotary and name != "training"):
+            yield name, value
 
 
 def set_config(config: Any, edits: Mapping[Keys, Any]) -> None:

@@ -27,10 +27,9 @@ TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """A model in eval mode, with transformers' loading info: names of tensors."""
+class LoadingInfo:
+    """Tensors of a checkpoint that do not fit a model: their names, as transformers tells them."""
 
-    model: Any
     missing: tuple[str, ...]  # in the model only
     unexpected: tuple[str, ...]  # in the checkpoint only
     mismatched: tuple[str, ...]  # with different shapes
@@ -57,12 +56,16 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
                 raise CheckpointError(message, "Remove it, or replace it with a file.")
             raise CheckpointError(message, dereference_hint(checkpoint.root))
     if checkpoint.adapter_of or not checkpoint.has_config:
-        kind = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"
+        kind = "a weights file without a config.json"
+        if checkpoint.adapter_of:
+            kind = "an adapter"
         message = f"{checkpoint.root} is {kind}, which transformers cannot load by itself."
         raise CheckpointError(message, hint)
 
 
-def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32") -> LoadedModel:
+def load(
+    checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
+) -> tuple[Any, LoadingInfo]:
     """Load a checkpoint with transformers, in a torch dtype.
 
     Under torch's `FakeTensorMode`, no weights are read.
@@ -71,6 +74,9 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
         checkpoint: The checkpoint; see `check_loadable`.
         model_class: The class of transformers; AutoModel if it is None or unknown.
         dtype: The name of the dtype.
+
+    Returns:
+        The model, in evaluation mode, and the tensors that do not fit it.
 
     Raises:
         CheckpointError: Transformers cannot load it.
@@ -105,12 +111,12 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
             message = f"transformers cannot load {checkpoint.root}: {reason}"
             raise CheckpointError(message) from error
     mismatched = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
-    return LoadedModel(
-        model=model.train(False),
+    loading_info = LoadingInfo(
         missing=tuple(sorted(info["missing_keys"])),
         unexpected=tuple(sorted(info["unexpected_keys"])),
         mismatched=tuple(sorted(map(str, mismatched))),
     )
+    return model.train(False), loading_info
 
 
 def _config_for(checkpoint: Checkpoint, loader: Any) -> Any:
@@ -124,7 +130,7 @@ def _config_for(checkpoint: Checkpoint, loader: Any) -> Any:
     return config_class.from_pretrained(folder, trust_remote_code=False)
 
 
-def _build(checkpoint: Checkpoint, loader: Any, dtype: str) -> LoadedModel:
+def _build(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, LoadingInfo]:
     """Build the model without values; files may name and shape the weights of layers otherwise."""
     import torch
     import transformers
@@ -139,9 +145,7 @@ def _build(checkpoint: Checkpoint, loader: Any, dtype: str) -> LoadedModel:
         is_in_layer = re.search(r"\.\d+\.", name)
         if id(value) not in found_ids and not is_in_layer:
             missing.append(name)
-    return LoadedModel(
-        model=model.train(False), missing=tuple(missing), unexpected=(), mismatched=()
-    )
+    return model.train(False), LoadingInfo(missing=tuple(missing), unexpected=(), mismatched=())
 
 
 def loads_from_folder(checkpoint: Checkpoint) -> bool:
@@ -157,7 +161,8 @@ def loads_from_folder(checkpoint: Checkpoint) -> bool:
 def _read_state(checkpoint: Checkpoint) -> "dict[str, torch.Tensor]":
     """Read all tensors by their plain names; they are copied, because training changes them."""
     return {
-        name: to_tensor(read_tensor(file, name)).clone() for name, file in checkpoint.names.items()
+        name: to_tensor(read_tensor(file, name)).clone()
+        for name, file in checkpoint.weights.names.items()
     }
 
 
@@ -232,7 +237,7 @@ def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) 
     prefix = f"{getattr(model, 'base_model_prefix', '')}."  # in names only if the model has a head
     renames = get_model_conversion_mapping(model)  # such as embed_out. of GPT-NeoX to lm_head.
     matched: dict[str, str] = {}
-    for name, entry in checkpoint.entries.items():
+    for name, entry in checkpoint.weights.entries.items():
         for current in (name, *(rename.rename_source_key(name)[0] for rename in renames)):
             for candidate in (current, f"{prefix}{current}", current.removeprefix(prefix)):
                 if parameters.get(candidate) == entry.shape:
@@ -246,7 +251,7 @@ def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Disable transformers' progress bars and messages, which repeat what `LoadedModel` tells."""
+    """Disable transformers' progress bars and messages, which repeat what `LoadingInfo` tells."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()

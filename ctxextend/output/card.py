@@ -12,8 +12,8 @@ from ctxextend.plan.effects import UNTRAINED, old_lengths
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.limit_warnings import low_limits, padding_warnings
 from ctxextend.plan.plan import Plan
+from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE
-from ctxextend.recipe_file import read_provenance
 from ctxextend.version import __version__
 
 CARD_FILE = "README.md"

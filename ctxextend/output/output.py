@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -13,8 +13,7 @@ from ctxextend.checkpoints.rewrite import Layout, file_sizes
 from ctxextend.output.record import Hashes
 
 
-@dataclass(frozen=True)
-class NewTensors:
+class NewTensors(NamedTuple):
     """The tensors that an output changes."""
 
     tensor: Callable[[str], NDArray[Any]]  # by name, called once per tensor

@@ -13,8 +13,9 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan
+from ctxextend.provenance import read_provenance, trainings
 from ctxextend.recipe import CheckpointRef, Recipe, Resize
-from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
+from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.tables.method_facts import TRUNCATE
 from ctxextend.version import __version__
 

@@ -2,18 +2,18 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
+from ctxextend.checkpoints.folder import protected_paths
 from ctxextend.checkpoints.rewrite import write_files
 from ctxextend.output.output import Output
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """An output that was written."""
 
     folder: Path
@@ -37,7 +37,7 @@ def check_writable(
         OutputError: It exists, cannot be written or replaced, or there is too little disk space.
     """
     path = output_path(folder, output.default_folder)
-    check_output(path, output.source.protected, output.file_sizes, force=force)
+    check_output(path, protected_paths(output.source), output.file_sizes, force=force)
 
 
 def write_output(
@@ -70,7 +70,7 @@ def write_output(
     if RECIPE_FILE in output.texts:
         sizes[RECIPE_FILE] = len(output.recipe(path, output.placeholders))
     total = sum(sizes.values())
-    with atomic_folder(path, output.source.protected, sizes, force=force) as staged:
+    with atomic_folder(path, protected_paths(output.source), sizes, force=force) as staged:
         new = output.compute()
         texts = {**output.texts, RECIPE_FILE: output.recipe(path, new.hashes)}
         write_files(

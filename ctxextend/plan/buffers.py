@@ -1,8 +1,7 @@
 """Position buffers, which are as long as the context: dropped, or rebuilt at the new length."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,7 @@ from ctxextend.plan.table_plan import TablePlan
 BUFFER_AXES = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}
 
 
-@dataclass(frozen=True)
-class BufferPlan:
+class BufferPlan(NamedTuple):
     """A position buffer to rebuild at the new length."""
 
     name: str  # tensor name
@@ -42,13 +40,13 @@ def plan_buffers(
     dropped = list[str]()
     rebuilt = list[BufferPlan]()
     changed = [table for table in tables if table.is_changed or fix_limits]
-    for name in checkpoint.names:
+    for name in checkpoint.weights.names:
         for table in changed:
             buffer = table.location.buffer(name)
             if buffer is None:
                 continue
             if buffer.is_kept:
-                rebuilt.append(plan_buffer(checkpoint.entries[name], buffer, table))
+                rebuilt.append(plan_buffer(checkpoint.weights.entries[name], buffer, table))
             else:
                 dropped.append(name)
             break

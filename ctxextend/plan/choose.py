@@ -7,7 +7,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint, no_lm
-from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.untrained import UntrainedRows, find_untrained
 from ctxextend.recipe import Resize
@@ -25,7 +24,7 @@ def read_rows(checkpoint: Checkpoint, table: TablePlan) -> NDArray[Any]:
     Raises:
         CheckpointError: The file cannot be read.
     """
-    return read_floats(checkpoint.names[table.name], table.name)[: table.rows_before]
+    return checkpoint.weights.read_floats(table.name)[: table.rows_before]
 
 
 def choose_methods(

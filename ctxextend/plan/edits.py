@@ -17,7 +17,8 @@ from ctxextend.limits.length_edits import (
     length_key_changes,
     limit_edits,
 )
-from ctxextend.plan.find_tables import OpenedModel, rewrites_model_type
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.stated_type import rewrites_model_type
 from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
 
 
@@ -55,9 +56,9 @@ def _tokenizer_edits(
 ) -> Iterator[Edit]:
     """Yield the edits to limits of tokenizers, which follow the first table that reads tokens."""
     first = dict[str, str]()
-    for location, name in model.tables:
-        if location.tokenizer is not None:
-            first.setdefault(location.tokenizer, name)
+    for found in model.tables:
+        if found.location.tokenizer is not None:
+            first.setdefault(found.location.tokenizer, found.name)
     for table in tables:
         tokenizer = table.location.tokenizer
         if tokenizer is None or first[tokenizer] != table.name or table.keeps_padding:

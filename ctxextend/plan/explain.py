@@ -1,14 +1,14 @@
 """Explain a plan in words: notes, warnings, and what to expect of the output."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ctxextend.checkpoints.folder import source_notes
 from ctxextend.families.rope import read_rope
 from ctxextend.families.runtimes import RuntimeLength, describe_runtimes, runtime_lengths
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.file_warnings import file_warnings
-from ctxextend.plan.find_tables import ignored_tensors
+from ctxextend.plan.found_table import ignored_tensors
 from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.length_notes import (
     generation_edit_notes,
@@ -20,8 +20,7 @@ from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, length_to_state
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """What commands and model cards say about a plan."""
 
     summary: str  # the methods with their settings, or what else creates the output
@@ -208,7 +207,7 @@ def _other_tables(plan: Plan) -> Iterator[str]:
         return
     lengths = {table.rows_before for table in plan.tables}
     lengths |= {table.max_len_before for table in plan.tables}
-    for entry in plan.checkpoint.entries.values():
+    for entry in plan.checkpoint.weights.entries.values():
         if entry.name != named and "pos" in entry.name and lengths & set(entry.shape):
             shape = list(entry.shape)
             yield f"{entry.name} {shape} may depend on the length too, but is not changed."

@@ -13,7 +13,7 @@ from ctxextend.limits.generation import (
 from ctxextend.limits.length_edits import Edit, is_of_generation, is_raised
 from ctxextend.limits.statements import MAX_NEW_TOKENS
 from ctxextend.plan.edits import length_changes
-from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import TablePlan, stated_length
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_facts import LIMITS

@@ -1,5 +1,6 @@
-"""What a config says of positions that ctxextend does not know: those of a folder's own code, and
-of unknown types.
+"""What a config says of positions that ctxextend does not know.
+
+They are those of a folder's own code, or of an unknown model type.
 """
 
 import json
@@ -18,10 +19,8 @@ ROTARY_KEY = re.compile(r"(?:^|_)(?:rope|rotary)(?:_|$)")
 KIND_KEY = re.compile(
     r"(?:pos|position|positional)_(?:emb|embd|embeddings?|encodings?)(?:_type|_2d)?"
 )
-TABLE_KINDS = (
-    "learned",
-    "learned_absolute",
-)  # values of these keys; ``absolute`` is only the default of BERT's config
+# Values of these keys; ``absolute`` is only the default of BERT's config.
+TABLE_KINDS = ("learned", "learned_absolute")
 ANGLES = "inv_freq"  # in the names of buffers that only rotary positions have
 MAX_KEYS = 4
 MAX_TEXT = 40  # characters of a value
@@ -35,42 +34,53 @@ READ_CODE = "The code and the model card say which lengths it reads, and with wh
 
 
 def own_class(config: Mapping[str, Any]) -> str | None:
-    """Return the class in ``auto_map`` that loads a folder with its own code; None if transformers'
-    classes load it.
+    """Return the class in ``auto_map`` that loads a folder with its own code.
 
-    An own tokenizer or processor does not count.
+    None if transformers' classes load it: an own tokenizer or processor does not count.
     """
     mapped = config.get("auto_map")
     if not isinstance(mapped, Mapping):
         return None
-    models = [name for key, name in mapped.items() if key.startswith("AutoModel")]
-    named = [name for name in (*models, mapped.get("AutoConfig")) if isinstance(name, str)]
-    return next(filter(None, named), None)
+    classes = [name for key, name in mapped.items() if key.startswith("AutoModel")]
+    classes.append(mapped.get("AutoConfig"))
+    for name in classes:
+        if isinstance(name, str) and name:
+            return name
+    return None
 
 
 def stated_positions(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config keys, with dots, that say that positions are rotary, ALiBi, or of another
-    named kind.
-    """
+    """Return the config keys, with dots, that say what positions are: rotary, ALiBi or others."""
     return dict(_stated_positions(config, "", MAX_DEPTH))
 
 
 def _stated_positions(
     config: Mapping[str, Any], path: str, depth: int
 ) -> Iterator[tuple[str, Any]]:
-    has_table = any(
-        KIND_KEY.fullmatch(key) and value in TABLE_KINDS for key, value in config.items()
-    )
-    for pattern in (ALIBI_KEY, ROTARY_KEY):
-        found = {key: value for key, value in config.items() if pattern.search(key)}
-        is_off = any(_is_off(value) for value in found.values())  # then its other keys are defaults
-        if not has_table and not is_off:
-            yield from ((f"{path}{key}", value) for key, value in found.items())
+    """Yield the keys of a config, and of those inside it down to a depth, after a path."""
+    if not _states_table(config):
+        for pattern in (ALIBI_KEY, ROTARY_KEY):
+            for key, value in _settings_of(config, pattern).items():
+                yield f"{path}{key}", value
     for key, value in config.items():
         if KIND_KEY.fullmatch(key) and _is_kind(value):
             yield f"{path}{key}", value
         if isinstance(value, Mapping) and depth and not ROTARY_KEY.search(key):
             yield from _stated_positions(value, f"{path}{key}.", depth - 1)
+
+
+def _states_table(config: Mapping[str, Any]) -> bool:
+    """Whether a config says that positions are a table of learned rows."""
+    kinds = [value for key, value in config.items() if KIND_KEY.fullmatch(key)]
+    return any(kind in TABLE_KINDS for kind in kinds)
+
+
+def _settings_of(config: Mapping[str, Any], pattern: re.Pattern[str]) -> dict[str, Any]:
+    """Return the settings of one kind of positions; empty if one of them turns it off."""
+    found = {key: value for key, value in config.items() if pattern.search(key)}
+    if any(_is_off(value) for value in found.values()):  # the others are defaults
+        return {}
+    return found
 
 
 def _is_off(value: Any) -> bool:
@@ -79,22 +89,23 @@ def _is_off(value: Any) -> bool:
 
 
 def _is_kind(value: Any) -> bool:
+    """Whether a value names positions that are no table of rows."""
     if isinstance(value, str):
         return value not in ("absolute", "none", *TABLE_KINDS)
     return value is True
 
 
 def named_scheme(stated: Mapping[str, Any], names: Collection[str] = ()) -> str:
-    """Return ``ALiBi`` or ``rotary`` if stated keys or tensor `names` say so; else an empty
-    text.
-    """
+    """Return ``ALiBi`` or ``rotary`` if stated keys or tensor names say so; else an empty text."""
     keys = [path.rpartition(".")[2] for path in stated]
     values = [value for value in stated.values() if isinstance(value, str)]
-    if any(map(ALIBI_KEY.search, keys)) or "alibi" in values:
+    if "alibi" in values or any(ALIBI_KEY.search(key) for key in keys):
         return ALIBI
-    if any(map(ROTARY_KEY.search, keys)) or any(map(ROTARY_KEY.search, values)):
+    if any(ROTARY_KEY.search(text) for text in (*keys, *values)):
         return ROTARY
-    return ROTARY if any(ANGLES in name for name in names) else ""
+    if any(ANGLES in name for name in names):
+        return ROTARY
+    return ""
 
 
 def list_keys(stated: Mapping[str, Any]) -> str:
@@ -112,23 +123,22 @@ def _short(value: Any) -> str:
 
 
 def describe_code(config: Mapping[str, Any], file: str) -> str:
-    """Say that a folder has its own code, and what its config states of the positions, in a
-    sentence.
-    """
+    """Say that a folder has its own code, and what its config states of the positions."""
     text = (
         f"{file} has auto_map: the positions are those of the folder's own code "
-        f"({own_class(config):.100}), "
+        f"({own_class(config):.100}), which may differ from those of transformers"
     )
-    text += "which may differ from those of transformers"
-    if stated := stated_positions(config):
+    stated = stated_positions(config)
+    if stated:
         text += f"; the config states {list_keys(stated)}"
     return f"{text}."
 
 
 def advise_code(config: Mapping[str, Any], names: Collection[str] = ()) -> str:
     """Say what to do with a folder whose own code has positions that cannot be resized."""
-    is_alibi = named_scheme(stated_positions(config), names) == ALIBI
-    return f"{RUN_CODE} {ANY_LENGTH if is_alibi else READ_CODE}"
+    scheme = named_scheme(stated_positions(config), names)
+    advice = ANY_LENGTH if scheme == ALIBI else READ_CODE
+    return f"{RUN_CODE} {advice}"
 
 
 def code_error(
@@ -141,8 +151,12 @@ def code_error(
 ) -> UnsupportedModelError:
     """Return the error for a folder whose own code has its positions.
 
-    `found` is a sentence on what was found instead, and `usable` the model type as which the folder
-    can be resized.
+    Args:
+        config: Its config.
+        file: The path of the config.
+        names: The names of its tensors.
+        found: A sentence on what was found instead.
+        usable: The model type as which the folder can be resized.
     """
     hint = advise_code(config, names)
     if usable:

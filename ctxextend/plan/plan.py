@@ -10,18 +10,11 @@ from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import BufferPlan, plan_buffers
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
-from ctxextend.plan.find_tables import (
-    Describe,
-    FoundTable,
-    OpenedModel,
-    TableShape,
-    check_own_code,
-    check_tensor,
-    check_width,
-    describe_table,
-    with_note,
-    with_type_note,
-)
+from ctxextend.plan.found_table import FoundTable
+from ctxextend.plan.named_table import check_named_table
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.stated_type import check_own_code, with_type_note
+from ctxextend.plan.table_checks import check_width
 from ctxextend.plan.table_plan import TablePlan, scales
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.recipe import Resize
@@ -175,12 +168,14 @@ def plan_model(
     if settings.copy_code:
         model = model.with_code()
     checkpoint = model.checkpoint
-    check_tensor(model)
+    check_named_table(checkpoint, model.ref)
     check_own_code(model)
-    describe = _describe_rows(checkpoint, cut)
-    settings = with_length(settings, model.tables, describe)
+    found = model.tables
+    if cut is not None:
+        found = _cut_tables(found, cut)
+    settings = with_length(settings, found)
     has_config = bool(checkpoint.config) and cut is None
-    tables = plan_tables(model.tables, settings, describe, recorded, has_config)
+    tables = plan_tables(found, settings, recorded, has_config=has_config)
     for table in tables:
         if checks_width and table.is_stored:
             check_width(table.location, table.hidden_size, table.name)
@@ -209,16 +204,14 @@ def with_settings(plan: Plan, settings: Resize) -> Plan:
     return replace(plan, settings=settings, tables=tables)
 
 
-def _describe_rows(checkpoint: Checkpoint, cut: int | None) -> Describe:
-    """Return a function that describes a table, with its first `cut` positions only."""
-
-    def describe(table: FoundTable) -> TableShape:
-        (rows, hidden_size), dtype, file = describe_table(checkpoint, table)
-        if cut is not None:
-            rows = min(rows, table.location.rows(table.location.key_value(cut)))
-        return (rows, hidden_size), dtype, file
-
-    return describe
+def _cut_tables(tables: tuple[FoundTable, ...], cut: int) -> tuple[FoundTable, ...]:
+    """Return tables as if they had only so many positions; others have no rows to cut."""
+    shorter = list[FoundTable]()
+    for table in tables:
+        location = table.location
+        rows = min(table.rows, location.rows(location.key_value(cut)))
+        shorter.append(replace(table, rows=rows))
+    return tuple(shorter)
 
 
 def _limit_kept_rows(
@@ -231,5 +224,5 @@ def _limit_kept_rows(
     if kept < given:
         settings = replace(settings, keep_first=kept)
         note = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
-        model = with_note(model, note)
+        model = model.with_note(note)
     return model, settings

@@ -30,7 +30,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     """Plan positions without a table of rows.
 
     Args:
-        table: The new length, as far as it is known without the settings.
+        table: Its lengths.
         settings: With the method that applies to these positions.
         has_others: Whether the model has other tables that a resize of them would change.
 
@@ -51,12 +51,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     is_useful = after > before or only_fixes_limits or (after == before and is_corrected)
     if not is_useful:
         raise _no_change_needed(location, before, after, has_others=has_others)
-    table = replace(
-        table,
-        max_len_before=before,
-        rows_before=location.rows(location.key_value(before)),
-        lengths=lengths,
-    )
+    table = replace(table, lengths=lengths)
     if not _has_settings(location) or (after == before and not is_corrected):
         return table
     plans = tuple(_plan_layers(location, layers, settings, after) for layers in _scaled(location))

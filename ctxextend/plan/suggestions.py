@@ -3,8 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import FLOATS, TensorEntry
@@ -32,8 +31,7 @@ def looks_like_positions(name: str) -> bool:
     return POSITION_WORD.search(lowered) is not None and OTHER_WORD.search(lowered) is None
 
 
-@dataclass(frozen=True)
-class TensorCandidate:
+class TensorCandidate(NamedTuple):
     """A tensor that may be the position table, and the config key from which its rows follow."""
 
     entry: TensorEntry
@@ -59,7 +57,7 @@ def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
         A hint; empty if there are no candidates.
     """
     candidates = list[TensorCandidate]()
-    for entry in checkpoint.entries.values():
+    for entry in checkpoint.weights.entries.values():
         candidate = _consider(entry, checkpoint.config)
         # Other matrices can have as many rows by chance, unless the user named one.
         if candidate is None or (table is None and not candidate.is_named):

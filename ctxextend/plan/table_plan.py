@@ -1,7 +1,7 @@
 """What a resize changes in one position table, or in positions without a table of rows."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ctxextend.families.lengths import PositionLengths
 from ctxextend.families.lookup import TableLocation
@@ -12,8 +12,7 @@ from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.rope_types import Parameters
 
 
-@dataclass(frozen=True)
-class RopePlan:
+class RopePlan(NamedTuple):
     """The planned change to the rotary settings of all layers of one type."""
 
     before: RopeLayers

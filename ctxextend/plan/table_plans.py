@@ -6,26 +6,27 @@ from typing import Any
 
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.families.schema import LearnedTable
-from ctxextend.plan.find_tables import Describe, FoundTable, check_rows, tables_of_part
+from ctxextend.plan.found_table import FoundTable, context_length, tables_of_part
 from ctxextend.plan.rotary_plan import plan_without_rows
+from ctxextend.plan.table_checks import check_rows
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_checks import check_source_rows
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
 
 
-def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Describe) -> Resize:
+def with_length(settings: Resize, tables: Sequence[FoundTable]) -> Resize:
     """Replace a factor such as ``4x`` with a number of positions.
 
     Raises:
+        CheckpointError: The config states no valid length of positions without a table.
         ResizeError: The tables differ in length, so that the factor means several lengths.
     """
     if isinstance(settings.to, int):
         return settings
     lengths = dict[str, int]()
     for table in tables_of_part(tables, settings.part):
-        (rows, _), _, _ = describe(table)
-        lengths[table.location.part] = table.location.positions(rows)
+        lengths[table.location.part] = context_length(table)
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{part} {length}" for part, length in lengths.items())
         raise ResizeError(
@@ -39,8 +40,8 @@ def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Descri
 def plan_tables(
     tables: Sequence[FoundTable],
     settings: Resize,
-    describe: Describe,
     recorded: Mapping[str, str],
+    *,
     has_config: bool,
 ) -> tuple[TablePlan, ...]:
     """Plan the requested tables of a checkpoint or of a loaded model.
@@ -48,7 +49,6 @@ def plan_tables(
     Args:
         tables: All tables of the model.
         settings: With the length as a number.
-        describe: Returns the shape, dtype and file of a table.
         recorded: Methods of rotary positions that a recipe states, by table name.
         has_config: Whether the tables must have the number of rows that the config states.
 
@@ -60,10 +60,10 @@ def plan_tables(
     _check_shared_keys(tables, selected, settings)
     plans = list[TablePlan]()
     for table in selected:
-        plan = _plan_table(table, tables, settings, describe)
+        plan = _plan_table(table, tables, settings)
         if plan.has_rows:
             is_checked = has_config and not settings.fix_limits
-            check_rows(plan.location, plan.rows_before, plan.name, has_config=is_checked)
+            check_rows(table, has_config=is_checked)
         else:
             options = replace(settings, method=recorded.get(plan.name, settings.method))
             plan = plan_without_rows(plan, options, has_others=len(selected) > 1)
@@ -77,28 +77,26 @@ def plan_tables(
     return tuple(plans)
 
 
-def _plan_table(
-    table: FoundTable, tables: Sequence[FoundTable], settings: Resize, describe: Describe
-) -> TablePlan:
+def _plan_table(table: FoundTable, tables: Sequence[FoundTable], settings: Resize) -> TablePlan:
     """Return the plan of one table, without what only positions without rows have."""
-    location, name = table
-    (rows, hidden_size), dtype, file = describe(table)
+    location = table.location
+    before = context_length(table)
     key = location.config_key
     # Tables can share a key: it must fit the longest.
-    sharing = [other for other, _ in tables if other.config_key == key]
+    sharing = [other.location for other in tables if other.location.config_key == key]
     after = location.rows(max(other.key_value(settings.positions) for other in sharing))
     return TablePlan(
-        name=name,
+        name=table.name,
         part=location.part,
-        file=file,
+        file=table.file,
         config_key=key,
-        max_len_before=location.positions(rows),
+        max_len_before=before,
         max_len_after=location.positions(after),
-        rows_before=rows,
+        rows_before=location.rows(location.key_value(before)),
         rows_after=after,
         reserved_rows=location.reserved_rows,
-        hidden_size=hidden_size,
-        dtype=dtype,
+        hidden_size=table.hidden_size,
+        dtype=table.dtype,
         location=location,
     )
 
@@ -114,7 +112,7 @@ def _check_shared_keys(
     tables: Sequence[FoundTable], selected: Sequence[FoundTable], settings: Resize
 ) -> None:
     """Raise ResizeError if a table that is not selected shares its config key with one that is."""
-    keys = {location.config_key for location, _ in selected}
+    keys = {table.location.config_key for table in selected}
     for table in tables:
         key = table.location.config_key
         if key not in keys or table in selected:

@@ -9,20 +9,22 @@ from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation
 from ctxextend.limits.config_keys import config_length_keys
 from ctxextend.limits.side_files import stated_limits
-from ctxextend.recipe_file import read_provenance
+from ctxextend.provenance import read_provenance
 
 
 def with_trained_length(
     architecture: Architecture, checkpoint: Checkpoint, trained_length: int | None
 ) -> Architecture:
-    """Return an architecture whose rotary positions know their first trained length, as far as
-    anything states it.
+    """Return an architecture whose rotary positions know their first trained length, if stated.
 
     Args:
         architecture: That of the checkpoint.
         checkpoint: Its tokenizer files and recipe are read only if the rotary settings leave the
             question open.
         trained_length: The length of the first training, in tokens, as the user states it.
+
+    Raises:
+        MethodError: The user states it, but nothing of the positions scales.
     """
     if trained_length is not None:
         return state_trained_length(architecture, trained_length)
@@ -31,7 +33,7 @@ def with_trained_length(
         if _is_open(location):
             location = replace(location, seen_lengths=tuple(_seen_lengths(location, checkpoint)))
         locations.append(location)
-    return replace(architecture, locations=tuple(locations))
+    return architecture._replace(locations=tuple(locations))
 
 
 def state_trained_length(architecture: Architecture, trained_length: int) -> Architecture:
@@ -54,21 +56,20 @@ def state_trained_length(architecture: Architecture, trained_length: int) -> Arc
         raise MethodError(
             f"{message} of {architecture.family.model_type}.", "Remove --trained-length."
         )
-    return replace(architecture, locations=tuple(locations))
+    return architecture._replace(locations=tuple(locations))
 
 
 def with_config_lengths(architecture: Architecture) -> Architecture:
-    """Return an architecture whose rotary positions know what other keys of its config state about
-    its lengths.
-    """
+    """Return an architecture whose rotary positions know the lengths that other keys state."""
     locations = list[TableLocation]()
     for location in architecture.locations:
         seen = tuple(length for _, length in config_length_keys(location))
         locations.append(replace(location, seen_lengths=seen))
-    return replace(architecture, locations=tuple(locations))
+    return architecture._replace(locations=tuple(locations))
 
 
 def _is_open(location: TableLocation) -> bool:
+    """Whether rotary settings leave open which length the config key states."""
     if location.table.rope is None:
         return False
     try:

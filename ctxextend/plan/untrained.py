@@ -16,6 +16,7 @@ from ctxextend.tables.stats import describe_rows, find_untrained_rows
 # and nn.Embedding.
 INITIALIZER_KEYS = ("initializer_range", "init_std", "initializer_factor")
 DEFAULT_STDS = (0.02, 1.0)
+MAX_STD = 1e6  # larger values are mistakes
 
 
 def untrained_rows(
@@ -28,15 +29,19 @@ def untrained_rows(
         location: The table.
         rows: Its rows without reserved ones, shape (positions, hidden_size).
     """
-    stds = list[float]()
-    for config in (nested(checkpoint.config, location.path), checkpoint.config):
-        stated = (
-            [config.get(key) for key in INITIALIZER_KEYS] if isinstance(config, Mapping) else []
-        )
-        stds += [
-            float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6
-        ]
-    return find_untrained_rows(rows, tuple(dict.fromkeys((*stds, *DEFAULT_STDS))))
+    own = nested(checkpoint.config, location.path)
+    stds = (*_stated_stds(own), *_stated_stds(checkpoint.config), *DEFAULT_STDS)
+    return find_untrained_rows(rows, tuple(dict.fromkeys(stds)))
+
+
+def _stated_stds(config: Any) -> Iterator[float]:
+    """Yield the standard deviations of weight initialisation that a config states."""
+    if not isinstance(config, Mapping):
+        return
+    for key in INITIALIZER_KEYS:
+        value = config.get(key)
+        if isinstance(value, int | float) and 0 < value < MAX_STD:
+            yield float(value)
 
 
 def describe_untrained(untrained: Mapping[int, float]) -> Iterator[str]:
@@ -72,6 +77,12 @@ class UntrainedRows:
 def find_untrained(
     checkpoint: Checkpoint, location: TableLocation, rows: NDArray[Any]
 ) -> UntrainedRows:
-    """Return the rows that no training has changed; see `untrained_rows` for the arguments."""
+    """Return the rows of a table that no training has changed.
+
+    Args:
+        checkpoint: Its config may state how weights are initialised.
+        location: The table.
+        rows: Its rows without reserved ones, shape (positions, hidden_size).
+    """
     zero = tuple(np.flatnonzero(~rows.any(axis=1)).tolist())
     return UntrainedRows(random=untrained_rows(checkpoint, location, rows), zero=zero)

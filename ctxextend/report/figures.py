@@ -26,6 +26,8 @@ from ctxextend.evaluation.evaluation_result import (
     Estimate,
     Evaluation,
     Passkey,
+    Retrieval,
+    SearchResult,
 )
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.tables.stats import describe_range
@@ -84,6 +86,7 @@ MODES: Mapping[str, tuple[str, Style]] = {  # labels as in the tables in the ter
 }
 SHIFT_TITLE = "The same text at growing positions"
 PASSKEY_TITLE = "Passkey retrieval accuracy (%)"
+LENGTH_LABELS = {"context": "context length (tokens)", "position": "position"}  # of an axis
 PANEL_TITLES = {"retrieval": "Document retrieval", "search": "Search"}
 RETRIEVAL_LABELS = {
     "truncated": "base, truncated",
@@ -366,11 +369,14 @@ def loss_panel(
         name: What the mark is.
         has_legend: Whether the plot names all curves and shows all intervals.
     """
+    mark_name = ""
+    if mark:
+        mark_name = f"{name}: {mark:,}"
     losses = LossPlot(
         by=by,
         curves=curves,
         mark=mark,
-        mark_name=f"{name}: {mark:,}" if mark else "",
+        mark_name=mark_name,
         has_legend=has_legend,
     )
     title = _loss_title(by, kind)
@@ -387,9 +393,10 @@ def loss_panel(
 
 
 def _loss_title(by: str, kind: str) -> str:
-    what = "Loss of masked tokens" if kind == "masked" else "Loss"
     along = "context length" if by == "context" else "position"
-    return f"{what} by {along}"
+    if kind == "masked":
+        return f"Loss of masked tokens by {along}"
+    return f"Loss by {along}"
 
 
 def _span_text(by: str, span: tuple[int, ...]) -> str:
@@ -435,7 +442,7 @@ class LossPlot:
     def draw(self, axes: "Axes") -> None:
         """Draw the curves, the axes, the mark and the legend."""
         axes.set(
-            xlabel="context length (tokens)" if self.by == "context" else "position",
+            xlabel=LENGTH_LABELS[self.by],
             ylabel="loss (nats/token)",
         )
         axes.grid(visible=False, axis="x")
@@ -460,13 +467,11 @@ class LossPlot:
         style = dict(curve.style)
         if self.by == "context":
             style |= {"marker": "o", "markerfacecolor": "white", "markersize": 4}
-        (line,) = axes.plot(
-            ends,
-            means,
-            label=short_name(curve.name) if curve.is_labelled else "",
-            zorder=3 if curve.is_labelled else 2,
-            **style,
-        )
+        if curve.is_labelled:
+            style |= {"label": short_name(curve.name), "zorder": 3}
+        else:
+            style |= {"label": "", "zorder": 2}
+        (line,) = axes.plot(ends, means, **style)
         if has_band:
             axes.fill_between(
                 ends,
@@ -494,14 +499,18 @@ def mark_base_length(axes: "Axes", x: float, text: str = "") -> None:
     """Draw a dashed line at the base's context length; its label is where more space is."""
     axes.axvline(x, color=SOFT, linestyle=(0, (3, 3)), linewidth=0.7)
     share, _ = (axes.transData - axes.transAxes).transform((x, axes.get_ylim()[0]))
-    is_right = share > 0.6
+    alignment = "left"
+    offset = 4  # points
+    if share > 0.6:
+        alignment = "right"
+        offset = -4
     axes.annotate(
         text,
         xy=(x, 1),
-        xytext=(-4 if is_right else 4, -2),
+        xytext=(offset, -2),
         xycoords=("data", "axes fraction"),
         textcoords="offset points",
-        ha="right" if is_right else "left",
+        ha=alignment,
         va="top",
         color=SOFT,
     )
@@ -667,13 +676,22 @@ def _passkey_panel(evaluation: Evaluation) -> Panel | None:
 
 
 def _scores_panel(evaluation: Evaluation, by: Literal["search", "retrieval"]) -> Panel | None:
-    measured = evaluation.search if by == "search" else evaluation.retrieval
+    measured = scores_of(evaluation, by)
     if measured is None:
         return None
     modes = [
         (RETRIEVAL_LABELS[mode], scores, BAR_STYLE) for mode, scores in measured.scores.items()
     ]
     return retrieval_panel(by, modes)
+
+
+def scores_of(
+    evaluation: Evaluation, by: Literal["search", "retrieval"]
+) -> SearchResult | Retrieval | None:
+    """Return the scores in a search set, or else of document retrieval; None if not measured."""
+    if by == "search":
+        return evaluation.search
+    return evaluation.retrieval
 
 
 def _shift_panel(evaluation: Evaluation) -> Panel | None:

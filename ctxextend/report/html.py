@@ -26,7 +26,7 @@ from ctxextend.evaluation.evaluation_result import (
     text_summary,
 )
 from ctxextend.inspection.inspection_result import Inspection
-from ctxextend.recipe_file import without_folders
+from ctxextend.recipe_text import without_folders
 from ctxextend.report import figures
 from ctxextend.report.figures import (
     COLOURS,
@@ -325,7 +325,9 @@ def _loss_curve(comparison: Comparison, number: int, losses: figures.Losses) -> 
 
 def _base_length(comparison: Comparison) -> int | None:
     """Return the base's context length; None without a base."""
-    return comparison.max_len_before if comparison.source else None
+    if not comparison.source:
+        return None
+    return comparison.max_len_before
 
 
 def _scores(comparison: Comparison, by: Literal["search", "retrieval"]) -> Panel | None:
@@ -334,7 +336,7 @@ def _scores(comparison: Comparison, by: Literal["search", "retrieval"]) -> Panel
     base: list[tuple[str, Mapping[str, Estimate], Style]] = []
     for number, row in enumerate(comparison.rows):
         evaluation = row.final.evaluation
-        measured = evaluation.search if by == "search" else evaluation.retrieval
+        measured = figures.scores_of(evaluation, by)
         if measured is None:
             continue
         modes.append((row.method, measured.scores[MODEL], _bar_style(number)))

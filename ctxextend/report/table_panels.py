@@ -47,6 +47,7 @@ BAND = 0.045  # height of the band that marks new rows, as a share of the axes
 FLAT = 1e-5  # a smaller relative range of values is rounding, which is not magnified
 
 Statistic = Literal["norms", "cosines"]
+STATISTIC_LABELS = {"norms": "Euclidean norm", "cosines": "cosine similarity"}
 
 
 class TableCurve(NamedTuple):
@@ -72,7 +73,10 @@ def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
     groups = tables_by_part(inspections)
     panels: list[Panel] = []
     for group in groups:
-        part = f" ({group[0][1].part})" if len(groups) > 1 else ""
+        part = ""
+        if len(groups) > 1:
+            _, table = group[0]
+            part = f" ({table.part})"
         curves = [
             _curve(number, model_table, names, is_first_of_many=number == 0 and len(group) > 1)
             for number, model_table in enumerate(group)
@@ -156,9 +160,7 @@ def _draw_by_position(axes: "Axes", curves: Sequence[TableCurve], statistic: Sta
         _draw_invalid_rows(axes, curve)
     if outliers:
         _draw_outliers(axes, outliers)
-    axes.set(
-        xlabel="position", ylabel="Euclidean norm" if statistic == "norms" else "cosine similarity"
-    )
+    axes.set(xlabel="position", ylabel=STATISTIC_LABELS[statistic])
     axes.margins(y=0.05 + BAND * bands)
     low, high = axes.get_ylim()
     if high - low < FLAT * high:
@@ -266,8 +268,9 @@ def _period(component: Component, positions: int) -> str:
     """Return the period of a component in a table; see `PERIODS`."""
     if component.fit < MIN_FIT:
         return "-"
-    mark = "*" if component.period > positions else ""
-    return f"{component.period:.0f}{mark}"
+    if component.period > positions:
+        return f"{component.period:.0f}*"
+    return f"{component.period:.0f}"
 
 
 def _draw_cosine_map(axes: "Axes", table: TableReport) -> None:

@@ -104,7 +104,8 @@ def _effect_on_retrieval(evaluation: Evaluation, numbers: NumberFormat) -> Conte
 
 
 def _lengths(length: int, evaluation: Evaluation) -> str:
-    return f"at {length:,} vs. {evaluation.base_max_len or 0:,}"
+    base_length = evaluation.base_max_len or 0
+    return f"at {length:,} vs. {base_length:,}"
 
 
 def _effect_verdict(effect: ContextEffect, evaluation: Evaluation, numbers: NumberFormat) -> str:
@@ -221,7 +222,9 @@ def _worse(comparison: Comparison, others: Sequence[Named], numbers: NumberForma
             amounts.append(_shown_change(outcome.delta, numbers, signed=False))
     if not names:
         return []
-    unit = f" {LOSS_UNIT}" if comparison.is_loss else ""
+    unit = ""
+    if comparison.is_loss:
+        unit = f" {LOSS_UNIT}"
     if len(names) > MAX_NAMED:
         return [f"the other {len(names)} are worse by at least {amounts[0]}{unit}"]
     return [f"{joined(names)} {_are(names)} worse by {joined(amounts)}{unit}"]
@@ -250,7 +253,9 @@ def _against_reference(comparison: Comparison, best: Named, numbers: NumberForma
         return []
     if comparison.base is None:
         return []
-    base = "The base, not trained," if _is_trained(comparison) else "The base"
+    base = "The base"
+    if _is_trained(comparison):
+        base += ", not trained,"
     score = _score(comparison, numbers)(comparison.base)
     sentence = f"{base} in {_windows(comparison)}: {comparison.metric_names[1]} {score}"
     if change:
@@ -310,7 +315,9 @@ def _name(row: Row) -> str:
 
 def _score(comparison: Comparison, numbers: NumberFormat) -> Callable[[Estimate | None], str]:
     """Return how scores are shown: losses as perplexities."""
-    return numbers.perplexity if comparison.is_loss else numbers.estimate
+    if comparison.is_loss:
+        return numbers.perplexity
+    return numbers.estimate
 
 
 def _taken_by_auto(comparison: Comparison) -> str:
@@ -327,7 +334,9 @@ def _little_text(comparison: Comparison) -> str:
     singular, plural = SAMPLES.get(comparison.metric, ("document", "documents"))
     if comparison.hold_out is not None:
         singular, plural = "text", "texts"
-    found = f"1 {singular} is" if count == 1 else f"{count} {plural} are"
+    found = f"{count} {plural} are"
+    if count == 1:
+        found = f"1 {singular} is"
     clause = f"{found} too little text to choose"
     if comparison.auto:
         clause += f"; auto takes `{comparison.auto}`"
@@ -335,7 +344,10 @@ def _little_text(comparison: Comparison) -> str:
 
 
 def _pieces(comparison: Comparison) -> str:
-    return "sliding windows" if comparison.is_loss else "chunks"
+    """Return what the base reads instead of longer inputs."""
+    if comparison.is_loss:
+        return "sliding windows"
+    return "chunks"
 
 
 def _windows(comparison: Comparison) -> str:

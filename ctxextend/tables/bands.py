@@ -8,8 +8,8 @@ every seam. `bands` interpolates the former, tiles the latter.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +67,7 @@ KEPT_HIGH_POWER = 1 / 2
 MAX_KEPT_RATIO = 2
 
 
-@dataclass(frozen=True)
-class BandSplit:
+class BandSplit(NamedTuple):
     """How a table is split into a low-frequency and a high-frequency part."""
 
     head: int  # outlier rows at the start, such as an attention sink, which are kept
@@ -168,7 +167,7 @@ def choose_split(
     source = table[split.head : split.stop]
     if not _can_be_split(source):
         return split
-    split = replace(split, is_local=_is_local(source))
+    split = split._replace(is_local=_is_local(source))
     cutoff_sigma = _valley_sigma(source) if sigma is None else sigma
     if not cutoff_sigma:
         return split
@@ -177,7 +176,7 @@ def choose_split(
     best = _split_at(split, source, cutoff_sigma, min_stop, given)
     is_noise = best.noise_distance < MIN_NOISE_DISTANCE or best.high_share < MIN_HIGH_SHARE
     if sigma is None and repeat is None and is_noise:
-        return replace(split, noise_distance=best.noise_distance, high_share=best.high_share)
+        return split._replace(noise_distance=best.noise_distance, high_share=best.high_share)
     if sigma is None and best.match >= GOOD_MATCH:
         wider = _split_at(split, source, MAX_SIGMA_SHARE * len(source), min_stop, given)
         if wider.match >= GOOD_MATCH and wider.sigma > best.sigma:
@@ -450,8 +449,7 @@ def _split_at(
     else:
         first, stop = given
         match = _match(high, given)
-    return replace(
-        split,
+    return split._replace(
         sigma=sigma,
         noise_distance=_noise_distance(high, sigma) if share > 0 else 0.0,
         high_share=share,

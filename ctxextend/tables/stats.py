@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -276,8 +276,7 @@ def _local_median(values: Floats) -> Floats:
     return np.asarray(np.take_along_axis(np.sort(windows, axis=1), middle, axis=1).mean(axis=1))
 
 
-@dataclass(frozen=True)
-class Repetition:
+class Repetition(NamedTuple):
     """Rows that occur more than once, bit-identical."""
 
     period: int | None  # of the tiled part, in rows; None if nothing is tiled

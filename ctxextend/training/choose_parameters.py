@@ -139,13 +139,13 @@ def _without_tables(loaded: LoadedTask, trained: Names) -> Names:
     """
     network = loaded.model.model
     tables = list[torch.nn.Parameter]()
-    for _, name in loaded.task.files.tables:
-        if name in loaded.names:
-            tables.append(network.get_parameter(loaded.names[name]))
+    for table in loaded.task.files.tables:
+        if table.name in loaded.names:
+            tables.append(network.get_parameter(loaded.names[table.name]))
     others = dict[str, str]()
     for tensor, name in trained.items():
         parameter = network.get_parameter(name)
-        if not any(parameter is table for table in tables):
+        if not any(parameter is other for other in tables):
             others[tensor] = name
     return others
 

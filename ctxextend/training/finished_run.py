@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.recipe import Recipe, Train
 from ctxextend.training.train_result import TrainResult
 from ctxextend.training.trained_weights import TrainedWeights

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from ctxextend.errors import CheckpointError, CtxextendError, TrainingError, counted
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.eval_model import ModelFiles
-from ctxextend.plan.find_tables import describe_table, open_model
+from ctxextend.plan.found_table import context_length
+from ctxextend.plan.opened_model import open_model
+from ctxextend.provenance import BaseCheckpoint, Provenance, learned_before
 from ctxextend.recipe import FROZEN, Train
-from ctxextend.recipe_file import BaseCheckpoint, Provenance, learned_before
 from ctxextend.tables.apply import learned_rows
 
 BoolRows = NDArray[np.bool_]  # one value per row or position
@@ -100,9 +101,7 @@ def short_positions(files: ModelFiles, base: BaseCheckpoint | None, span: int) -
         return None
     length: Any
     if not base.chain:
-        opened = open_model(base.ref)
-        rows = describe_table(opened.checkpoint, opened.tables[0])[0][0]
-        length = opened.tables[0].location.positions(rows)
+        length = context_length(open_model(base.ref).tables[0])
     else:
         length = _recorded_length(files, base.chain[-1])
     if isinstance(length, int) and 0 < length < span:

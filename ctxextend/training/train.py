@@ -16,6 +16,7 @@ from ctxextend.checkpoints.atomic_output import (
     check_output,
     nearest_existing_parent,
 )
+from ctxextend.checkpoints.folder import protected_paths
 from ctxextend.errors import ResizeError, TrainingError, counted, one_line
 from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts
@@ -23,12 +24,20 @@ from ctxextend.models.devices import open_device, torch_threads
 from ctxextend.output.record import table_hash
 from ctxextend.output.write import output_path, write_output
 from ctxextend.plan.file_warnings import file_warnings
-from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
-from ctxextend.recipe_file import TABLE_KEYS
-from ctxextend.text_data import check_texts, empty_files, path_names
+from ctxextend.recipe import (
+    RECIPE_FILE,
+    TABLE_KEYS,
+    CheckpointRef,
+    Recipe,
+    Train,
+    accepts_settings,
+    path_names,
+    split_ref,
+)
+from ctxextend.text_data import check_texts, empty_files
 from ctxextend.training.choose_parameters import choose_parameters
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.memory_estimate import estimate_memory
@@ -251,7 +260,7 @@ class TrainingSource:
         checkpoint = self.model.checkpoint
         # Their sizes are checked once the tensors to save are known: see `_check_disk_space`.
         files = dict.fromkeys(checkpoint.files, 0)
-        check_output(path, checkpoint.protected, files, force=force)
+        check_output(path, protected_paths(checkpoint), files, force=force)
 
     def prepare_model(self, folder: RunFolder) -> OpenedModel:
         """Return the checkpoint to train: resized or converted into the run folder if planned.
@@ -393,9 +402,9 @@ def _estimate(loaded: LoadedTask, trained: Collection[str]) -> tuple[DeviceMemor
     task = loaded.task
     model = loaded.model
     tables = list[Any]()
-    for _, name in task.files.tables:
-        if name in trained:
-            tables.append(model.model.get_parameter(loaded.names[name]))
+    for table in task.files.tables:
+        if table.name in trained:
+            tables.append(model.model.get_parameter(loaded.names[table.name]))
     teacher_bytes = 0
     if loaded.teacher is not None:
         network = loaded.teacher.model

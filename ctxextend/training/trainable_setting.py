@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import ModelFiles
 from ctxextend.families.schema import SinusoidalTable
@@ -60,14 +59,14 @@ def _frozen_table(settings: Train, reason: str) -> tuple[Train, tuple[str, ...]]
 
 def _is_trained(files: ModelFiles) -> bool:
     """Whether the first table is stored, and a parameter of the model."""
-    location, name = files.tables[0]
-    is_fixed = isinstance(location.table, SinusoidalTable) and location.table.is_fixed
-    return name in files.checkpoint.names and not is_fixed
+    facts = files.tables[0].location.table
+    is_fixed = isinstance(facts, SinusoidalTable) and facts.is_fixed
+    return files.table in files.checkpoint.weights.names and not is_fixed
 
 
 def _has_formula(files: ModelFiles) -> bool:
     """Whether the learned rows of the first table are those of a formula."""
     table = files.tables[0]
-    rows = read_floats(files.checkpoint.names[table.name], table.name)
+    rows = files.checkpoint.weights.read_floats(table.name)
     formula = find_formula(rows[table.location.reserved_rows :], table.location.layout)
     return formula is not None

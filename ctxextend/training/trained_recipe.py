@@ -5,9 +5,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+from ctxextend.checkpoints.weights import any_layer
 from ctxextend.output.record import table_hash
 from ctxextend.recipe import CheckpointRef
-from ctxextend.recipe_file import any_layer, recipe_values, yaml_text
+from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.version import __version__
 
@@ -45,9 +46,9 @@ def _table_hashes(run: FinishedRun) -> dict[str, dict[str, str]]:
     """Return the hashes before and after training of each stored table, by name."""
     files = run.task.files
     hashes = dict[str, dict[str, str]]()
-    for _, name in files.tables:
-        if name in files.checkpoint.names:
-            hashes[name] = {"sha256_after": table_hash(run.weights.tensor(name))}
+    for table in files.tables:
+        if table.name in files.checkpoint.weights.names:
+            hashes[table.name] = {"sha256_after": table_hash(run.weights.tensor(table.name))}
     if run.source_sha256 is not None:
         hashes[files.table] = {"sha256_before": run.source_sha256} | hashes[files.table]
     return hashes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, plan_layouts
-from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
+from ctxextend.checkpoints.safetensors_file import numpy_dtype
 from ctxextend.evaluation import eval_model
 from ctxextend.output.prepare import index_text
 from ctxextend.training.trainable import TrainableParameters
@@ -58,10 +58,10 @@ class TrainedWeights:
 
     def _read(self, name: str) -> NDArray[Any]:
         """Return a tensor of the checkpoint before training."""
-        return read_floats(self.checkpoint.names[name], name)
+        return self.checkpoint.weights.read_floats(name)
 
     def _dtype(self, name: str) -> str:
-        before = self.checkpoint.entries[name].dtype
+        before = self.checkpoint.weights.entries[name].dtype
         if self.dtype is None or before not in FILE_DTYPES.values():
             return before
         return FILE_DTYPES[self.dtype]
@@ -69,7 +69,7 @@ class TrainedWeights:
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
         """The layout of every weights file that changes or is renamed."""
-        before = self.checkpoint.entries
+        before = self.checkpoint.weights.entries
         dtypes = {name: self._dtype(name) for name in before}
         trained = self.trainable.names.keys() | self.trainable.adapters.keys()
         shapes = dict[str, tuple[int, ...]]()

@@ -120,7 +120,7 @@ def run_training(
 def _trained_tables(setup: TrainingSetup) -> list[str]:
     """Return the names of the parameters of position tables that are trained."""
     names = setup.trainable.names
-    return [names[name] for _, name in setup.task.files.tables if name in names]
+    return [names[table.name] for table in setup.task.files.tables if table.name in names]
 
 
 def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:

@@ -18,9 +18,8 @@ from typing import Any
 
 from ctxextend.checkpoints import atomic_output
 from ctxextend.errors import TrainingError
-from ctxextend.plan.find_tables import OpenedModel
-from ctxextend.recipe import Recipe
-from ctxextend.recipe_file import MACHINE_KEYS, SECTIONS
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.recipe import MACHINE_KEYS, SECTIONS, Recipe
 
 RUN_FILE = "run.json"
 SAVE = "checkpoint-"  # transformers' prefix of a saved state; the step follows

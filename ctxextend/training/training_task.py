@@ -10,8 +10,8 @@ from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ModelFiles
 from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.models.load import loads_from_folder, match_parameters
+from ctxextend.provenance import BaseCheckpoint, Provenance, find_base, read_provenance
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
-from ctxextend.recipe_file import BaseCheckpoint, Provenance, find_base, read_provenance
 from ctxextend.training.parallel import micro_batch_sizes
 from ctxextend.training.rows_to_train import (
     BoolRows,

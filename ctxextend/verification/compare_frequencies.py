@@ -144,7 +144,7 @@ def _stored_dtype(resized: Checkpoint, name: str) -> str:
 
     Names in files may have a prefix. Buffers whose names end alike are stored in one dtype.
     """
-    for entry in resized.entries.values():
+    for entry in resized.weights.entries.values():
         if entry.name.endswith(name):
             return entry.dtype
     return "F32"

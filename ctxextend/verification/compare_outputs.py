@@ -102,7 +102,7 @@ def compare_outputs(expected: Expected, before: Outcomes, after: Outcomes) -> Co
 def stored_dtype(conversion: Conversion) -> str:
     """Return the dtype of the embeddings, to which a conversion rounds their sums."""
     model = conversion.model
-    return model.checkpoint.entries[model.tables[0].name].dtype
+    return model.checkpoint.weights.entries[model.tables[0].name].dtype
 
 
 def _differences(

@@ -7,13 +7,13 @@ from enum import Enum, auto
 import numpy as np
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.output.record import table_hash
-from ctxextend.plan.find_tables import computed_shape, width_fault
+from ctxextend.plan.found_table import computed_shape
+from ctxextend.plan.table_checks import width_fault
 from ctxextend.plan.table_plan import TablePlan
+from ctxextend.provenance import learned_before
 from ctxextend.recipe import FROZEN
-from ctxextend.recipe_file import learned_before
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.verification.compare_rope import ComparedPositions, Mask, compare_positions
 from ctxextend.verification.compare_tensors import TensorForm, WrongForm, find_wrong_form
@@ -114,8 +114,8 @@ def recreate_table(
         CheckpointError: A file cannot be read.
         ResizeError: The method does not apply, for example since it needs more rows.
     """
-    before = read_floats(base.names[table.name], table.name)
-    after = read_floats(resized.names[table.name], table.name)
+    before = base.weights.read_floats(table.name)
+    after = resized.weights.read_floats(table.name)
     recreated = rows.resize(before)
     matches = equal_rows(recreated, after)
     if rows.tolerance:
@@ -129,7 +129,7 @@ def recreate_table(
 
 def _compare_computed(table: TablePlan, resized: Checkpoint) -> ComputedTable:
     try:
-        shape, _, _ = computed_shape(replace(table.location, config=resized.config))
+        shape = computed_shape(replace(table.location, config=resized.config))
     except CheckpointError as error:
         return ComputedTable(table, None, error.message)
     return ComputedTable(table, shape)
@@ -141,7 +141,7 @@ def _unchecked_rows(
     """Return a table whose rows are not recreated; its hash is enough if all of it was trained."""
     recorded_hash = RecordedHash.NONE
     if recorded.trainable in ("positions", "all"):
-        after = read_floats(resized.names[table.name], table.name)
+        after = resized.weights.read_floats(table.name)
         recorded_hash = _compare_hash(recorded, table, after)
     return UncheckedRows(
         table=table,

@@ -6,11 +6,11 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import METADATA, NUMPY_DTYPES, TensorEntry
+from ctxextend.checkpoints.weights import any_layer
 from ctxextend.families.schema import Buffer
 from ctxextend.plan.buffers import BUFFER_AXES, BufferPlan, new_buffer
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.progress import Progress
-from ctxextend.recipe_file import any_layer
 from ctxextend.verification.compare_bytes import WrongBytes, find_wrong_bytes
 from ctxextend.verification.expected import Expected
 
@@ -94,7 +94,9 @@ def compare_tensors(expected: Expected, resized: Checkpoint, progress: Progress)
     forms = {name: find_wrong_form(resized, name, form_of(entry)) for name, entry in kept.items()}
     adapted = [name for name in kept if any_layer(name) in expected.recorded.adapted]
     skipped = {*adapted, *(name for name, wrong in forms.items() if wrong)}
-    same = [(entry, base.names[name]) for name, entry in kept.items() if name not in skipped]
+    same = [
+        (entry, base.weights.names[name]) for name, entry in kept.items() if name not in skipped
+    ]
     # One thread reads while the other compares; tensors that are computed fill memory, so one at a
     # time.
     threads = 1 if expected.conversion else 2
@@ -119,7 +121,7 @@ def form_of(entry: TensorEntry) -> TensorForm:
 
 def find_wrong_form(resized: Checkpoint, name: str, expected: TensorForm) -> WrongForm | None:
     """Return how a tensor differs from the expected dtype and shape; None if it does not."""
-    found = form_of(resized.entries[name]) if name in resized.names else None
+    found = form_of(resized.weights.entries[name]) if name in resized.weights.names else None
     if found == expected:
         return None
     return WrongForm(name, found, expected)
@@ -132,40 +134,44 @@ def _kept_tensors(expected: Expected) -> dict[str, TensorEntry]:
         *(buffer.name for buffer in expected.buffers.rebuilt),
         *expected.buffers.dropped,
     }
-    return {name: entry for name, entry in expected.base.entries.items() if name not in changed}
+    return {
+        name: entry for name, entry in expected.base.weights.entries.items() if name not in changed
+    }
 
 
 def _added_tensors(expected: Expected, resized: Checkpoint) -> Iterator[str]:
     """Yield tensors that the base does not have; position buffers for the new length may be new."""
-    for name in resized.names:
-        if name not in expected.base.names and not _is_right_buffer(expected, resized, name):
+    for name in resized.weights.names:
+        if name not in expected.base.weights.names and not _is_right_buffer(
+            expected, resized, name
+        ):
             yield name
 
 
 def _outdated_buffers(expected: Expected, resized: Checkpoint) -> Iterator[str]:
     for name in expected.buffers.dropped:
-        if name in resized.names and not _is_right_buffer(expected, resized, name):
+        if name in resized.weights.names and not _is_right_buffer(expected, resized, name):
             yield name
 
 
 def _wrong_buffers(expected: Expected, resized: Checkpoint) -> Iterator[WrongBuffer]:
     for buffer in expected.buffers.rebuilt:
         name = buffer.name
-        if name not in resized.names or not _is_right_buffer(expected, resized, name):
+        if name not in resized.weights.names or not _is_right_buffer(expected, resized, name):
             form = find_wrong_form(resized, name, TensorForm(buffer.dtype, buffer.shape))
             yield WrongBuffer(name, form)
 
 
 def _is_right_buffer(expected: Expected, resized: Checkpoint, name: str) -> bool:
     """Whether a tensor is a position buffer for the new length, in the dtype of the file."""
-    entry = resized.entries[name]
+    entry = resized.weights.entries[name]
     for table in expected.tables:
         buffer = table.location.buffer(name)
         if buffer is not None and entry.dtype in NUMPY_DTYPES:
             if not _has_length(entry, BUFFER_AXES[buffer.content], _key_value(table)):
                 return False
             values = new_buffer(_planned_buffer(table, buffer, entry))
-            return resized.names[name].read_bytes(name).tobytes() == values.tobytes()
+            return resized.weights.names[name].read_bytes(name).tobytes() == values.tobytes()
     return False
 
 

@@ -85,7 +85,7 @@ def _is_stored_dtype(base: Checkpoint, change: ValueChange) -> bool:
     """Whether a config only states the dtype of the weights, which is transformers' default."""
     if change.path[-1] != "dtype" or change.before not in (None, MISSING):
         return False
-    dtypes = {entry.dtype for entry in base.entries.values()}
+    dtypes = {entry.dtype for entry in base.weights.entries.values()}
     stored = {TORCH_DTYPES[dtype] for dtype in dtypes if dtype in TORCH_DTYPES}
     return [*stored] == [change.after]
 

@@ -1,10 +1,12 @@
 """`verify --deep`: load both checkpoints in transformers, run them, and compare."""
 
+from typing import Any
+
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.twins import SOURCE_TYPES
 from ctxextend.errors import CheckpointError
-from ctxextend.models.load import LoadedModel, check_loadable, load
+from ctxextend.models.load import LoadingInfo, check_loadable, load
 from ctxextend.plan.table_plan import same_up_to
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_frequencies import compare_frequencies
@@ -40,13 +42,13 @@ def check_models(expected: Expected, resized: Checkpoint) -> list[Check]:
     lengths = _shared_lengths(expected)
     before = _observe_base(expected, lengths)
     try:
-        loaded = _load_resized(expected, resized)
+        model, info = _load_resized(expected, resized)
     except CheckpointError as error:
         if isinstance(before, NotLoaded):
             raise CheckpointError(before.reason, NOT_DEEP_HINT) from error
         return [Evidence(failures=[error.message]).check("loads")]
-    after = observe(expected, resized, loaded, [*lengths, expected.max_len])
-    compared = _outcomes_to_compare(expected, resized, loaded, after, lengths)
+    after = observe(expected, resized, model, info, [*lengths, expected.max_len])
+    compared = _outcomes_to_compare(expected, resized, model, after, lengths)
     return [
         _check_loads(expected, resized, before, after),
         runs_check(expected, before, after),
@@ -72,12 +74,12 @@ def _observe_base(expected: Expected, lengths: list[int]) -> Observed | NotLoade
         model_class = _source_class(conversion)
     try:
         check_loadable(base)
-        loaded = load(base, model_class)
+        model, info = load(base, model_class)
     except CheckpointError as error:
         return NotLoaded(error.message)
     if conversion:
-        remove_positions(loaded.model, conversion)
-    return observe(expected, base, loaded, lengths)
+        remove_positions(model, conversion)
+    return observe(expected, base, model, info, lengths)
 
 
 def _source_class(conversion: Conversion) -> str:
@@ -88,7 +90,7 @@ def _source_class(conversion: Conversion) -> str:
     return source.class_name + names[0]
 
 
-def _load_resized(expected: Expected, resized: Checkpoint) -> LoadedModel:
+def _load_resized(expected: Expected, resized: Checkpoint) -> tuple[Any, LoadingInfo]:
     """Load the resized checkpoint in the class of its base.
 
     Raises:
@@ -106,15 +108,15 @@ def _load_resized(expected: Expected, resized: Checkpoint) -> LoadedModel:
 def _outcomes_to_compare(
     expected: Expected,
     resized: Checkpoint,
-    loaded: LoadedModel,
+    model: Any,
     after: Observed,
     lengths: list[int],
 ) -> Outcomes:
     """Return the outcomes of a resized model, or those of a conversion without its positions."""
     if not expected.conversion:
         return after.outcomes
-    remove_positions(loaded.model, expected.conversion)
-    return run_inputs(expected, resized, loaded, lengths)
+    remove_positions(model, expected.conversion)
+    return run_inputs(expected, resized, model, lengths)
 
 
 def _check_loads(

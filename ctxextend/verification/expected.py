@@ -16,7 +16,7 @@ from ctxextend.plan.new_rows import resize_rows
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.planned import Planned
-from ctxextend.recipe_file import Provenance
+from ctxextend.provenance import Provenance
 from ctxextend.tables.choice import MethodChoice
 
 TableValues = NDArray[Any]  # the values of a table, shape (rows, hidden_size)

@@ -2,11 +2,11 @@
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import ResizeError, UnsupportedModelError
-from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.planned import Planned, prepare_convert, prepare_plan
-from ctxextend.recipe_file import Provenance
+from ctxextend.provenance import Provenance
 from ctxextend.verification.expected import Expected, FoundBy, Recorded, expect
 from ctxextend.verification.try_methods import detect_resize
 

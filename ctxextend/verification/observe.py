@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.weights import any_layer
 from ctxextend.models.devices import torch_threads
-from ctxextend.models.load import LoadedModel, MoreThanTextError, padded_texts, run_on_tokens
+from ctxextend.models.load import LoadingInfo, MoreThanTextError, padded_texts, run_on_tokens
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.recipe_file import any_layer
 from ctxextend.verification.expected import Expected
 
 SHORT_INPUT = 8  # tokens, to find out which parameters outputs depend on
 MAX_ERROR = 200  # characters of an error that are kept
 Tensor = Any  # of torch
+Model = Any  # of transformers
 LoadedFrequencies = Mapping[str, NDArray[np.float32]]  # inverse frequencies by name of the buffer
 
 
@@ -86,20 +87,24 @@ class NotLoaded:
 
 
 def observe(
-    expected: Expected, checkpoint: Checkpoint, loaded: LoadedModel, lengths: Sequence[int]
+    expected: Expected,
+    checkpoint: Checkpoint,
+    model: Model,
+    info: LoadingInfo,
+    lengths: Sequence[int],
 ) -> Observed:
     """Run a model on inputs of some lengths, in tokens, and find its random parameters."""
-    frequencies = _read_frequencies(loaded)  # inputs change them, so they are read first
+    frequencies = _read_frequencies(model)  # inputs change them, so they are read first
     return Observed(
-        outcomes=run_inputs(expected, checkpoint, loaded, lengths),
-        random=_find_random(expected, loaded, min(*lengths, SHORT_INPUT)),
-        unexpected=loaded.unexpected,
+        outcomes=run_inputs(expected, checkpoint, model, lengths),
+        random=_find_random(expected, model, info, min(*lengths, SHORT_INPUT)),
+        unexpected=info.unexpected,
         frequencies=frequencies,
     )
 
 
 def run_inputs(
-    expected: Expected, checkpoint: Checkpoint, loaded: LoadedModel, lengths: Sequence[int]
+    expected: Expected, checkpoint: Checkpoint, model: Model, lengths: Sequence[int]
 ) -> Outcomes:
     """Run a model on inputs of some lengths, in tokens, for each table.
 
@@ -110,9 +115,9 @@ def run_inputs(
         inputs: dict[str, int | Tensor] = {length_text(length): length for length in lengths}
         if table.keeps_padding:
             folder = checkpoint.root / (table.location.tokenizer or checkpoint.model)
-            inputs |= padded_texts(loaded.model, folder, table.max_len_before)
+            inputs |= padded_texts(model, folder, table.max_len_before)
         for text, tokens in inputs.items():
-            outcomes[table.name, text] = _run(expected, loaded, table, tokens)
+            outcomes[table.name, text] = _run(expected, model, table, tokens)
     return outcomes
 
 
@@ -135,14 +140,12 @@ def why_not_run(table: TablePlan, outcomes: Outcomes) -> NotRun | None:
     return reasons[0]
 
 
-def _run(
-    expected: Expected, loaded: LoadedModel, table: TablePlan, tokens: int | Tensor
-) -> Outcome:
+def _run(expected: Expected, model: Model, table: TablePlan, tokens: int | Tensor) -> Outcome:
     """Run the part of a model around a table on a number of tokens, or on token ids, (1, n)."""
-    name = _name_in_model(loaded, table)
+    name = _name_in_model(model, table)
     try:
-        with torch_threads(loaded.model, None):
-            values = run_on_tokens(loaded.model, name, tokens, has_others=expected.has_other_tables)
+        with torch_threads(model, None):
+            values = run_on_tokens(model, name, tokens, has_others=expected.has_other_tables)
     except MoreThanTextError as error:
         return NotRun(str(error))
     except Exception as error:  # model classes raise many types
@@ -150,59 +153,61 @@ def _run(
     return Ran(values, tokens if isinstance(tokens, int) else tokens.shape[-1])
 
 
-def _name_in_model(loaded: LoadedModel, table: TablePlan) -> str:
+def _name_in_model(model: Model, table: TablePlan) -> str:
     """Return the name of a table in the model, which can differ from that in the file."""
-    modules = {name for name, _ in loaded.model.named_modules()}
+    modules = {name for name, _ in model.named_modules()}
     for name in table.location.names:
         if name.rpartition(".")[0] in modules:
             return name
     return table.name
 
 
-def _find_random(expected: Expected, loaded: LoadedModel, length: int) -> RandomParameters:
+def _find_random(
+    expected: Expected, model: Model, info: LoadingInfo, length: int
+) -> RandomParameters:
     """Find the parameters with random values, and on which of them outputs depend.
 
     With NaN in these, fewer values of an output are finite. Parameters of the same name in other
     layers count too, since inputs do not reach all experts.
     """
     groups: dict[str, list[str]] = {}
-    for name in loaded.missing:
+    for name in info.missing:
         groups.setdefault(any_layer(name), []).append(name)
-    finite = _count_finite(expected, loaded, length) if groups else 0
+    finite = _count_finite(expected, model, length) if groups else 0
     if not finite:
-        return RandomParameters(loaded.mismatched, needed=(), unneeded=(), unknown=loaded.missing)
+        return RandomParameters(info.mismatched, needed=(), unneeded=(), unknown=info.missing)
     needed = list[str]()
     unneeded = list[str]()
     for pattern, names in groups.items():
-        tensors = _tensors_like(loaded, pattern)
+        tensors = _tensors_like(model, pattern)
         with _filled_with_nan(tensors):
-            found = _count_finite(expected, loaded, length)
+            found = _count_finite(expected, model, length)
         if tensors and found == finite:
             unneeded += names
         else:
             needed += names
     return RandomParameters(
-        mismatched=loaded.mismatched,
+        mismatched=info.mismatched,
         needed=tuple(needed),
         unneeded=tuple(unneeded),
         unknown=(),
     )
 
 
-def _count_finite(expected: Expected, loaded: LoadedModel, length: int) -> int:
+def _count_finite(expected: Expected, model: Model, length: int) -> int:
     """Count the finite values of a model's outputs for a short input; 0 if it does not run."""
     count = 0
     for table in expected.tables:
-        outcome = _run(expected, loaded, table, length)
+        outcome = _run(expected, model, table, length)
         if isinstance(outcome, Ran):
             count += int(outcome.values.isfinite().sum())
     return count
 
 
-def _tensors_like(loaded: LoadedModel, pattern: str) -> list[Tensor]:
+def _tensors_like(model: Model, pattern: str) -> list[Tensor]:
     """Return the parameters and buffers of a name with ``*`` for layers."""
-    state = dict(loaded.model.named_parameters(remove_duplicate=False))
-    state |= dict(loaded.model.named_buffers())
+    state = dict(model.named_parameters(remove_duplicate=False))
+    state |= dict(model.named_buffers())
     return [value for name, value in state.items() if any_layer(name) == pattern]
 
 
@@ -220,10 +225,10 @@ def _filled_with_nan(tensors: Sequence[Tensor]) -> Iterator[None]:
             value.data.copy_(kept)
 
 
-def _read_frequencies(loaded: LoadedModel) -> dict[str, NDArray[np.float32]]:
+def _read_frequencies(model: Model) -> dict[str, NDArray[np.float32]]:
     """Return the inverse frequencies of rotary positions, as the model has loaded them, by name."""
     return {
         name: buffer.float().numpy().copy()
-        for name, buffer in loaded.model.named_buffers()
+        for name, buffer in model.named_buffers()
         if name.endswith("inv_freq") and not name.endswith("original_inv_freq")
     }

@@ -8,7 +8,8 @@ from itertools import product
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import ResizeError
 from ctxextend.families.lengths import position_lengths
-from ctxextend.plan.find_tables import OpenedModel, computed_shape
+from ctxextend.plan.found_table import context_length, unstored_table
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model, with_settings
 from ctxextend.planned import prepare_plan
 from ctxextend.recipe import Resize
@@ -65,9 +66,9 @@ def detect_resize(
 
 def _check_lengths(model: OpenedModel) -> None:
     """Raise ResizeError if a config does not tell a length, so that no method can be tried."""
-    for location, _ in model.tables:
-        if location.table.rope:
-            lengths = position_lengths(location)
+    for table in model.tables:
+        if table.location.table.rope:
+            lengths = position_lengths(table.location)
             if lengths.question:
                 raise ResizeError(
                     f"config.json of the base: {lengths.question}.", f"Pass {lengths.answer}."
@@ -76,8 +77,8 @@ def _check_lengths(model: OpenedModel) -> None:
 
 def _table_forms(model: OpenedModel, checkpoint: Checkpoint) -> Forms:
     """Return dtype and shape of the position tables that a checkpoint stores, by name."""
-    names = [name for _, name in model.tables]
-    entries = checkpoint.entries
+    names = [table.name for table in model.tables]
+    entries = checkpoint.weights.entries
     return {name: form_of(entries[name]) for name in names if name in entries}
 
 
@@ -86,7 +87,7 @@ def _candidates(
 ) -> Iterator[Plan]:
     """Yield a plan for each method that gives the tables their dtypes and shapes."""
     lengths = _lengths(model, resized, before, after)
-    parts = dict.fromkeys((None, *(table.part or None for table, _ in model.tables)))
+    parts = dict.fromkeys((None, *(table.location.part or None for table in model.tables)))
     for length, part in product(lengths, parts):
         with suppress(ResizeError):
             plan = plan_model(model, Resize(length, part=part), checks_width=False)
@@ -97,13 +98,13 @@ def _candidates(
 def _lengths(model: OpenedModel, resized: Checkpoint, before: Forms, after: Forms) -> Iterable[int]:
     """Return the context lengths that the tables of the resized checkpoint have."""
     found = dict[int, None]()
-    for location, name in model.tables:
+    for table in model.tables:
+        name = table.name
         if not before:  # transformers computes all tables
-            now = replace(location, config=resized.config)
-            (rows, _), _, _ = computed_shape(now)
-            found[now.positions(rows)] = None
+            location = replace(table.location, config=resized.config)
+            found[context_length(unstored_table(location, name))] = None
         elif name in after and after[name].shape:
-            found[location.positions(after[name].shape[0])] = None
+            found[table.location.positions(after[name].shape[0])] = None
     return found
 
 
@@ -173,7 +174,7 @@ def _no_resize(model: OpenedModel, before: Forms, after: Forms) -> ResizeError:
     """Return the error for tables that no resize of the base gives."""
     source = model.ref.source
     hint = "Compare both with `ctxextend inspect`."
-    names = [name for _, name in model.tables]
+    names = [table.name for table in model.tables]
     if not before and not after:
         return ResizeError(
             f"No resize of {source} gives {', '.join(names)} this context length.", hint

@@ -17,11 +17,11 @@ from ctxextend.errors import (
     SourceError,
     VerificationError,
 )
-from ctxextend.plan.find_tables import identify_model, open_reference
+from ctxextend.plan.opened_model import identify_model, open_reference
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
+from ctxextend.provenance import Provenance, find_base, parse_provenance
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
-from ctxextend.recipe_file import Provenance, find_base, parse_provenance
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_files import compare_files
 from ctxextend.verification.compare_tables import compare_table

@@ -15,7 +15,7 @@ def remove_positions(model: Any, conversion: Conversion) -> None:
 
     Frequencies are 0, so that no angle rotates; learned rows are the mean row; ALiBi biases are 0.
     """
-    location, _ = conversion.model.tables[0]
+    location = conversion.model.tables[0].location
     is_source = model.config.model_type != conversion.twin.model_type
     for name, values in (*model.named_buffers(), *model.named_parameters()):
         if name.endswith("inv_freq"):

@@ -11,44 +11,11 @@ from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source
 from ctxextend.errors import CheckpointError, OutputError
 from tests.helpers import pico
+from tests.helpers.pico import STALE
 
 
 def open_folder(folder: Path) -> Checkpoint:
     return open_checkpoint(Source(str(folder), "folder", folder, folder.name))
-
-
-# Files that are not copied: weights and exports that are not rewritten, training state, desktop
-# metadata.
-STALE = (
-    *(
-        "pytorch_model.bin",
-        "pytorch_model-00001-of-00002.bin",
-        "tf_model.h5",
-        "flax_model.msgpack",
-        "rust_model.ot",
-    ),
-    *(
-        "model.onnx",
-        "onnx/model.onnx",
-        "onnx/quantized/model.onnx",
-        "openvino/openvino_model.xml",
-        "x.tflite",
-    ),
-    *(
-        "coreml/text/model.mlpackage",
-        "x.gguf",
-        "M.GGUF",
-        "exports/model.onnx",
-        "quantized/m.Q4.gguf",
-    ),
-    *(
-        "unity/model.tflite",
-        "model.fp16.safetensors",
-        "optimizer.pt",
-        "checkpoint-500/model.safetensors",
-    ),
-    "1_Pooling/.DS_Store",
-)
 
 
 def test_open_checkpoint_lists_copied_and_omitted_files(

@@ -1,5 +1,4 @@
 import os
-import pickle
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -15,23 +14,22 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from ctxextend.checkpoints.pytorch_file import (
-    DTYPES,
+    NAMES_OF_DTYPES,
     PytorchFile,
-    as_tensor_file,
     find_tensors,
-    unpickle,
 )
 from ctxextend.checkpoints.safetensors_file import open_safetensors
 from ctxextend.errors import CheckpointError
 from tests.helpers import pico
+from tests.helpers.pytorch_files import (
+    change_records,
+    open_pytorch_file,
+    save,
+    write_legacy,
+    write_zip,
+)
 
 BERT = pico.CONFIGS["bert"]
-
-
-def open_pytorch_file(path: Path, *, ties: bool = True) -> PytorchFile:
-    """Open a PyTorch file in the same way as the weights of a folder."""
-    content, mapped = unpickle(path)
-    return as_tensor_file(path, find_tensors(content, path), mapped, ties=ties)
 
 
 ENCODER_DECODER = {
@@ -69,23 +67,6 @@ TIED: dict[str, dict[str, Any]] = {
         "num_heads": 2,
     },
 }
-
-
-def write_zip(content: Any, path: Path) -> None:
-    torch.save(content, path)
-
-
-def write_legacy(content: Any, path: Path) -> None:
-    torch.save(content, path, _use_new_zipfile_serialization=False)
-
-
-def write_pickle(content: Any, path: Path) -> None:
-    path.write_bytes(pickle.dumps(content, protocol=2))
-
-
-def save(content: Any, path: Path, write: Callable[[Any, Path], None] = write_zip) -> Path:
-    write(content, path)
-    return path
 
 
 def tensor_bytes(file: PytorchFile) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
@@ -135,7 +116,7 @@ def test_open_pytorch_file_reads_no_tensor(tmp_path: Path) -> None:
     ).is_in_memory
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", NAMES_OF_DTYPES)
 def test_read_bytes_equals_safetensors(name: str, tmp_path: Path) -> None:
     values = (
         torch.arange(24, dtype=torch.uint8).view(getattr(torch, name))
@@ -324,19 +305,6 @@ def test_read_bytes_raises_for_a_file_that_was_truncated(tmp_path: Path) -> None
     for name in file.tensors:
         with pytest.raises(CheckpointError, match="became shorter while it was read"):
             file.read_bytes(name)
-
-
-def change_records(
-    path: Path,
-    change: Callable[[str, bytes], tuple[str, bytes]],
-    compression: int = zipfile.ZIP_STORED,
-) -> None:
-    """Rewrite a zip file with changed names or bytes of its records."""
-    with zipfile.ZipFile(path) as archive:
-        records = [change(name, archive.read(name)) for name in archive.namelist()]
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        for name, data in records:
-            archive.writestr(name, data)
 
 
 def test_read_bytes_of_another_byte_order(tmp_path: Path) -> None:

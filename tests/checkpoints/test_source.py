@@ -8,9 +8,9 @@ import pytest
 
 from ctxextend import SourceError, plan_resize
 from ctxextend.checkpoints.source import resolve_source
-from tests.checkpoints.test_folder import STALE
 from tests.helpers import pico
 from tests.helpers.hub_server import SHA, Hub
+from tests.helpers.pico import STALE
 from tests.helpers.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]

@@ -21,6 +21,7 @@ from ctxextend.cli.app import build_app
 from ctxextend.errors import printable, size_text, time_text
 from ctxextend.tables.methods import METHODS, find_methods
 from tests.helpers import pico
+from tests.helpers.parameters import slow
 from tests.helpers.terminal import on_terminal
 
 MakePico = Callable[..., pico.Pico]
@@ -341,12 +342,15 @@ main()
 """
 
 
+@pytest.mark.parametrize("moments", [range(0, 8, 3), slow(range(8))])
 @pytest.mark.parametrize(
     "command", ["resize tiny-gpt2 --to 512 --verify", "inspect tiny-gpt2 --check", "--help"]
 )
-def test_ctrl_c_at_any_time_is_silent_and_leaves_a_complete_output_or_none(command: str) -> None:
+def test_ctrl_c_at_any_time_is_silent_and_leaves_a_complete_output_or_none(
+    command: str, moments: range
+) -> None:
     codes = set()
-    for moment in range(8):
+    for moment in moments:
         with subprocess.Popen(
             [sys.executable, "-c", STARTED, *command.split()],
             stdout=subprocess.PIPE,

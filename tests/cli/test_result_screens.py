@@ -6,57 +6,24 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from ctxextend.cli.compare import add_comparison
-from ctxextend.cli.console import STYLES, styled
-from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.tables import Page
-from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.cli.console import STYLES
 from ctxextend.evaluation.evaluation_result import Estimate, Evaluation, Passkey
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.report.verdicts import comparison_verdict
 from tests.helpers.comparisons import COMPARISONS
 from tests.helpers.evaluations import (
     ENCODER,
-    EVALUATIONS,
     EXTENDED,
     EXTREMES,
     WITHOUT_BASE,
     extreme_evaluation,
 )
+from tests.helpers.result_screens import NAMES, RESULTS, SCREENS, page_of, screen, screen_of
 
-SCREENS = Path(__file__).parent / "screens"
-RESULTS: dict[str, Evaluation | Comparison] = {**EVALUATIONS, **COMPARISONS}
-NAMES = [
-    f"{name}{kind}-{width}" for name in RESULTS for kind in ("", "-ascii") for width in (40, 80)
-]
 MIN_RANKING = 51  # width of a method with its flags next to one number, which are never wrapped
-
-
-def page_of(result: Evaluation | Comparison, width: int = 80, *, unicode: bool = True) -> Page:
-    page = Page(width, unicode=unicode)
-    if isinstance(result, Evaluation):
-        add_evaluation(page, result)
-    else:
-        add_comparison(page, result)
-    return page
-
-
-def screen_of(result: Evaluation | Comparison, width: int, *, unicode: bool = True) -> str:
-    """Return the screen as printed to a pipe."""
-    lines = page_of(result, width, unicode=unicode).lines
-    return "".join(styled(line, colour=False) + "\n" for line in lines)
-
-
-def screen(name: str) -> str:
-    """Return a screen by its name in `NAMES`."""
-    which, _, width = name.rpartition("-")
-    return screen_of(
-        RESULTS[which.removesuffix("-ascii")], int(width), unicode=not which.endswith("-ascii")
-    )
 
 
 @pytest.mark.parametrize("name", NAMES)

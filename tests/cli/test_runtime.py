@@ -20,6 +20,7 @@ from ctxextend.cli.app import build_app
 from ctxextend.errors import EXTRAS, install_command
 from ctxextend.models import devices
 from ctxextend.training.parallel import open_devices
+from tests.helpers.parameters import slow
 from tests.helpers.pico import Pico
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import write_book
@@ -186,36 +187,27 @@ def test_recipe_of_an_output_omits_device_and_threads() -> None:
     assert "device:" not in text
 
 
-# ---- time estimates
+# ---- messages of transformers
 
 
 def test_evaluate_hides_messages_of_transformers(make_pico: Callable[..., Pico]) -> None:
-    folder = add_tokenizer(
-        make_pico("gpt2").folder, special_tokens=False
-    )  # its config has token ids beyond its vocabulary
+    # Its config has token ids beyond its vocabulary.
+    folder = add_tokenizer(make_pico("gpt2").folder, special_tokens=False)
     Path("text.txt").write_text("a b c d e f " * 50)
-    command = [
-        sys.executable,
-        "-m",
-        "ctxextend",
-        "evaluate",
-        str(folder),
-        "--data",
-        "text.txt",
-        "--measure",
-        "position",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "ctxextend", "evaluate", str(folder)]
+    flags = ["--data", "text.txt", "--measure", "position"]
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, check=True)
     assert "[transformers]" not in done.stderr
 
 
 # ---- without torch or transformers
 
+# Makes imports of some libraries fail, and find_spec return None.
 BLOCK = """
 import os, sys
 
 for name in os.environ["BLOCKED"].split():
-    sys.modules[name] = None  # importing it fails, and find_spec returns None
+    sys.modules[name] = None
 """
 
 
@@ -254,13 +246,13 @@ def test_file_commands_run_without_torch() -> None:
     [
         ("torch", "evaluate tiny-gpt2 --data book.txt"),
         ("transformers", "evaluate tiny-gpt2 --data book.txt"),
-        ("torch", "compare tiny-gpt2 --to 256 --data book.txt"),
-        ("torch", "train tiny-gpt2 --data book.txt --steps 1"),
-        ("transformers", "train tiny-gpt2 --data book.txt --steps 1"),
-        ("torch", "resize tiny-gpt2 --to 256 --train book.txt --steps 1"),
+        slow("torch", "compare tiny-gpt2 --to 256 --data book.txt"),
+        slow("torch", "train tiny-gpt2 --data book.txt --steps 1"),
+        slow("transformers", "train tiny-gpt2 --data book.txt --steps 1"),
+        slow("torch", "resize tiny-gpt2 --to 256 --train book.txt --steps 1"),
         ("torch", "verify tiny-gpt2 --base tiny-gpt2 --deep"),
         ("torch", "inspect old.bin"),
-        ("torch", "demo"),
+        slow("torch", "demo"),
     ],
 )
 def test_missing_library_is_reported_with_an_install_command(blocked: str, arguments: str) -> None:
@@ -294,6 +286,7 @@ def test_demo_without_the_extras_compares_and_names_what_they_would_add() -> Non
     ]
 
 
+@pytest.mark.slow
 def test_demo_for_an_output_without_the_training_extra_fails_before_it_measures() -> None:
     done = run_without("accelerate", "demo --output kept")
     assert (done.returncode, done.stdout) == (1, "")
@@ -301,8 +294,11 @@ def test_demo_for_an_output_without_the_training_extra_fails_before_it_measures(
         "Error: Training requires accelerate, which is not installed.",
         "pip install 'ctxextend[train]'",
     ]
+
+
+def test_make_demo_installs_the_extras_that_the_demo_uses() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    assert re.search(r"installed:.*\n.*\[plot,train\]", makefile)  # which `make demo` uses
+    assert re.search(r"installed:.*\n.*\[plot,train\]", makefile)
 
 
 EXTRA_USES = [

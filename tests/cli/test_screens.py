@@ -22,8 +22,9 @@ from typer.testing import CliRunner
 from ctxextend import inspect as check
 from ctxextend import resize
 from ctxextend.cli.app import build_app
-from tests.cli import test_result_screens as results
 from tests.helpers import pico
+from tests.helpers import result_screens as results
+from tests.helpers.parameters import slow
 from tests.helpers.terminal import on_terminal
 
 SCREENS = results.SCREENS
@@ -112,7 +113,10 @@ def test_every_golden_file_is_tested() -> None:
     assert sorted(path.stem for path in SCREENS.iterdir()) == sorted([*NAMES, *results.NAMES])
 
 
-@pytest.mark.parametrize("width", range(40, 121, 8))
+@pytest.mark.parametrize(
+    "width",
+    [width if width in (40, 72, 120) else slow(width) for width in range(40, 121, 8)],
+)
 def test_inspect_screen_has_no_line_longer_than_its_width(
     width: int, tmp_path: Path, make_pico: MakePico
 ) -> None:

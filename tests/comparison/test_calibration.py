@@ -14,11 +14,10 @@ from ctxextend.comparison.comparison_result import Calibration, Trial
 from ctxextend.comparison.metrics import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import CtxextendError, DataError, ResizeError, SourceError
 from ctxextend.evaluation.evaluation_result import Estimate
-from ctxextend.evaluation.windows import cut_windows
 from ctxextend.json_output import to_json
 from ctxextend.report.tuning import describe_calibration
-from tests.evaluation.test_windows import texts
 from tests.helpers import pico
+from tests.helpers.json_schemas import check_result
 from tests.helpers.trainings import invoke, make_encoder, make_source, train, write_book
 from tests.helpers.word_tokenizer import write_texts
 
@@ -129,16 +128,11 @@ def test_calibrate_rejects_invalid_requests(
         ctxextend.calibrate(source, **request)
 
 
-def test_cut_windows_joins_documents_that_give_too_few_windows() -> None:
-    found = cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=5)
-    assert (len(found.windows), found.across_documents) == (6, True)
-    assert not cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=4).across_documents
-
-
 def test_resize_auto_with_data_writes_tuned_settings_as_if_requested(source: Path) -> None:
     done = run_calibration(source, "--output", "new", "--verify", "--json")
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
+    check_result(values)
     found = values["calibration"]
     (method,) = values["methods"].values()
     assert method == found["after"]["method"]

@@ -17,7 +17,7 @@ from ctxextend.evaluation.eval_model import load_eval_model
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.held_out import HeldOut, held_out_windows
 from ctxextend.json_output import to_json
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.opened_model import open_model
 from ctxextend.recipe import CheckpointRef
 from ctxextend.recipe_file import parse_recipe
 from ctxextend.training import trainer

@@ -17,9 +17,9 @@ from ctxextend.comparison.metrics import COSINE
 from ctxextend.errors import CtxextendError, DataError, ResizeError
 from ctxextend.evaluation.evaluation_result import HeldOutRows
 from ctxextend.tables.methods import METHODS
-from tests.families.test_sinusoidal_commands import make
 from tests.helpers.json_schemas import check
 from tests.helpers.repository import ROOT
+from tests.helpers.sinusoidal_models import make
 from tests.helpers.trainings import invoke, make_encoder, make_source
 from tests.helpers.word_tokenizer import write_texts
 

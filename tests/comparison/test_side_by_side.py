@@ -21,8 +21,8 @@ from ctxextend.evaluation.eval_model import EvalModel, load_eval_model
 from ctxextend.evaluation.evaluation_result import estimate
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.json_output import to_json
-from tests.families.test_rotary_models import make as make_rotary
 from tests.helpers.json_schemas import check
+from tests.helpers.rotary_models import make as make_rotary
 from tests.helpers.trainings import invoke, make_encoder, make_source, train, write_book
 from tests.helpers.word_tokenizer import add_tokenizer, write_texts
 

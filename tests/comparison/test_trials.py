@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ctxextend.comparison.bands_search import GAINS, MAX_TRIALS, BandsSearch
 from ctxextend.comparison.metrics import LOSS, METRICS, RECIPROCAL_RANK
 from ctxextend.recipe import Resize
-from tests.tables.test_bands import TWO_BANDS
+from tests.helpers.position_tables import TWO_BANDS
 
 Values = NDArray[np.float64]
 

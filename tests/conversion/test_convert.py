@@ -1,7 +1,6 @@
 """Conversions of learned positions: without positions, the outputs of both models are equal."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,31 +20,11 @@ from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPos
 from ctxextend import ResizeError, UnsupportedModelError, convert, resize, verify
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.conversion.twins import SOURCE_TYPES, by_head, plus_mean
-from tests.checkpoints import test_nanogpt
-from tests.helpers import pico
+from tests.helpers import nanogpt, pico
+from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
 
-OLD, NEW, TOKENS = 16, 40, 12
+TOKENS = 12
 TINY_GPT2 = resolve_source("tiny-gpt2").folder
-SIZES: dict[str, Any] = {
-    "vocab_size": 32,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-}
-CONFIGS: Mapping[str, dict[str, Any]] = {
-    "gpt2": {"vocab_size": 32, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": OLD},
-    "bert": {**SIZES, "max_position_embeddings": OLD},
-    **{
-        name: {**SIZES, "max_position_embeddings": OLD + 2, "pad_token_id": 1}
-        for name in ("roberta", "camembert", "xlm-roberta")
-    },
-    "electra": {**SIZES, "max_position_embeddings": OLD, "embedding_size": 6},
-}
-NAMES = {
-    **{"gpt2": "GPT2", "bert": "Bert", "roberta": "Roberta", "camembert": "Camembert"},
-    **{"xlm-roberta": "XLMRoberta", "electra": "Electra"},
-}
 TABLES = ("wpe.weight", "position_embeddings.weight")
 RESERVED = dict.fromkeys(("roberta", "camembert", "xlm-roberta"), 2)
 TASKS = ("ForTokenClassification", "ForQuestionAnswering")
@@ -69,27 +48,10 @@ PAIRS = [
 ]
 
 
-def make(folder: Path, model_type: str, head: str, **changes: Any) -> Any:
-    """Save a model whose weights and biases are all random; return it."""
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(model_type, **(CONFIGS[model_type] | changes))
-    model = getattr(transformers, f"{NAMES[model_type]}{head}")(config).train(False)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) / 4)
-    model.save_pretrained(folder)
-    return model
-
-
 def load(folder: Path) -> Any:
     """Load the class in config.json, and check that no key is missing, unexpected or mismatched."""
     name = read(folder)["architectures"][0]
     return pico.Pico(folder, getattr(transformers, name)).load()
-
-
-def read(folder: Path, name: str = "config.json") -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((folder / name).read_text())
-    return values
 
 
 def table_of(model: Any) -> torch.Tensor:
@@ -405,7 +367,7 @@ def test_convert_accepts_old_names_shards_pickles_and_sparse_configs(tmp_path: P
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_convert_accepts_a_nanogpt_checkpoint(bias: bool, tmp_path: Path) -> None:
-    torch.save(test_nanogpt.make(bias=bias), tmp_path / "ckpt.pt")
+    torch.save(nanogpt.make(bias=bias), tmp_path / "ckpt.pt")
     resize(tmp_path / "ckpt.pt", OLD, output=tmp_path / "gpt2")
     convert(tmp_path / "ckpt.pt", "rotary", NEW, output=tmp_path / "out")
     assert_twins(load(tmp_path / "gpt2"), load(tmp_path / "out"))

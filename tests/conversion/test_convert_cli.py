@@ -14,8 +14,8 @@ from transformers import AutoTokenizer
 from typer.testing import CliRunner, Result
 
 from ctxextend.cli.app import build_app
-from tests.conversion.test_convert import CONFIGS, NEW, OLD, make, read
 from tests.helpers import pico
+from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
 from tests.helpers.hub_server import SHA, Hub
 from tests.helpers.trainings import make_encoder, make_source, write_book
 from tests.helpers.word_tokenizer import text_of

@@ -61,6 +61,12 @@ def test_cut_windows_stops_reading_when_it_has_enough() -> None:
     assert len(cut_windows(endless(), 16, 3, None).windows) == 3  # no document is that long
 
 
+def test_cut_windows_joins_documents_that_give_too_few_windows() -> None:
+    found = cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=5)
+    assert (len(found.windows), found.across_documents) == (6, True)
+    assert not cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=4).across_documents
+
+
 @pytest.mark.parametrize(
     ("tokens", "hint"), [(100, "--length 64"), (8, "--length 8"), (7, "Pass more text")]
 )

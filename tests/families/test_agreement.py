@@ -14,7 +14,7 @@ from ctxextend.families.lookup import find_architecture
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import SinusoidalTable
 from ctxextend.json_output import to_json
-from ctxextend.plan.find_tables import stated_width
+from ctxextend.plan.table_checks import stated_width
 from tests.helpers import model_types, rules, tiny
 
 NOT_BUILT = ("gemma4_assistant", "nougat")  # transformers cannot build their default configs

@@ -9,7 +9,7 @@ recording the sines that constructors compute. `make test` builds a few types of
 import copy
 import re
 from collections.abc import Callable, Mapping
-from functools import cached_property, reduce
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -29,115 +29,21 @@ from ctxextend import (
     UnsupportedModelError,
     extend_model,
     inspect,
-    list_families,
     plan_resize,
     resize,
     verify,
 )
-from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
+from ctxextend.families.lookup import TableLocation, find_architecture
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.plan.find_tables import find_tables
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary import frequencies
 from tests.helpers import model_types, pico, rules, tiny, zoo
-
-TYPES = sorted(CONFIG_MAPPING.keys())
-WITH_ROWS = {
-    table.model_type for table in list_families() if table.scheme in ("learned", "sinusoidal")
-}
-RULES = (
-    FAMILIES.keys() - WITH_ROWS
-)  # with positions that are a rule, such as rotary ones, in all configs
-NO_CONFIG = {"gemma4_assistant"}  # whose default config is invalid
-
-# Types of which no model can be built here, and why. They must still be in the registry or rejected
-# by name.
-NOT_INSTANTIABLE: Mapping[str, str] = {
-    **dict.fromkeys(
-        [
-            "edgetam",
-            "edgetam_vision_model",
-            "fast_vlm",
-            "gemma3n",
-            "gemma3n_vision",
-            "pe_audio_video",
-            "pe_audio_video_encoder",
-            "pe_video",
-            "pe_video_encoder",
-            "perception_lm",
-            "timm_backbone",
-            "timm_wrapper",
-        ],
-        "needs timm",
-    ),
-    "dinat": "needs natten",
-    "higgs_audio_v2_tokenizer": "needs torchaudio",
-    "layoutlmv2": "needs detectron2",
-    **dict.fromkeys(
-        [
-            "edgetam_mask_decoder",
-            "edgetam_prompt_encoder",
-            "edgetam_video_mask_decoder",
-            "edgetam_video_prompt_encoder",
-            "gemma4_unified_audio",
-            "gemma4_unified_vision",
-            "idefics_perciever",
-            "idefics_vision",
-            "layoutxlm",
-            "nougat",
-            "pp_chart2table_vision",
-            "sam2_mask_decoder",
-            "sam2_prompt_encoder",
-            "sam2_video_mask_decoder",
-            "sam2_video_prompt_encoder",
-            "sam3_geometry_encoder",
-            "sam3_lite_text_geometry_encoder",
-            "sam3_tracker_mask_decoder",
-            "sam3_tracker_prompt_encoder",
-            "sam3_tracker_video_mask_decoder",
-            "sam3_tracker_video_prompt_encoder",
-            "sam_hq_mask_decoder",
-            "sam_hq_prompt_encoder",
-            "sam_mask_decoder",
-            "sam_prompt_encoder",
-            "sapiens2_head",
-            "t5_gemma_module",
-            "vibevoice_diffusion",
-        ],
-        "transformers has no model class for this config",
-    ),
-    **dict.fromkeys(
-        [
-            "cohere_compass",
-            "cohere_compass_text",
-            "dbrx",
-            "deepseek_ocr2",
-            "deepseek_ocr2_text",
-            "diffusion_gemma",
-            "diffusion_gemma_text",
-            "dots1",
-            "emu3",
-            "gemma4_assistant",
-            "gemma4_unified_assistant",
-            "granite4_vision",
-            "hunyuan_vl",
-            "lfm2_moe",
-            "moonshine_streaming",
-            "pp_ocrv5_server_det",
-            "pp_ocrv6_medium_det",
-            "qwen3_omni_moe",
-            "qwen3_omni_moe_talker_text",
-            "t5gemma2_decoder",
-            "t5gemma2_encoder",
-            "t5gemma2_text",
-            "vitmatte",
-        ],
-        "its default config cannot be built",
-    ),
-}
+from tests.helpers.model_types import NO_CONFIG, NOT_INSTANTIABLE, RULES, TYPES, WITH_ROWS
+from tests.helpers.parameters import slow
+from tests.helpers.small_model import SmallModel, architecture_of
 
 # Axes that are not token positions, by a pattern of "type key parameter", and what they are.
 OTHER_AXES: Mapping[str, str] = {
@@ -288,10 +194,6 @@ def check_waves(model_type: str, built: tiny.Built) -> None:
         )
 
 
-def architecture_of(model_type: str, config: Any) -> Architecture:
-    return find_architecture({**config.to_dict(), "model_type": model_type})
-
-
 def check_listed_names(model_type: str, built: list[tiny.Built]) -> None:
     """Check that every table name that `ctxextend families` lists is in some class."""
     names = {RENAMED.get(name, name) for one in built for name in one.names}
@@ -351,59 +253,6 @@ def check_rows(small: "SmallModel") -> None:
         check_waves_read(small)
     else:
         check_reserved_rows(small)
-
-
-class SmallModel:
-    """A small model of a class whose tables all have the same number of positions."""
-
-    def __init__(self, config: Any, model_class: Any, pad: int | None = None) -> None:
-        self.model_class = model_class
-        model_type = config.model_type
-        self.old, self.new = zoo.LENGTHS.get(model_type, (zoo.OLD, zoo.NEW))
-        self.config = tiny.shrink(config)
-        for _, part in tiny.parts(config):
-            if pad is not None and isinstance(getattr(part, "pad_token_id", None), int):
-                part.pad_token_id = pad
-        self.model = self.build(self.old)
-        self.architecture = architecture_of(model_type, self.model.config)
-        parameters = {name for name, _ in self.model.named_parameters()}
-        others = {name for name, _ in (*tiny.tensors(self.model), *self.model.named_modules())}
-        found = find_tables(self.architecture, parameters | others, model_type)
-        computed = {name for location, name in found if location.table.is_computed}
-        assert computed <= parameters | others, f"{model_class.__name__} has no such table"
-        self.found = [table for table in found if table.name in parameters | others]
-
-    def build(self, positions: int) -> Any:
-        """Build the model with a number of positions."""
-        config, first = copy.deepcopy(self.config), dict[str, TableLocation]()
-        for location in architecture_of(config.model_type, config).locations:
-            first.setdefault(location.config_key, location)
-        for key, location in first.items():
-            tiny.set_value(config, tuple(key.split(".")), location.key_value(positions))
-        torch.manual_seed(0)
-        return self.model_class(config).train(False)
-
-    @cached_property
-    def waves(self) -> list[tuple[TableLocation, str]]:
-        """The tables of sinusoids, stored or computed."""
-        tables = ((table, tiny.find_tensor(self.model, table.name)) for table in self.found)
-        return [table for table, rows in tables if rows is None or zoo.is_wave(rows)]
-
-    def waves_reader(self, name: str) -> zoo.Reader:
-        """Return the outermost module that reads a table of sinusoids."""
-        reader = zoo.find_waves_reader(self.model, name, self.old)
-        assert reader, f"no input reads {name}"
-        return reader
-
-    @cached_property
-    def readers(self) -> list[tuple[TableLocation, str, zoo.Reader, list[int]]]:
-        """The tables that text inputs use, each with its reader and the rows that it read."""
-        readers = []
-        for location, name in self.found:
-            length = location.positions(len(self.model.get_parameter(name)))
-            if reader := zoo.find_reader(self.model, name, length):
-                readers.append((location, name, *reader))
-        return readers
 
 
 @pytest.mark.parametrize(
@@ -478,13 +327,13 @@ def check_rope(model: Any, part: Any, table: TablePlan) -> None:
     [
         ("encoder-decoder", "roberta", "roberta"),
         ("encoder-decoder", "bert", "gpt2"),
-        ("encoder-decoder", "mpnet", "bert"),
+        slow("encoder-decoder", "mpnet", "bert"),
         ("speech-encoder-decoder", "hubert", "mbart"),
         ("vision-encoder-decoder", "vit", "gpt2"),
-        ("vision-encoder-decoder", "deit", "mbart"),
-        ("vision-encoder-decoder", "swin", "trocr"),
+        slow("vision-encoder-decoder", "deit", "mbart"),
+        slow("vision-encoder-decoder", "swin", "trocr"),
         ("encoder-decoder", "roformer", "pegasus"),
-        ("vision-encoder-decoder", "vit", "xglm"),
+        slow("vision-encoder-decoder", "vit", "xglm"),
         ("vision-encoder-decoder", "vit", "ctrl"),
     ],
 )
@@ -507,7 +356,7 @@ def test_composites_of_any_model_types_are_resized(
     ("model_type", "flag"),
     [
         ("xlm", "sinusoidal_embeddings"),
-        ("flaubert", "sinusoidal_embeddings"),
+        slow("flaubert", "sinusoidal_embeddings"),
         ("distilbert", "sinusoidal_pos_embds"),
     ],
 )

@@ -13,6 +13,7 @@ from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import PositionScheme
 from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
 from tests.helpers import tiny
+from tests.helpers.model_types import WITH_ROWS
 from tests.helpers.trainings import invoke
 
 # Composite types without default parts in transformers.
@@ -37,12 +38,6 @@ WITHOUT_LENGTH = (
     "udop",
     "umt5",
 )
-# Model types with a table of rows; the others have a rule, such as rotary positions.
-WITH_ROWS = {
-    table.model_type for table in list_families() if table.scheme in ("learned", "sinusoidal")
-}
-
-
 # Model types that no other type resembles.
 DISTINCT = ("albert", "bert", "big_bird", "distilbert", "gpt2", "gpt_bigcode", "openai-gpt")
 

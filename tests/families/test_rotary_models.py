@@ -13,17 +13,12 @@ from ctxextend import compare, evaluate, extend_model, resize, verify
 from ctxextend.errors import MethodError
 from tests.helpers import pico
 from tests.helpers.pico import logits
+from tests.helpers.rotary_models import OLD, make
 from tests.helpers.trainings import invoke, write_book
 from tests.helpers.word_tokenizer import add_tokenizer
 
-OLD, NEW = 16, 64
+NEW = 64
 METHODS = ("yarn", "linear", "dynamic", "theta")
-SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "intermediate_size": 16,
-    "vocab_size": 32,
-}
 KEYS: dict[str, Any] = {
     "max_position_embeddings": OLD,
     "num_key_value_heads": 4,
@@ -51,19 +46,6 @@ YARN: dict[str, Any] = {
     "mscale_all_dim": 1.0,
 }
 SCALED = DEEPSEEK | {"rope_parameters": YARN | {"rope_theta": 10_000.0}}
-
-
-def make(model_type: str = "llama", name: str = "", **changes: Any) -> pico.Pico:
-    """Save a small model with a tokenizer."""
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(
-        model_type, **SIZES, initializer_range=0.4, **changes
-    )
-    model: Any = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    folder = Path(name or model_type)
-    model.save_pretrained(folder)
-    add_tokenizer(folder, special_tokens=False, max_len=OLD)
-    return pico.Pico(folder, type(model))
 
 
 def edit_rope(**values: Any) -> None:

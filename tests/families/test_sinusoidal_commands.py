@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,66 +14,18 @@ import ctxextend
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import SinusoidalTable
 from tests.helpers import pico
+from tests.helpers.parameters import slow
+from tests.helpers.sinusoidal_models import (
+    CAUSAL,
+    COMPUTED,
+    MODELS,
+    STORED,
+    make,
+)
 from tests.helpers.trainings import NEW, OLD, changed_tensors, invoke, train, write_book
-from tests.helpers.word_tokenizer import add_tokenizer, write_texts
+from tests.helpers.word_tokenizer import write_texts
 
-SIZES: dict[str, Any] = {"vocab_size": 32, "max_position_embeddings": OLD}
-TOKENS: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
-XLM: dict[str, Any] = {
-    "emb_dim": 8,
-    "n_layers": 1,
-    "n_heads": 2,
-    "sinusoidal_embeddings": True,
-    "pad_index": 0,
-}
-DISTILBERT: dict[str, Any] = {
-    "dim": 8,
-    "n_layers": 1,
-    "n_heads": 2,
-    "hidden_dim": 16,
-    "sinusoidal_pos_embds": True,
-}
-PARTS: dict[str, Any] = {
-    f"{part}_{name}": size
-    for part in ("encoder", "decoder")
-    for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16))
-}
-SEQ2SEQ: dict[str, Any] = SIZES | PARTS | TOKENS | {"d_model": 8, "init_std": 0.5}
-FSMT: dict[str, Any] = {"langs": ["en", "de"], "src_vocab_size": 32, "tgt_vocab_size": 32}
-# Model class, config values, and the position table if the file contains it.
-MODELS: Mapping[str, tuple[str, dict[str, Any], str | None]] = {
-    "xlm": ("XLMWithLMHeadModel", SIZES | XLM | TOKENS, "transformer.position_embeddings.weight"),
-    "distilbert": (
-        "DistilBertForMaskedLM",
-        SIZES | DISTILBERT,
-        "distilbert.embeddings.position_embeddings.weight",
-    ),
-    "roformer": (
-        "RoFormerForMaskedLM",
-        SIZES | pico.ENCODER | {"embedding_size": 8},
-        "roformer.encoder.embed_positions.weight",
-    ),
-    "pegasus": ("PegasusForCausalLM", SEQ2SEQ, "model.decoder.embed_positions.weight"),
-    "marian": ("MarianForCausalLM", SEQ2SEQ, "model.decoder.embed_positions.weight"),
-    "ctrl": ("CTRLLMHeadModel", SIZES | {"n_embd": 8, "dff": 16, "n_layer": 1, "n_head": 2}, None),
-    "xglm": (
-        "XGLMForCausalLM",
-        SIZES | TOKENS | {"d_model": 8, "ffn_dim": 16, "num_layers": 1, "attention_heads": 2},
-        None,
-    ),
-}
-STORED, COMPUTED = ("xlm", "distilbert", "roformer", "pegasus", "marian"), ("ctrl", "xglm")
 TRAINED = ("xlm", "distilbert")  # transformers trains these tables
-CAUSAL = ("pegasus", "marian", *COMPUTED)
-
-
-def make(model_type: str, model_class: str = "") -> Path:
-    """Save a model of 16 positions with a tokenizer, and return the folder."""
-    torch.manual_seed(0)
-    stated, values, _ = MODELS.get(model_type, ("", SEQ2SEQ | FSMT, None))
-    model = getattr(transformers, model_class or stated)
-    model(model.config_class(**values)).save_pretrained(model_type)
-    return add_tokenizer(Path(model_type), special_tokens=model_type not in CAUSAL)
 
 
 def table_of(model_type: str) -> str:
@@ -90,7 +41,10 @@ def fine_tune(model_type: str) -> Path:
     return Path(model_type)
 
 
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize(
+    "model_type",
+    ["xlm", slow("distilbert"), "roformer", "pegasus", slow("marian"), "ctrl", slow("xglm")],
+)
 def test_train_keeps_sinusoids_frozen_by_default(model_type: str) -> None:
     write_book()
     ctxextend.resize(make(model_type), to=NEW, output="long")
@@ -308,7 +262,7 @@ def test_inspect_refuses_a_computed_table_that_does_not_fit_in_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "to"), [*((name, NEW) for name in MODELS), ("xlm", 8), ("ctrl", 8)]
+    ("model_type", "to"), [*((name, NEW) for name in MODELS), slow("xlm", 8), ("ctrl", 8)]
 )
 def test_verify_deep_passes_and_extend_model_agrees(model_type: str, to: int) -> None:
     model_class = getattr(transformers, MODELS[model_type][0])

@@ -9,9 +9,10 @@ import transformers
 
 from ctxextend import CheckpointError, convert, extend_model, inspect, resize, verify
 from ctxextend.families.lookup import TableLocation
-from ctxextend.plan.find_tables import stated_width
-from tests.families.test_conformance import NOT_INSTANTIABLE, WITH_ROWS, architecture_of
+from ctxextend.plan.table_checks import stated_width
 from tests.helpers import model_types, pico, tiny
+from tests.helpers.model_types import NOT_INSTANTIABLE, WITH_ROWS
+from tests.helpers.small_model import architecture_of
 from tests.helpers.trainings import invoke
 
 # Tables as wide as no config key says, by model type and part.

@@ -65,13 +65,13 @@ def weights() -> list[Path]:
     return [path for path in Path("source").iterdir() if path.suffix in (".safetensors", ".bin")]
 
 
-# Changes of a source by weights format; each at every 10th or 20th read, from a different first
+# Changes of a source by weights format; each at every 16th or 32nd read, from a different first
 # one.
 CHANGES: dict[str, tuple[Callable[[], None], ...]] = {
     "safetensors": (replace, delete, overwrite, shorten),
     "torch": (delete, overwrite, empty),
 }
-STEPS = {"safetensors": 10, "torch": 20}
+STEPS = {"safetensors": 16, "torch": 32}
 
 
 def make_torch_source(folder: Path) -> Path:

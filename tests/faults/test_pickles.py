@@ -14,7 +14,8 @@ import torch
 
 from ctxextend import evaluate, inspect, resize, train, verify
 from ctxextend.errors import CheckpointError
-from tests.checkpoints.test_pytorch_file import (
+from tests.helpers import pico, trainings
+from tests.helpers.pytorch_files import (
     change_records,
     open_pytorch_file,
     save,
@@ -22,7 +23,6 @@ from tests.checkpoints.test_pytorch_file import (
     write_pickle,
     write_zip,
 )
-from tests.helpers import pico, trainings
 from tests.helpers.time_limit import time_limit
 
 MakePico = Callable[..., pico.Pico]

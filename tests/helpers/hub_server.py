@@ -124,7 +124,7 @@ class HubHandler(BaseHTTPRequestHandler):
             if re.search(fault.pattern, request):
                 self.send_fault(fault)
                 return
-        uploaded = self.handle_upload(path)
+        uploaded = answer_upload(hub, path, self.body)
         if uploaded is not None:
             status, content = uploaded
             self.send_json(content, status)
@@ -157,90 +157,9 @@ class HubHandler(BaseHTTPRequestHandler):
         elif parts[1] not in repo.revisions:
             self.fail(404, "RevisionNotFound", "Invalid rev id")
         elif is_api:
-            self.describe(repo_id, repo, parts)
+            self.send_json(description(repo_id, repo, parts, self.body))
         else:
             self.send_file(repo, parts[2])
-
-    def handle_upload(self, path: str) -> tuple[int, object] | None:
-        """Handle a request of an upload and return status and content; None for other requests."""
-        hub = self.server.hub
-        repo_id = next(
-            (name for name in hub.repos if f"{name}/" in path or f"{name}.git/" in path), ""
-        )
-        rest = path.removeprefix(f"api/models/{repo_id}/").removeprefix(f"{repo_id}.git/")
-        match rest.split("/"):
-            case ["api", "repos", "create"]:
-                return self.create_repo()
-            case ["api", "validate-yaml"]:
-                return 200, {"errors": [], "warnings": []}
-            case ["preupload", "main"]:
-                return 200, {"files": self.upload_modes()}
-            case ["info", "lfs", "objects", "batch"]:
-                return 200, {"objects": self.upload_links(), "transfer": "basic"}
-            case ["large", oid]:
-                hub.large[oid] = self.body
-                return 200, {}
-            case ["commit", "main"]:
-                self.commit(hub.repos[repo_id])
-                url = f"{hub.endpoint}/{repo_id}/commit/{SHA}"
-                return 200, {"commitUrl": url, "commitOid": SHA}
-        return None
-
-    def create_repo(self) -> tuple[int, object]:
-        hub = self.server.hub
-        requested = json.loads(self.body)
-        name = f"{requested['organization'] or 'me'}/{requested['name']}"
-        status = 409 if name in hub.repos else 200
-        hub.repos.setdefault(name, Repo({}))
-        return status, {"url": f"{hub.endpoint}/{name}"}
-
-    def upload_modes(self) -> list[dict[str, object]]:
-        """Return for each file of a commit whether it is uploaded in the commit or before it."""
-        modes: list[dict[str, object]] = []
-        for file in json.loads(self.body)["files"]:
-            mode = "lfs" if lfs_fields(file["path"], b"") else "regular"
-            modes.append({"path": file["path"], "shouldIgnore": False, "uploadMode": mode})
-        return modes
-
-    def upload_links(self) -> list[dict[str, object]]:
-        """Return the addresses to which large files are to be uploaded."""
-        links = []
-        for requested in json.loads(self.body)["objects"]:
-            href = f"{self.server.hub.endpoint}/large/{requested['oid']}"
-            links.append(requested | {"actions": {"upload": {"href": href}}})
-        return links
-
-    def commit(self, repo: Repo) -> None:
-        for line in self.body.splitlines():
-            entry = json.loads(line)
-            value = entry["value"]
-            if entry["key"] == "file":
-                repo.files[value["path"]] = base64.b64decode(value["content"])
-            elif entry["key"] == "lfsFile":
-                repo.files[value["path"]] = self.server.hub.large[value["oid"]]
-
-    def describe(self, repo_id: str, repo: Repo, parts: list[str]) -> None:
-        """Send the metadata of a repository, of a folder in it, or of some of its paths."""
-        entries = [*directory_entries(repo), *file_entries(repo)]
-        if parts[0] == "tree":
-            folder = "".join(parts[2:])
-            self.send_json([entry for entry in entries if str(entry["path"]).startswith(folder)])
-        elif parts[0] == "paths-info":
-            requested = parse_qs(self.body.decode())["paths"]
-            self.send_json([entry for entry in entries if entry["path"] in requested])
-        else:
-            name = repo_id.removeprefix("datasets/")
-            siblings = [{"rfilename": path} for path in sorted(repo.files)]
-            self.send_json(
-                {
-                    "id": name,
-                    "modelId": name,
-                    "sha": SHA,
-                    "siblings": siblings,
-                    "tags": [],
-                    "private": False,
-                }
-            )
 
     def send_file(self, repo: Repo, name: str) -> None:
         if name not in repo.files:
@@ -288,6 +207,87 @@ class HubHandler(BaseHTTPRequestHandler):
         if is_cut:
             self.close_connection = True
             self.connection.close()
+
+
+def answer_upload(hub: Hub, path: str, body: bytes) -> tuple[int, object] | None:
+    """Handle a request of an upload and return status and content; None for other requests."""
+    repo_id = next((name for name in hub.repos if f"{name}/" in path or f"{name}.git/" in path), "")
+    rest = path.removeprefix(f"api/models/{repo_id}/").removeprefix(f"{repo_id}.git/")
+    match rest.split("/"):
+        case ["api", "repos", "create"]:
+            return create_repo(hub, body)
+        case ["api", "validate-yaml"]:
+            return 200, {"errors": [], "warnings": []}
+        case ["preupload", "main"]:
+            return 200, {"files": upload_modes(body)}
+        case ["info", "lfs", "objects", "batch"]:
+            return 200, {"objects": upload_links(hub, body), "transfer": "basic"}
+        case ["large", oid]:
+            hub.large[oid] = body
+            return 200, {}
+        case ["commit", "main"]:
+            commit(hub, hub.repos[repo_id], body)
+            url = f"{hub.endpoint}/{repo_id}/commit/{SHA}"
+            return 200, {"commitUrl": url, "commitOid": SHA}
+    return None
+
+
+def create_repo(hub: Hub, body: bytes) -> tuple[int, object]:
+    """Create an empty repository, unless it exists; return status and content."""
+    requested = json.loads(body)
+    name = f"{requested['organization'] or 'me'}/{requested['name']}"
+    status = 409 if name in hub.repos else 200
+    hub.repos.setdefault(name, Repo({}))
+    return status, {"url": f"{hub.endpoint}/{name}"}
+
+
+def upload_modes(body: bytes) -> list[dict[str, object]]:
+    """Return for each file of a commit whether it is uploaded in the commit or before it."""
+    modes: list[dict[str, object]] = []
+    for file in json.loads(body)["files"]:
+        mode = "lfs" if lfs_fields(file["path"], b"") else "regular"
+        modes.append({"path": file["path"], "shouldIgnore": False, "uploadMode": mode})
+    return modes
+
+
+def upload_links(hub: Hub, body: bytes) -> list[dict[str, object]]:
+    """Return the addresses to which large files are to be uploaded."""
+    links = []
+    for requested in json.loads(body)["objects"]:
+        href = f"{hub.endpoint}/large/{requested['oid']}"
+        links.append(requested | {"actions": {"upload": {"href": href}}})
+    return links
+
+
+def commit(hub: Hub, repo: Repo, body: bytes) -> None:
+    """Add the files of a commit to a repository."""
+    for line in body.splitlines():
+        entry = json.loads(line)
+        value = entry["value"]
+        if entry["key"] == "file":
+            repo.files[value["path"]] = base64.b64decode(value["content"])
+        elif entry["key"] == "lfsFile":
+            repo.files[value["path"]] = hub.large[value["oid"]]
+
+
+def description(repo_id: str, repo: Repo, parts: list[str], body: bytes) -> object:
+    """Return the metadata of a repository, of a folder in it, or of some of its paths."""
+    entries = [*directory_entries(repo), *file_entries(repo)]
+    if parts[0] == "tree":
+        folder = "".join(parts[2:])
+        return [entry for entry in entries if str(entry["path"]).startswith(folder)]
+    if parts[0] == "paths-info":
+        requested = parse_qs(body.decode())["paths"]
+        return [entry for entry in entries if entry["path"] in requested]
+    name = repo_id.removeprefix("datasets/")
+    return {
+        "id": name,
+        "modelId": name,
+        "sha": SHA,
+        "siblings": [{"rfilename": path} for path in sorted(repo.files)],
+        "tags": [],
+        "private": False,
+    }
 
 
 def file_entries(repo: Repo) -> list[dict[str, object]]:

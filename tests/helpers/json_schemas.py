@@ -1,6 +1,9 @@
 """The schemas of --json, and checks of objects that commands print."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -29,3 +32,17 @@ def check_result(values: dict[str, Any]) -> None:
         for outcome in (row["untrained"], row["trained"]):
             if outcome:
                 check(shared | outcome["evaluation"], "evaluate")
+
+
+def check_schema(name: str, *paths: Path) -> None:
+    """Check files by a schema that check-jsonschema contains."""
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        f"vendor.{name}",
+        *map(str, paths),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

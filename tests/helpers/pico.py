@@ -32,6 +32,31 @@ BASES = {"gpt2": "GPT2Model", "bert": "BertModel", "roberta": "RobertaModel"}
 # `formula` applies only to tables of sinusoids.
 LEARNED_METHODS = [name for name in METHODS if name != "formula"]
 
+# Files that are not copied: weights and exports that are not rewritten, training state, desktop
+# metadata.
+STALE = (
+    "pytorch_model.bin",
+    "pytorch_model-00001-of-00002.bin",
+    "tf_model.h5",
+    "flax_model.msgpack",
+    "rust_model.ot",
+    "model.onnx",
+    "onnx/model.onnx",
+    "onnx/quantized/model.onnx",
+    "openvino/openvino_model.xml",
+    "x.tflite",
+    "coreml/text/model.mlpackage",
+    "x.gguf",
+    "M.GGUF",
+    "exports/model.onnx",
+    "quantized/m.Q4.gguf",
+    "unity/model.tflite",
+    "model.fp16.safetensors",
+    "optimizer.pt",
+    "checkpoint-500/model.safetensors",
+    "1_Pooling/.DS_Store",
+)
+
 
 def resize_settings(method: str) -> dict[str, Any]:
     """Return the settings for a method; `stretch` keeps fewer rows than by default."""

@@ -16,10 +16,9 @@ from typer.testing import Result
 from ctxextend import Inspection, TableReport, inspect, resize
 from ctxextend.inspection.table_report import report_rows
 from ctxextend.json_output import to_json
-from tests.helpers import pico
+from tests.helpers import imports, pico
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
-from tests.project import test_layers
 
 MakePico = Callable[..., pico.Pico]
 WPE = "transformer.wpe.weight"
@@ -243,10 +242,10 @@ def test_inspect_reads_a_weights_file_with_model_type(make_pico: MakePico, tmp_p
 
 @pytest.mark.parametrize("flags", [("--json",), ("tiny-gpt2", "--rows", "0:3")])
 def test_inspect_does_not_import_torch_or_transformers(flags: tuple[str, ...]) -> None:
-    loaded = test_layers.loaded_after(test_layers.command("inspect", "tiny-gpt2", *flags))
+    loaded = imports.loaded_after(imports.command("inspect", "tiny-gpt2", *flags))
     assert "numpy" in loaded
     assert not loaded & {
-        *test_layers.HEAVY,
+        *imports.HEAVY,
         "huggingface_hub",
         "safetensors",
         "sentence_transformers",

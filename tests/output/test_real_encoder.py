@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from ctxextend import plan_resize, resize
 from tests.helpers import pico
+from tests.helpers.parameters import slow
 
 # One method per kind: unchanged rows, moved rows, unchanged first rows, LAPACK. Small models test
 # all methods.
@@ -67,7 +68,7 @@ def base() -> Iterator[SentenceTransformer]:
     yield SentenceTransformer(str(SOURCE), device="cpu")
 
 
-@pytest.mark.parametrize("method", CHOSEN)
+@pytest.mark.parametrize("method", ["copy", slow("linear"), slow("stretch"), "spectral"])
 def test_resize_real_encoder_embeds_long_texts_in_full(
     method: str, outputs: dict[str, Path]
 ) -> None:
@@ -81,7 +82,7 @@ def test_resize_real_encoder_embeds_long_texts_in_full(
     assert not torch.equal(embedded[0], embedded[1])  # the last word matters
 
 
-@pytest.mark.parametrize("method", CHOSEN)
+@pytest.mark.parametrize("method", ["copy", slow("linear"), slow("stretch"), "spectral"])
 def test_resize_real_encoder_loads_in_transformers_with_equal_weights(
     method: str, outputs: dict[str, Path]
 ) -> None:

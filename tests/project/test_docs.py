@@ -45,8 +45,8 @@ from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary_methods import ROTARY_METHODS
 from tests.helpers.hub_server import Hub, serve
+from tests.helpers.json_schemas import check_schema
 from tests.helpers.repository import ROOT
-from tests.project.test_release import check_schema
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"

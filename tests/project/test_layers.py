@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ctxextend import resize
+from tests.helpers.imports import HEAVY, command, loaded_after
 from tests.helpers.repository import PACKAGE
 
 # Each package or module may import only from itself and those before it.
@@ -26,7 +27,10 @@ LAYERS = [
     "checkpoints",
     "limits",
     "recipe",
+    "recipe_paths",
+    "recipe_text",
     "recipe_file",
+    "provenance",
     "plan",
     "output",
     "models",
@@ -49,12 +53,12 @@ LAYERS = [
     "__init__",
     "__main__",
 ]
-HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
 # Third-party libraries that each package may import; numpy is always allowed.
 ALLOWED = {
     "tables": {"ml_dtypes", "torch"},
     "families": set(),
     "checkpoints": {"huggingface_hub", "ml_dtypes", "torch"},
+    "recipe_text": {"yaml"},
     "recipe_file": {"yaml"},
     "plan": set(),
     "output": {"ml_dtypes", "yaml"},
@@ -160,22 +164,6 @@ def test_imports_have_no_cycles() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise AssertionError(f"import cycle: {error.args[1]}") from None
-
-
-def loaded_after(code: str) -> set[str]:
-    """Return the top-level modules that are loaded after some code in a fresh interpreter."""
-    report = "import sys; print('\\n', *{name.split('.')[0] for name in sys.modules})"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True
-    )
-    return set(done.stdout.splitlines()[-1].split())
-
-
-def command(*arguments: str) -> str:
-    return (
-        f"import sys; sys.argv = ['ctxextend', *{arguments}]\nfrom ctxextend.cli.app import "
-        "main\ntry:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code"
-    )
 
 
 def cpu_seconds(command: list[str]) -> float:

@@ -22,24 +22,11 @@ from ctxextend import resize
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.recipe_file import builtin_recipes
 from ctxextend.version import __version__
+from tests.helpers.json_schemas import check_schema
 from tests.helpers.pico import edit_json
 from tests.helpers.repository import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-
-
-def check_schema(name: str, *paths: Path) -> None:
-    """Check files by a schema that check-jsonschema contains."""
-    command = [
-        sys.executable,
-        "-m",
-        "check_jsonschema",
-        "--builtin-schema",
-        f"vendor.{name}",
-        *map(str, paths),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
 
 
 def test_workflows_and_citation_match_their_schemas() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
@@ -24,33 +23,7 @@ from ctxextend.tables.bands import (
 )
 from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import auto, bands, choose_auto
-
-Rows = NDArray[np.float64]
-
-# Period of the high-frequency part in rows: tiled ranges contain an integer number of them.
-PERIOD = 12
-
-
-def wave(angles: Rows, seed: int, width: int) -> Rows:
-    directions = np.random.default_rng(seed).normal(size=(2, width))
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1) @ directions
-
-
-def low_rows(rows: int, width: int = 16) -> Rows:
-    """Half a period over the whole table, in two directions."""
-    return wave(np.linspace(0, np.pi, rows), 1, width)
-
-
-def high_rows(rows: int, width: int = 16) -> Rows:
-    """A period of 12 rows, in two directions."""
-    return wave(2 * np.pi * np.arange(rows) / PERIOD, 2, width)
-
-
-def noise(rows: int, width: int = 64, seed: int = 0) -> Rows:
-    return np.random.default_rng(seed).normal(size=(rows, width))
-
-
-TWO_BANDS = low_rows(128) + 0.5 * high_rows(128)
+from tests.helpers.position_tables import PERIOD, TWO_BANDS, Rows, high_rows, low_rows, noise
 
 
 def test_smoothed_equals_weighted_polyfit_around_each_row() -> None:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctxextend.provenance import Provenance, learned_before
 from ctxextend.recipe import CheckpointRef, Resize
-from ctxextend.recipe_file import Provenance, learned_before
 from ctxextend.tables.apply import learned_rows, learned_rows_after, resize_table
 from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import METHODS

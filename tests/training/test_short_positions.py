@@ -13,9 +13,9 @@ from torch.nn.functional import cross_entropy
 from ctxextend import convert, resize
 from ctxextend.training.objectives import LanguageModeling
 from ctxextend.training.train_data import IGNORE_INDEX
+from tests.helpers.random_models import make_model, text
 from tests.helpers.trainings import NEW, OLD, TABLES, log_of, make_resized, make_source
 from tests.helpers.trainings import train as train_cli
-from tests.training.test_objectives import make_model, text
 
 pytestmark = pytest.mark.usefixtures("book")
 KEYS = ("eval_loss", "eval_loss_short", "eval_loss_long")

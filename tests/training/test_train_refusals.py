@@ -14,7 +14,7 @@ from transformers.integrations import integration_utils
 from ctxextend import resize, verify
 from ctxextend.errors import CheckpointError
 from ctxextend.models.load import match_parameters
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.opened_model import open_model
 from ctxextend.recipe import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS

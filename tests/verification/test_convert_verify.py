@@ -14,7 +14,7 @@ from ctxextend.recipe import RECIPE_FILE
 from ctxextend.resizing import convert
 from tests.helpers import pico
 from tests.helpers.trainings import invoke
-from tests.verification.test_verification import failed_checks, flip_bit_in, passed_checks, rewrite
+from tests.helpers.verifications import failed_checks, flip_bit_in, passed_checks, rewrite
 
 Damage = Callable[[Path], object]
 PAIRS = [("gpt2", "rotary"), ("gpt2", "alibi"), ("bert", "rotary"), ("roberta", "rotary")]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from safetensors.torch import load_file, save_file
 
-from ctxextend import UnsupportedModelError, Verification, inspect, plan_resize, resize, verify
+from ctxextend import UnsupportedModelError, inspect, plan_resize, resize, verify
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.methods import METHODS
@@ -24,13 +24,20 @@ from ctxextend.verification.verify import check_output
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
+from tests.helpers.verifications import (
+    INDEX,
+    Change,
+    failed_checks,
+    file_of,
+    flip_bit_in,
+    passed_checks,
+    rewrite,
+)
 
 MakePico = Callable[..., pico.Pico]
-Change = Callable[[torch.Tensor], torch.Tensor]
 Damage = Callable[[Path], object]
 TINY = BUNDLED["tiny-gpt2"]
 TABLE = "transformer.wpe.weight"
-INDEX = "model.safetensors.index.json"
 QUERY = "encoder.layer.0.attention.self.query.weight"
 OTHER = "transformer.h.1.mlp.c_fc.weight"
 NEW = 512
@@ -55,45 +62,10 @@ def pair(sharded: Path, tmp_path: Path) -> tuple[Path, Path]:
     return sharded, resize(sharded, to=NEW, method="copy", output=tmp_path / "out").output
 
 
-def failed_checks(verification: Verification) -> dict[str, str]:
-    """Return the evidence of failed checks by name."""
-    return {
-        check.name: " | ".join(check.evidence) for check in verification.checks if not check.passed
-    }
-
-
-def passed_checks(verification: Verification) -> dict[str, str]:
-    """Assert that verification passed; return the evidence of its checks by name."""
-    assert verification.passed, failed_checks(verification)
-    return {check.name: " | ".join(check.evidence) for check in verification.checks}
-
-
-def file_of(folder: Path, name: str) -> Path:
-    """Return the file that contains a tensor."""
-    index = folder / INDEX
-    return folder / (
-        json.loads(index.read_text())["weight_map"][name] if index.exists() else "model.safetensors"
-    )
-
-
-def rewrite(folder: Path, name: str, change: Change) -> None:
-    """Change one tensor with the safetensors library."""
-    path = file_of(folder, name)
-    tensors = load_file(path)
-    tensors[name] = change(tensors[name]).contiguous()
-    save_file(tensors, path, metadata={"format": "pt"})
-
-
 def forget_hash(folder: Path) -> None:
     """Remove the hash of the written table from a recipe, as if the table were as written."""
     recipe = folder / RECIPE_FILE
     recipe.write_text(re.sub(r" +sha256_after: .*\n", "", recipe.read_text()))
-
-
-def flip_bit_in(path: Path, byte: int, bit: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[byte] ^= 1 << bit
-    path.write_bytes(data)
 
 
 # What passes

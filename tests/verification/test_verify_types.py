@@ -12,8 +12,9 @@ import torch
 import transformers
 
 from ctxextend import CheckpointError, resize, verify
-from tests.families.test_conformance import NO_CONFIG, RULES, WITH_ROWS, SmallModel
 from tests.helpers import rules, tiny
+from tests.helpers.model_types import NO_CONFIG, RULES, WITH_ROWS
+from tests.helpers.small_model import SmallModel
 
 MAX_PARAMETERS = 5_000_000
 NEED_MORE_THAN_TEXT = (

@@ -1,0 +1,280 @@
+"""Open a checkpoint: detect its architecture, and find its position tables."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import (
+    ADAPTER_PREFIX,
+    Checkpoint,
+    open_checkpoint,
+    with_code,
+    with_short_names,
+)
+from ctxextend.checkpoints.safetensors_file import read_floats
+from ctxextend.checkpoints.source import resolve_source
+from ctxextend.checkpoints.wrappers import MODEL, common_prefix, has_adapters, is_wrapped_model
+from ctxextend.errors import SPECIFY_TABLE, CheckpointError, UnsupportedModelError
+from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
+from ctxextend.plan.found_table import FoundTable, measure_table
+from ctxextend.plan.named_table import named_architecture
+from ctxextend.plan.own_code import code_error, describe_code, own_class
+from ctxextend.plan.table_names import match_names
+from ctxextend.plan.trained_length import with_trained_length
+from ctxextend.plan.unknown_models import missing_table_error, unknown_type_error
+from ctxextend.plan.usable_types import check_model_type, is_unknown, types_of_tensors
+from ctxextend.recipe import CheckpointRef
+
+MAX_LISTED_TYPES = 5
+# Types of transformers whose own names start with ``model.model.``.
+HAVE_MODEL_TWICE = ("shieldgemma2",)
+
+CheckType = Callable[[str], None]  # raises for a model type that the caller does not support
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A checkpoint with its detected architecture; no weights are read yet."""
+
+    ref: CheckpointRef  # as the user named it
+    checkpoint: Checkpoint
+    architecture: Architecture
+    tables: tuple[FoundTable, ...]  # its position tables, in registry order
+
+    def with_code(self) -> "OpenedModel":
+        """Return the model with code files in its folder copied instead of skipped."""
+        return replace(self, checkpoint=with_code(self.checkpoint))
+
+    def with_note(self, note: str) -> "OpenedModel":
+        """Return the model with another note for the user, unless it has that one already."""
+        return replace(self, checkpoint=_with_note(self.checkpoint, note))
+
+    def read_table(self) -> NDArray[Any] | None:
+        """Return the first position table, shape (rows, hidden_size); None if it is not stored.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        name = self.tables[0].name
+        file = self.checkpoint.weights.names.get(name)
+        return read_floats(file, name) if file else None
+
+
+def _with_note(checkpoint: Checkpoint, note: str) -> Checkpoint:
+    """Return a checkpoint with another note on how it was resolved."""
+    source = checkpoint.source
+    if note in source.notes:
+        return checkpoint
+    return replace(checkpoint, source=source._replace(notes=(*source.notes, note)))
+
+
+def open_model(ref: CheckpointRef, check_type: CheckType = lambda model_type: None) -> OpenedModel:
+    """Open a checkpoint, detect its architecture, and find its position tables.
+
+    Raises:
+        SourceError: The checkpoint does not exist or cannot be reached.
+        CheckpointError: A file is missing or malformed, or does not contain the table.
+        UnsupportedModelError: The model has no supported position table.
+    """
+    return identify_model(open_reference(ref, check_type), ref)
+
+
+def open_reference(
+    ref: CheckpointRef, check_type: CheckType = lambda model_type: None
+) -> Checkpoint:
+    """Resolve a checkpoint reference, and read the headers.
+
+    Args:
+        ref: The reference.
+        check_type: Raises for other model types that the caller does not support. Unsupported types
+            fail before any download.
+
+    Raises:
+        SourceError: The checkpoint does not exist or cannot be reached.
+        CheckpointError: A file is missing or malformed.
+        UnsupportedModelError: The config says that the model has no supported position table.
+    """
+
+    def check(config: Mapping[str, Any], has_weights: bool = True) -> None:
+        model_type = ref.model_type or config.get("model_type")
+        if ref.tensor is not None or not isinstance(model_type, str):
+            return
+        if has_weights and is_unknown(model_type, config):
+            return
+        _known_architecture(config, "config.json", ref.model_type)
+        check_type(model_type)
+
+    source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant, check)
+    return open_checkpoint(source, ref.variant, check)
+
+
+def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
+    """Find the architecture and the position tables of an open checkpoint.
+
+    The tensors decide if its config has no model type.
+
+    Raises:
+        CheckpointError: It does not contain the table of its type, or a file is malformed.
+        UnsupportedModelError: The model has no supported position table.
+    """
+    model_type = ref.model_type
+    if _lacks_type(checkpoint, ref):
+        checkpoint, model_type = _detect_type(checkpoint)
+    architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
+    architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
+    checkpoint = _without_prefix(checkpoint, architecture)
+    matches = match_names(architecture, checkpoint.weights.names, str(checkpoint.root))
+    if not matches:
+        raise missing_table_error(checkpoint, architecture)
+    if ref.model_type is not None:
+        check_model_type(checkpoint, [location for location, _ in matches], ref.model_type)
+    elif own_class(checkpoint.config):
+        note = describe_code(checkpoint.config, checkpoint.config_file)
+        checkpoint = _with_note(checkpoint, note)
+    return OpenedModel(
+        ref=ref,
+        checkpoint=checkpoint,
+        architecture=architecture,
+        tables=tuple(measure_table(checkpoint, location, name) for location, name in matches),
+    )
+
+
+# ---- the model type
+
+
+def _lacks_type(checkpoint: Checkpoint, ref: CheckpointRef) -> bool:
+    """Whether neither the user nor the config states the model type, but the config the rest."""
+    is_named = ref.model_type is not None or ref.tensor is not None
+    return bool(checkpoint.config) and not is_named and checkpoint.config.get("model_type") is None
+
+
+def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
+    """Return the model type that the tensors match, and the checkpoint with a note on it.
+
+    Raises:
+        CheckpointError: They match several types.
+    """
+    matching = types_of_tensors(checkpoint)
+    if not matching:
+        return checkpoint, None
+    file = checkpoint.config_file
+    if len(matching) > 1:
+        listed = ", ".join(matching[:MAX_LISTED_TYPES])
+        if len(matching) > MAX_LISTED_TYPES:
+            listed += " and others"
+        message = f"{file} has no model_type, and its tensors match {listed}."
+        raise CheckpointError(message, f"{SPECIFY_TABLE}--model-type TYPE")
+    note = f"{file} has no model_type; detected {matching[0]} from its tensors."
+    return _with_note(checkpoint, note), matching[0]
+
+
+# ---- the architecture
+
+
+def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
+    """Return the architecture of a checkpoint: the one that the user names, or the config's.
+
+    Raises:
+        CheckpointError: Neither states a model type, or a key is malformed.
+        UnsupportedModelError: The type is unknown or has no position table.
+    """
+    config = checkpoint.config
+    if ref.tensor is not None:
+        return named_architecture(checkpoint, ref)
+    model_type = ref.model_type or config.get("model_type")
+    if not config and model_type is None:
+        raise _no_config_error(checkpoint)
+    if isinstance(model_type, str) and is_unknown(model_type, config):
+        raise unknown_type_error(checkpoint, model_type)
+    if model_type is None and own_class(config):
+        raise code_error(config, checkpoint.config_file, found="It has no model_type.")
+    where = checkpoint.root
+    if checkpoint.has_config:
+        where = checkpoint.root / checkpoint.config_file
+    architecture = _known_architecture(config, str(where), ref.model_type)
+    if checkpoint.adapter_of:
+        return _in_adapter(checkpoint, architecture)
+    return architecture
+
+
+def _no_config_error(checkpoint: Checkpoint) -> CheckpointError:
+    """Return the error for weights without a config."""
+    file = checkpoint.weights.first_file.path
+    example = "the model type, for example --model-type gpt2."
+    if not checkpoint.adapter_of:
+        message = f"No config.json found next to {file}, so the model type is unknown."
+        return CheckpointError(message, f"Pass {example}")
+    return CheckpointError(
+        f"{file} is a PEFT adapter of {checkpoint.adapter_of}, whose config is not read.",
+        f"Resize {checkpoint.adapter_of}, then load the adapter. If the adapter contains the "
+        f"table, pass {example}",
+    )
+
+
+def _known_architecture(
+    config: Mapping[str, Any], where: str, model_type: str | None
+) -> Architecture:
+    """Return the architecture of a known type.
+
+    Raises:
+        CheckpointError: A key of the config is malformed.
+        UnsupportedModelError: The class of transformers has no position table; the folder's own
+            code is named if it has any.
+    """
+    try:
+        return find_architecture(config, where, model_type)
+    except UnsupportedModelError as error:
+        if model_type is None and own_class(config):
+            raise code_error(config, PurePath(where).name) from error
+        raise
+
+
+def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
+    """Return an architecture with the names that its tables have in a PEFT adapter.
+
+    Raises:
+        CheckpointError: The adapter does not contain the table, or changes it by an adapter.
+    """
+    locations = list[TableLocation]()
+    for location in architecture.locations:
+        prefixes = tuple(ADAPTER_PREFIX + prefix for prefix in location.prefixes)
+        locations.append(replace(location, prefixes=prefixes))
+    names = [name for location in locations for name in location.names]
+    if any(name in checkpoint.weights.names for name in names):
+        return architecture._replace(locations=tuple(locations))
+    base = checkpoint.adapter_of
+    verb = "does not contain"
+    hint = f"Resize {base}, then load the adapter onto the result."
+    modules = tuple(name.removesuffix("weight") for name in names)
+    if any(name.startswith(modules) for name in checkpoint.weights.names):
+        verb = "changes"
+        hint = f"Merge it into {base} with merge_and_unload(), and resize that."
+    raise CheckpointError(f"The PEFT adapter in {checkpoint.root} {verb} the position table.", hint)
+
+
+# ---- names of wrappers
+
+
+def _without_prefix(checkpoint: Checkpoint, architecture: Architecture) -> Checkpoint:
+    """Return a checkpoint without a prefix of all names that only a wrapper has added."""
+    tables = [location for location in architecture.locations if location.table.has_rows]
+    expected = {name for location in tables for name in location.names}
+    if checkpoint.adapter_of or not expected.isdisjoint(checkpoint.weights.names):
+        return checkpoint
+    prefix = _wrapper_prefix(checkpoint.weights.names, expected, architecture.family.model_type)
+    if not prefix or has_adapters(checkpoint.weights.names):
+        return checkpoint
+    return with_short_names(checkpoint, prefix)
+
+
+def _wrapper_prefix(names: Collection[str], expected: Collection[str], model_type: str) -> str:
+    """Return the prefix that a wrapper has added to all names; empty if none has."""
+    prefix = common_prefix(names, expected)
+    if prefix:
+        return prefix
+    if model_type not in HAVE_MODEL_TWICE and is_wrapped_model(names):
+        return MODEL
+    return ""

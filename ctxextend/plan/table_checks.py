@@ -1,0 +1,143 @@
+"""Check that a config states the rows and the width of a position table."""
+
+import reprlib
+from collections.abc import Iterator, Mapping
+
+from ctxextend.errors import CheckpointError
+from ctxextend.families.lookup import TableLocation, whole_number
+from ctxextend.plan.found_table import FoundTable
+
+# Config keys of the width of a position table. Each model type states one of them, or, if it is
+# listed below, the first of the listed keys that its config states; a table with none is not as
+# wide as any key says.
+WIDTH_KEYS = ("d_model", "n_embd", "emb_dim", "embed_dim", "dim", "hidden_size")
+OWN_WIDTH_KEYS: Mapping[str, tuple[str, ...]] = {
+    "albert": ("embedding_size",),
+    "convbert": ("embedding_size",),
+    "electra": ("embedding_size",),
+    "squeezebert": ("embedding_size",),
+    "deberta": ("embedding_size", "hidden_size"),
+    "deberta-v2": ("embedding_size", "hidden_size"),
+    "rembert": ("input_embedding_size",),
+    "roformer": (),
+}
+OTHER_WIDTH_PARTS = {("lilt", "layout")}  # whose width is only a share of hidden_size
+
+
+def check_rows(table: FoundTable, *, has_config: bool = True) -> None:
+    """Check that a table of rows has a position, and the rows that its config states.
+
+    Args:
+        table: The table.
+        has_config: Whether the number of rows must be that of the config.
+
+    Raises:
+        CheckpointError: It does not.
+    """
+    if has_config:
+        _check_stated_rows(table)
+    location = table.location
+    if location.positions(table.rows) >= 1:
+        return
+    after = ""
+    if location.table.extra_rows:
+        after = f" and {location.table.extra_rows} come after the last position"
+    message = (
+        f"{table.name} has {table.rows} rows, of which {location.reserved_rows} are "
+        f"reserved{after}: no position is left."
+    )
+    reserved = location.table.reserved.config_key or "the number of reserved rows"
+    raise CheckpointError(message, f"Check {reserved} and {location.config_key}.")
+
+
+def _check_stated_rows(table: FoundTable) -> None:
+    """Check that a table has the number of rows that its config states.
+
+    Raises:
+        CheckpointError: It does not.
+    """
+    location = table.location
+    key = location.effective_key
+    value = location.value(key)
+    expected = location.rows(value)
+    if table.rows == expected:
+        return
+    default = ""
+    if location.stated(key) is None:
+        default = " (transformers' default, because the key is missing)"
+    path = ".".join((*location.path, key))
+    message = (
+        f"config.json: {path} is {reprlib.repr(value)}{default}, so {table.name} should have "
+        f"{reprlib.repr(expected)} rows, but has {table.rows}."
+    )
+    hint = (
+        "Correct config.json (see ctxextend inspect MODEL --check), resize with --fix-limits, "
+        "which takes the length of the table, or download config and weights again."
+    )
+    raise CheckpointError(message, hint)
+
+
+def stated_width(location: TableLocation, columns: int) -> tuple[str, int] | None:
+    """Return the config key, with dots, that states the width of a table, and its value.
+
+    A config may state a width twice, under the name that its model type uses and under another: the
+    one that is right counts.
+
+    Args:
+        location: The table.
+        columns: Its width.
+
+    Returns:
+        None if the config states no such key, so that transformers' default applies, or if the key
+        is unknown.
+    """
+    family = location.family
+    is_named_by_user = location.table not in family.tables  # no more is known of it
+    if is_named_by_user or (family.model_type, location.table.part) in OTHER_WIDTH_PARTS:
+        return None
+    own = OWN_WIDTH_KEYS.get(family.model_type)
+    if own is not None:
+        return next(_stated_widths(location, own), None)
+    found = list(_stated_widths(location, WIDTH_KEYS))
+    for key, value in found:
+        if value == columns:
+            return key, value
+    return found[0] if found else None
+
+
+def _stated_widths(location: TableLocation, keys: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    """Yield those of the keys, with dots, that the config states as a number, and its value."""
+    prefix = location.table.config_key.rpartition(".")[0]
+    for key in keys:
+        if prefix:
+            key = f"{prefix}.{key}"
+        value = whole_number(location.stated(key))
+        if value is not None:
+            yield ".".join((*location.path, key)), value
+
+
+def width_fault(location: TableLocation, columns: int, name: str) -> str:
+    """Describe a config that states another width than a stored table has; empty if none does."""
+    stated = stated_width(location, columns)
+    if stated is None:
+        return ""
+    key, value = stated
+    if value == columns:
+        return ""
+    return f"config.json: {key} is {reprlib.repr(value)}, but {name} has {columns} columns."
+
+
+def check_width(location: TableLocation, columns: int, name: str) -> None:
+    """Check that the config states no other width than a stored table has.
+
+    Raises:
+        CheckpointError: It does.
+    """
+    fault = width_fault(location, columns, name)
+    if not fault:
+        return
+    hint = (
+        "Correct config.json, or download config and weights again: transformers cannot load them "
+        "together."
+    )
+    raise CheckpointError(fault, hint)

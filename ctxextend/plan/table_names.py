@@ -1,0 +1,100 @@
+"""Match the position tables of an architecture to the names of a model's tensors."""
+
+from collections.abc import Collection
+
+from ctxextend.errors import CheckpointError, CtxextendError
+from ctxextend.families.lookup import Architecture, TableLocation
+from ctxextend.families.schema import SinusoidalTable
+
+
+def match_names(
+    architecture: Architecture, names: Collection[str], where: str
+) -> list[tuple[TableLocation, str]]:
+    """Return the positions of a model, and their names among its tensors; there may be none.
+
+    They are in registry order.
+
+    Args:
+        architecture: That of the model.
+        names: The names of its tensors.
+        where: The model, for errors.
+
+    Raises:
+        CheckpointError: Two tensors may be the same table.
+    """
+    is_only = len(architecture.locations) == 1
+    matches = list[tuple[TableLocation, str]]()
+    for location in architecture.locations:
+        found = _names_of(location, names, is_only=is_only)
+        if len(found) > 1:
+            message = f"{where}: found two candidate position tables, {' and '.join(found)}."
+            raise CheckpointError(
+                message, "Save the model again with save_pretrained, which writes one."
+            )
+        for name in found:
+            matches.append((location, name))
+    return matches
+
+
+def find_names(
+    architecture: Architecture, names: Collection[str], where: str
+) -> list[tuple[TableLocation, str]]:
+    """Return the positions of a model, and their names among its tensors, in registry order.
+
+    Raises:
+        CheckpointError: There are none, or two tensors may be the same table.
+        UnsupportedModelError: The architecture has none.
+    """
+    matches = match_names(architecture, names, where)
+    if not matches:
+        raise no_table_error(architecture, where)
+    return matches
+
+
+def _names_of(location: TableLocation, names: Collection[str], *, is_only: bool) -> list[str]:
+    """Return the names that one table has; `is_only`: whether the model has no other tables."""
+    if not location.table.has_rows:
+        return [location.usual_name]
+    stored = [name for name in location.names if name in names]
+    if stored:
+        return stored
+    if isinstance(location.table, SinusoidalTable) and location.table.is_computed:
+        return _computed_names(location, location.table, names, is_only=is_only)
+    return []
+
+
+def _computed_names(
+    location: TableLocation, table: SinusoidalTable, names: Collection[str], *, is_only: bool
+) -> list[str]:
+    """Return the name of a table that transformers computes in models with tensors next to it."""
+    prefixes = list[str]()
+    for prefix in location.prefixes:
+        if any(name.startswith(prefix + table.neighbors) for name in names):
+            prefixes.append(prefix)
+    if prefixes:
+        return [prefixes[-1] + table.name]
+    if is_only:  # the file may use other names
+        return [location.usual_name]
+    return []
+
+
+def no_table_error(architecture: Architecture, where: str) -> CtxextendError:
+    """Return the error for a model whose tensors contain none of its position tables."""
+    if architecture.unsupported:
+        return architecture.unsupported_error()
+    expected = " or ".join(expected_names(architecture))
+    message = (
+        f"{where}: no position table found; in a {architecture.family.model_type} model it is "
+        f"{expected}."
+    )
+    return CheckpointError(
+        message, "Check that the weights match model_type in config.json, or --model-type."
+    )
+
+
+def expected_names(architecture: Architecture) -> list[str]:
+    """Return the names that the position tables of a model can have."""
+    names = dict[str, None]()
+    for location in architecture.locations:
+        names |= dict.fromkeys(location.names)
+    return list(names)

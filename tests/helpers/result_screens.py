@@ -1,0 +1,40 @@
+"""Screens of evaluations and comparisons, and their golden files."""
+
+from ctxextend.cli.compare import add_comparison
+from ctxextend.cli.console import styled
+from ctxextend.cli.evaluate import add_evaluation
+from ctxextend.cli.tables import Page
+from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.evaluation.evaluation_result import Evaluation
+from tests.helpers.comparisons import COMPARISONS
+from tests.helpers.evaluations import EVALUATIONS
+from tests.helpers.repository import ROOT
+
+SCREENS = ROOT / "tests" / "cli" / "screens"
+RESULTS: dict[str, Evaluation | Comparison] = {**EVALUATIONS, **COMPARISONS}
+NAMES = [
+    f"{name}{kind}-{width}" for name in RESULTS for kind in ("", "-ascii") for width in (40, 80)
+]
+
+
+def page_of(result: Evaluation | Comparison, width: int = 80, *, unicode: bool = True) -> Page:
+    page = Page(width, unicode=unicode)
+    if isinstance(result, Evaluation):
+        add_evaluation(page, result)
+    else:
+        add_comparison(page, result)
+    return page
+
+
+def screen_of(result: Evaluation | Comparison, width: int, *, unicode: bool = True) -> str:
+    """Return the screen as printed to a pipe."""
+    lines = page_of(result, width, unicode=unicode).lines
+    return "".join(styled(line, colour=False) + "\n" for line in lines)
+
+
+def screen(name: str) -> str:
+    """Return a screen by its name in `NAMES`."""
+    which, _, width = name.rpartition("-")
+    return screen_of(
+        RESULTS[which.removesuffix("-ascii")], int(width), unicode=not which.endswith("-ascii")
+    )
