@@ -196,6 +196,7 @@ def _open_one_step(model: OpenedModel, settings: Train, device: "torch.device") 
     Raises:
         CtxextendError: As `open_task`.
     """
+    # What `open_task` reads of accelerate's state.
     devices: Any = SimpleNamespace(device=device, num_processes=1, is_main_process=True)
     one_step = replace(settings, steps=1, fsdp=False)
     with TemporaryDirectory() as folder:
@@ -362,6 +363,7 @@ def _opened_run(
         with devices.main_process_first():
             source = TrainingSource.open(recipe, planned)
             path = source.output_path(output)
+            # It stays locked when the other processes go on, until the output is written.
             folder = stack.enter_context(
                 _prepared_folder(source, path, devices, resume=resume, force=force)
             )
