@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,6 @@ from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 Ids = NDArray[np.int64]
 # The size and SHA-256 of a file (so not its text in another format), or a dataset's name.
 TextKey = tuple[Any, Any]
-# What was held out of the whole text that a text is part of (None: nothing), the tokens before it,
-# and its text field.
-TrainedText = tuple["HeldOut | None", int, str]
 # Maximum bytes of a file to hash: later changes that keep the size go unnoticed.
 HASHED_BYTES = 64 << 20
 # Maximum held-out windows of a recipe: an untrusted one may state more than fit in memory.
@@ -76,6 +73,14 @@ class HeldOut:
         These parts are trained on.
         """
         return np.concatenate([[0], self.spans.ravel(), [self.tokens]]).reshape(-1, 2)
+
+
+class TrainedText(NamedTuple):
+    """How a checkpoint was trained on a file or dataset, which may be a part of a whole text."""
+
+    held_out: HeldOut | None  # what was held out of the whole text; None: nothing
+    first_token: int  # the number of tokens of the whole text before it
+    text_field: str
 
 
 def held_out_windows(
@@ -170,7 +175,7 @@ def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[T
             windows = held_out and (held_out.window, held_out.every)
             for file in training["data"]:
                 first_token = int(np.int64(file["first_token"]))
-                run = (held_out, first_token, text_field)
+                run = TrainedText(held_out, first_token, text_field)
                 runs = runs_of[text_key(file)]
                 key = (windows, first_token, text_field)
                 runs[key] = min(run, runs.get(key, run), key=_tokens_read)
@@ -178,8 +183,7 @@ def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[T
 
 
 def _tokens_read(run: TrainedText) -> int:
-    held_out, _, _ = run
-    return held_out.tokens if held_out else 0
+    return run.held_out.tokens if run.held_out else 0
 
 
 def trained_on_warnings(model: str, texts: Iterable[object], consequence: str) -> list[str]:

@@ -267,7 +267,7 @@ def _add_column_notes(page: Page, comparison: "Comparison") -> None:
         )
         page.command("Next: ", comparison.next_command)
     elif _has_short_inputs(comparison):
-        page.text(f"Cost on short inputs: {comparison.short_inputs}.")
+        page.text(f"Cost on short inputs: {comparison.short_inputs_text}.")
 
 
 def _has_short_inputs(comparison: "Comparison") -> bool:

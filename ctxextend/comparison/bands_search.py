@@ -34,7 +34,9 @@ class BandsSearch:
     requested: Resize
     measure: Callable[[Resize], SampleScores]
     metric: Metric
-    is_only: bool = False  # whether there is one table; with more, each estimates `within`
+    # Whether there is only this table. Others of the model have other rows at their ends, so each
+    # of several estimates for itself which rows are split: the setting `within`.
+    is_only: bool = False
     scores: dict[Resize, SampleScores] = field(default_factory=dict)  # of each trial, in order
 
     def run(self) -> Resize:
@@ -47,12 +49,16 @@ class BandsSearch:
         current = self._complete(requested["sigma"])
         self._try(current)
         for name in ("sigma", "repeat", "gain", "high_gain"):
-            if requested[name] is None:
+            is_free = requested[name] is None
+            if is_free:
                 current = self._best_of(self._others(name, current), current)
         return current
 
     def _best_of(self, others: Iterator[Resize], current: Resize) -> Resize:
-        """Return the candidate with the largest lead over the current one; that one without any."""
+        """Return the candidate with the largest lead over the current one, or the current one.
+
+        A lead of a standard error or less does not count.
+        """
         best = current
         largest = 0.0
         for other in others:
@@ -81,35 +87,39 @@ class BandsSearch:
         elif name == "gain":
             for gain in GAINS:
                 yield current.with_settings(gain=gain)
-        elif current.choice.settings["high_gain"]:  # None if it equals a gain that was given
+        elif current.choice.settings["high_gain"] is not None:
+            # Unset, the table is not split, or the requested gain applies to both parts.
             for gain in HIGH_GAINS:
                 yield current.with_settings(high_gain=gain)
 
     def _other_sigmas(self, current: Resize) -> Iterator[Resize]:
         """Yield candidates with other sigmas, for which the other settings are estimated again."""
         sigmas = list(SIGMAS)
-        if not self.requested.choice.settings["repeat"]:  # at 0, nothing is tiled
+        # At a sigma of 0, no rows are tiled, so a range to tile cannot be requested.
+        if self.requested.choice.settings["repeat"] is None:
             sigmas.insert(0, 0.0)
+        current_sigma = current.choice.settings["sigma"]
         for sigma in sigmas:
-            is_short = sigma <= MAX_SHARE * len(self.table)
-            if is_short and abs(sigma - current.choice.settings["sigma"]) > MIN_CHANGE * sigma:
+            fits_table = sigma <= MAX_SHARE * len(self.table)
+            differs = abs(sigma - current_sigma) > MIN_CHANGE * sigma
+            if fits_table and differs:
                 yield self._complete(sigma)
 
     def _other_repeats(self, current: Resize) -> Iterator[Resize]:
+        """Yield candidates with other ranges to tile; at a sigma of 0, there are none."""
         sigma = current.choice.settings["sigma"]
-        if not sigma:
+        if sigma == 0:
             return
-        for repeat in find_repeats(
-            self.table, sigma, REPEATS, keep=self.requested.choice.keep_first
-        ):
+        keep_first = self.requested.choice.keep_first
+        for repeat in find_repeats(self.table, sigma, REPEATS, keep=keep_first):
             yield current.with_settings(repeat=repeat)
 
     def _complete(self, sigma: float | None) -> Resize:
-        """Return a candidate with the settings that are None estimated from the table."""
+        """Return a candidate whose other settings are estimated unless they were requested."""
         settings = {**self.requested.choice.settings, "sigma": sigma}
         requested = replace(self.requested.choice, settings=settings)
         chosen = choose_bands(self.table, self.rows, requested)
         candidate = replace(self.requested, method=chosen.text)
-        if self.is_only:
-            return candidate
-        return candidate.with_settings(within=settings["within"])
+        if not self.is_only:
+            candidate = candidate.with_settings(within=settings["within"])  # None unless requested
+        return candidate

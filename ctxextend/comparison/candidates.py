@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.comparison_settings import Compare, MethodSpec
 from ctxextend.comparison.hold_out import read_hold_out_length, whole_length
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.evaluation.eval_model import ModelFiles
@@ -59,9 +59,10 @@ class MethodPlans:
 
     plans: Mapping[str, Plan]  # by name of the method, with its settings
     skipped: Mapping[str, str]  # methods that do not apply, with the reason
-    # For `resize` of the checkpoint: the new length or, with held-out rows, the same factor.
-    to: int | str
-    auto: str  # the method that `auto` takes for it
+    # What to pass as ``--to`` to a resize of the checkpoint. With held-out rows, it extends the
+    # whole tables by the factor by which the plans extend the cut ones: ``4x``, or a number.
+    resize_to: int | str
+    auto: str  # the method that `auto` takes for that resize
 
     @property
     def first(self) -> Plan:
@@ -85,31 +86,46 @@ def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
     plans = dict[str, Plan]()
     skipped = dict[str, str]()
     for spec in settings.methods:
-        resize = replace(spec.resize, to=length or spec.resize.to)
+        resize = replace(spec.resize, to=length)
         try:
-            plan = plan_model(files, resize, cut=settings.hold_out)
+            plans[spec.name] = plan_model(files, resize, cut=settings.hold_out)
         except ResizeError as error:
             if spec.is_named:
                 raise
-            # No table has a formula by chance, and a MethodError is about other positions.
-            if spec.name != FORMULA and not isinstance(error, MethodError):
+            if not _is_for_others(spec, error):
                 skipped[spec.name] = error.message
-        else:
-            plans[spec.name] = plan
     max_len = next(iter(plans.values())).max_len_after
-    to: int | str = max_len
+    resize_to: int | str = max_len
     if settings.hold_out:
-        to = whole_length(files, max_len, settings.hold_out)
-    return MethodPlans(plans=plans, skipped=skipped, to=to, auto=method_of_auto(files, to))
+        resize_to = whole_length(files, max_len, settings.hold_out)
+    return MethodPlans(
+        plans=plans,
+        skipped=skipped,
+        resize_to=resize_to,
+        auto=method_of_auto(files, resize_to),
+    )
 
 
-def _new_length(files: ModelFiles, settings: Compare) -> int | str | None:
-    """Return the length to resize to; None if each method states its own."""
+def _is_for_others(spec: MethodSpec, error: ResizeError) -> bool:
+    """Whether a method is for other checkpoints, so that no reason is shown for skipping it.
+
+    A MethodError says that it is for another position scheme. `formula` is for tables that follow
+    one, and no learned table does so by chance.
+    """
+    return spec.name == FORMULA or isinstance(error, MethodError)
+
+
+def _new_length(files: ModelFiles, settings: Compare) -> int:
+    """Return the context length to resize to, of the cut tables with held-out rows.
+
+    Raises:
+        ResizeError: It creates no rows, or no rows to compare with are held out.
+        MethodError: The checkpoint has no rows to hold out.
+    """
+    if settings.hold_out:
+        return read_hold_out_length(files, settings.to, settings.hold_out)
     to = settings.to
-    if settings.hold_out:
-        return read_hold_out_length(files, to, settings.hold_out)
-    if to is None:
-        return None
+    assert to is not None  # it is required without held-out rows
     length = plan_model(files, Resize(to)).max_len_after
     before = files.max_len
     if length <= before:
@@ -131,10 +147,15 @@ def open_candidates(
 ) -> list[Candidate]:
     """Return an unmeasured candidate for each method, with the recipe of its checkpoint."""
     ref = pinned_ref(opened.ref, opened.checkpoint)
-    resizes = {name: recorded_settings(plan) for name, plan in methods.plans.items()}
-    if settings.hold_out:  # as they were named: settings were chosen for the cut tables
-        resizes = {spec.name: replace(spec.resize, to=methods.to) for spec in settings.methods}
-    candidates = []
+    resizes = dict[str, Resize]()
+    if settings.hold_out:
+        # Settings that were chosen for the cut tables are not for the whole ones.
+        for spec in settings.methods:
+            resizes[spec.name] = replace(spec.resize, to=methods.resize_to)
+    else:
+        for name, plan in methods.plans.items():
+            resizes[name] = recorded_settings(plan)
+    candidates = list[Candidate]()
     for name, plan in methods.plans.items():
         recipe = Recipe(ref, resize=resizes[name], train=settings.train)
         candidates.append(

@@ -20,20 +20,26 @@ from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a method, untrained or trained."""
+    """The result of a method or of a checkpoint, untrained or trained.
 
-    # Loss over all positions of windows of the new length, in nats per token, the mean reciprocal
-    # rank, or nDCG@10; with held-out rows, loss at the positions of these, or the cosine to the
-    # reference embeddings.
+    What is measured depends on the kind of the model, and on what is compared:
+
+    - Language models: the score is the loss over all positions of windows of the new length, in
+      nats per token. The cost on short inputs is the loss minus the base's on the same tokens at
+      the base's context length, paired by token.
+    - Encoders: the score is the mean reciprocal rank, or nDCG@10 in a search set. The cost on short
+      inputs is only measured of checkpoints: 1 - cosine of embeddings to the base's, or without a
+      base to those of the first checkpoint.
+    - Methods on held-out rows: the score is the loss at the positions of these rows or, of an
+      encoder, the cosine to the reference embeddings. The cost on short inputs is how much worse
+      that of short texts is than with the reference rows.
+    """
+
     score: Estimate
     # How much worse than the best row of the same stage, paired by window or query; None for the
     # best.
     delta: Estimate | None
-    # Cost on short inputs: loss minus the base's on the same tokens at the base's context length,
-    # paired by token; with held-out rows, how much worse than the reference rows; of encoders among
-    # checkpoints, 1 - cosine of embeddings to the base's, or without one to those of the first
-    # checkpoint. None if not measured.
-    short_inputs: Estimate | None
+    short_inputs: Estimate | None  # the cost on short inputs; None if not measured
     evaluation: Evaluation
 
     json_properties: ClassVar = ("is_tied",)
@@ -78,21 +84,23 @@ class CheckpointFacts:
     @property
     def cells(self) -> Mapping[str, tuple[str, float | None]]:
         """The facts by column of a table, as text and as a number."""
-        cells: dict[str, tuple[str, float | None]] = {"positions": (self.scheme, None)}
-        counts = {
-            "context": self.max_len,
-            "parameters": self.parameters,
-            "tokens/s": self.tokens_per_second,
+        return {
+            "positions": (self.scheme, None),
+            "context": _count_cell(self.max_len),
+            "parameters": _count_cell(self.parameters),
+            "tokens/s": _count_cell(self.tokens_per_second),
+            "weights": _size_cell(self.bytes),
+            "memory": _size_cell(self.peak_bytes),
         }
-        for column, count in counts.items():
-            cells[column] = (f"{count:,.0f}", count)
-        sizes = {
-            "weights": self.bytes,
-            "memory": self.peak_bytes,
-        }
-        for column, size in sizes.items():
-            cells[column] = (size_text(size) if size else "-", size)
-        return cells
+
+
+def _count_cell(count: float) -> tuple[str, float]:
+    return f"{count:,.0f}", count
+
+
+def _size_cell(size: int | None) -> tuple[str, int | None]:
+    """Return a size in bytes as text and number; the text is a dash if it is unknown."""
+    return size_text(size) if size else "-", size
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -118,29 +126,35 @@ class Row(Result, shows="method keeps_learned_rows"):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Result, shows="source max_len_before max_len_after metric complete"):
-    """Methods on one model, or checkpoints side by side, on one text and one seed."""
+    """Methods on one model, or checkpoints side by side, on one text and one seed.
 
-    # the checkpoint reference that the user passed; of checkpoints, their common base, or empty
+    What is compared decides what some fields mean:
+
+    - Methods: `source` is the reference of the checkpoint that the user passed. The base is this
+      checkpoint as it is: `max_len_before` is its context length, and `base` its score on the same
+      text in pieces: in sliding windows that overlap by half, or with documents in chunks.
+    - Methods on held-out rows (`hold_out`): `max_len_before` is the context length of the cut
+      tables, and `base` the score of the reference rows.
+    - Checkpoints (`row_type`): `source` is their common base, or empty; `model_type`, `table` and
+      `auto` are empty. `max_len_before` is the context length of the base or, without one, the
+      length of short inputs; `max_len_after` is the length of the windows that they read.
+    """
+
     source: str
-    model_type: str  # empty for checkpoints, like `table`
+    model_type: str
     kind: str  # ``causal``, ``masked`` or ``encoder``
     table: str  # tensor name of the position table
-    # Context length of the base in tokens; with held-out rows, of the cut tables; without a base,
-    # of short inputs.
-    max_len_before: int
-    max_len_after: int  # context length of each row in tokens; of checkpoints, the one they read
+    max_len_before: int  # in tokens
+    max_len_after: int  # context length of each row in tokens
     metric: str  # a key of `METRICS`
-    # The base's score on the same text, in sliding windows that overlap by half or with documents
-    # in chunks. With held-out rows: the score of the reference rows. None until a method was
-    # measured.
-    base: Estimate | None
+    base: Estimate | None  # a score; None until a row was measured, or without a base
     rows: tuple[Row, ...]  # best first, by `Row.final`
     row_type: str = "method"  # or ``checkpoint``
     # the first held-out row, a position; None: the tables are longer than the base's
     hold_out: int | None = None
     is_quick: bool = False  # whether a few methods were compared on little text, for advice
     next_command: str = ""  # `resize` of the base with the recommended method
-    auto: str = ""  # the method that `auto` takes for this resize; empty for checkpoints
+    auto: str = ""  # the method that `auto` takes for this resize
     skipped: Mapping[str, str] = field(default_factory=dict)  # skipped methods, with the reason
     steps: int = 0  # of training; 0: no training
     trainable: str = "positions"  # which parameters were trained
@@ -184,7 +198,11 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
 
     @property
     def recommended(self) -> str:
-        """The method to use, or of checkpoints the best one; empty if nothing was measured."""
+        """The method to use, or of checkpoints the best one; empty if nothing was measured.
+
+        It is that of `recommended_row`; but if there is too little text to choose a method by, it
+        is the one that `auto` takes, even if that was not compared.
+        """
         if self.recommended_row is None:
             return ""
         if self.auto and self.has_little_text:
@@ -204,9 +222,7 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
         if row is None or self.hold_out is not None or self.has_little_text:
             return False
         change = row.untrained.against_base
-        if change is None or change.sign == 0:
-            return False
-        return METRICS[self.metric].sign * change.mean > 0
+        return change is not None and METRICS[self.metric].is_worse(change)
 
     @property
     def search(self) -> SearchResult | None:
@@ -214,7 +230,7 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
         return next((row.final.evaluation.search for row in self.rows), None)
 
     @property
-    def short_inputs(self) -> str:
+    def short_inputs_text(self) -> str:
         """What the cost on short inputs is without held-out rows, for messages."""
         if self.is_loss:
             return f"loss minus the base's, both at {self.max_len_before:,} tokens"

@@ -176,7 +176,7 @@ class ComparisonRun:
             )
         if comparison.rows:
             method = comparison.recommended
-            command = self.files.ref.resize_command(to=self.methods.to, method=method)
+            command = self.files.ref.resize_command(to=self.methods.resize_to, method=method)
             comparison = replace(comparison, next_command=command)
         return comparison
 

@@ -248,9 +248,9 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
     warnings = list[str]()
     sample = first.tokenizer.encode(search_set.documents[0] if search_set else "")
     if settings.data:
-        read, warnings = read_unseen(files, settings, longest)
-        sample = next(read, sample)
-        documents = chain([sample], read)
+        unseen, warnings = read_unseen(files, settings, longest)
+        sample = next(unseen, sample)
+        documents = chain([sample], unseen)
     for one in files:
         check_length(one, longest)
         hint = "Compare checkpoints that share a tokenizer."

@@ -5,9 +5,11 @@ texts, which fit the original table, with the reference rows and with the new on
 measurement has a known best value.
 """
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,24 +52,26 @@ from ctxextend.evaluation.retrieval import (
     query_starts,
     score_rankings,
 )
-from ctxextend.evaluation.scorer import Scorer, open_scorer
+from ctxextend.evaluation.scorer import Losses, Scorer, open_scorer
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import TOKENS_SEARCHED, TextWindows
 from ctxextend.held_out import Ids
 from ctxextend.recipe import Evaluate
 from ctxextend.text_data import empty_files
 
-# What is read of each text: all of it, and its first tokens by themselves, as many as there are
-# rows in the cut tables.
+# The parts of each text that are read: all of it, which reaches beyond the first held-out row, and
+# its first tokens by themselves, as many as fit the cut tables.
 BEYOND = "beyond"
 SHORT = "short"
 # Scores of queries by field of `HeldOutRows.scores`.
 RANKING_FIELDS = {"recall": RECALL_AT_1, "reciprocal_rank": MRR}
 COSINE_DECIMALS = 6  # embeddings are in float32
 
-# Kept of each text: a language model's losses, (targets,), or an encoder's embedding, (d,).
-KeptOfTexts = list[NDArray[Any]]
-KeptByPart = dict[str, KeptOfTexts]  # by `BEYOND` and `SHORT`
+# One array per text: a language model's losses, (targets,), an encoder's embedding, (d,), or the
+# scores that are computed from these, (k,).
+ArrayPerText = list[NDArray[Any]]
+ByPart = dict[str, ArrayPerText]  # by `BEYOND` and `SHORT`; scores of queries by `RANKING_FIELDS`
 
 
 class HeldOutText(NamedTuple):
@@ -79,76 +83,153 @@ class HeldOutText(NamedTuple):
 
 
 @dataclass(frozen=True)
+class TextParts:
+    """Texts of which two parts are read: each text as it is, and its first tokens by themselves.
+
+    A model reads special tokens around a text, here one on each side. With 8 rows in the cut
+    tables, of a text of 11 tokens::
+
+        positions    0   1   2   3   4   5   6   7   8   9  10  11  12
+        whole text  [B]  0   1   2   3   4   5   6   7   8   9  10  [A]    first_beyond is 7
+        short text  [B]  0   1   2   3   4   5  [A]                        short_size is 6
+    """
+
+    texts: tuple[Ids, ...]  # without special tokens, each of more than `first_beyond` tokens
+    hold_out: int  # the first held-out row, a position
+    tokenizer: TextTokenizer
+
+    @property
+    def first_beyond(self) -> int:
+        """The index of the first token of a whole text at a held-out position."""
+        return self.hold_out - len(self.tokenizer.before)
+
+    @property
+    def short_size(self) -> int:
+        """The number of tokens of a short text."""
+        return self.hold_out - self.tokenizer.num_special
+
+    @cached_property
+    def by_part(self) -> dict[str, list[Ids]]:
+        """What is read of each text, by `BEYOND` and `SHORT`."""
+        return {
+            BEYOND: list(self.texts),
+            SHORT: [text[: self.short_size] for text in self.texts],
+        }
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of all parts of all texts."""
+        total = 0
+        for texts in self.by_part.values():
+            total += sum(len(text) for text in texts)
+        return total
+
+
+class PartReader(Protocol):
+    """Reads texts with a model, and compares what it has kept of them: losses or embeddings."""
+
+    @property
+    def parts(self) -> TextParts:
+        """The texts."""
+
+    def read(self, part: str, numbers: Sequence[int]) -> ArrayPerText:
+        """Return what is kept of a part of some texts, given their numbers; all are as long."""
+
+    def scores(self, read: ByPart, reference: ByPart) -> ByPart:
+        """Return the scores of what was read, by name.
+
+        Args:
+            read: What was kept of each text.
+            reference: The same with the reference rows.
+        """
+
+    def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
+        """Compare a score with the new rows and with the reference rows, given its name."""
+
+
+class TextTargets(NamedTuple):
+    """The indices of the target tokens of a text, sorted, each of shape (k,)."""
+
+    short: Ids  # those that its short part has too
+    beyond: Ids  # those at held-out positions
+
+
+@dataclass(frozen=True)
 class LossReader:
     """Reads texts with a language model: what is kept are losses."""
 
+    parts: TextParts
     scorer: Scorer
-    texts: tuple[Ids, ...]  # without special tokens
-    hold_out: int  # the first held-out row
     seed: int  # for the masks of a masked model
 
-    def read(self, numbers: Sequence[int], texts: Sequence[Ids]) -> KeptOfTexts:
-        """Return the losses of the targets of equally long texts, given their numbers."""
+    def read(self, part: str, numbers: Sequence[int]) -> ArrayPerText:
+        """Return the losses of the targets of equally long texts: of short ones, then of others."""
+        texts = [self.parts.by_part[part][number] for number in numbers]
+        targets = list[Ids]()
+        for number in numbers:
+            of_text = self._targets(number)
+            targets.append(of_text.short if part == SHORT else np.concatenate(of_text))
         size = len(texts[0])
-        context = size + self.scorer.model.tokenizer.num_special
+        # One chunk reads all of a text, so that each target has the text around it.
         mode = ReadingMode(
             measure="position",
             name=MODEL,
             scorer=self.scorer,
-            context=context,
-            share=1,
+            context=size + self.parts.tokenizer.num_special,
+            share=1.0,
         )
-        targets = []
-        for number in numbers:
-            indices = self._targets(number)
-            targets.append(indices[indices < size])
-        return mode.losses(texts, targets, (self._first_target, size))
+        losses: list[Losses] = mode.losses(texts, targets, (self._first_target, size))
+        return losses
+
+    @property
+    def _is_masked(self) -> bool:
+        return self.scorer.model.kind == MASKED
 
     @property
     def _first_target(self) -> int:
-        """The first token of a text that the model can predict."""
-        model = self.scorer.model
-        return 0 if model.kind == MASKED or model.tokenizer.before else 1
+        """The index of the first token of a text that the model can predict."""
+        if self._is_masked or self.parts.tokenizer.before:
+            return 0
+        return 1  # nothing precedes the first token of the text
 
-    @property
-    def _first_beyond(self) -> int:
-        """The first token of a text at a held-out position."""
-        return self.hold_out - len(self.scorer.model.tokenizer.before)
+    def _targets(self, number: int) -> TextTargets:
+        """Return the targets of a text: all tokens or, for a masked model, a share of each part.
 
-    def _targets(self, number: int) -> Ids:
-        """Return the indices of a text's target tokens, of its short text first.
-
-        These are all tokens or, for a masked model, a share of each part.
+        Both parts of a text have the same targets with the reference rows and with the new ones.
         """
-        short_size = self.hold_out - self.scorer.model.tokenizer.num_special
-        short = np.arange(self._first_target, short_size)
-        beyond = np.arange(self._first_beyond, len(self.texts[number]))
-        if self.scorer.model.kind == MASKED:
+        short = np.arange(self._first_target, self.parts.short_size)
+        beyond = np.arange(self.parts.first_beyond, len(self.parts.texts[number]))
+        if self._is_masked:
             generator = np.random.default_rng([self.seed, number])
             short = choose_masked(short, generator)
             beyond = choose_masked(beyond, generator)
-        return np.concatenate([short, beyond])
+        return TextTargets(short=short, beyond=beyond)
 
-    def scores(self, read: KeptByPart, reference: KeptByPart) -> KeptByPart:
-        """Return the losses at held-out positions, and those of short texts, each of shape (k,)."""
-        beyond = []
+    def scores(self, read: ByPart, reference: ByPart) -> ByPart:
+        """Return the losses at held-out positions, and those of short texts, each of shape (k,).
+
+        They need no reference.
+        """
+        beyond = list[NDArray[Any]]()
         for number, losses in enumerate(read[BEYOND]):
-            beyond.append(losses[self._targets(number) >= self._first_beyond])
+            count_before = len(self._targets(number).short)
+            beyond.append(losses[count_before:])
         return {BEYOND: beyond, SHORT: read[SHORT]}
 
-    def compare(self, name: str, new: KeptOfTexts, old: KeptOfTexts) -> AgainstReference:
+    def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
         """Return losses with the new rows, and with the reference rows."""
-        differences = [losses - others for losses, others in zip(new, old, strict=True)]
         return AgainstReference(
             model=estimate_loss(new),
             reference=estimate_loss(old),
-            change=estimate(differences),
+            change=estimate(_differences(new, old)),
         )
 
-    def buckets(self, read: KeptByPart, reference: KeptByPart, length: int) -> tuple[Bucket, ...]:
-        """Return losses by position, of `length` positions."""
-        before = len(self.scorer.model.tokenizer.before)
-        positions = [self._targets(number) + before for number in range(len(self.texts))]
+    def buckets(self, read: ByPart, reference: ByPart, length: int) -> tuple[Bucket, ...]:
+        """Return the losses of whole texts by position, of `length` positions."""
+        before = len(self.parts.tokenizer.before)
+        positions = list[Ids]()
+        for number in range(len(self.parts.texts)):
+            positions.append(np.concatenate(self._targets(number)) + before)
         losses_of = {MODEL: read[BEYOND], REFERENCE: reference[BEYOND]}
         return tuple(loss_buckets(positions, losses_of, length))
 
@@ -157,53 +238,68 @@ class LossReader:
 class EmbeddingReader:
     """Reads texts with an encoder: what is kept are embeddings."""
 
+    parts: TextParts
     embedder: Embedder
-    texts: tuple[Ids, ...]  # without special tokens
-    hold_out: int  # the first held-out row
     # embeddings of the queries of each text, (queries, d), with the reference rows
-    queries: KeptOfTexts = field(default_factory=list)
+    queries: ArrayPerText = field(default_factory=list)
 
-    def read(self, numbers: Sequence[int], texts: Sequence[Ids]) -> KeptOfTexts:
-        """Return the embeddings of equally long texts."""
+    def read(self, part: str, numbers: Sequence[int]) -> ArrayPerText:
+        """Return the embeddings of equally long texts, each of shape (d,)."""
+        texts = [self.parts.by_part[part][number] for number in numbers]
         return [*self.embedder.embed(texts)]
 
     def read_queries(self) -> None:
         """Embed queries that are cut from beyond the first rows of each text."""
-        tokenizer = self.embedder.model.tokenizer
-        first_beyond = self.hold_out - len(tokenizer.before)
-        count = min(QUERY_TOKENS, self.hold_out - tokenizer.num_special)
+        size = min(QUERY_TOKENS, self.parts.short_size)
         self.queries.clear()
-        for text in self.texts:
-            starts = query_starts(first_beyond, len(text), len(text) - count)
-            queries = [text[start : start + count] for start in starts]
+        for text in self.parts.texts:
+            starts = query_starts(self.parts.first_beyond, len(text), len(text) - size)
+            queries = [text[start : start + size] for start in starts]
             self.queries.append(self.embedder.embed(queries) if queries else np.empty(0))
 
-    def scores(self, read: KeptByPart, reference: KeptByPart) -> KeptByPart:
+    def scores(self, read: ByPart, reference: ByPart) -> ByPart:
         """Return cosines to the reference embeddings, and scores of queries, each (k,)."""
-        scores = {part: _cosines_of_texts(read[part], reference[part]) for part in (BEYOND, SHORT)}
-        counts = [len(queries) for queries in self.queries]
-        if not any(counts):
-            return scores
-        queries = np.concatenate([queries for queries in self.queries if len(queries)])
-        texts = np.repeat(np.arange(len(counts)), counts).tolist()
-        relevant = [{text: 1} for text in texts]
-        found = score_rankings(cosines(queries, np.stack(read[BEYOND])), relevant)
-        for name, score in RANKING_FIELDS.items():
-            scores[name] = np.split(found[score], np.cumsum(counts)[:-1])
+        scores = {
+            BEYOND: _cosines_of_texts(read[BEYOND], reference[BEYOND]),
+            SHORT: _cosines_of_texts(read[SHORT], reference[SHORT]),
+        }
+        if any(len(queries) for queries in self.queries):
+            scores |= self._query_scores(np.stack(read[BEYOND]))
         return scores
 
-    def compare(self, name: str, new: KeptOfTexts, old: KeptOfTexts) -> AgainstReference:
+    def _query_scores(self, documents: NDArray[np.float32]) -> ByPart:
+        """Rank all texts, (texts, d), for each query; return scores by field, (queries,) per text.
+
+        The text that a query was cut from is the one to find.
+        """
+        queries = np.concatenate([queries for queries in self.queries if len(queries)])
+        counts = [len(queries) for queries in self.queries]
+        relevant = list[dict[int, int]]()
+        for text, count in enumerate(counts):
+            relevant += [{text: 1}] * count
+        found = score_rankings(cosines(queries, documents), relevant)
+        ends = np.cumsum(counts)
+        scores = dict[str, ArrayPerText]()
+        for name, score in RANKING_FIELDS.items():
+            scores[name] = np.split(found[score], ends[:-1])
+        return scores
+
+    def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
         """Return a score with the new rows, and with the reference rows."""
         bounds = SHARE_BOUNDS if name in RANKING_FIELDS else COSINE_BOUNDS
-        differences = [values - others for values, others in zip(new, old, strict=True)]
         return AgainstReference(
             model=estimate(new, bounds),
             reference=estimate(old, bounds),
-            change=estimate(differences, difference_bounds(bounds)),
+            change=estimate(_differences(new, old), difference_bounds(bounds)),
         )
 
 
-def _cosines_of_texts(embeddings: KeptOfTexts, references: KeptOfTexts) -> KeptOfTexts:
+def _differences(new: ArrayPerText, old: ArrayPerText) -> ArrayPerText:
+    """Return new minus old scores of each text, each of shape (k,)."""
+    return [values - others for values, others in zip(new, old, strict=True)]
+
+
+def _cosines_of_texts(embeddings: ArrayPerText, references: ArrayPerText) -> ArrayPerText:
     """Return the cosine of each text to its reference embedding, each of shape (1,)."""
     similar = np.einsum("td,td->t", np.stack(embeddings), np.stack(references), dtype=np.float64)
     return [*np.round(similar, COSINE_DECIMALS)[:, None]]
@@ -213,24 +309,16 @@ def _cosines_of_texts(embeddings: KeptOfTexts, references: KeptOfTexts) -> KeptO
 class ReferenceTask:
     """Texts, read with the reference rows and with the rows that the model has now."""
 
-    reader: LossReader | EmbeddingReader
-    model: EvalModel
+    reader: PartReader
+    model: EvalModel  # texts have at most its `max_len` tokens, special tokens included
     batch_size: int | None  # texts per batch; None: as many as fit 4,096 tokens
-    hold_out: int  # the first held-out row
-    texts: tuple[Ids, ...]  # without special tokens, of at most `model.max_len` tokens with them
-    reference: KeptByPart = field(default_factory=dict)
-    current: KeptByPart = field(default_factory=dict)
-
-    @property
-    def parts(self) -> dict[str, list[Ids]]:
-        """What is read of each text, by `BEYOND` and `SHORT`."""
-        size = self.hold_out - self.model.tokenizer.num_special
-        return {BEYOND: [*self.texts], SHORT: [text[:size] for text in self.texts]}
+    reference: ByPart = field(default_factory=dict)
+    current: ByPart = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
         """The number of tokens that the model reads with the rows that it has now."""
-        return sum(len(text) for texts in self.parts.values() for text in texts)
+        return self.reader.parts.tokens
 
     @property
     def base_tokens(self) -> int:
@@ -247,19 +335,20 @@ class ReferenceTask:
         """Read the texts with the rows that the model has now."""
         self.current = self._read(advance)
 
-    def _read(self, advance: Callable[[int], None]) -> KeptByPart:
+    def _read(self, advance: Callable[[int], None]) -> ByPart:
         """Read all texts in the same batches each time, and return what is kept of each."""
-        read = dict[str, KeptOfTexts]()
-        for part, texts in self.parts.items():
-            kept = dict[int, NDArray[Any]]()
-            for batch in batches([len(text) for text in texts], self.batch_size):
-                inside = [texts[number] for number in batch]
-                kept |= zip(batch, self.reader.read(batch, inside), strict=True)
-                advance(sum(map(len, inside)))
+        read = dict[str, ArrayPerText]()
+        for part, texts in self.reader.parts.by_part.items():
+            sizes = [len(text) for text in texts]
+            kept = dict[int, NDArray[Any]]()  # by number of the text
+            for batch in batches(sizes, self.batch_size):
+                for number, values in zip(batch, self.reader.read(part, batch), strict=True):
+                    kept[number] = values
+                advance(sum(sizes[number] for number in batch))
             read[part] = [kept[number] for number in range(len(texts))]
         return read
 
-    def _scores(self, read: KeptByPart) -> KeptByPart:
+    def _scores(self, read: ByPart) -> ByPart:
         return self.reader.scores(read, self.reference)
 
     @property
@@ -280,9 +369,9 @@ class ReferenceTask:
         if not are_finite(self.current[BEYOND]):
             warnings.append(NOT_FINITE)
         held_out_rows = HeldOutRows(
-            hold_out=self.hold_out,
+            hold_out=self.reader.parts.hold_out,
             length=self.model.max_len,
-            texts=len(self.texts),
+            texts=len(self.reader.parts.texts),
             scores=scores,
             buckets=buckets,
         )
@@ -307,36 +396,71 @@ def read_texts(
         DataError: There are too few such texts.
     """
     tokenizer = files.tokenizer
-    size = length - tokenizer.num_special
-    minimum = hold_out - len(tokenizer.before)
-    documents, warnings = read_unseen([files], settings, MIN_SAMPLES * (minimum + 1))
-    enough = TOKENS_SEARCHED * max(settings.tokens, MIN_SAMPLES * size)
+    most = length - tokenizer.num_special
+    fewest = hold_out - len(tokenizer.before) + 1  # the last one is at a held-out position
+    documents, warnings = read_unseen([files], settings, MIN_SAMPLES * fewest)
+    found = _find_texts(documents, settings.tokens, fewest, most)
+    if len(found.texts) < MIN_SAMPLES:
+        longest = max(map(len, found.documents), default=0) + tokenizer.num_special
+        raise _too_few_texts(len(found.texts), hold_out, longest, advice)
+    chosen = _choose_texts(found.texts, settings.tokens)
+    uses_all = not found.stopped_early and len(chosen) == len(found.texts)
+    is_enough = sum(map(len, chosen)) >= settings.tokens
+    limited_by = "text" if uses_all and not is_enough else "tokens"
+    text = TextWindows(
+        windows=tuple(chosen), documents=tuple(found.documents), limited_by=limited_by
+    )
+    return HeldOutText(hold_out=hold_out, text=text, warnings=tuple(warnings))
+
+
+class FoundTexts(NamedTuple):
+    """Texts that are long enough, and the documents that they were cut from."""
+
+    texts: list[Ids]  # the first text of each document, then the second ones, and so on
+    documents: list[Ids]  # those that were read
+    stopped_early: bool  # since there were enough texts
+
+
+def _find_texts(documents: Iterator[Ids], tokens: int, fewest: int, most: int) -> FoundTexts:
+    """Cut documents into texts, until these have several times the tokens that are needed.
+
+    Args:
+        documents: Token ids of each document, shape (tokens,).
+        tokens: How many tokens to choose of all texts.
+        fewest: Minimum tokens of a text; shorter ones are left out.
+        most: Maximum tokens of a text.
+    """
+    enough = TOKENS_SEARCHED * max(tokens, MIN_SAMPLES * most)
     read = list[Ids]()
-    pieces = list[tuple[int, Ids]]()  # with the number of each inside its document
-    tokens = 0
-    limited_by = "text"
+    texts_by_number = defaultdict[int, list[Ids]](list)  # number of a text inside its document
+    total = 0
+    stopped_early = False
     for ids in documents:
         read.append(ids)
-        for number, start in enumerate(range(0, len(ids), size)):
-            piece = ids[start : start + size]
-            if len(piece) > minimum:
-                pieces.append((number, piece))
-                tokens += len(piece)
-        if tokens >= enough:
-            limited_by = "tokens"
+        for number, start in enumerate(range(0, len(ids), most)):
+            text = ids[start : start + most]
+            if len(text) >= fewest:
+                texts_by_number[number].append(text)
+                total += len(text)
+        if total >= enough:
+            stopped_early = True
             break
-    pieces.sort(key=lambda item: item[0])  # from as many documents as possible
-    texts = [piece for _, piece in pieces]
-    if len(texts) < MIN_SAMPLES:
-        longest = max(map(len, read), default=0) + tokenizer.num_special
-        raise _too_few_texts(len(texts), hold_out, longest, advice)
-    ends = np.cumsum([len(text) for text in texts])
-    count = int(np.searchsorted(ends, settings.tokens, "right"))
-    chosen = texts[: max(count, MIN_SAMPLES)]
-    if len(chosen) < len(texts) or sum(map(len, chosen)) >= settings.tokens:
-        limited_by = "tokens"
-    text = TextWindows(windows=tuple(chosen), documents=tuple(read), limited_by=limited_by)
-    return HeldOutText(hold_out=hold_out, text=text, warnings=tuple(warnings))
+    texts = list[Ids]()
+    for number in sorted(texts_by_number):
+        texts += texts_by_number[number]
+    return FoundTexts(texts=texts, documents=read, stopped_early=stopped_early)
+
+
+def _choose_texts(texts: Sequence[Ids], most: int) -> list[Ids]:
+    """Return the first texts with at most `most` tokens in all, but at least `MIN_SAMPLES`."""
+    chosen = list[Ids]()
+    total = 0
+    for text in texts:
+        total += len(text)
+        if total > most and len(chosen) >= MIN_SAMPLES:
+            break
+        chosen.append(text)
+    return chosen
 
 
 def _too_few_texts(count: int, hold_out: int, longest: int, advice: str) -> DataError:
@@ -360,24 +484,14 @@ def plan_held_out_rows(
     """
     text = held_out.text
     check_vocabulary(model, text.ids)
-    texts = text.windows
+    parts = TextParts(texts=text.windows, hold_out=held_out.hold_out, tokenizer=model.tokenizer)
+    reader: PartReader
     if model.kind == ENCODER:
-        embedder = open_embedder(model, settings.batch_size)
-        reader: LossReader | EmbeddingReader = EmbeddingReader(
-            embedder=embedder, texts=texts, hold_out=held_out.hold_out
-        )
+        reader = EmbeddingReader(parts=parts, embedder=open_embedder(model, settings.batch_size))
     else:
         scorer = open_scorer(model, settings.batch_size)
-        reader = LossReader(
-            scorer=scorer, texts=texts, hold_out=held_out.hold_out, seed=settings.seed
-        )
-    task = ReferenceTask(
-        reader=reader,
-        model=model,
-        batch_size=settings.batch_size,
-        hold_out=held_out.hold_out,
-        texts=texts,
-    )
+        reader = LossReader(parts=parts, scorer=scorer, seed=settings.seed)
+    task = ReferenceTask(reader=reader, model=model, batch_size=settings.batch_size)
     return EvaluationRun(
         model=model,
         base=None,

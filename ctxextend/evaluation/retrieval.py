@@ -115,12 +115,12 @@ class DocumentTask:
         """The values that rank models, of each sample's queries, shape (k,)."""
         return tuple(self.found[MODEL][self.ranked_by].reshape(-1, self.sample))
 
-    def mean(self, name: str, mode: str, other: str | None = None) -> Estimate:
-        """Return the mean of a score, or of its difference to another mode, paired by query."""
+    def mean(self, name: str, mode: str, *, minus: str | None = None) -> Estimate:
+        """Return the mean of a score in a mode, or of it minus that in another, paired by query."""
         values = self.found[mode][name]
         bounds = SHARE_BOUNDS
-        if other is not None:
-            values = values - self.found[other][name]
+        if minus is not None:
+            values = values - self.found[minus][name]
             bounds = difference_bounds(SHARE_BOUNDS)
         return estimate([*values.reshape(-1, self.sample)], bounds)
 
@@ -136,7 +136,7 @@ class RetrievalTask(DocumentTask):
         for mode in self.found:
             change = None
             if mode != TRUNCATED:
-                change = self.mean(RECALL_AT_1, mode, TRUNCATED)
+                change = self.mean(RECALL_AT_1, mode, minus=TRUNCATED)
             modes[mode] = Recall(
                 recall=self.mean(RECALL_AT_1, mode),
                 reciprocal_rank=self.mean(MRR, mode),
@@ -149,7 +149,7 @@ class RetrievalTask(DocumentTask):
             query_tokens=len(self.queries[0]),
             pooling=self.model.pooling,
             modes=modes,
-            against_chunks=self.mean(MRR, MODEL, CHUNKS),
+            against_chunks=self.mean(MRR, MODEL, minus=CHUNKS),
         )
         return {"retrieval": retrieval}
 

@@ -32,8 +32,8 @@ class SearchTask(DocumentTask):
         if self.base is not None:
             longer_than_base = self._longer_than(self.base.model.max_text)
             for mode in (CHUNKS, MODEL):
-                changes[mode] = self.mean(NDCG_AT_10, mode, TRUNCATED)
-            against_chunks = self.mean(NDCG_AT_10, MODEL, CHUNKS)
+                changes[mode] = self.mean(NDCG_AT_10, mode, minus=TRUNCATED)
+            against_chunks = self.mean(NDCG_AT_10, MODEL, minus=CHUNKS)
         scores = dict[str, dict[str, Estimate]]()
         for mode, found in self.found.items():
             scores[mode] = {name: self.mean(name, mode) for name in found}
@@ -65,13 +65,15 @@ def plan_search(
     Raises:
         CheckpointError: The tokenizer is not that of the model or of its base.
     """
-    reader = model.model if base is None else base.model  # of queries
-    encode = model.model.tokenizer.encode
-    query_prompt, document_prompt = read_prompts(model.model.root)
+    eval_model = model.model
+    # The base, which has the shorter context, embeds queries too.
+    query_model = eval_model if base is None else base.model
+    encode = eval_model.tokenizer.encode
+    query_prompt, document_prompt = read_prompts(eval_model.root)
     documents = tuple(encode(document_prompt + text) for text in texts.documents)
-    queries = tuple(encode(query_prompt + text)[: reader.max_text] for text in texts.queries)
-    check_vocabulary(model.model, np.concatenate([*documents, *queries]))
-    check_same_tokens(model.model, reader, documents[0])
+    queries = tuple(encode(query_prompt + text)[: query_model.max_text] for text in texts.queries)
+    check_vocabulary(eval_model, np.concatenate([*documents, *queries]))
+    check_same_tokens(eval_model, query_model, documents[0])
     return SearchTask(
         model=model,
         base=base,

@@ -62,14 +62,18 @@ def _check_reach(task: TrainingTask, model: EvalModel) -> None:
     """Raise TrainingError if no sequence reaches a new row."""
     if task.rows is None:
         return
-    # A causal model predicts nothing from its last position.
+    # A causal model predicts nothing from its last position: if the first new row is at position
+    # 128, it needs a --seq-len of 130, other models one of 129.
     unused = 1 if model.kind == CAUSAL else 0
-    reachable = task.span - unused
-    if task.rows[model.reserved_rows :][:reachable].any():
+    is_new = task.rows[model.reserved_rows :]  # by position
+    used = task.span - unused
+    if is_new[:used].any():
         return
-    first = int(task.rows.argmax()) - model.reserved_rows
-    message = f"--seq-len {task.span} does not reach any new row: the first is at position {first}."
-    raise TrainingError(message, f"Use a --seq-len above {first + unused}, or remove it.")
+    first_new = int(task.rows.argmax()) - model.reserved_rows  # its position
+    message = (
+        f"--seq-len {task.span} does not reach any new row: the first is at position {first_new}."
+    )
+    raise TrainingError(message, f"Use a --seq-len above {first_new + unused}, or remove it.")
 
 
 def _weights_to_train(loaded: LoadedTask) -> Names:
@@ -106,7 +110,9 @@ def _all_weights(model: EvalModel, names: Names, settings: Train) -> Names:
 
 
 def _adapters_to_train(loaded: LoadedTask) -> Names:
-    """Return the parameters of adapters, by their names, and the table.
+    """Return the parameters of adapters, and the table unless it is frozen.
+
+    Adapters are in no file, so they have no tensor: their names stand for it.
 
     Raises:
         TrainingError: The table is not the weight of a module, which an adapter could contain.
@@ -115,7 +121,7 @@ def _adapters_to_train(loaded: LoadedTask) -> Names:
     table = loaded.task.files.table
     trained = dict[str, str]()
     for name, value in loaded.model.model.named_parameters():
-        if value.requires_grad:
+        if value.requires_grad:  # `add_adapters` has frozen all others
             trained[name] = name
     if settings.trainable in FROZEN:
         return trained
@@ -127,13 +133,21 @@ def _adapters_to_train(loaded: LoadedTask) -> Names:
 
 
 def _without_tables(loaded: LoadedTask, trained: Names) -> Names:
-    """Return the parameters that are not position tables; a table may have several names."""
-    parameter = loaded.model.model.get_parameter
-    tables = set[int]()
+    """Return the parameters that are not position tables.
+
+    Parameters are compared, not their names, since a table may have several.
+    """
+    network = loaded.model.model
+    tables = list[torch.nn.Parameter]()
     for table in loaded.task.files.tables:
         if table.name in loaded.names:
-            tables.add(id(parameter(loaded.names[table.name])))
-    return {name: value for name, value in trained.items() if id(parameter(value)) not in tables}
+            tables.append(network.get_parameter(loaded.names[table.name]))
+    others = dict[str, str]()
+    for tensor, name in trained.items():
+        parameter = network.get_parameter(name)
+        if not any(parameter is other for other in tables):
+            others[tensor] = name
+    return others
 
 
 def default_learning_rate(
@@ -142,6 +156,12 @@ def default_learning_rate(
     """Return the default peak learning rate.
 
     Adam changes a value by about the rate per step, so a table's scales with its values.
+
+    - Without a table, or with a frozen one: the rate of weights.
+    - With a table of zeros, which has no rate: the rate of weights too.
+    - Only the table, or its new rows: the rate of the table.
+    - All weights: the rate of weights.
+    - Adapters and the table: the lower one of both.
 
     Raises:
         TrainingError: The table contains NaN or infinity.

@@ -51,6 +51,7 @@ from ctxextend.training.training_run import SAVE, RunFolder, open_run_folder, ru
 from ctxextend.training.training_task import LoadedTask, TrainingTask, load_task, open_task
 
 if TYPE_CHECKING:
+    import torch
     from accelerate import PartialState
 
 Notify = Callable[[str], None]
@@ -121,37 +122,31 @@ def train_recipe(
     settings = training_settings(recipe)
     _check_steps(recipe, planned)
     devices = open_devices(settings.device, fsdp=settings.fsdp)
-    with ExitStack() as stack:
-        with devices.main_process_first():
-            source = TrainingSource.open(recipe, planned)
-            path = source.output_path(output)
-            folder = stack.enter_context(
-                _prepared_folder(source, path, devices, resume=resume, force=force)
-            )
-            model = source.prepare_model(folder)
-            task = open_task(open_files(model), settings, devices, folder, notify)
-        setup = set_up(load_task(task))
-        weights = TrainedWeights(model.checkpoint, setup.trainable, settings.dtype)
-        notes = _notes(source, task, folder, resume=resume)
-        _announce(setup, notes, notify)
+    opened = _opened_run(
+        recipe, planned, output, devices, notify=notify, resume=resume, force=force
+    )
+    with opened as run:
+        setup = set_up(load_task(run.task))
+        weights = TrainedWeights(run.task.files.checkpoint, setup.trainable, settings.dtype)
+        _announce(setup, run.notes, notify)
         if devices.is_main_process:
-            _check_disk_space(path, weights, save_adapter=settings.save_adapter)
+            _check_disk_space(run.output, weights, save_adapter=settings.save_adapter)
         with torch_threads(setup.model.model, settings.threads):
-            result = run_training(setup, folder, progress, notify)
-        warnings = (*source.warnings, *task.warnings, *_warnings(setup.task, result))
-        result = replace(result, output=path, notes=notes, warnings=warnings)
+            result = run_training(setup, run.folder, progress, notify)
+        warnings = (*run.source.warnings, *run.task.warnings, *_warnings(setup.task, result))
+        result = replace(result, output=run.output, notes=run.notes, warnings=warnings)
         if devices.is_main_process:
-            run = FinishedRun(
+            finished = FinishedRun(
                 recipe=recipe,
-                source=source.model,
-                source_sha256=source.table_sha256,
+                source=run.source.model,
+                source_sha256=run.source.table_sha256,
                 task=setup.task,
                 weights=weights,
-                folder=folder,
+                folder=run.folder,
                 result=result,
             )
-            write_output(trained_output(run), path, force=force)
-            folder.remove()
+            write_output(trained_output(finished), run.output, force=force)
+            run.folder.remove()
     return result
 
 
@@ -172,15 +167,13 @@ def plan_training(
     source.check_output(path, force=force)
     _check_texts(settings)
     device = open_device(settings.device)
-    devices: Any = SimpleNamespace(device=device, num_processes=1, is_main_process=True)
-    with TemporaryDirectory() as folder:
-        planned = replace(settings, steps=1, fsdp=False)
-        task = open_task(open_files(source.model), planned, devices, RunFolder(Path(folder)))
-    with device, FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    task = _open_one_step(source.model, settings, device)
+    without_values = FakeTensorMode(allow_non_fake_inputs=True)
+    with device, without_values:
         loaded = load_task(task)
-    # Adapters have values: peft cannot move those without.
+    # Adapters get values: peft cannot move parameters without any.
     trainable = choose_parameters(loaded)
-    with mode:
+    with without_values:
         memory = _estimate(loaded, trainable.names.keys())
     return TrainingPlan(
         output=path,
@@ -193,6 +186,21 @@ def plan_training(
         notes=task.notes,
         warnings=task.warnings,
     )
+
+
+def _open_one_step(model: OpenedModel, settings: Train, device: "torch.device") -> TrainingTask:
+    """Open the task of a run of one step, which needs little text, on one device.
+
+    The token ids of the text are written to a folder that is removed again.
+
+    Raises:
+        CtxextendError: As `open_task`.
+    """
+    # What `open_task` reads of accelerate's state.
+    devices: Any = SimpleNamespace(device=device, num_processes=1, is_main_process=True)
+    one_step = replace(settings, steps=1, fsdp=False)
+    with TemporaryDirectory() as folder:
+        return open_task(open_files(model), one_step, devices, RunFolder(Path(folder)))
 
 
 def training_settings(recipe: Recipe) -> Train:
@@ -251,6 +259,7 @@ class TrainingSource:
             OutputError: It cannot.
         """
         checkpoint = self.model.checkpoint
+        # Their sizes are checked once the tensors to save are known: see `_check_disk_space`.
         files = dict.fromkeys(checkpoint.files, 0)
         check_output(path, protected_paths(checkpoint), files, force=force)
 
@@ -263,7 +272,9 @@ class TrainingSource:
         if self.planned is None:
             return self.model
         resized = folder.path / "resized"
-        if not resized.exists():
+        # Another process or an interrupted run has written it: all of it, from the same plan.
+        is_written = resized.exists()
+        if not is_written:
             self.planned.execute(resized)
         ref = CheckpointRef(
             source=str(resized),
@@ -313,9 +324,54 @@ def _prepared_folder(
     source.check_output(output, force=force)
     identity = run_settings(source.recipe, source.model, source.table_sha256)
     with open_run_folder(output, identity, resume=resume, force=force) as folder:
+        # The folder of a run to resume has the text as token ids already.
         if folder.save is None:
             _check_texts(training_settings(source.recipe))
         yield folder
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run that is about to load its model; its folder is locked."""
+
+    source: TrainingSource
+    output: Path
+    folder: RunFolder
+    task: TrainingTask
+    notes: tuple[str, ...]
+
+
+@contextmanager
+def _opened_run(
+    recipe: Recipe,
+    planned: Planned | None,
+    output: str | os.PathLike[str] | None,
+    devices: "PartialState",
+    *,
+    notify: Notify,
+    resume: bool,
+    force: bool,
+) -> Iterator[OpenedRun]:
+    """Open the source and the run folder, resize or convert if planned, and read the text.
+
+    The main process comes first: the others find what it downloads and writes.
+
+    Raises:
+        CtxextendError: As `train`, if the run cannot start.
+    """
+    with ExitStack() as stack:
+        with devices.main_process_first():
+            source = TrainingSource.open(recipe, planned)
+            path = source.output_path(output)
+            # It stays locked when the other processes go on, until the output is written.
+            folder = stack.enter_context(
+                _prepared_folder(source, path, devices, resume=resume, force=force)
+            )
+            model = source.prepare_model(folder)
+            settings = training_settings(recipe)
+            task = open_task(open_files(model), settings, devices, folder, notify)
+        notes = _notes(source, task, folder, resume=resume)
+        yield OpenedRun(source=source, output=path, folder=folder, task=task, notes=notes)
 
 
 def _check_texts(settings: Train) -> None:
@@ -336,7 +392,11 @@ def _check_disk_space(path: Path, weights: TrainedWeights, *, save_adapter: bool
 
 
 def _estimate(loaded: LoadedTask, trained: Collection[str]) -> tuple[DeviceMemory, ...]:
-    """Return the memory of each device by number of devices; `trained` are tensors.
+    """Return the memory that each device needs, for each number of devices.
+
+    Args:
+        loaded: A task with models without values.
+        trained: The names of tensors to train.
 
     Raises:
         TrainingError: The model has an operation that depends on values.
@@ -347,12 +407,12 @@ def _estimate(loaded: LoadedTask, trained: Collection[str]) -> tuple[DeviceMemor
     for table in task.files.tables:
         if table.name in trained:
             tables.append(model.model.get_parameter(loaded.names[table.name]))
-    teacher = 0
+    teacher_bytes = 0
     if loaded.teacher is not None:
         network = loaded.teacher.model
-        teacher = network.num_parameters() * network.dtype.itemsize
+        teacher_bytes = network.num_parameters() * network.dtype.itemsize
     try:
-        return tuple(estimate_memory(model, tables, task.settings, task.length, teacher))
+        return tuple(estimate_memory(model, tables, task.settings, task.length, teacher_bytes))
     except RuntimeError as error:
         message = (
             f"Cannot estimate the memory of {model.model_type} models without weights: "
@@ -386,10 +446,11 @@ def _summary(setup: TrainingSetup) -> str:
     """Return what is trained, and how, as one line."""
     task = setup.task
     settings = task.settings
-    what = settings.trainable if settings.lora is None else settings.trained_text
+    # The value of --trainable says it, unless adapters are trained too.
+    trained = settings.trainable if settings.lora is None else settings.trained_text
     devices = counted(task.devices.num_processes, "device")
     parts = [
-        f"{counted(setup.trainable.count, 'trainable parameter')} ({what})",
+        f"{counted(setup.trainable.count, 'trainable parameter')} ({trained})",
         f"{counted(settings.steps, 'step')} of {counted(settings.batch_size, 'sequence')} of "
         f"{task.length:,} tokens",
         f"micro-batch {task.micro_batches[0]} on {devices}",
@@ -406,7 +467,7 @@ def _summary(setup: TrainingSetup) -> str:
 def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
     """Yield warnings about a finished run."""
     losses = result.held_out
-    if not losses.best_step or losses.last > losses.before:
+    if not losses.has_fallen or losses.last > losses.before:
         yield _loss_warning(task.settings, result)
     settings = task.settings
     shared = shared_texts(settings.eval_data, settings.data) if settings.eval_data else ()
@@ -431,7 +492,7 @@ def _loss_warning(settings: Train, result: TrainResult) -> str:
     steps = result.run.steps
     measured = [f"{losses.before:.4f} at the start"]
     advice = f"Try a lower --lr than {result.run.lr:.3g}."
-    if losses.best_step:
+    if losses.has_fallen:
         reason = f"The held-out loss rose after step {losses.best_step}"
         measured.append(f"{losses.best:.4f} after step {losses.best_step}")
     else:
@@ -439,5 +500,7 @@ def _loss_warning(settings: Train, result: TrainResult) -> str:
         if settings.trainable in ("new", "positions"):
             advice = f"Try --trainable all, or a lower --lr than {result.run.lr:.3g}."
     measured.append(f"{losses.last:.4f} after step {steps}")
-    saved = f"weights of step {losses.saved_step}" if losses.saved_step else "untrained weights"
+    saved = "untrained weights"
+    if losses.saves_trained:
+        saved = f"weights of step {losses.saved_step}"
     return f"{reason}: {', '.join(measured)}. Saved the {saved}. {advice}"

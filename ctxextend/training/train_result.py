@@ -52,6 +52,16 @@ class HeldOutLosses:
     best_step: int  # its step; 0 is before the first step
     saved_step: int  # the step of the saved weights
 
+    @property
+    def has_fallen(self) -> bool:
+        """Whether the loss was lower after any step than before the first one."""
+        return self.best_step > 0
+
+    @property
+    def saves_trained(self) -> bool:
+        """Whether the saved weights are trained; else no later ones were better."""
+        return self.saved_step > 0
+
 
 @dataclass(frozen=True)
 class TrainingCost:

@@ -20,8 +20,12 @@ OBJECTIVES = {
         "can read"
     ),
 }
-# What contrastive training with distillation also does.
-KEEP_ANCHORS = "to keep its base checkpoint's embeddings of anchors"
+# What distillation next to another objective also trains a model to do, by that objective.
+SIDE_OBJECTIVES = {
+    "causal": OBJECTIVES["distilled"],
+    "masked": OBJECTIVES["distilled"],
+    "contrastive": "to keep its base checkpoint's embeddings of anchors",
+}
 
 
 def trained_card(run: FinishedRun) -> str:
@@ -41,19 +45,19 @@ def trained_card(run: FinishedRun) -> str:
 
 def _section(settings: Train, result: TrainResult) -> str:
     """Return the section of the card about the training, as Markdown."""
-    run = result.run
+    steps = result.run
     sequences = (
-        f"{counted(run.steps, 'step')} of {counted(run.batch_size, 'sequence')} of "
-        f"{run.window:,} tokens"
+        f"{counted(steps.steps, 'step')} of {counted(steps.batch_size, 'sequence')} of "
+        f"{steps.window:,} tokens"
     )
-    if run.window < run.seq_len:
-        sequences += f" at random positions below {run.seq_len:,}"
+    if steps.window < steps.seq_len:
+        sequences += f" at random positions below {steps.seq_len:,}"
     data = ", ".join(f"`{printable(public_name(path))}`" for path in settings.data)
     return (
-        f"## Trained at {run.seq_len}\n\n"
+        f"## Trained at {steps.seq_len}\n\n"
         f"Trained with ctxextend {__version__} {_objective_text(result)}: {settings.trained_text} "
         f"({counted(result.trained.parameters, 'parameter')}), {sequences}, on {data}; "
-        f"peak learning rate {run.lr:.3g}. {_losses_text(result)}"
+        f"peak learning rate {steps.lr:.3g}. {_losses_text(result)}"
         f"{cards.LOG_POINTER}{cards.RECIPE_POINTER}\n"
     )
 
@@ -61,11 +65,10 @@ def _section(settings: Train, result: TrainResult) -> str:
 def _objective_text(result: TrainResult) -> str:
     """Return what the model was trained to do, as a phrase."""
     objective = result.trained.objective
-    weight = result.trained.distill
     text = OBJECTIVES[objective]
-    if weight:
-        other = KEEP_ANCHORS if objective == "contrastive" else OBJECTIVES["distilled"]
-        text += f" and, with weight {weight:g}, {other}"
+    distill_weight = result.trained.distill
+    if distill_weight:
+        text += f" and, with weight {distill_weight:g}, {SIDE_OBJECTIVES[objective]}"
     return text
 
 
@@ -73,6 +76,6 @@ def _losses_text(result: TrainResult) -> str:
     """Return the held-out losses before and after training, as a sentence."""
     losses = result.held_out
     text = f"Held-out loss: {losses.before:.4f} before training"
-    if losses.saved_step:
+    if losses.saves_trained:
         return f"{text}, {losses.after:.4f} after step {losses.saved_step} (these weights)."
     return f"{text}; no later evaluation was lower, so these are the untrained weights."

@@ -227,10 +227,10 @@ def _earlier_windows(
     found = set[HeldOut | None]()
     for file in seen:
         place = (file["first_token"], text_field)
-        for windows, *recorded in trained_before[text_key(file)]:
-            if windows is None or tuple(recorded) != place:
+        for run in trained_before[text_key(file)]:
+            if run.held_out is None or (run.first_token, run.text_field) != place:
                 return None
-            found.add(replace(windows, tokens=tokens))
+            found.add(replace(run.held_out, tokens=tokens))
     if len(found) != 1:
         return None
     return found.pop()

@@ -235,5 +235,5 @@ def _other_values(expected: Expected, name: str, before: Any, after: Any) -> Ite
 
 def _edited_lengths(expected: Expected, name: str) -> list[Keys]:
     """Return the paths of the lengths that the resize writes to a file; others are rotary."""
-    paths = [edit.path for edit in expected.edits if edit.file == name]
+    paths = [edit.path for edit in expected.files.edits if edit.file == name]
     return [path for path in paths if not any("rope" in key for key in path)]

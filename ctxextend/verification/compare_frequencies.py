@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,19 @@ STORED_ROUNDING = {"F16": 2**-10, "BF16": 2**-7}
 SMALLEST_FLOAT16 = 2.0**-24  # below 2^-14, float16 has fixed steps of this size
 
 
+class FrequencySource(Enum):
+    """Where the inverse frequencies come from with which those of a model are compared."""
+
+    BASE = auto()  # the buffer of the same name in the base
+    SETTINGS = auto()  # the rotary settings of the checkpoint
+
+
 @dataclass(frozen=True)
 class ComparedBuffer:
-    """A buffer of inverse frequencies, compared with that of the base or the rotary settings."""
+    """A buffer of inverse frequencies, compared with those of the base or the rotary settings."""
 
     name: str
-    with_base: bool
+    source: FrequencySource
     is_equal: bool
 
 
@@ -42,9 +50,7 @@ def compare_frequencies(
 ) -> Iterator[ComparedBuffer | MissingBuffer]:
     """Compare the frequencies that a model has loaded, for each type of layers.
 
-    Where settings change, they are those of the new settings, in the precision in which a file
-    stores them; else they may also be those of the base. `before` is empty if the base is not
-    loaded.
+    `before` is empty if the base is not loaded.
 
     Raises:
         CheckpointError: A config is malformed.
@@ -61,17 +67,40 @@ def compare_frequencies(
     }
     for layers in read_rope(location):
         expected = _short_frequencies(location, layers)
-        found = _buffers_of(layers, len(expected), after)
+        buffers = _buffers_of(layers, len(expected), after)
         is_changed = layers.layer_type in changed
-        right = _find_right(found, expected, resized)
-        if right is None and not is_changed:
-            right = _find_unchanged(found, before)
-        if right is not None:
-            yield right
-        elif found:
-            yield ComparedBuffer(next(iter(found)), with_base=False, is_equal=False)
+        compared = _compare_buffers(buffers, expected, before, resized, is_changed=is_changed)
+        if compared is not None:
+            yield compared
         elif is_changed:
             yield MissingBuffer(f"{table.name} {layers.layer_type}".strip(), len(expected))
+
+
+def _compare_buffers(
+    buffers: LoadedFrequencies,
+    expected: NDArray[np.float64],
+    before: LoadedFrequencies,
+    resized: Checkpoint,
+    *,
+    is_changed: bool,
+) -> ComparedBuffer | None:
+    """Compare the buffers of the layers of one type; None if there are none.
+
+    One right buffer is enough: another one of this name and size may be of other layers. It is
+    right if it has the frequencies of the settings, in the precision in which a file stores them;
+    where settings do not change, also if it is as in the base.
+    """
+    if not buffers:
+        return None
+    for name, values in buffers.items():
+        if _is_close(resized, name, values, expected):
+            return ComparedBuffer(name, FrequencySource.SETTINGS, is_equal=True)
+    if not is_changed:
+        for name, values in buffers.items():
+            if name in before and np.array_equal(values, before[name]):
+                return ComparedBuffer(name, FrequencySource.BASE, is_equal=True)
+    first = next(iter(buffers))
+    return ComparedBuffer(first, FrequencySource.SETTINGS, is_equal=False)
 
 
 def _compare_with_base(
@@ -81,7 +110,7 @@ def _compare_with_base(
     for name, values in after.items():
         if name in before:
             is_equal = np.array_equal(values, before[name])
-            yield ComparedBuffer(name, with_base=True, is_equal=is_equal)
+            yield ComparedBuffer(name, FrequencySource.BASE, is_equal=is_equal)
 
 
 def _short_frequencies(location: TableLocation, layers: RopeLayers) -> NDArray[np.float64]:
@@ -92,7 +121,8 @@ def _short_frequencies(location: TableLocation, layers: RopeLayers) -> NDArray[n
 
 
 def _buffers_of(layers: RopeLayers, pairs: int, after: LoadedFrequencies) -> LoadedFrequencies:
-    """Return the buffers of the layers of one type, by name."""
+    """Return the buffers that may be of the layers of one type, by name."""
+    # The dot tells ``inv_freq`` from ``local_inv_freq``; a name without a module gets one too.
     ending = f".{layers.layer_type}_inv_freq" if layers.layer_type else ".inv_freq"
     return {
         name: values
@@ -101,32 +131,22 @@ def _buffers_of(layers: RopeLayers, pairs: int, after: LoadedFrequencies) -> Loa
     }
 
 
-def _find_right(
-    found: LoadedFrequencies, expected: NDArray[np.float64], resized: Checkpoint
-) -> ComparedBuffer | None:
-    """Return the first buffer with the frequencies of the rotary settings; None if none has."""
-    for name, values in found.items():
-        if _is_close(resized, name, values, expected):
-            return ComparedBuffer(name, with_base=False, is_equal=True)
-    return None
-
-
-def _find_unchanged(found: LoadedFrequencies, before: LoadedFrequencies) -> ComparedBuffer | None:
-    """Return the first buffer that equals that of the base; None if none does."""
-    for name, values in found.items():
-        if name in before and np.array_equal(values, before[name]):
-            return ComparedBuffer(name, with_base=True, is_equal=True)
-    return None
-
-
 def _is_close(
     resized: Checkpoint, name: str, values: NDArray[np.float32], expected: NDArray[np.float64]
 ) -> bool:
     """Whether loaded frequencies are the expected ones, in the precision of the file, if stored."""
-    dtypes = [
-        entry.dtype for entry in resized.weights.entries.values() if entry.name.endswith(name)
-    ]
-    stored = dtypes[0] if dtypes else "F32"
+    stored = _stored_dtype(resized, name)
     rounding = STORED_ROUNDING.get(stored, FLOAT32_ROUNDING)
     smallest = SMALLEST_FLOAT16 if stored == "F16" else 0.0
     return np.allclose(values, expected, rtol=rounding, atol=smallest)
+
+
+def _stored_dtype(resized: Checkpoint, name: str) -> str:
+    """Return the dtype in which a file stores a buffer; float32 if none does.
+
+    Names in files may have a prefix. Buffers whose names end alike are stored in one dtype.
+    """
+    for entry in resized.weights.entries.values():
+        if entry.name.endswith(name):
+            return entry.dtype
+    return "F32"

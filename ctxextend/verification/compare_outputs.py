@@ -124,8 +124,10 @@ def _why_unrun(table: TablePlan, before: Outcomes) -> NotRun | Failed | None:
         if isinstance(outcome, Ran):
             return None
         reasons.append(outcome)
-    errors = [reason for reason in reasons if isinstance(reason, Failed)]
-    return (errors or reasons)[0]
+    for reason in reasons:
+        if isinstance(reason, Failed):
+            return reason
+    return reasons[0]
 
 
 def _tolerance(expected: Expected, before: Outcomes) -> float | None:

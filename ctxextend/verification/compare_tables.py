@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 import numpy as np
 
@@ -17,6 +18,14 @@ from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.verification.compare_rope import ComparedPositions, Mask, compare_positions
 from ctxextend.verification.compare_tensors import TensorForm, WrongForm, find_wrong_form
 from ctxextend.verification.expected import Expected, ExpectedRows, Recorded, TableValues
+
+
+class RecordedHash(Enum):
+    """How the SHA-256 of a table compares with that in its recipe."""
+
+    NONE = auto()  # the recipe has none
+    SAME = auto()
+    OTHER = auto()
 
 
 @dataclass(frozen=True)
@@ -35,9 +44,8 @@ class UncheckedRows:
     table: TablePlan
     method: str
     width_fault: str  # a config key that states another width; empty if none does
-    # Whether the hash of its recipe is that of the table; None: rows that no training has changed
-    # need their method.
-    has_recorded_hash: bool | None
+    # `RecordedHash.NONE` also if no training has changed some rows: these need their method.
+    recorded_hash: RecordedHash
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +77,7 @@ class ComparedRows:
     matching: int  # rows that are as expected
     wrong: Sequence[int]  # rows that are not, although no training has changed them
     nonfinite: Sequence[int]  # rows with NaN or infinity, which the resize does not have
-    has_recorded_hash: bool | None  # whether the recipe's hash is the table's; None: it has none
+    recorded_hash: RecordedHash
     learned: ChangedRows
 
 
@@ -91,8 +99,9 @@ def compare_table(expected: Expected, table: TablePlan, resized: Checkpoint) -> 
     wrong_form = find_wrong_form(resized, table.name, form)
     if wrong_form is not None:
         return wrong_form
-    if expected.recorded.unregistered and table.is_changed:
-        return _unchecked_rows(expected.recorded, table, resized)
+    method = expected.recorded.unregistered_method
+    if method is not None and table.is_changed:
+        return _unchecked_rows(expected.recorded, table, resized, method)
     return _compare_rows(expected, table, resized)
 
 
@@ -126,17 +135,19 @@ def _compare_computed(table: TablePlan, resized: Checkpoint) -> ComputedTable:
     return ComputedTable(table, shape)
 
 
-def _unchecked_rows(recorded: Recorded, table: TablePlan, resized: Checkpoint) -> UncheckedRows:
+def _unchecked_rows(
+    recorded: Recorded, table: TablePlan, resized: Checkpoint, method: str
+) -> UncheckedRows:
     """Return a table whose rows are not recreated; its hash is enough if all of it was trained."""
-    has_recorded_hash = None
+    recorded_hash = RecordedHash.NONE
     if recorded.trainable in ("positions", "all"):
         after = resized.weights.read_floats(table.name)
-        has_recorded_hash = _has_recorded_hash(recorded, table, after)
+        recorded_hash = _compare_hash(recorded, table, after)
     return UncheckedRows(
         table=table,
-        method=str(recorded.unregistered),
+        method=method,
         width_fault=_width_fault(table, resized),
-        has_recorded_hash=has_recorded_hash,
+        recorded_hash=recorded_hash,
     )
 
 
@@ -150,7 +161,7 @@ def _compare_rows(expected: Expected, table: TablePlan, resized: Checkpoint) -> 
         matching=int(found.matches.sum()),
         wrong=np.flatnonzero(untrained & ~found.matches).tolist(),
         nonfinite=sorted(nonfinite),
-        has_recorded_hash=_has_recorded_hash(expected.recorded, table, found.after),
+        recorded_hash=_compare_hash(expected.recorded, table, found.after),
         learned=_changed_rows(found.before, found.after),
     )
 
@@ -161,12 +172,14 @@ def _width_fault(table: TablePlan, resized: Checkpoint) -> str:
     return width_fault(location, table.hidden_size, table.name)
 
 
-def _has_recorded_hash(recorded: Recorded, table: TablePlan, after: TableValues) -> bool | None:
-    """Whether a table has the hash with which it was written; None if the recipe has none."""
+def _compare_hash(recorded: Recorded, table: TablePlan, after: TableValues) -> RecordedHash:
+    """Compare the hash of a table with the one with which it was written."""
     digest = recorded.hashes.get(table.name)
     if not digest:
-        return None
-    return table_hash(after) == digest
+        return RecordedHash.NONE
+    if table_hash(after) == digest:
+        return RecordedHash.SAME
+    return RecordedHash.OTHER
 
 
 def _untrained_rows(recorded: Recorded, table: TablePlan, found: RecreatedTable) -> Mask:

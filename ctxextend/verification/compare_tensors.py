@@ -131,8 +131,8 @@ def _kept_tensors(expected: Expected) -> dict[str, TensorEntry]:
     """Return the tensors of the base that stay as they are, by name."""
     changed = {
         *(table.name for table in expected.stored),
-        *(buffer.name for buffer in expected.rebuilt_buffers),
-        *expected.dropped,
+        *(buffer.name for buffer in expected.buffers.rebuilt),
+        *expected.buffers.dropped,
     }
     return {
         name: entry for name, entry in expected.base.weights.entries.items() if name not in changed
@@ -149,13 +149,13 @@ def _added_tensors(expected: Expected, resized: Checkpoint) -> Iterator[str]:
 
 
 def _outdated_buffers(expected: Expected, resized: Checkpoint) -> Iterator[str]:
-    for name in expected.dropped:
+    for name in expected.buffers.dropped:
         if name in resized.weights.names and not _is_right_buffer(expected, resized, name):
             yield name
 
 
 def _wrong_buffers(expected: Expected, resized: Checkpoint) -> Iterator[WrongBuffer]:
-    for buffer in expected.rebuilt_buffers:
+    for buffer in expected.buffers.rebuilt:
         name = buffer.name
         if name not in resized.weights.names or not _is_right_buffer(expected, resized, name):
             form = find_wrong_form(resized, name, TensorForm(buffer.dtype, buffer.shape))

@@ -1,5 +1,6 @@
 """The checks of files, in words: what was compared, and each difference as a sentence."""
 
+from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.describe import positions_text
 from ctxextend.errors import counted
 from ctxextend.plan.table_plan import TablePlan
@@ -27,6 +28,7 @@ from ctxextend.verification.compare_tables import (
     ComparedRows,
     ComparedTable,
     ComputedTable,
+    RecordedHash,
     UncheckedRows,
 )
 from ctxextend.verification.compare_tensors import ComparedTensors, WrongBuffer, WrongForm
@@ -34,7 +36,8 @@ from ctxextend.verification.expected import Expected, FoundBy
 from ctxextend.verification.json_changes import json_text
 
 CLOSEST_METHOD = "closest of all methods"
-# Why rows should match nevertheless, for each value of `trainable` that leaves some as they are.
+# Why rows should match nevertheless, for each value of `trainable` that leaves some as they are;
+# with the other values, all rows were trained, so none is wrong.
 UNTRAINED_ROWS = {
     None: "",
     "new": ", although only new rows were trained",
@@ -56,15 +59,15 @@ def tensors_check(expected: Expected, compared: ComparedTensors) -> Check:
     for wrong in compared.wrong_metadata:
         faults.append(f"{wrong.file} has __metadata__ {wrong.found}, expected {wrong.expected}")
     faults += [_bytes_text(wrong) for wrong in compared.wrong_bytes]
-    summary = _tensors_summary(expected, compared)
     trainable = expected.recorded.trainable
-    if trainable not in ("all-but-positions", "all"):
-        return Evidence(failures=faults, findings=[summary]).check("tensors")
-    reason = (
-        f"{TRAINABLE[trainable]} were trained according to the recipe, so this is not a pure "
-        f"{expected.kind}"
-    )
-    return Evidence(failures=[reason, *faults, summary]).check("tensors")
+    if trainable in ("all-but-positions", "all"):
+        reason = (
+            f"{TRAINABLE[trainable]} were trained according to the recipe, so this is not a pure "
+            f"{expected.kind}"
+        )
+        faults.insert(0, reason)
+    summary = _tensors_summary(expected, compared)
+    return Evidence(failures=faults, findings=[summary]).check("tensors")
 
 
 def _form_text(wrong: WrongForm) -> str:
@@ -85,22 +88,31 @@ def _bytes_text(wrong: WrongBytes) -> str:
 
 
 def _tensors_summary(expected: Expected, compared: ComparedTensors) -> str:
-    """Say how many tensors were compared, and of a conversion how they are computed."""
+    """Say how many tensors were compared, and how many were not."""
     if expected.conversion:
-        relation = "are byte-identical to" if compared.are_identical else "compared with"
-        counts = expected.conversion.counts.items()
-        how = ", ".join(f"{count} {how}" for how, count in counts)
-        summary = (
-            f"{compared.count:,} tensors {relation} those computed from the base "
-            f"({compared.size:,} bytes): {how}"
-        )
+        summary = _computed_tensors_text(expected.conversion, compared)
     else:
-        tensors = "other tensors" if expected.stored else "tensors"
-        relation = "are byte-identical " if compared.are_identical else ""
-        summary = f"{compared.count:,} {tensors} {relation}({compared.size:,} bytes compared)"
+        summary = _kept_tensors_text(expected, compared)
     if compared.adapted:
         summary += f"; {compared.adapted:,} with adapters not compared"
     return summary
+
+
+def _computed_tensors_text(conversion: Conversion, compared: ComparedTensors) -> str:
+    """Say how many tensors of a conversion were compared, and how they are computed."""
+    relation = "are byte-identical to" if compared.are_identical else "compared with"
+    computed = ", ".join(f"{count} {how}" for how, count in conversion.counts.items())
+    return (
+        f"{compared.count:,} tensors {relation} those computed from the base "
+        f"({compared.size:,} bytes): {computed}"
+    )
+
+
+def _kept_tensors_text(expected: Expected, compared: ComparedTensors) -> str:
+    """Say how many tensors were compared that a resize keeps as they are."""
+    tensors = "other tensors" if expected.stored else "tensors"
+    relation = "are byte-identical " if compared.are_identical else ""
+    return f"{compared.count:,} {tensors} {relation}({compared.size:,} bytes compared)"
 
 
 # ---- position tables
@@ -128,16 +140,18 @@ def _add_positions(evidence: Evidence, expected: Expected, compared: ComparedPos
     name = compared.table.name
     if compared.error:
         evidence.failures.append(compared.error)
-    notes = list[str]()
     for layers in compared.layers:
         evidence.failures += _wrong_layers(layers)
-        if layers.frequencies:
-            notes.append(f"{layers.name}: {_slowdown_text(layers.frequencies)}")
     if expected.conversion:
-        notes = [f"{name}: {positions_text(expected.conversion)}"]
-    elif not notes and not compared.error:
-        notes = [f"{name}: {compared.table.scheme} positions, no settings changed"]
-    evidence.findings += notes
+        evidence.findings.append(f"{name}: {positions_text(expected.conversion)}")
+        return
+    changed = 0
+    for layers in compared.layers:
+        if layers.frequencies is not None:
+            changed += 1
+            evidence.findings.append(f"{layers.name}: {_slowdown_text(layers.frequencies)}")
+    if changed == 0 and not compared.error:
+        evidence.findings.append(f"{name}: {compared.table.scheme} positions, no settings changed")
 
 
 def _wrong_layers(layers: ComparedLayers) -> list[str]:
@@ -168,6 +182,7 @@ def _slowdown_text(compared: ComparedFrequencies) -> str:
 
 
 def _add_computed_table(evidence: Evidence, compared: ComputedTable) -> None:
+    """Add that a table is computed, also next to the failure that it is not the right one."""
     table = compared.table
     planned = (table.rows_after, table.hidden_size)
     if compared.shape is None:
@@ -189,12 +204,14 @@ def _add_unchecked_rows(evidence: Evidence, compared: UncheckedRows) -> None:
     if compared.width_fault:
         evidence.failures.append(compared.width_fault)
     text = f"{name}: rows not checked, method {compared.method!r} is not registered"
-    if compared.has_recorded_hash is None:
-        evidence.unchecked.append(text)
-        return
-    if not compared.has_recorded_hash:
-        evidence.failures.append(_rewritten_text(name))
-    evidence.findings.append(text)
+    match compared.recorded_hash:
+        case RecordedHash.NONE:
+            evidence.unchecked.append(text)
+        case RecordedHash.SAME:
+            evidence.findings.append(text)
+        case RecordedHash.OTHER:
+            evidence.failures.append(_rewritten_text(name))
+            evidence.findings.append(text)
 
 
 def _rewritten_text(name: str) -> str:
@@ -206,7 +223,7 @@ def _add_compared_rows(evidence: Evidence, expected: Expected, compared: Compare
         evidence.failures.append(compared.width_fault)
     if compared.wrong:
         evidence.failures.append(_wrong_rows_text(expected, compared))
-    elif compared.has_recorded_hash is False:
+    elif compared.recorded_hash is RecordedHash.OTHER:
         evidence.failures.append(_rewritten_text(compared.table.name))
     if compared.nonfinite:
         evidence.failures.append(
@@ -225,10 +242,11 @@ def _add_compared_rows(evidence: Evidence, expected: Expected, compared: Compare
 
 def _wrong_rows_text(expected: Expected, compared: ComparedRows) -> str:
     name = compared.table.name
-    reason = UNTRAINED_ROWS[expected.recorded.trainable]
-    fault = f"do not match method {expected.rows[name].method}{reason}"
     if expected.conversion:
         fault = "are not the angles of their positions"
+    else:
+        reason = UNTRAINED_ROWS[expected.recorded.trainable]
+        fault = f"do not match method {expected.rows[name].method}{reason}"
     count = f"{len(compared.wrong)} of {compared.table.rows_after} rows"
     return f"{name}: {count} {fault}: {describe_rows(compared.wrong)}"
 
@@ -237,7 +255,7 @@ def _matching_rows_text(expected: Expected, compared: ComparedRows) -> str:
     """Say how many rows match the method, how exactly, and whether the table was trained."""
     table = compared.table
     rows = expected.rows[table.name]
-    origin = f"method {rows.method}" if expected.changes_rows else "the base"
+    origin = f"method {rows.method}" if expected.changes_positions else "the base"
     exactness = "bit for bit"
     if rows.tolerance:
         exactness = f"within {rows.tolerance:g} of the median norm"
@@ -249,14 +267,14 @@ def _matching_rows_text(expected: Expected, compared: ComparedRows) -> str:
     trainable = expected.recorded.trainable
     if trainable:
         trained = "not trained afterwards" if trainable in FROZEN else "trained afterwards"
-        if compared.has_recorded_hash is not None:
+        if compared.recorded_hash is not RecordedHash.NONE:
             trained += ", SHA-256 as recorded"
         parts.append(trained)
     return "; ".join(parts)
 
 
 def _found_by(expected: Expected) -> str:
-    match expected.found_by:
+    match expected.how_found.found_by:
         case FoundBy.PLAN:
             return "as planned"
         case FoundBy.RECIPE:
@@ -264,8 +282,9 @@ def _found_by(expected: Expected) -> str:
         case FoundBy.CLOSEST:
             return CLOSEST_METHOD
         case FoundBy.DETECTION:
-            if expected.keep_first:
-                return f"detected, --keep-first {expected.keep_first}"
+            keep_first = expected.how_found.keep_first
+            if keep_first:
+                return f"detected, --keep-first {keep_first}"
             return "detected"
 
 
@@ -335,17 +354,21 @@ def _value_text(item: OtherValue) -> str:
 
 def _changes_text(expected: Expected) -> str:
     """Say which values the resize or conversion has changed, and which files it has generated."""
-    edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in expected.edits)
-    if expected.conversion and edits:
-        return f"as the conversion writes them, {edits}"
+    edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in expected.files.edits)
     if expected.conversion:
-        return "as the conversion writes them"
-    text = "nothing changed"
-    if edits:
-        changed = "length limits"
-        if expected.has_rope_changes:
-            changed = f"rotary settings and {changed}"
-        text = f"only the {changed} changed ({edits})"
+        text = "as the conversion writes them"
+        return f"{text}, {edits}" if edits else text
+    parts = [_edits_text(expected, edits)]
     if expected.base.generated:
-        text += f"; {', '.join(sorted(expected.base.generated))} generated"
-    return text
+        parts.append(f"{', '.join(sorted(expected.base.generated))} generated")
+    return "; ".join(parts)
+
+
+def _edits_text(expected: Expected, edits: str) -> str:
+    """Say which values a resize has changed; `edits` lists them."""
+    if not edits:
+        return "nothing changed"
+    changed = "length limits"
+    if expected.has_rope_changes:
+        changed = "rotary settings and length limits"
+    return f"only the {changed} changed ({edits})"

@@ -37,7 +37,7 @@ class Recorded:
 
     trainable: str | None = None  # what was trained: one of `TRAINABLE`, or None
     adapted: frozenset[str] = frozenset()  # tensors that adapters changed, with ``*`` for layers
-    unregistered: str | None = None  # the method, if it is not registered
+    unregistered_method: str | None = None  # None: the method is registered
     chain: tuple[Provenance, ...] = ()  # its recipe and those of its bases, newest first
     hashes: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each table, as written
 
@@ -48,8 +48,17 @@ class ExpectedRows:
 
     method: str
     resize: Callable[[TableValues], TableValues]  # (rows_before, d) -> (rows_after, d)
-    kept: int  # rows at the start that the method copies bit for bit, with reserved ones
+    # Rows at the start that are copied bit for bit: reserved ones, and those that the method keeps.
+    kept: int
     tolerance: float  # of other rows, relative to the median norm; 0: bit for bit
+
+
+@dataclass(frozen=True)
+class ExpectedBuffers:
+    """The position buffers that a resize or conversion changes."""
+
+    dropped: tuple[str, ...]  # names of those that are not written
+    rebuilt: tuple[BufferPlan, ...]  # those that are written at the new length
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,16 @@ class ExpectedFiles:
     names: Collection[str]  # all of them, with those of the weights
     texts: Mapping[str, bytes]  # the content of those that are edited or created
     copied: tuple[str, ...]  # those that are copied from the base
+    edits: tuple[Edit, ...]  # changed values in JSON files
+
+
+@dataclass(frozen=True)
+class HowFound:
+    """How it was found what a checkpoint should contain."""
+
+    found_by: FoundBy
+    keep_first: int = 0  # rows that a detected method keeps
+    notes: tuple[str, ...] = ()  # for example why the recipe was not used
 
 
 @dataclass(frozen=True)
@@ -71,18 +90,14 @@ class Expected:
     tables: tuple[TablePlan, ...]
     rows: Mapping[str, ExpectedRows]  # of stored tables, by name
     max_len: int  # the context length of the output, in usable positions
-    dropped: tuple[str, ...]  # position buffers that are not written
-    rebuilt_buffers: tuple[BufferPlan, ...]  # position buffers at the new length
-    edits: tuple[Edit, ...]  # changed values in JSON files
+    buffers: ExpectedBuffers
     files: ExpectedFiles
     has_other_tables: bool  # whether the model has several tables, also unchanged ones
-    changes_rows: bool  # whether any table or rotary setting changes
+    changes_positions: bool  # whether any table or rotary setting changes
     # Whether no position of the base changes its meaning, so that short inputs give its outputs.
     keeps_positions: bool
-    found_by: FoundBy
-    keep_first: int = 0  # rows that a detected method keeps
-    recorded: Recorded = field(default_factory=Recorded)
-    notes: tuple[str, ...] = ()  # for example why the recipe was not used
+    how_found: HowFound
+    recorded: Recorded
 
     @property
     def stored(self) -> tuple[TablePlan, ...]:
@@ -110,6 +125,7 @@ def expect(
     plan = planned.plan
     output = planned.output
     method = plan.method if planned.conversion is None else None
+    keeps_positions = plan.keeps_learned_rows if plan.creates_rows else True
     keep_first = 0
     if found_by is FoundBy.DETECTION and plan.creates_rows:
         keep_first = plan.settings.choice.keep_first
@@ -120,21 +136,18 @@ def expect(
         tables=plan.tables,
         rows=expected_rows(plan),
         max_len=plan.max_len_after,
-        dropped=plan.dropped,
-        rebuilt_buffers=plan.rebuilt_buffers,
-        edits=plan.edits,
+        buffers=ExpectedBuffers(dropped=plan.dropped, rebuilt=plan.rebuilt_buffers),
         files=ExpectedFiles(
             names=output.file_sizes.keys(),
             texts=output.texts,
             copied=output.files["copied"],
+            edits=plan.edits,
         ),
         has_other_tables=len(plan.model.tables) > 1,
-        changes_rows=plan.is_changed,
-        keeps_positions=not plan.creates_rows or plan.keeps_learned_rows,
-        found_by=found_by,
-        keep_first=keep_first,
+        changes_positions=plan.is_changed,
+        keeps_positions=keeps_positions,
+        how_found=HowFound(found_by=found_by, keep_first=keep_first, notes=notes),
         recorded=recorded or Recorded(),
-        notes=notes,
     )
 
 
@@ -143,9 +156,11 @@ def expected_rows(plan: Plan) -> dict[str, ExpectedRows]:
     found = dict[str, ExpectedRows]()
     for table in plan.stored:
         choice = plan.choice_of(table)
+        # A table that gets no new rows has no method: it is cut, or stays as it is.
+        method = plan.method if table.choice is None else choice.name
         learned = min(table.rows_before, table.rows_after) - table.reserved_rows
         found[table.name] = ExpectedRows(
-            method=choice.name if table.choice else plan.method,
+            method=method,
             resize=partial(_resize, table, choice),
             kept=table.reserved_rows + choice.kept_rows(learned),
             tolerance=choice.facts.tolerance if plan.creates_rows else 0.0,

@@ -35,7 +35,7 @@ def find_expected(
         recorded = Recorded(
             trainable=step.trainable,
             adapted=step.adapted,
-            unregistered=step.unregistered,
+            unregistered_method=step.unregistered,
             chain=recipe.chain[index:],
             hashes=recipe.written,
         )

@@ -6,7 +6,11 @@ from typing import Literal
 from ctxextend.errors import counted
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.verification.checks import Check, Evidence
-from ctxextend.verification.compare_frequencies import ComparedBuffer, MissingBuffer
+from ctxextend.verification.compare_frequencies import (
+    ComparedBuffer,
+    FrequencySource,
+    MissingBuffer,
+)
 from ctxextend.verification.compare_outputs import (
     SUM_ROUNDING,
     ComparedOutputs,
@@ -105,7 +109,11 @@ def _add_frequencies(evidence: Evidence, compared: ComparedBuffer | MissingBuffe
             f"{compared.name}: the model has no buffer of {compared.pairs} inverse frequencies"
         )
         return
-    other = "that of the base" if compared.with_base else "the frequencies of the rotary settings"
+    match compared.source:
+        case FrequencySource.BASE:
+            other = "that of the base"
+        case FrequencySource.SETTINGS:
+            other = "the frequencies of the rotary settings"
     if compared.is_equal:
         evidence.findings.append(f"{compared.name} equals {other}")
     else:

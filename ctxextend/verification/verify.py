@@ -174,10 +174,10 @@ def _conclude(
     ref: CheckpointRef, reference: str, expected: Expected, checks: list[Check]
 ) -> Verification:
     recorded = expected.recorded
-    method = recorded.unregistered or expected.method
-    if expected.conversion or expected.found_by is FoundBy.CLOSEST:
+    method = recorded.unregistered_method or expected.method
+    if expected.conversion or expected.how_found.found_by is FoundBy.CLOSEST:
         method = None
-    notes = expected.notes
+    notes = expected.how_found.notes
     if recorded.trainable or recorded.adapted:
         notes = (*notes, TRAINING_UNVERIFIED)
     return Verification(
@@ -198,6 +198,6 @@ def _changed(expected: Expected) -> Changed:
         return "converted"
     if any(table.is_changed for table in expected.stored):
         return "resized"
-    if not expected.edits:
+    if not expected.files.edits:
         return "same"
     return "rotary" if expected.has_rope_changes else "fixed"
