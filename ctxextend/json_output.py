@@ -61,9 +61,9 @@ def _object_of(value: Any) -> dict[str, Any]:
 class Result:
     """Base class of results, with a one-line repr of some attributes."""
 
-    _repr_names: str
+    _repr_names: tuple[str, ...]
 
-    def __init_subclass__(cls, shows: str) -> None:
+    def __init_subclass__(cls, shows: tuple[str, ...]) -> None:
         cls._repr_names = shows
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +71,5 @@ class Result:
         return {"warnings": list(getattr(self, "warnings", ())), **to_json(self)}
 
     def __repr__(self) -> str:
-        attributes = ", ".join(
-            f"{name}={getattr(self, name)!r}" for name in self._repr_names.split()
-        )
+        attributes = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._repr_names)
         return f"{type(self).__name__}({attributes})"

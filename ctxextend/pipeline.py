@@ -28,7 +28,7 @@ Folder = str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RunResult(Result, shows="output"):
+class RunResult(Result, shows=("output",)):
     """The results of a recipe's steps."""
 
     output: Path | None = None  # output folder, if the recipe creates a checkpoint

@@ -27,7 +27,7 @@ Reference = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Planned(Result, shows="plan"):
+class Planned(Result, shows=("plan",)):
     """A planned output: what changes, what that means, and which files it has.
 
     Nothing is written before `execute`.
@@ -158,7 +158,7 @@ def _conversion_values(conversion: "Conversion", twin: Plan) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ResizeResult(Result, shows="output seconds"):
+class ResizeResult(Result, shows=("output", "seconds")):
     """The result of a resize or conversion; its JSON includes the values of the plan."""
 
     planned: Planned = field(metadata=not_in_json)

@@ -34,7 +34,7 @@ TRAINABLE = {
 FROZEN = (None, "all-but-positions")  # values of `trainable` that leave position tables as they are
 MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
-LENGTH = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
+LENGTH_FORMAT = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
 MIN_LENGTH = 8  # minimum window length in tokens
 # Default base of the rotary frequencies after a conversion; docs/convert.md has the measurements.
 DEFAULT_THETA = 1000.0
@@ -134,7 +134,7 @@ def parse_length(to: int | str) -> int | str:
     if not isinstance(to, str):
         return to
     to = to.lower()
-    match = LENGTH.fullmatch(to)
+    match = LENGTH_FORMAT.fullmatch(to)
     if match is None or match[2] == "x":
         return to
     unit = 1024 if match[2] == "k" else 1
@@ -144,7 +144,7 @@ def parse_length(to: int | str) -> int | str:
 def _length_errors(settings: "Convert | Resize") -> Iterator[ResizeError]:
     if not isinstance(settings.to, str):
         yield from _count_errors(settings, 1, "to", maximum=MAX_CONTEXT)
-    elif not LENGTH.fullmatch(settings.to):
+    elif not LENGTH_FORMAT.fullmatch(settings.to):
         expected = "a number, such as 4096 or 4k, or a factor, such as 4x"
         yield ResizeError(f"--to must be {expected}, got {settings.to}.")
 

@@ -15,7 +15,7 @@ from ctxextend.errors import CheckpointError
 
 MAX_BYTES = 100_000_000  # far more than any side file needs; also safetensors' limit for headers
 # Nested objects and lists: more than any config has, and below Python's recursion limit.
-MAX_DEPTH = 100
+MAX_JSON_DEPTH = 100
 _DECODER = json.JSONDecoder()
 
 
@@ -83,7 +83,7 @@ def parse_json(text: str, location: str) -> Any:
 def _check_depth(value: Any) -> None:
     """Raise RecursionError if objects and lists are nested too deeply."""
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_JSON_DEPTH + 1):
         below = list[Any]()
         for node in level:
             if isinstance(node, dict):

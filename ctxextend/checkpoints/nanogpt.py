@@ -32,7 +32,7 @@ HINT = (
 EMBEDDINGS = "transformer.wte.weight"
 POSITIONS = "transformer.wpe.weight"
 HEAD = "lm_head.weight"
-MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")
+MASK_BUFFER = re.compile(r"transformer\.h\.\d+\.attn\.bias")
 # Shapes of a layer's weights in multiples of n_embd, (out, in) as in torch's Linear. Each also has
 # a bias.
 LAYER_SHAPES = {
@@ -128,7 +128,7 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
     if not is_tied:
         tensors[HEAD] = _convert(stored, HEAD, tuple(embeddings.shape), sizes, path)
     for name in stored:
-        if name not in {*tensors, HEAD} and not MASK.fullmatch(name):
+        if name not in {*tensors, HEAD} and not MASK_BUFFER.fullmatch(name):
             message = f"{path} contains {name!r:.200}, which nanoGPT's model does not have."
             raise CheckpointError(message, HINT)
     dtype = str(embeddings.dtype).removeprefix("torch.")

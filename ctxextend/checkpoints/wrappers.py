@@ -24,15 +24,15 @@ ATTRIBUTES = (
 ATTRIBUTE = rf"(?<![^.])(?:{'|'.join(ATTRIBUTES)})\."
 # Of DataParallel and DeepSpeed. Models may have this attribute: only removed if all names have it.
 MODULE = "module."
-MODEL = "model."  # of Lightning modules; many models have it too, see `without_model`
-# What follows `MODEL` only in a wrapped model: its own prefix, its head, or modules of types
+MODEL_PREFIX = "model."  # of Lightning modules; many models have it too, see `without_model`
+# What follows `MODEL_PREFIX` only in a wrapped model: its own prefix, its head, or modules of types
 # without that prefix.
 WRAPPED_MODEL = (
     r"model\.(?:model|transformer|gpt_neox|gpt_neox_japanese|bert|roberta|nomic_bert|gte|esmc"
     r"|lm_heads?|embed_out|proj_out|score|classifier|qa_outputs"
     r"|h|blocks|wte|word_embeddings|(?:encoder|decoder)\.block)\."
 )
-FLAT = r"(?m)^(?:.*\.)?_?flat_param(?:_\d+)?$"  # parameters that FSDP joined
+FLAT_PARAMETER = r"(?m)^(?:.*\.)?_?flat_param(?:_\d+)?$"  # parameters that FSDP joined
 
 # Parts of names that only the format of another program has, with the format and what converts it.
 META_NAME = r"(?m)^layers\.\d+\.attention\.wq\.weight$"
@@ -135,8 +135,8 @@ def removed_wrappers(files: Iterable[TensorFile]) -> list[str]:
 
 
 def is_wrapped_model(names: Collection[str]) -> bool:
-    """Whether `MODEL` precedes all names, and they are those of a whole model of transformers."""
-    if not all(name.startswith(MODEL) for name in names):
+    """Whether `MODEL_PREFIX` precedes all names, and they are those of a model of transformers."""
+    if not all(name.startswith(MODEL_PREFIX) for name in names):
         return False
     return any(re.match(WRAPPED_MODEL, name) for name in names)
 
@@ -151,7 +151,7 @@ def check_names(joined: str, where: str) -> None:
     Raises:
         CheckpointError: They are those of another format.
     """
-    flat = _find(FLAT, joined, part="flat_param")
+    flat = _find(FLAT_PARAMETER, joined, part="flat_param")
     if flat is not None:
         message = f"{where}: {flat:.200} is a flat parameter of FSDP, which joins many tensors."
         hint = (

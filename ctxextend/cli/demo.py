@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
     from ctxextend.demo import Demo
 
-REPORT = "ctxextend-demo.html"
+REPORT_FILE = "ctxextend-demo.html"
 
 
 def demo(
@@ -25,7 +25,7 @@ def demo(
     ] = None,
     report: Annotated[
         Path | None,
-        options.files("--report FILE.html", "Write an HTML report.", REPORT, readable=False),
+        options.files("--report FILE.html", "Write an HTML report.", REPORT_FILE, readable=False),
     ] = None,
     threads: options.Threads = None,
     force: options.Force = False,
@@ -88,8 +88,8 @@ def _default_report(output: Path | None) -> Path | None:
     if figures.REPORT.missing():
         return None
     if output is None:
-        return Path(REPORT)
-    return output.parent / REPORT
+        return Path(REPORT_FILE)
+    return output.parent / REPORT_FILE
 
 
 def _can_train(*, must_train: bool) -> bool:

@@ -22,7 +22,7 @@ HIGH_GAINS = (1.0, 1.2, 1.4)
 MAX_SHARE = 1 / 4  # a sigma, in rows, is at most this share of the table
 MIN_CHANGE = 0.1  # a sigma that differs by less than this share creates almost the same rows
 # The estimate, a sigma of 0, and all of the above; among the ranges also the longest.
-MAX_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS) + len(HIGH_GAINS)
+MAX_SETTINGS_TRIED = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS) + len(HIGH_GAINS)
 
 
 @dataclass

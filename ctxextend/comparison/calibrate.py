@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctxextend.comparison.bands_search import MAX_TRIALS, BandsSearch, SampleScores
+from ctxextend.comparison.bands_search import MAX_SETTINGS_TRIED, BandsSearch, SampleScores
 from ctxextend.comparison.candidates import method_of_auto
 from ctxextend.comparison.comparison_result import Calibration, Trial
 from ctxextend.comparison.in_memory import InMemoryResizer, open_resizer
@@ -113,7 +113,7 @@ def calibrate_model(
     warn(*run.warnings)
 
     def advance(tokens: int) -> None:
-        progress(tokens, run.base_tokens + MAX_TRIALS * run.tokens)
+        progress(tokens, run.base_tokens + MAX_SETTINGS_TRIED * run.tokens)
 
     def measure(candidate: Resize) -> SampleScores:
         resizer.set_positions(with_settings(plan, candidate))

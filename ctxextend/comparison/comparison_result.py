@@ -104,7 +104,7 @@ def _size_cell(size: int | None) -> tuple[str, int | None]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Row(Result, shows="method keeps_learned_rows"):
+class Row(Result, shows=("method", "keeps_learned_rows")):
     """One method, or one checkpoint."""
 
     # Its name, with the flags given, if any: ``linear --keep-first 20``; of a checkpoint, its short
@@ -125,7 +125,7 @@ class Row(Result, shows="method keeps_learned_rows"):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Result, shows="source max_len_before max_len_after metric complete"):
+class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "metric", "complete")):
     """Methods on one model, or checkpoints side by side, on one text and one seed.
 
     What is compared decides what some fields mean:
@@ -266,7 +266,7 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Calibration(Result, shows="method metric windows length"):
+class Calibration(Result, shows=("method", "metric", "windows", "length")):
     """Settings of `bands` that were tuned on a text."""
 
     metric: str  # `LOSS` or `RECIPROCAL_RANK`

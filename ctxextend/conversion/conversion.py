@@ -119,10 +119,13 @@ class Conversion:
             shapes[name] = (entry.dtype, shape)
         if self.twin.has_angles:
             size = self.config["hidden_size"] // self.config["num_attention_heads"]
-            is_base = self.model_class.endswith(twins.BASE)
+            is_base = self.model_class.endswith(twins.BASE_MODEL)
             prefix = "" if is_base else self.twin.prefix
             dtype, _ = next(iter(shapes.values()))
-            shapes[prefix + twins.ANGLES] = (dtype, (self.config["max_position_embeddings"], size))
+            shapes[prefix + twins.ANGLES_TABLE] = (
+                dtype,
+                (self.config["max_position_embeddings"], size),
+            )
         return shapes
 
     def tensor(self, name: str) -> Array:

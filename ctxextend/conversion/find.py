@@ -59,7 +59,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         to=_new_length(settings, max_len),
         theta=_theta(twin, settings),
     )
-    head = twins.BASE if settings.encoder_only else _find_head(model, source_type, twin)
+    head = twins.BASE_MODEL if settings.encoder_only else _find_head(model, source_type, twin)
     model_class = f"{twin.class_name}{head}"
     config = _twin_config(model, source_type, twin, settings)
     config["architectures"] = [model_class]
@@ -272,7 +272,7 @@ def _find_origins(
             origins[target] = Origin(tensor=tensor, how=how)
         elif any(match_pattern(pattern, name) for pattern in ignored):
             continue
-        elif head == twins.BASE or name.removeprefix(prefix).startswith(DROPPED):
+        elif head == twins.BASE_MODEL or name.removeprefix(prefix).startswith(DROPPED):
             dropped.append(tensor)
         else:
             message = (
@@ -286,11 +286,11 @@ def _find_origins(
 
 def _origin_rules(source_type: SourceType, twin: Twin, head: str, prefix: str) -> list[Rule]:
     """Return the rules of the base model, with prefixes, and those of its head."""
-    twin_prefix = "" if head == twins.BASE else twin.prefix
+    twin_prefix = "" if head == twins.BASE_MODEL else twin.prefix
     rules = list[Rule]()
     for rule in twin.rules:
         rules.append(Rule(prefix + rule.source, twin_prefix + rule.name, rule.how))
-    if head != twins.BASE:
+    if head != twins.BASE_MODEL:
         rules += source_type.rules
         if twin.lm_head:
             rules.append(Rule("lm_head.weight", twin.lm_head))

@@ -20,10 +20,10 @@ TRANSPOSED = "transposed"
 BY_HEAD = "regrouped by head"
 PLUS_MEAN = "plus the mean position row"
 # How names of classes end.
-BASE = "Model"
+BASE_MODEL = "Model"
 CAUSAL_LM = "ForCausalLM"
 MASKED_LM = "ForMaskedLM"
-TASKS = ("ForTokenClassification", "ForQuestionAnswering")
+TASK_HEADS = ("ForTokenClassification", "ForQuestionAnswering")
 
 
 def by_head(values: Array, heads: int) -> Array:
@@ -93,7 +93,7 @@ class Twin:
     fixed: Mapping[str, Any]  # other values of its config: {"use_parallel_residual": False}
     # The tensor of an LM head that cannot be tied, since embeddings contain the mean row.
     lm_head: str | None = None
-    has_angles: bool = False  # whether its files contain a table of angles, `ANGLES`
+    has_angles: bool = False  # whether its files contain a table of angles, `ANGLES_TABLE`
     limits: str = ""  # in which ways it is less exact, as a sentence
 
 
@@ -112,7 +112,9 @@ class SourceType:
     # Ends of class names, with those of the twin: {"LMHeadModel": "ForCausalLM"}.
     heads: Mapping[str, str]
     rules: tuple[Rule, ...]  # of tensors of heads; others are in `Twin.rules`
-    default_head: str = BASE  # if config.json states no class, and no tensor is that of a masked LM
+    default_head: str = (
+        BASE_MODEL  # if config.json states no class, and no tensor is that of a masked LM
+    )
     # Config keys of the twin that transformers also accepts in the source: ``hidden_size`` of
     # GPT-2, for ``n_embd``.
     aliases: tuple[str, ...] = ()
@@ -122,7 +124,7 @@ class SourceType:
     lm_act: str | None = None  # the activation in its LM head, if no config key states it
 
 
-ANGLES = "encoder.embed_positions.weight"  # the table of RoFormer's base model
+ANGLES_TABLE = "encoder.embed_positions.weight"  # the table of RoFormer's base model
 NO = (None, False)  # values of a config key that must not be set
 # Keys of any model type.
 CUSTOM = {"auto_map": (None,), "quantization_config": (None,)}
@@ -161,7 +163,7 @@ GPT2_KEYS = {
     "attn_pdrop": "attention_dropout",
 }
 
-NEOX = Twin(
+NEOX_TWIN = Twin(
     scheme="rotary",
     model_type="gpt_neox",
     class_name="GPTNeoX",
@@ -206,7 +208,7 @@ FALCON = Twin(
 
 GPT2 = SourceType(
     class_name="GPT2",
-    twins=(NEOX, FALCON),
+    twins=(NEOX_TWIN, FALCON),
     tokenizer="GPT2Tokenizer",
     defaults={
         "vocab_size": 50257,
@@ -227,7 +229,7 @@ GPT2 = SourceType(
         "add_cross_attention": NO,
         **CUSTOM,
     },
-    heads={"LMHeadModel": CAUSAL_LM, BASE: BASE, **{task: task for task in TASKS}},
+    heads={"LMHeadModel": CAUSAL_LM, BASE_MODEL: BASE_MODEL, **{task: task for task in TASK_HEADS}},
     rules=_same("classifier.*", "qa_outputs.*"),
     default_head="LMHeadModel",
     aliases=("hidden_size", "num_hidden_layers", "num_attention_heads"),
@@ -295,7 +297,7 @@ def _encoder(
             "add_cross_attention": NO,
             **CUSTOM,
         },
-        heads={name: name for name in (BASE, MASKED_LM, *TASKS)} | dict(heads or {}),
+        heads={name: name for name in (BASE_MODEL, MASKED_LM, *TASK_HEADS)} | dict(heads or {}),
         rules=(*lm_rules, *_same("classifier.*", "qa_outputs.*")),
         unused=tuple(unused),
         ignored=("embeddings.position_ids", "embeddings.token_type_ids"),

@@ -377,7 +377,7 @@ class SearchResult:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation(Result, shows="source base max_len tokens complete"):
+class Evaluation(Result, shows=("source", "base", "max_len", "tokens", "complete")):
     """How much a checkpoint's context length helps on a text."""
 
     source: str  # the evaluated checkpoint

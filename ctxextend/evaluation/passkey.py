@@ -23,7 +23,7 @@ from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import Ids
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-NUMBERS = 10  # candidates
+PASSKEYS = 10  # candidates
 MAX_DIGITS = 3
 # Numbers tried per number of digits: tokenizers have either many with a single token or hardly any.
 MAX_TRIED = 300
@@ -94,7 +94,7 @@ class PasskeyTask(Task):
         texts = [np.concatenate([before, hidden, after]) for hidden in sentences]
         embedded_texts = embedder.embed(texts)
         similar = cosines(embedder.embed(sentences), embedded_texts)
-        relevant = [{index: 1} for index in range(NUMBERS)]
+        relevant = [{index: 1} for index in range(PASSKEYS)]
         return [found == 1 for found in score_rankings(similar, relevant)[RECALL_AT_1]]
 
     def _answer_questions(self, scorer: Scorer, length: int, depth: float) -> list[bool]:
@@ -126,7 +126,7 @@ class PasskeyTask(Task):
         ids = np.concatenate([tokenizer.before, before, hidden, after, end])
         return ScoredWindow(
             input_ids=ids.astype(np.int64),
-            outputs=np.full(NUMBERS, output),
+            outputs=np.full(PASSKEYS, output),
             labels=numbers,
         )
 
@@ -134,9 +134,9 @@ class PasskeyTask(Task):
         """Return the index of the number that a trial hides; ten trials hide each number once."""
         # Each depth starts at another number, so that a model's favourite number does not fill a
         # column.
-        first = DEPTHS.index(depth) * NUMBERS // len(DEPTHS)
-        order = np.random.default_rng((self.seed, length, trial // NUMBERS)).permutation(NUMBERS)
-        return int(order[(trial + first) % NUMBERS])
+        first = DEPTHS.index(depth) * PASSKEYS // len(DEPTHS)
+        order = np.random.default_rng((self.seed, length, trial // PASSKEYS)).permutation(PASSKEYS)
+        return int(order[(trial + first) % PASSKEYS])
 
     def _around(self, length: int, depth: float, trial: int, tokens: int) -> tuple[Ids, Ids]:
         """Return `tokens` of text before and after the sentence, the same at each depth."""
@@ -158,7 +158,7 @@ class PasskeyTask(Task):
             depths=DEPTHS,
             accuracy=tuple(accuracy),
             trials=self.texts,
-            chance=1 / NUMBERS,
+            chance=1 / PASSKEYS,
         )
         return {"passkey": passkey}
 
@@ -210,7 +210,7 @@ def plan_passkey(
 def _count_texts(evaluator: Scorer | Embedder, lengths: Sequence[int], tokens: int | None) -> int:
     """Return the number of texts per length and depth."""
     if isinstance(evaluator, Embedder):
-        return NUMBERS
+        return PASSKEYS
     if tokens is None:
         return MAX_TRIALS
     trials = tokens // (sum(lengths) * len(DEPTHS))
@@ -240,10 +240,10 @@ def _make_prompts(
     # The answer must be the same token as in the sentence, and a different token for each number.
     tokens = {token for index, token in hidden.items() if answers.get(index) == token}
     tokens.discard(tokenizer.tokenizer.unk_token_id)
-    if len(tokens) < NUMBERS:
+    if len(tokens) < PASSKEYS:
         return None
     shuffled = np.random.default_rng(seed).permutation(np.array(sorted(tokens), np.int64))
-    return Prompts(sentence=sentence, question=question, numbers=shuffled[:NUMBERS])
+    return Prompts(sentence=sentence, question=question, numbers=shuffled[:PASSKEYS])
 
 
 def _template(sentences: list[list[int]]) -> tuple[Ids, dict[int, int]]:

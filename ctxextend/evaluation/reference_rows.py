@@ -62,7 +62,7 @@ from ctxextend.text_data import empty_files
 
 # The parts of each text that are read: all of it, which reaches beyond the first held-out row, and
 # its first tokens by themselves, as many as fit the cut tables.
-BEYOND = "beyond"
+BEYOND_CUT = "beyond"
 SHORT = "short"
 # Scores of queries by field of `HeldOutRows.scores`.
 RANKING_FIELDS = {"recall": RECALL_AT_1, "reciprocal_rank": MRR}
@@ -71,7 +71,9 @@ COSINE_DECIMALS = 6  # embeddings are in float32
 # One array per text: a language model's losses, (targets,), an encoder's embedding, (d,), or the
 # scores that are computed from these, (k,).
 ArrayPerText = list[NDArray[Any]]
-ByPart = dict[str, ArrayPerText]  # by `BEYOND` and `SHORT`; scores of queries by `RANKING_FIELDS`
+ByPart = dict[
+    str, ArrayPerText
+]  # by `BEYOND_CUT` and `SHORT`; scores of queries by `RANKING_FIELDS`
 
 
 class HeldOutText(NamedTuple):
@@ -110,9 +112,9 @@ class TextParts:
 
     @cached_property
     def by_part(self) -> dict[str, list[Ids]]:
-        """What is read of each text, by `BEYOND` and `SHORT`."""
+        """What is read of each text, by `BEYOND_CUT` and `SHORT`."""
         return {
-            BEYOND: list(self.texts),
+            BEYOND_CUT: list(self.texts),
             SHORT: [text[: self.short_size] for text in self.texts],
         }
 
@@ -211,10 +213,10 @@ class LossReader:
         They need no reference.
         """
         beyond = list[NDArray[Any]]()
-        for number, losses in enumerate(read[BEYOND]):
+        for number, losses in enumerate(read[BEYOND_CUT]):
             count_before = len(self._targets(number).short)
             beyond.append(losses[count_before:])
-        return {BEYOND: beyond, SHORT: read[SHORT]}
+        return {BEYOND_CUT: beyond, SHORT: read[SHORT]}
 
     def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
         """Return losses with the new rows, and with the reference rows."""
@@ -230,7 +232,7 @@ class LossReader:
         positions = list[Ids]()
         for number in range(len(self.parts.texts)):
             positions.append(np.concatenate(self._targets(number)) + before)
-        losses_of = {MODEL: read[BEYOND], REFERENCE: reference[BEYOND]}
+        losses_of = {MODEL: read[BEYOND_CUT], REFERENCE: reference[BEYOND_CUT]}
         return tuple(loss_buckets(positions, losses_of, length))
 
 
@@ -260,11 +262,11 @@ class EmbeddingReader:
     def scores(self, read: ByPart, reference: ByPart) -> ByPart:
         """Return cosines to the reference embeddings, and scores of queries, each (k,)."""
         scores = {
-            BEYOND: _cosines_of_texts(read[BEYOND], reference[BEYOND]),
+            BEYOND_CUT: _cosines_of_texts(read[BEYOND_CUT], reference[BEYOND_CUT]),
             SHORT: _cosines_of_texts(read[SHORT], reference[SHORT]),
         }
         if any(len(queries) for queries in self.queries):
-            scores |= self._query_scores(np.stack(read[BEYOND]))
+            scores |= self._query_scores(np.stack(read[BEYOND_CUT]))
         return scores
 
     def _query_scores(self, documents: NDArray[np.float32]) -> ByPart:
@@ -354,7 +356,7 @@ class ReferenceTask:
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
         """The values that rank methods: losses at held-out positions, or cosines of embeddings."""
-        return tuple(self._scores(self.current)[BEYOND])
+        return tuple(self._scores(self.current)[BEYOND_CUT])
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
@@ -366,7 +368,7 @@ class ReferenceTask:
         if isinstance(self.reader, LossReader):
             buckets = self.reader.buckets(self.current, self.reference, self.model.max_len)
         warnings = []
-        if not are_finite(self.current[BEYOND]):
+        if not are_finite(self.current[BEYOND_CUT]):
             warnings.append(NOT_FINITE)
         held_out_rows = HeldOutRows(
             hold_out=self.reader.parts.hold_out,

@@ -23,7 +23,7 @@ from ctxextend.families.unsupported import FAMILIES_HINT, OTHER_TYPE, POSITION_S
 Keys = tuple[str, ...]
 
 ABSOLUTE = Requirement("position_embedding_type", "absolute", OTHER_TYPE)
-MAX_DEPTH = 3  # no model of transformers is nested more deeply
+MAX_CONFIG_DEPTH = 3  # no model of transformers is nested more deeply
 # Keys of the config of a language model, inside that of a larger model.
 LANGUAGE_CONFIGS = ("text_config", "language_config", "llm_config")
 
@@ -277,7 +277,7 @@ def _search(
     if family is None:
         yield _without_entry(name, outer)
         return
-    if len(outer.path) > MAX_DEPTH:
+    if len(outer.path) > MAX_CONFIG_DEPTH:
         message = f"This {name} model is nested too deeply."
         yield UnsupportedPart(outer.part, message, advice="")
         return

@@ -25,9 +25,9 @@ from ctxextend.families.schema import (
 )
 from ctxextend.families.unsupported import NO_POSITIONS
 
-PARTIAL = "partial_rotary_factor"
+PARTIAL_FACTOR = "partial_rotary_factor"
 FULL = "full_attention"
-SLIDING = "sliding_attention"
+SLIDING_LAYERS = "sliding_attention"
 
 # Methods of types that do not apply all of them.
 PER_LAYER_METHODS = ("yarn", "linear", "dynamic")  # a list in the config overrides ``rope_theta``
@@ -40,7 +40,7 @@ def layered(
     theta: float = 10_000, local_theta: float = 10_000, full: str = FULL, **more: Any
 ) -> RotaryFacts:
     """Return facts of separate settings for layers with full attention and a sliding window."""
-    return RotaryFacts({full: theta, SLIDING: local_theta}, local=(SLIDING,), **more)
+    return RotaryFacts({full: theta, SLIDING_LAYERS: local_theta}, local=(SLIDING_LAYERS,), **more)
 
 
 def unstated(rope_type: str, factor: float, trained: int, **more: Any) -> dict[str, dict[str, Any]]:
@@ -97,7 +97,7 @@ MISTRAL_LARGE4 = LATENT._replace(
 
 HALF = RotaryFacts(partial=0.5)
 QUARTER = RotaryFacts(partial=0.25)
-MOONSHINE = RotaryFacts(defaults={"": {PARTIAL: 0.8}})
+MOONSHINE = RotaryFacts(defaults={"": {PARTIAL_FACTOR: 0.8}})
 NEOX_JAPANESE = RotaryFacts(
     old=OldRotaryKeys(theta_keys={"": "rotary_emb_base"}, partial_key="rotary_pct")
 )
@@ -106,44 +106,46 @@ NEOX = NEOX_JAPANESE._replace(partial=0.25)
 LAYERED = layered(old=NO_OLD_SCALING)
 GEMMA3 = layered(
     1_000_000,
-    old=OldRotaryKeys(theta_keys={SLIDING: "rope_local_base_freq"}),
+    old=OldRotaryKeys(theta_keys={SLIDING_LAYERS: "rope_local_base_freq"}),
     releases_are_scaled=True,
 )
 # Full attention has larger heads.
 GEMMA4 = layered(
     old=NO_OLD_SCALING,
-    defaults={FULL: {"rope_type": "proportional", PARTIAL: 0.25}},
+    defaults={FULL: {"rope_type": "proportional", PARTIAL_FACTOR: 0.25}},
     dim_key="global_head_dim",
     methods=SPACED_METHODS,
 )
 EMBEDDING_GEMMA2 = layered(old=NO_OLD_SCALING, dim_key="global_head_dim")
 LFM3 = layered(
     old=NO_OLD_SCALING,
-    defaults={FULL: {"rope_type": "proportional", PARTIAL: 0.5}},
+    defaults={FULL: {"rope_type": "proportional", PARTIAL_FACTOR: 0.5}},
     methods=SPACED_METHODS,
 )
 MODERNBERT = layered(
     160_000,
     old=OldRotaryKeys(
         scales_local=True,
-        theta_keys={FULL: "global_rope_theta", SLIDING: "local_rope_theta"},
+        theta_keys={FULL: "global_rope_theta", SLIDING_LAYERS: "local_rope_theta"},
     ),
 )
-OLMO3 = layered(500_000, 500_000, old=OldRotaryKeys(theta_keys={SLIDING: ""}))
-LAGUNA = layered(old=NO_OLD_SCALING, defaults={FULL: {PARTIAL: 0.5}})
-NEOMME = layered(old=NO_OLD_SCALING, defaults={FULL: {PARTIAL: 0.25}})
+OLMO3 = layered(500_000, 500_000, old=OldRotaryKeys(theta_keys={SLIDING_LAYERS: ""}))
+LAGUNA = layered(old=NO_OLD_SCALING, defaults={FULL: {PARTIAL_FACTOR: 0.5}})
+NEOMME = layered(old=NO_OLD_SCALING, defaults={FULL: {PARTIAL_FACTOR: 0.25}})
 MIMO = layered(
     old=NO_OLD_SCALING,
-    defaults={FULL: {PARTIAL: 0.334}, SLIDING: {PARTIAL: 0.334}},
+    defaults={FULL: {PARTIAL_FACTOR: 0.334}, SLIDING_LAYERS: {PARTIAL_FACTOR: 0.334}},
 )
 DOTS3 = layered(
     80_000_000,
     50_000,
     "indexed_attention",
-    old=OldRotaryKeys(scales_local=True, theta_keys={SLIDING: "swa_rope_theta"}),
+    old=OldRotaryKeys(scales_local=True, theta_keys={SLIDING_LAYERS: "swa_rope_theta"}),
     partial=0.25,
 )
-BEAM = RotaryFacts({SLIDING: 10_000}, local=(SLIDING,), methods=(), old=NO_OLD_SCALING)
+BEAM = RotaryFacts(
+    {SLIDING_LAYERS: 10_000}, local=(SLIDING_LAYERS,), methods=(), old=NO_OLD_SCALING
+)
 DEEPSEEK_V4 = RotaryFacts(
     {"compress": 160_000, "main": 10_000},
     local=("main",),
@@ -152,7 +154,7 @@ DEEPSEEK_V4 = RotaryFacts(
 )
 ZAYA = RotaryFacts(
     {"hybrid": 5_000_000, "hybrid_sliding": 10_000},
-    defaults={"hybrid": {PARTIAL: 0.5}, "hybrid_sliding": {PARTIAL: 0.5}},
+    defaults={"hybrid": {PARTIAL_FACTOR: 0.5}, "hybrid_sliding": {PARTIAL_FACTOR: 0.5}},
     local=("hybrid_sliding",),
     old=NO_OLD_SCALING,
 )

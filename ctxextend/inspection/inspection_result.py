@@ -59,7 +59,7 @@ class LibraryLimit:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Inspection(Result, shows="source model_type verdict"):
+class Inspection(Result, shows=("source", "model_type", "verdict")):
     """The result of `inspect` for one checkpoint."""
 
     source: str  # as given by the user

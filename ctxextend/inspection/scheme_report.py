@@ -22,7 +22,7 @@ ROUNDING = 1e-9  # relative
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PositionReport(Result, shows="name positions"):
+class PositionReport(Result, shows=("name", "positions")):
     """Positions of a model or of one of its parts: a table of rows, or another scheme."""
 
     name: str  # tensor name in the checkpoint; without a table, config key of the settings
@@ -54,7 +54,7 @@ class RopeReport:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SchemeReport(PositionReport, shows="name scheme positions"):
+class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
     """Positions without a table of rows."""
 
     scheme: str  # ``rotary``, ``ALiBi`` or ``relative``

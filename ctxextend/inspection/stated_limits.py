@@ -33,7 +33,7 @@ from ctxextend.plan.table_checks import stated_width
 
 UNUSED = "none"  # no library uses a limit
 
-ANY_LENGTH = "any length"
+ANY_LENGTH_RUNS = "any length"
 # What happens to inputs of more tokens than positions (see `LibraryLimit`): without a table of
 # rows, and as a clause.
 # What happens to longer inputs, by `longer_inputs` of the positions; those that run go by scheme.
@@ -42,16 +42,16 @@ LONGER_INPUTS = {
     "share the last position": "last position",
     "get computed rows": "more rows",
 }
-BEYOND_SCHEMES = {ROTARY: "untrained", ALIBI: ANY_LENGTH, RELATIVE: ANY_LENGTH}
+BEYOND_SCHEMES = {ROTARY: "untrained", ALIBI: ANY_LENGTH_RUNS, RELATIVE: ANY_LENGTH_RUNS}
 EFFECTS = {
     "last position": "share the last position",
     "more rows": "get computed rows",
     "fails": "fail",
     "untrained": "reach angles that were never trained",
-    ANY_LENGTH: "run as well",
+    ANY_LENGTH_RUNS: "run as well",
 }
 
-NOT_LOADED = "the model does not load"
+NOT_LOADED_LIMIT = "the model does not load"
 # Appended to a key that is missing in the config, so that transformers uses its default.
 NOT_SET = " (not set)"
 
@@ -102,7 +102,7 @@ def width_limits(checkpoint: Checkpoint, tables: Sequence[PositionReport]) -> It
                 tokens=None,
                 used_by=TRANSFORMERS,
                 table=table.name,
-                reason=f"{table.name} has {table.hidden_size} columns: {NOT_LOADED}",
+                reason=f"{table.name} has {table.hidden_size} columns: {NOT_LOADED_LIMIT}",
                 is_blocking=True,
             )
 
@@ -136,7 +136,7 @@ def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]
     file = model.checkpoint.config_file
     location = table.location
     used_by = TRANSFORMERS
-    if beyond(table) == ANY_LENGTH:
+    if beyond(table) == ANY_LENGTH_RUNS:
         used_by = UNUSED
     effective_path = location.paths_of(location.effective_key)[-1]
     for path in location.length_paths:
@@ -185,7 +185,7 @@ def _key_limit(file: str, key: str, value: Any, table: PositionReport, library: 
     elif not location.table.has_rows:
         reason = f"the settings serve {table.positions} tokens, but engines read this length"
     else:
-        reason = f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED}"
+        reason = f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED_LIMIT}"
         is_blocking = True
     return Limit(
         file=file,
@@ -374,7 +374,7 @@ def _consequence(tokens: int | None, table: PositionReport) -> str:
     positions = table.positions
     key = table.location.effective_key
     effect = beyond(table)
-    if tokens == positions or (effect == ANY_LENGTH and table.location.stated(key) is None):
+    if tokens == positions or (effect == ANY_LENGTH_RUNS and table.location.stated(key) is None):
         return ""
     if tokens is None:
         if effect in BEYOND_SCHEMES.values():

@@ -36,7 +36,9 @@ MAX_VALUES = 2**28  # of a computed table, whose size only the config states
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TableReport(PositionReport, shows="name positions reserved_rows hidden_size dtype"):
+class TableReport(
+    PositionReport, shows=("name", "positions", "reserved_rows", "hidden_size", "dtype")
+):
     """One position table and its statistics.
 
     Row indices start at the tensor's first row, including reserved rows; positions start after the

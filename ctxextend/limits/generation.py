@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint, no_lm
-from ctxextend.families.lookup import MAX_DEPTH, Keys, TableLocation, whole_number
+from ctxextend.families.lookup import MAX_CONFIG_DEPTH, Keys, TableLocation, whole_number
 from ctxextend.limits.statements import GENERATION_CONFIG, MAX_LENGTH, NO_LIMIT, STATEMENTS
 
 # Keys of generation_config.json, which older configs have too; the first maximum wins.
@@ -123,7 +123,7 @@ def _in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Key
     for key, tokens in _stated(config).items():
         yield (*path, key), tokens
     yield from _of_tasks(config, path)
-    if len(path) >= MAX_DEPTH:
+    if len(path) >= MAX_CONFIG_DEPTH:
         return
     for name, part in config.items():
         if isinstance(part, Mapping) and _is_text_config(name, part):

@@ -21,7 +21,7 @@ from ctxextend.models.extend import to_tensor
 if TYPE_CHECKING:
     import torch
 
-MAX_LISTED = 100_000  # layers or labels, for which config classes make lists
+MAX_LISTED_TENSORS = 100_000  # layers or labels, for which config classes make lists
 # Names of inputs, by preference.
 TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
 
@@ -195,7 +195,7 @@ def _has_huge_count(content: Mapping[str, Any]) -> bool:
     for key, value in content.items():
         if isinstance(value, Mapping) and _has_huge_count(value):
             return True
-        is_huge = isinstance(value, int) and value > MAX_LISTED
+        is_huge = isinstance(value, int) and value > MAX_LISTED_TENSORS
         if is_huge and re.search("layer|label|block|depth", key):
             return True
     return False

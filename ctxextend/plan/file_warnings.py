@@ -16,7 +16,7 @@ AUTO_MAP_FILES = (
     "processor_config.json",
     "preprocessor_config.json",
 )
-MAX_NAMES = 5  # to list in a warning
+MAX_LISTED_FILES = 5  # to list in a warning
 
 
 def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
@@ -46,8 +46,8 @@ def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
 
 def _listed(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
-    listed = ", ".join(names[:MAX_NAMES])
-    more = len(names) - MAX_NAMES
+    listed = ", ".join(names[:MAX_LISTED_FILES])
+    more = len(names) - MAX_LISTED_FILES
     return f"{listed} and {more} more" if more > 0 else listed
 
 

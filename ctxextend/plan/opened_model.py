@@ -16,7 +16,12 @@ from ctxextend.checkpoints.folder import (
 )
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.checkpoints.wrappers import MODEL, common_prefix, has_adapters, is_wrapped_model
+from ctxextend.checkpoints.wrappers import (
+    MODEL_PREFIX,
+    common_prefix,
+    has_adapters,
+    is_wrapped_model,
+)
 from ctxextend.errors import SPECIFY_TABLE, CheckpointError, UnsupportedModelError
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
 from ctxextend.plan.found_table import FoundTable, measure_table
@@ -276,5 +281,5 @@ def _wrapper_prefix(names: Collection[str], expected: Collection[str], model_typ
     if prefix:
         return prefix
     if model_type not in HAVE_MODEL_TWICE and is_wrapped_model(names):
-        return MODEL
+        return MODEL_PREFIX
     return ""

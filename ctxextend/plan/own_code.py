@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.families.lookup import MAX_DEPTH
+from ctxextend.families.lookup import MAX_CONFIG_DEPTH
 from ctxextend.families.schema import ALIBI, ROTARY
 
 # Parts of config keys that only models with such positions have.
@@ -21,12 +21,12 @@ KIND_KEY = re.compile(
 )
 # Values of these keys; ``absolute`` is only the default of BERT's config.
 TABLE_KINDS = ("learned", "learned_absolute")
-ANGLES = "inv_freq"  # in the names of buffers that only rotary positions have
+ANGLE_BUFFERS = "inv_freq"  # in the names of buffers that only rotary positions have
 MAX_KEYS = 4
 MAX_TEXT = 40  # characters of a value
 
 RUN_CODE = "Load it with trust_remote_code=True, which runs that code."
-ANY_LENGTH = (
+ALIBI_ADVICE = (
     "ALiBi has no table and no length to resize: for longer texts, raise model_max_length in "
     "tokenizer_config.json."
 )
@@ -51,7 +51,7 @@ def own_class(config: Mapping[str, Any]) -> str | None:
 
 def stated_positions(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config keys, with dots, that say what positions are: rotary, ALiBi or others."""
-    return dict(_stated_positions(config, "", MAX_DEPTH))
+    return dict(_stated_positions(config, "", MAX_CONFIG_DEPTH))
 
 
 def _stated_positions(
@@ -103,7 +103,7 @@ def named_scheme(stated: Mapping[str, Any], names: Collection[str] = ()) -> str:
         return ALIBI
     if any(ROTARY_KEY.search(text) for text in (*keys, *values)):
         return ROTARY
-    if any(ANGLES in name for name in names):
+    if any(ANGLE_BUFFERS in name for name in names):
         return ROTARY
     return ""
 
@@ -137,7 +137,7 @@ def describe_code(config: Mapping[str, Any], file: str) -> str:
 def advise_code(config: Mapping[str, Any], names: Collection[str] = ()) -> str:
     """Say what to do with a folder whose own code has positions that cannot be resized."""
     scheme = named_scheme(stated_positions(config), names)
-    advice = ANY_LENGTH if scheme == ALIBI else READ_CODE
+    advice = ALIBI_ADVICE if scheme == ALIBI else READ_CODE
     return f"{RUN_CODE} {advice}"
 
 

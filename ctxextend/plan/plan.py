@@ -23,7 +23,7 @@ from ctxextend.tables.method_facts import COPY, LIMITS, TRUNCATE
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan(Result, shows="model_type method max_len_before max_len_after"):
+class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_after")):
     """What a resize changes in a checkpoint.
 
     A value: it is complete when it is created, and none of its members reads a file or raises.

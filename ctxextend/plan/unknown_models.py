@@ -6,7 +6,7 @@ from ctxextend.errors import SPECIFY_TABLE, CheckpointError, CtxextendError, Uns
 from ctxextend.families.lookup import Architecture
 from ctxextend.families.unsupported import FAMILIES_HINT
 from ctxextend.plan.own_code import (
-    ANGLES,
+    ANGLE_BUFFERS,
     advise_code,
     code_error,
     describe_code,
@@ -92,7 +92,7 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
     stated = stated_positions(config)
     scheme = named_scheme(stated, checkpoint.weights.names)
     if scheme and not has_code:
-        evidence = list_keys(stated) or f"the tensors have {ANGLES}"
+        evidence = list_keys(stated) or f"the tensors have {ANGLE_BUFFERS}"
         message += (
             f" Its positions are {scheme} ({evidence}), without a table, and only known types can "
             "be resized."

@@ -124,7 +124,7 @@ RC_PARAMS: dict[str, Any] = {
     "axes.prop_cycle": f"cycler(color={list(COLOURS)})",
 }
 # No dates, so that figures are reproducible byte for byte.
-METADATA: dict[str, dict[str, Any]] = {
+FIGURE_METADATA: dict[str, dict[str, Any]] = {
     ".png": {},
     ".svg": {"Date": None},
     ".pdf": {"CreationDate": None},
@@ -204,7 +204,7 @@ def render(create: "Callable[[], Figure]", suffix: str, fonttype: str = "path") 
             data,
             format=suffix.removeprefix("."),
             dpi=DPI,
-            metadata=METADATA[suffix] | {"Title": figure.get_label()},
+            metadata=FIGURE_METADATA[suffix] | {"Title": figure.get_label()},
         )
     return data.getvalue()
 

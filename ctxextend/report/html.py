@@ -45,7 +45,7 @@ from ctxextend.version import __version__
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BASE = "base"
+BASE_LABEL = "base"
 # Paths without spaces in a text, but not ``</s>``.
 PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")
 SMALL_SIZE = (2.0, 1.25)  # of a plot of a single method, in inches
@@ -140,7 +140,7 @@ def write_report(
         "numbers": NUMBERS,
         "svg": _svg,
         "labelled": len(COLOURS),
-        "base": BASE,
+        "base": BASE_LABEL,
         "command": command,
         "line_class": _line_class,
     }
@@ -285,9 +285,9 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
         _loss_curve(comparison, number, losses[number]) for number in range(len(comparison.rows))
     ]
     if comparison.hold_out is None:
-        name = BASE
+        name = BASE_LABEL
         mode = SLIDING
-        mark = BASE
+        mark = BASE_LABEL
     else:
         name = REFERENCE
         mode = REFERENCE

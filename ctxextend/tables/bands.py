@@ -24,7 +24,7 @@ Range = tuple[int, int]  # half-open, of rows
 
 SEAM = 8  # rows on either side of a seam that are compared and blended
 MIN_ROWS = 4 * SEAM  # the fewest rows that can be split
-COLUMNS = 64  # columns whose spectra are computed at once, to limit memory
+BLOCK_COLUMNS = 64  # columns whose spectra are computed at once, to limit memory
 
 # The filter. Sigmas that are tried, in rows; the greatest also as a share of the rows.
 MIN_SIGMA = 4.5
@@ -479,8 +479,8 @@ def _match(high: Rows, repeat: Range) -> float:
 
 def _columns(rows: Rows) -> Iterator[Rows]:
     """Yield blocks of columns, to avoid a second table in memory."""
-    for start in range(0, rows.shape[1], COLUMNS):
-        yield rows[:, start : start + COLUMNS]
+    for start in range(0, rows.shape[1], BLOCK_COLUMNS):
+        yield rows[:, start : start + BLOCK_COLUMNS]
 
 
 def _power(blocks: Iterable[Rows], length: int) -> Rows:

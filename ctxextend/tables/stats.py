@@ -22,10 +22,10 @@ Table = NDArray[Any]
 RowRange = tuple[int, int]  # half-open: start and stop
 
 LEADING_COMPONENTS = 4  # principal components whose periods are measured
-# Evenly spaced rows used for the spectrum; fewer above `WIDE` rows and columns: time is cubic in
-# the smaller of both.
+# Evenly spaced rows used for the spectrum; fewer above `WIDE_TABLE` rows and columns: time is cubic
+# in the smaller of both.
 SPECTRUM_ROWS = 8192
-WIDE = 768
+WIDE_TABLE = 768
 WIDE_SPECTRUM_ROWS = 512
 # Norms are plotted on a logarithmic scale if the largest is more than this multiple of the median.
 WIDE_SPREAD = 4.0
@@ -201,7 +201,7 @@ def _principal_axes(centred: Floats) -> tuple[Floats, Floats]:
 def _sampled(rows: NDArray[np.intp], width: int) -> NDArray[np.intp]:
     """Return evenly spaced rows, few enough to compute the spectrum of."""
     maximum = SPECTRUM_ROWS
-    if min(len(rows), width) > WIDE:
+    if min(len(rows), width) > WIDE_TABLE:
         maximum = WIDE_SPECTRUM_ROWS
     evenly = np.linspace(0, len(rows) - 1, min(len(rows), maximum))
     return rows[evenly.astype(np.intp)]

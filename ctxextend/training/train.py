@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from accelerate import PartialState
 
 Notify = Callable[[str], None]
-MAX_NAMES = 3  # of text files in a warning
+MAX_LISTED_NAMES = 3  # of text files in a warning
 
 
 @accepts_settings(CheckpointRef, Train, without=TABLE_KEYS)
@@ -472,7 +472,7 @@ def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
     settings = task.settings
     shared = shared_texts(settings.eval_data, settings.data) if settings.eval_data else ()
     if shared:
-        names = ", ".join(str(text) for text in shared[:MAX_NAMES])
+        names = ", ".join(str(text) for text in shared[:MAX_LISTED_NAMES])
         yield (
             f"{names} is in both --data and --eval-data: the held-out loss does not measure new "
             "text."

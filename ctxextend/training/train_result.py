@@ -88,7 +88,7 @@ class LossesByPosition:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TrainResult(Result, shows="source output steps loss_before loss_after"):
+class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "loss_after")):
     """The result of a finished training run."""
 
     output: Path  # the folder that was written
@@ -147,7 +147,7 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TrainingPlan(Result, shows="source parameters memory"):
+class TrainingPlan(Result, shows=("source", "parameters", "memory")):
     """What a training run would train, and the memory that it would need."""
 
     output: Path  # the folder that a run would write

@@ -12,7 +12,7 @@ from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.version import __version__
 
-MAX_LISTED = 200  # maximum number of text files that a recipe lists, to keep it short
+MAX_LISTED_TEXTS = 200  # maximum number of text files that a recipe lists, to keep it short
 
 
 def trained_recipe(run: FinishedRun) -> str:
@@ -114,7 +114,7 @@ def _shortened(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the lists of a recipe that are too long, with the number of items not listed."""
     shortened = dict[str, Any]()
     for name, items in facts.items():
-        if isinstance(items, list) and len(items) > MAX_LISTED:
-            shortened[name] = items[:MAX_LISTED]
-            shortened[f"{name}_not_listed"] = len(items) - MAX_LISTED
+        if isinstance(items, list) and len(items) > MAX_LISTED_TEXTS:
+            shortened[name] = items[:MAX_LISTED_TEXTS]
+            shortened[f"{name}_not_listed"] = len(items) - MAX_LISTED_TEXTS
     return shortened

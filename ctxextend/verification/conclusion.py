@@ -17,7 +17,7 @@ CHANGED_PLACES: dict[Changed, str] = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Verification(Result, shows="conclusion"):
+class Verification(Result, shows=("conclusion",)):
     """The result of `verify`."""
 
     base: str  # as given by the user

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ctxextend.conversion.conversion import Conversion
-from ctxextend.conversion.twins import ANGLES
+from ctxextend.conversion.twins import ANGLES_TABLE
 from ctxextend.models.extend import to_tensor
 
 
@@ -20,7 +20,7 @@ def remove_positions(model: Any, conversion: Conversion) -> None:
     for name, values in (*model.named_buffers(), *model.named_parameters()):
         if name.endswith("inv_freq"):
             values.data[:] = 0
-        elif name.endswith(ANGLES):
+        elif name.endswith(ANGLES_TABLE):
             size = values.shape[1]
             values.data[:] = to_tensor(np.arange(size) >= size // 2)  # sines 0, cosines 1
         elif is_source and name.endswith(location.table.name):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ctxextend.comparison.bands_search import GAINS, MAX_TRIALS, BandsSearch
+from ctxextend.comparison.bands_search import GAINS, MAX_SETTINGS_TRIED, BandsSearch
 from ctxextend.comparison.metrics import LOSS, METRICS, RECIPROCAL_RANK
 from ctxextend.recipe import Resize
 from tests.helpers.position_tables import TWO_BANDS
@@ -96,7 +96,7 @@ def test_search_returns_best_candidate_beyond_one_standard_error(metric: str) ->
 def test_search_returns_estimate_if_all_losses_are_equal() -> None:
     first, best, found = search()
     assert best == first
-    assert len(found.scores) <= MAX_TRIALS
+    assert len(found.scores) <= MAX_SETTINGS_TRIED
     assert {settings.choice.settings["sigma"] for settings in found.scores} > {0.0, 3.0, 24.0}
     assert {gain_of(settings) for settings in found.scores} > set(GAINS)
 

@@ -10,7 +10,7 @@ from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, open_eval_model
 from ctxextend.evaluation.evaluation_result import Passkey
-from ctxextend.evaluation.passkey import DEPTHS, NUMBERS, PasskeyTask, plan_passkey
+from ctxextend.evaluation.passkey import DEPTHS, PASSKEYS, PasskeyTask, plan_passkey
 from ctxextend.evaluation.scorer import Scorer
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.recipe import CheckpointRef
@@ -54,7 +54,7 @@ def test_window_has_given_length_and_number_at_given_depth(
     tokenizer = models[name].tokenizer
     task = plan(models[name], 100)
     numbers = [tokenizer.tokenizer.decode([token]).strip() for token in task.prompts.numbers]
-    assert len({*numbers}) == NUMBERS
+    assert len({*numbers}) == PASSKEYS
     assert all(text.isdecimal() and (name == "causal" or len(text) == 3) for text in numbers)
     for trial, depth in enumerate(DEPTHS):
         window, answer = task.window(100, depth, trial), task.answer(100, depth, trial)
@@ -78,7 +78,7 @@ def test_window_has_given_length_and_number_at_given_depth(
         start = before + round(depth * (100 - before - len(task.prompts.sentence) - end))
         assert ids.index(hidden) == start + list(task.prompts.sentence).index(-1)
         output = int(window.outputs[0])
-        assert window.outputs.tolist() == [output] * NUMBERS
+        assert window.outputs.tolist() == [output] * PASSKEYS
         assert window.labels.tolist() == task.prompts.numbers.tolist()
         if name == "masked":
             assert ids[output] == tokenizer.tokenizer.mask_token_id
@@ -174,8 +174,8 @@ def test_numbers_and_windows_depend_on_seed(models: dict[str, EvalModel]) -> Non
     windows = [task.window(100, 0.5, 3).input_ids.tolist() for task in (one, same, other)]
     assert windows[0] == windows[1] != windows[2]
     for depth in DEPTHS:
-        assert sorted(one.answer(100, depth, trial) for trial in range(NUMBERS)) == list(
-            range(NUMBERS)
+        assert sorted(one.answer(100, depth, trial) for trial in range(PASSKEYS)) == list(
+            range(PASSKEYS)
         )
     # Depths hide different numbers first, so that a favourite number does not fill a column.
     assert len({one.answer(100, depth, 0) for depth in DEPTHS}) == len(DEPTHS)
