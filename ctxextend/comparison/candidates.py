@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_settings import Compare, MethodSpec
+from ctxextend.comparison.comparison_settings import Compare, CandidateRequest
 from ctxextend.comparison.hold_out import read_hold_out_length, whole_length
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.evaluation.eval_model import ModelFiles
@@ -106,7 +106,7 @@ def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
     )
 
 
-def _is_for_others(spec: MethodSpec, error: ResizeError) -> bool:
+def _is_for_others(spec: CandidateRequest, error: ResizeError) -> bool:
     """Whether a method is for other checkpoints, so that no reason is shown for skipping it.
 
     A MethodError says that it is for another position scheme. `formula` is for tables that follow

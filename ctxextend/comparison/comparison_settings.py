@@ -25,7 +25,7 @@ EVALUATE_FIELDS = {item.name for item in fields(Evaluate)} - {
 NOT_WITH_HELD_OUT_ROWS = ("steps", "length", "measure", "corpus")
 
 
-class MethodSpec(NamedTuple):
+class CandidateRequest(NamedTuple):
     """A method to compare."""
 
     name: str  # with its settings, if any
@@ -41,7 +41,7 @@ class Compare:
     # checkpoint's own.
     to: int | str | None
     evaluate: Evaluate  # on windows held out of `train.data`, unless `train.eval_data` is given
-    methods: tuple[MethodSpec, ...]
+    methods: tuple[CandidateRequest, ...]
     train: Train | None  # None: no training
     # The first held-out row, a position; None: extend the tables as they are.
     hold_out: int | None = None
@@ -167,14 +167,14 @@ def with_ranking(settings: Evaluate, kind: str) -> Evaluate:
 
 def read_methods(
     specs: Sequence[str], to: int | str | None, *, is_named: bool = True
-) -> tuple[MethodSpec, ...]:
+) -> tuple[CandidateRequest, ...]:
     """Return the requested methods, each once; by default, and for ``all``, every method.
 
     Raises:
         ResizeError: A method is unknown, or its settings are invalid.
     """
     length = MIN_LENGTH if to is None else to
-    found = dict[str, MethodSpec]()
+    found = dict[str, CandidateRequest]()
     for text in specs or [EVERY_METHOD]:
         if text.strip() == EVERY_METHOD:
             for spec in _every_method(length):
@@ -183,11 +183,11 @@ def read_methods(
             resize = Resize(length, method=text)
             method, given = parse_method(text)
             full_name = method_text(method.name, given)
-            found[full_name] = MethodSpec(name=full_name, resize=resize, is_named=is_named)
+            found[full_name] = CandidateRequest(name=full_name, resize=resize, is_named=is_named)
     return tuple(found.values())
 
 
-def _every_method(to: int | str) -> Iterator[MethodSpec]:
+def _every_method(to: int | str) -> Iterator[CandidateRequest]:
     for name in (*METHODS, *ROTARY_METHOD_NAMES):
         if name != DEFAULT_METHOD:  # it chooses one of the others
-            yield MethodSpec(name=name, resize=Resize(to, method=name), is_named=False)
+            yield CandidateRequest(name=name, resize=Resize(to, method=name), is_named=False)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ctxextend.comparison.candidates import Candidate, Measurement
-from ctxextend.comparison.comparison_settings import Compare, MethodSpec, read_methods
+from ctxextend.comparison.comparison_settings import Compare, CandidateRequest, read_methods
 from ctxextend.comparison.metrics import LOSS
 from ctxextend.comparison.ranking import rank
 from ctxextend.errors import ResizeError
@@ -68,7 +68,7 @@ def test_rank_puts_nan_last() -> None:
 )
 def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[str, Any]) -> None:
     assert read_methods([spec], 64) == (
-        MethodSpec(spec, Resize(64, method=method, **settings), is_named=True),
+        CandidateRequest(spec, Resize(64, method=method, **settings), is_named=True),
     )
 
 
