@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_settings import Compare, CandidateRequest
+from ctxextend.comparison.comparison_settings import CandidateRequest, Compare
 from ctxextend.comparison.hold_out import read_hold_out_length, whole_length
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.evaluation.eval_model import ModelFiles

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ctxextend.comparison.candidates import Candidate, Measurement
-from ctxextend.comparison.comparison_settings import Compare, CandidateRequest, read_methods
+from ctxextend.comparison.comparison_settings import CandidateRequest, Compare, read_methods
 from ctxextend.comparison.metrics import LOSS
 from ctxextend.comparison.ranking import rank
 from ctxextend.errors import ResizeError
