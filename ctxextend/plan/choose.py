@@ -78,6 +78,7 @@ def _formula_choice(table: TablePlan, options: Resize) -> MethodChoice | None:
 
 def _with_rows(checkpoint: Checkpoint, table: TablePlan, options: Resize) -> TablePlan:
     """Return a stored table with its method, which can depend on its rows, and untrained rows."""
+    checkpoint.check_unchanged()  # the rows of a file that was cut since cannot be mapped
     rows = read_rows(checkpoint, table)[table.reserved_rows :]
     untrained = find_untrained(checkpoint, table.location, rows)
     if not table.is_extended:
