@@ -25,9 +25,9 @@ class NewTensors(NamedTuple):
 class Output:
     """What an output folder will contain; `write_output` writes it.
 
-    Everything but the new tensors and their hashes is known before. `write_output` first calls
-    `recipe` with `placeholders`, for the size of the recipe in its folder; then `compute`; then
-    `recipe` again, with the hashes that `compute` returned.
+    Everything but the new tensors and their hashes is known before. `write_output` calls
+    `recipe` with `placeholders` for the size of the recipe in another folder than the default;
+    then `compute`; then `recipe` with the hashes that `compute` returned.
     """
 
     source: Checkpoint  # whose other tensors and files are copied

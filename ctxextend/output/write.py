@@ -66,9 +66,10 @@ def write_output(
     """
     path = output_path(folder, output.default_folder)
     output.source.check_unchanged()
-    # Every output has a recipe, in which local paths depend on the folder.
-    recipe_size = len(output.recipe(path, output.placeholders))
-    sizes = {**output.file_sizes, RECIPE_FILE: recipe_size}
+    sizes = dict(output.file_sizes)
+    if path != output.default_folder:
+        # Local paths in the recipe depend on the folder.
+        sizes[RECIPE_FILE] = len(output.recipe(path, output.placeholders))
     total = sum(sizes.values())
     with atomic_folder(path, protected_paths(output.source), sizes, force=force) as staged:
         new = output.compute()

@@ -7,7 +7,6 @@ from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, nested
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import LENGTH, Family, LearnedTable, ReservedRows
-from ctxextend.plan.suggestions import suggest_tensor
 from ctxextend.plan.table_names import find_names
 from ctxextend.recipe import CheckpointRef
 
@@ -29,13 +28,13 @@ def named_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
             raise CheckpointError(
                 f"--tensor {table}: add --config-key, the key in config.json that states its "
                 "length.",
-                suggest_tensor(checkpoint, table) or CHECK_FLAGS,
+                _hint(checkpoint, table),
             )
         if stated not in (rows, rows - ref.reserved_rows):
             raise CheckpointError(
                 f"config.json: {key} is {stated!r}, but {table} has {rows} rows, "
                 f"{ref.reserved_rows} of them reserved.",
-                suggest_tensor(checkpoint, table) or CHECK_FLAGS,
+                _hint(checkpoint, table),
             )
     *path, last = (key or LENGTH).split(".")
     family = Family(str(checkpoint.config.get("model_type") or "unknown"))
@@ -62,7 +61,7 @@ def _rows_of(checkpoint: Checkpoint, table: str) -> int:
     if len(shape) == 2:
         return shape[0]
     fault = f"no such tensor in {checkpoint.root}"
-    hint = suggest_tensor(checkpoint) or CHECK_FLAGS
+    hint = _hint(checkpoint)
     if shape:
         fault = f"it has shape {list(shape)}, expected (rows, hidden_size)"
     elif checkpoint.config.get("model_type") in FAMILIES:
@@ -87,3 +86,10 @@ def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
                     "so both must be resized together.",
                     "Remove --tensor.",
                 )
+
+
+def _hint(checkpoint: Checkpoint, table: str | None = None) -> str:
+    """Return the flags that fit the weights, where there are any."""
+    from ctxextend.plan.suggestions import suggest_tensor  # only errors need it
+
+    return suggest_tensor(checkpoint, table) or CHECK_FLAGS
