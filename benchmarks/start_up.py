@@ -10,6 +10,8 @@ from benchmarks.measure import CTXEXTEND, Row, alternate, measure, python
 __all__ = ["start_up_rows"]
 
 IMPORTS = "import typer, numpy, yaml"
+# `ctxextend` sets it too: else numpy starts threads, which cost CPU time and do nothing here.
+ONE_THREAD = "import os; os.environ['OPENBLAS_NUM_THREADS'] = '1'"
 
 
 def start_up_rows(folder: Path, rounds: int) -> Iterator[Row]:
@@ -22,7 +24,7 @@ def start_up_rows(folder: Path, rounds: int) -> Iterator[Row]:
     commands: dict[str, list[object]] = {
         "inspect": [*CTXEXTEND, "inspect", "tiny-gpt2"],
         "resize": [*CTXEXTEND, "resize", "tiny-gpt2", "--to", 512, "-o", output, "--quiet"],
-        "imports": [*python(IMPORTS)],
+        "imports": [*python(f"{ONE_THREAD}; {IMPORTS}")],
     }
     clear = clear_output(output)
     for command in commands.values():  # writes bytecode, and fills the disk cache
