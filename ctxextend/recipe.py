@@ -35,7 +35,7 @@ FROZEN = (None, "all-but-positions")  # values of `trainable` that leave positio
 MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 LENGTH_FORMAT = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
-MIN_LENGTH = 8  # minimum window length in tokens
+MIN_WINDOW = 8  # minimum window length in tokens
 # Default base of the rotary frequencies after a conversion; docs/convert.md has the measurements.
 DEFAULT_THETA = 1000.0
 
@@ -325,7 +325,7 @@ class Evaluate:
 
     def _errors(self) -> Iterator[ResizeError]:
         """Yield every invalid or conflicting setting."""
-        yield from _count_errors(self, MIN_LENGTH, "length")
+        yield from _count_errors(self, MIN_WINDOW, "length")
         yield from _count_errors(self, 1, "tokens", "batch_size", "threads")
         yield from _count_errors(self, 0, "seed")
         yield from _choice_errors("precision", self.precision, PRECISIONS)
@@ -428,7 +428,7 @@ class Train:
 
     def _value_errors(self) -> Iterator[ResizeError]:
         """Yield every value that is invalid by itself."""
-        yield from _count_errors(self, MIN_LENGTH, "seq_len", "window")
+        yield from _count_errors(self, MIN_WINDOW, "seq_len", "window")
         yield from _count_errors(self, 1, "steps", "batch_size", "per_device_batch_size")
         yield from _count_errors(self, 1, "eval_every", "save_every", "threads", "lora")
         yield from _count_errors(self, 0, "seed")

@@ -1,6 +1,5 @@
 """Resize or convert a checkpoint as the commands do: plan, choose on text, write, train, verify."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ctxextend.errors import CtxextendError, ResizeError
 from ctxextend.output.write import output_path
 from ctxextend.plan.opened_model import open_model
-from ctxextend.planned import Planned, ResizeResult, prepare_convert, prepare_resize
+from ctxextend.planned import Planned, Reference, ResizeResult, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import (
     TABLE_KEYS,
@@ -30,7 +29,6 @@ from ctxextend.tables.method_facts import DEFAULT_METHOD
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration, Comparison
 
-Reference = str | os.PathLike[str]
 Texts = Reference | Sequence[Reference]
 
 

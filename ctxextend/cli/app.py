@@ -63,7 +63,7 @@ WITH_TABLE_FLAGS = ("resize", "inspect", "verify")  # commands that have --tenso
 TABLE_FLAG = re.compile(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?")
 TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default in parentheses
 SHOW_COMPLETION = ", to copy it or customize the installation"  # too long for one line
-EXTRA_ARGUMENTS = "unexpected extra argument(s) ("
+EXTRA_ARGUMENTS_MESSAGE = "unexpected extra argument(s) ("
 
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
@@ -245,7 +245,7 @@ def explain_usage(error: Any, hint: str, words: Sequence[str] = ()) -> tuple[str
         if similar:
             hint = f"Did you mean {similar[0]}?"
         return f"Unknown option {error.option_name}.", hint
-    if EXTRA_ARGUMENTS in error.message:
+    if EXTRA_ARGUMENTS_MESSAGE in error.message:
         return _explain_extra(error, hint, words)
     return error.message or error.format_message(), hint
 
@@ -267,7 +267,7 @@ def _explain_value(parameter: Any, problem: Mapping[str, Any], hint: str) -> tup
 def _explain_extra(error: Any, hint: str, words: Sequence[str]) -> tuple[str, str]:
     """Return the message and hint for arguments that the command does not expect."""
     command = error.ctx.command
-    extra = error.message.partition(EXTRA_ARGUMENTS)[2].removesuffix(")")
+    extra = error.message.partition(EXTRA_ARGUMENTS_MESSAGE)[2].removesuffix(")")
     repeatable = []
     for parameter in command.params:
         if parameter.param_type_name == "option" and parameter.multiple:

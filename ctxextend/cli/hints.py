@@ -15,7 +15,7 @@ COMMAND_LINE = re.compile(r"ctxextend [a-z]+.*?(?=[.,;`]?(?:\s*$)|[.,;](?=\s)|`)
 Flags = Mapping[str, Collection[str]]  # the flags of each command, by its name
 
 # What a command does with an argument that it does not expect, {} being the argument.
-EXTRA_ARGUMENTS = {
+ADVICE_ON_EXTRA_ARGUMENTS = {
     "resize": "Pass the output folder with --output {0}.",
     "convert": "Pass the output folder with --output {0}.",
     "train": "Pass text with --data {0}, or the base checkpoint with --base {0}.",
@@ -115,9 +115,9 @@ def explain_extra(
     if len(before) == 2 and before[0] in repeatable:
         flag, value = before
         return f"Repeat the flag for several values: {flag} {value} {flag} {argument}."
-    if command not in EXTRA_ARGUMENTS:
+    if command not in ADVICE_ON_EXTRA_ARGUMENTS:
         return None
-    return EXTRA_ARGUMENTS[command].format(argument)
+    return ADVICE_ON_EXTRA_ARGUMENTS[command].format(argument)
 
 
 def _first_word(extra: str, words: Sequence[str]) -> str:

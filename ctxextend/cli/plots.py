@@ -20,7 +20,9 @@ HEIGHT = 8  # lines of a chart
 MIN_COLUMNS = 8  # for the values of positions
 MAX_RESERVED_SHARE = 1 / 4  # of a line, for reserved rows
 LABEL_COLUMNS = 10  # per label of the axis of positions
-FLAT = 1e-6  # a smaller relative range is a flat curve: norms of sinusoids differ by rounding
+RANGE_OF_FLAT_CURVES = (
+    1e-6  # a smaller relative range is a flat curve: norms of sinusoids differ by rounding
+)
 
 
 class Mark(NamedTuple):
@@ -129,7 +131,7 @@ class Scale(NamedTuple):
         """Return values as heights from 0 to 1; NaN for values that are not finite."""
         numbers = np.array(values, dtype=np.float64)
         low, high = self.ends
-        if high - low <= FLAT * abs(high):
+        if high - low <= RANGE_OF_FLAT_CURVES * abs(high):
             return np.where(np.isfinite(numbers), 0.5, np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
             scaled = np.log(numbers) if self.is_logarithmic else numbers

@@ -1,6 +1,5 @@
 """Run the steps of a recipe, and print what they did; shared by several commands."""
 
-import math
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 # How to go on after an interrupted run of a command with --resume, and of one without it.
 RESUME = "Resume with the same command and --resume."
 RESUME_OR_START_OVER = "Resume with the same command; --force starts over."
-MAX_EXPONENT = 700.0  # of a perplexity; larger ones are infinite
 PERPLEXITY_OBJECTIVES = ("causal", "masked")
 
 
@@ -108,7 +106,7 @@ def _losses_text(trained: "TrainResult") -> str:
     after = trained.held_out.after
     text = _change_text((before, after))
     if trained.trained.objective in PERPLEXITY_OBJECTIVES:
-        text += f", perplexity {_perplexity(before):.4g} -> {_perplexity(after):.4g}"
+        text += f", perplexity {_perplexity(before)} -> {_perplexity(after)}"
     return text
 
 
@@ -117,8 +115,10 @@ def _change_text(losses: tuple[float, float]) -> str:
     return f"{before:.4f} -> {after:.4f}"
 
 
-def _perplexity(loss: float) -> float:
-    return math.exp(min(loss, MAX_EXPONENT))
+def _perplexity(loss: float) -> str:
+    from ctxextend.report.numbers import finite_perplexity
+
+    return f"{finite_perplexity(loss):.4g}"
 
 
 def _saved_text(trained: "TrainResult") -> str:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ctxextend.recipe import Recipe
 
 Items = Iterator[tuple[str, str]]
-NO_LIMIT = 10**9  # limits from here on mean that there is none
 
 
 def show_plan(
@@ -138,6 +137,8 @@ def _table_items(table: "TablePlan") -> Items:
 
 def _edit_text(edit: "Edit") -> str:
     """Return a changed value, with the reason if there is one."""
+    from ctxextend.limits.statements import NO_LIMIT
+
     before = edit.before
     if before is None:
         before = "unset"

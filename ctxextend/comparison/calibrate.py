@@ -23,7 +23,7 @@ from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model, with_settings
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
-    MIN_LENGTH,
+    MIN_WINDOW,
     TENSOR_KEYS,
     CheckpointRef,
     Evaluate,
@@ -159,7 +159,7 @@ def _plan_evaluation(
     Raises:
         DataError: The text is too short; `advice` ends the hint.
     """
-    length = max(model.max_len, MIN_LENGTH)
+    length = max(model.max_len, MIN_WINDOW)
     count = max(text.tokens // length, MIN_SAMPLES)
     settings = replace(text, base=None, length=(length,))
     hint = f"Pass more or longer texts with --data. {advice}"

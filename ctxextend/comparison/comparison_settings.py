@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ctxextend.errors import MethodError, ResizeError, flag_name
 from ctxextend.evaluation.eval_model import ENCODER
-from ctxextend.recipe import MIN_LENGTH, Evaluate, Resize, Train
+from ctxextend.recipe import MIN_WINDOW, Evaluate, Resize, Train
 from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
 from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.methods import METHODS
@@ -131,8 +131,8 @@ def _check_hold_out(hold_out: int | None, to: int | str | None, given: Mapping[s
             hint = "Pass a longer context length, such as --to 4x."
             raise ResizeError("--to or --hold-out is missing.", hint)
         return
-    if hold_out < MIN_LENGTH:
-        raise MethodError(f"--hold-out must be at least {MIN_LENGTH}, got {hold_out}.")
+    if hold_out < MIN_WINDOW:
+        raise MethodError(f"--hold-out must be at least {MIN_WINDOW}, got {hold_out}.")
     for name in NOT_WITH_HELD_OUT_ROWS:
         if given.get(name):
             reason = (
@@ -149,8 +149,8 @@ def _read_length(to: int | str | None, evaluate: Evaluate) -> int | str | None:
     to = Resize(to).to
     if isinstance(to, str):
         return to
-    if to < MIN_LENGTH:
-        raise ResizeError(f"--to must be at least {MIN_LENGTH} to compare methods, got {to}.")
+    if to < MIN_WINDOW:
+        raise ResizeError(f"--to must be at least {MIN_WINDOW} to compare methods, got {to}.")
     longest = max(evaluate.length, default=0)
     if longest > to:
         raise ResizeError(f"--length {longest} is more than --to {to}.", "Use a larger --to.")
@@ -173,7 +173,7 @@ def read_methods(
     Raises:
         ResizeError: A method is unknown, or its settings are invalid.
     """
-    length = MIN_LENGTH if to is None else to
+    length = MIN_WINDOW if to is None else to
     found = dict[str, CandidateRequest]()
     for text in specs or [EVERY_METHOD]:
         if text.strip() == EVERY_METHOD:

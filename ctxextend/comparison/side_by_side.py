@@ -41,7 +41,7 @@ from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import FINGERPRINT, BaseCheckpoint, find_base, read_provenance
 from ctxextend.recipe import (
-    MIN_LENGTH,
+    MIN_WINDOW,
     CheckpointRef,
     Evaluate,
     accepts_settings,
@@ -243,7 +243,7 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
     search_set = read_search_set(settings)
     first = files[0]
     shortest = min(one.max_len for one in files)
-    longest = max(settings.length, default=max(shortest, MIN_LENGTH))
+    longest = max(settings.length, default=max(shortest, MIN_WINDOW))
     documents: Iterable[Ids] | None = None
     warnings = list[str]()
     sample = first.tokenizer.encode(search_set.documents[0] if search_set else "")

@@ -43,6 +43,7 @@ COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
 SINUSOIDAL_SHARE = 0.9  # of the variance of rows that sinusoids explain, also after some training
 CLASSES_WITH_HEAD = ("ForMaskedLM", "ForCausalLM", "LMHeadModel")  # ends of their names
+FIRST_TRIAL_TOKEN = 100
 
 
 @dataclass(frozen=True)
@@ -320,6 +321,11 @@ def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, s
         if stated is not None and stated in names.values():
             return [(kind, stated)]
     return [(kind, names[model_type]) for kind, names in heads.items() if model_type in names]
+
+
+def first_trial_token(vocab_size: int) -> int:
+    """Return the id from which tokens count in inputs that try a model: none is for padding."""
+    return min(vocab_size // 2, FIRST_TRIAL_TOKEN)
 
 
 def prepare_inputs(

@@ -25,7 +25,7 @@ from ctxextend.evaluation.task import Task
 from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import TextWindows, context_lengths, cut_windows
 from ctxextend.held_out import Ids
-from ctxextend.recipe import MEASURES, MIN_LENGTH, Evaluate
+from ctxextend.recipe import MEASURES, MIN_WINDOW, Evaluate
 from ctxextend.text_data import empty_files
 
 LM_MEASURES = ("position", "context", "passkey")
@@ -148,7 +148,7 @@ def plan_evaluation(
         UnsupportedModelError: The model needs more than text.
     """
     measures = applicable_measures(model, settings)
-    longest = max(settings.length, default=max(model.max_len, MIN_LENGTH))
+    longest = max(settings.length, default=max(model.max_len, MIN_WINDOW))
     check_length(model, longest)
     base_len = None if base is None else base.max_len
     lengths = tuple(sorted(set(settings.length))) or context_lengths(longest, base_len)

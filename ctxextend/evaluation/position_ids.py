@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.evaluation.eval_model import EvalModel, prepare_inputs
+from ctxextend.evaluation.eval_model import EvalModel, first_trial_token, prepare_inputs
 
 if TYPE_CHECKING:
     import torch
@@ -14,7 +14,6 @@ REVERSED_IDS = (3, 2, 1, 0)
 JUMPING_IDS = (0, 1, 5, 6)
 # Outputs count as equal if they differ by less than this share of the effect of reversed positions.
 EQUAL_SHARE = 0.01
-FIRST_TOKEN = 100  # of the tried inputs, or half the vocabulary if it is small: none is padding
 
 
 def position_base(model: EvalModel, option: str) -> int:
@@ -64,7 +63,7 @@ def _output(
     import torch
 
     vocab_size = int(model.model.config.get_text_config().vocab_size)
-    ids = torch.arange(4, device=model.model.device)[None] + min(vocab_size // 2, FIRST_TOKEN)
+    ids = torch.arange(4, device=model.model.device)[None] + first_trial_token(vocab_size)
     ids[0, 0] += first_token
     position_ids = None
     if positions is not None:

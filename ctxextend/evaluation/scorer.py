@@ -13,6 +13,7 @@ from ctxextend.evaluation.eval_model import (
     CAUSAL,
     EvalModel,
     batches,
+    first_trial_token,
     needs_only_text,
     prepare_inputs,
 )
@@ -26,7 +27,6 @@ Losses = NDArray[np.float64]  # negative log-likelihoods in nats, shape (k,)
 MAX_LOGITS = 2**25  # upper limit per LM head call: 128 MiB in float32, 667 tokens of GPT-2
 ROWS_PER_CHUNK = 8  # rows of logits per logsumexp
 LOGITS_TOLERANCE = 1e-3  # relative and absolute, of logits that are computed in two ways
-FIRST_TOKEN = 100  # of a tried input, or half the vocabulary if it is small: avoids padding ids
 UNKNOWN_VOCABULARY = 200  # assumed size if the LM head does not state it
 
 
@@ -109,7 +109,7 @@ def _logits(model: EvalModel, head: Any, *, last_token: int) -> "torch.Tensor":
 
     ids = torch.tensor([[0, 1, 2, last_token]], device=model.model.device)
     vocab_size = getattr(head, "out_features", UNKNOWN_VOCABULARY)
-    ids += min(vocab_size // 2, FIRST_TOKEN)
+    ids += first_trial_token(vocab_size)
     logits: torch.Tensor = model.model(**prepare_inputs(model.model, ids)).logits
     return logits.float()
 

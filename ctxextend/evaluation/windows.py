@@ -7,7 +7,7 @@ import numpy as np
 
 from ctxextend.errors import DataError
 from ctxextend.held_out import Ids
-from ctxextend.recipe import MIN_LENGTH
+from ctxextend.recipe import MIN_WINDOW
 
 SHORTEST_CONTEXT = 128
 DOUBLINGS = 3  # start from a shorter context if fewer would fit
@@ -109,7 +109,7 @@ def _too_short(tokens: int, size: int, minimum: int, hint: str) -> DataError:
     if not hint:
         hint = "Pass more text with --data"
         shorter = 2 ** max(tokens.bit_length() - 1, 0)
-        if minimum == 1 and shorter >= MIN_LENGTH:
+        if minimum == 1 and shorter >= MIN_WINDOW:
             hint += f", or use shorter windows with --length {shorter}"
         hint += "."
     return DataError(f"The text has {tokens:,} tokens; {needed}.", hint)
@@ -127,4 +127,4 @@ def context_lengths(longest: int, base: int | None) -> tuple[int, ...]:
     while context < longest:
         lengths.add(context)
         context *= 2
-    return tuple(sorted(length for length in lengths if MIN_LENGTH <= length <= longest))
+    return tuple(sorted(length for length in lengths if MIN_WINDOW <= length <= longest))

@@ -35,7 +35,7 @@ OLD_TYPE = "type"  # the first name of `TYPE`
 # head take their positions, not how these are scaled.
 MROPE_TYPE = "mrope"
 MAX_NUMBER = 1e30  # of any setting; larger ones overflow in formulas
-MAX_LENGTH = 10**12  # of factors and lengths
+LARGEST_NUMBER = 10**12  # of factors and lengths
 # Numbers; 0 means the default.
 OPTIONAL = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 # Settings that have a meaning in every class; a copy may lack others, or have more of them.
@@ -247,10 +247,10 @@ def _rule_broken_by_list(value: Any, *, pairs: int) -> str:
 
 def _rule_broken_by_size(value: Any) -> str:
     """Return what a factor or a length must be; empty if it is so."""
-    if _is_number(value, MAX_LENGTH) and value >= 1:
+    if _is_number(value, LARGEST_NUMBER) and value >= 1:
         return ""
-    if isinstance(value, int | float) and value > MAX_LENGTH:
-        return f"a number of at most {MAX_LENGTH:,.0f}"
+    if isinstance(value, int | float) and value > LARGEST_NUMBER:
+        return f"a number of at most {LARGEST_NUMBER:,.0f}"
     return "a number of at least 1"
 
 
@@ -396,7 +396,7 @@ def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | 
         next_to = location.family.defaults.get(TRAINED)
     if next_to is None:
         return None
-    if not _is_number(next_to, MAX_LENGTH):
+    if not _is_number(next_to, LARGEST_NUMBER):
         message = f"config.json: {TRAINED} must be a number of tokens, got {next_to!r:.100}."
         raise CheckpointError(message, "Correct config.json.")
     return int(next_to)

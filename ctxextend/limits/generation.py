@@ -181,10 +181,10 @@ class HasLocation(Protocol):
         """Its registry entry."""
 
 
-Table = TypeVar("Table", bound=HasLocation)
+Located = TypeVar("Located", bound=HasLocation)
 
 
-def generating_table(tables: Sequence[Table]) -> Table | None:
+def generating_table(tables: Sequence[Located]) -> Located | None:
     """Return the table that generates: of the decoder, or else of the text; None without tables."""
     for table in tables:
         if _last_part(table).endswith(DECODER_PARTS):

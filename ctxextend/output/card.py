@@ -32,7 +32,7 @@ FRONT_MATTER = re.compile(
 )
 MAX_FRONT_MATTER = 100_000  # characters; longer front matter is slow to parse and is not edited
 # Keys that a new base model replaces, with the indented lines and list items of their values.
-BASE_MODEL = re.compile(
+BASE_MODEL_KEY = re.compile(
     r"^base_model(?:_relation)?:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE
 )
 # A local path, as trainers write it.
@@ -165,7 +165,7 @@ def _front_matter(stated: str, base_model: str | None, newline: str, *, is_adapt
     """Return front matter that names the base model; see `model_card`."""
     front = stated
     if base_model is not None or LOCAL_BASE.search(stated):
-        front = BASE_MODEL.sub("", stated)
+        front = BASE_MODEL_KEY.sub("", stated)
     keys = _keys(front)
     lacks_relation = "base_model" in keys and "base_model_relation" not in keys
     if base_model is None and not lacks_relation:

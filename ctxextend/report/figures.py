@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Style = Mapping[str, Any]  # matplotlib keyword arguments of a line or bar
-Losses = Mapping[tuple[int, ...], Estimate]  # by (start, stop) in positions, or by (context,)
+LossesBySpan = Mapping[tuple[int, ...], Estimate]  # by (start, stop) in positions, or by (context,)
 
 # In inches: report panels, the column width of a paper (8.4 cm), and the height of a bar and of a
 # legend entry.
@@ -309,10 +309,10 @@ def error_bar(estimate: Estimate) -> tuple[float, float]:
 
 
 class LossCurve(NamedTuple):
-    """Losses of one model in one reading mode."""
+    """LossesBySpan of one model in one reading mode."""
 
     name: str
-    losses: Losses
+    losses: LossesBySpan
     style: Style
     is_labelled: bool = True  # else drawn in the background without a label
     sets_limit: bool = True  # whether the axis must show it completely

@@ -300,7 +300,7 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
     return figures.loss_panel(by, comparison.kind, curves, _base_length(comparison), mark)
 
 
-def _loss_curve(comparison: Comparison, number: int, losses: figures.Losses) -> LossCurve:
+def _loss_curve(comparison: Comparison, number: int, losses: figures.LossesBySpan) -> LossCurve:
     """Return the curve of a method by its rank from 0; those of the best few differ most."""
     is_labelled = number < len(COLOURS)
     if number == 0:

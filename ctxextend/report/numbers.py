@@ -10,6 +10,11 @@ MAX_EXPONENT = 700  # whose exponential is a float
 ONE_WINDOW = "based on a single window (no confidence interval)"
 
 
+def finite_perplexity(loss: float) -> float:
+    """Return the perplexity of a loss in nats per token; at most e^700."""
+    return math.exp(min(loss, MAX_EXPONENT))
+
+
 @dataclass(frozen=True)
 class NumberFormat:
     """Format numbers as ``value ± ci95``, with half the width of the 95 % confidence interval.
@@ -62,16 +67,14 @@ class NumberFormat:
         """
         if estimate is None or math.isnan(estimate.mean):
             return "-"
-        perplexity = estimate.perplexity
         half_width = estimate.half_width
         if half_width is None or estimate.interval is None:
-            return f"{self.number(perplexity, None)}{_no_interval(estimate)}"
+            return f"{self.number(estimate.perplexity, None)}{_no_interval(estimate)}"
         lowest = math.exp(estimate.bounds[0])
-        if perplexity * (1 - half_width) > lowest or half_width == 0:
-            return self.number(perplexity, perplexity * half_width)
+        if estimate.perplexity * (1 - half_width) > lowest or half_width == 0:
+            return self.number(estimate.perplexity, estimate.perplexity * half_width)
         lower, upper = estimate.interval
-        ends = (math.exp(min(lower, MAX_EXPONENT)), math.exp(min(upper, MAX_EXPONENT)))
-        return self.ends(perplexity, ends)
+        return self.ends(estimate.perplexity, (finite_perplexity(lower), finite_perplexity(upper)))
 
     def change(self, estimate: Estimate | None) -> str:
         """Return a signed difference and its interval, or why it has none; ``-`` for None."""

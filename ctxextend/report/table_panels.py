@@ -44,7 +44,7 @@ MIN_SHARE = 1e-6  # of the variance, in percent: anything below is rounding erro
 MIN_FIT = 0.5  # variance of a component explained by a sinusoid, for its period to be shown
 PERIODS = "periods of components 1 to 4\n(-: no sinusoidal fit; *: longer than the table)"
 BAND = 0.045  # height of the band that marks new rows, as a share of the axes
-FLAT = 1e-5  # a smaller relative range of values is rounding, which is not magnified
+RANGE_OF_ROUNDING = 1e-5  # a smaller relative range of values is rounding, which is not magnified
 
 Statistic = Literal["norms", "cosines"]
 STATISTIC_LABELS = {"norms": "Euclidean norm", "cosines": "cosine similarity"}
@@ -163,7 +163,7 @@ def _draw_by_position(axes: "Axes", curves: Sequence[TableCurve], statistic: Sta
     axes.set(xlabel="position", ylabel=STATISTIC_LABELS[statistic])
     axes.margins(y=0.05 + BAND * bands)
     low, high = axes.get_ylim()
-    if high - low < FLAT * high:
+    if high - low < RANGE_OF_ROUNDING * high:
         axes.set_ylim(0.95 * low, 1.05 * high)
     add_legend(axes)
     if statistic == "norms" and _needs_log_scale(curves):

@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 # Orders of sines and cosines in transformers.
 LAYOUTS = ("interleaved", "halves", "halves-log", "halves-log-cos")
 # Relative error of an angle in float32: mostly that of exp(x), |x| < log(10000).
-FLOAT32_ROUNDING = 2.0**-20
+ANGLE_ROUNDING = 2.0**-20
 FIT_VALUES = 2**18  # maximum number of values, in evenly spaced rows, to which layouts are fitted
 BLOCK_ROWS = 256  # rows processed at once, to avoid a second table of the new length in memory
 # Components below this share of the largest one's variance are rounding errors.
@@ -132,7 +132,7 @@ def first_deviation(table: NDArray[Any], formula: Formula) -> int | None:
     width = table.shape[1]
     layout, start = formula
     tolerance = np.zeros(width)
-    slopes = FLOAT32_ROUNDING / _wavelengths(width, layout)
+    slopes = ANGLE_ROUNDING / _wavelengths(width, layout)
     for columns in _columns(width, layout):
         tolerance[columns] = slopes[: len(tolerance[columns])]
     for row in range(0, len(table), BLOCK_ROWS):

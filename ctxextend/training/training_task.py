@@ -11,7 +11,7 @@ from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ModelFiles
 from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.models.load import loads_from_folder, match_parameters
 from ctxextend.provenance import BaseCheckpoint, Provenance, find_base, read_provenance
-from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
+from ctxextend.recipe import FROZEN, MIN_WINDOW, Train
 from ctxextend.training.parallel import micro_batch_sizes
 from ctxextend.training.rows_to_train import (
     BoolRows,
@@ -194,7 +194,7 @@ def _check_lengths(files: ModelFiles, settings: Train) -> None:
     lengths = {
         "--seq-len": settings.seq_len,
         "--window": settings.window,
-        "A sequence of": max(MIN_LENGTH, files.tokenizer.num_special + 2),
+        "A sequence of": max(MIN_WINDOW, files.tokenizer.num_special + 2),
     }
     for label, length in lengths.items():
         if length is not None and length > files.max_len:

@@ -28,7 +28,7 @@ MIN_READ = 20 * 65_536
 MIN_FULL_WINDOWS = 10
 TEXTS_FILE = "texts.json"
 Facts = dict[str, Any]  # what a recipe records about a text
-Rows = list[list[int]]
+TokenRows = list[list[int]]
 
 
 class SequenceLengths(NamedTuple):
@@ -75,7 +75,7 @@ class _ReadText(NamedTuple):
 
     tokens: Tokens  # shape (tokens,)
     files: list[Facts]  # that it was read from
-    pairs: Rows  # first token and end of each text of each pair; empty if there are no pairs
+    pairs: TokenRows  # first token and end of each text of each pair; empty if there are no pairs
 
 
 def read_training_text(
@@ -129,7 +129,7 @@ def _tokenize(
 ) -> None:
     """Write the tokens of each text into the run folder, then the names of the files read."""
     read = dict[str, list[Facts]]()
-    pairs = dict[str, Rows]()
+    pairs = dict[str, TokenRows]()
     for name, (paths, maximum) in _texts_to_read(settings, lengths).items():
         read[name] = []
         pairs[name] = []

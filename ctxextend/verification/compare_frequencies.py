@@ -16,7 +16,7 @@ from ctxextend.verification.observe import LoadedFrequencies
 
 # Relative rounding: of transformers' float32 formulas, and of buffers that a file stores in 16
 # bits.
-FLOAT32_ROUNDING = 1e-5
+COMPUTED_ROUNDING = 1e-5
 STORED_ROUNDING = {"F16": 2**-10, "BF16": 2**-7}
 SMALLEST_FLOAT16 = 2.0**-24  # below 2^-14, float16 has fixed steps of this size
 
@@ -136,7 +136,7 @@ def _is_close(
 ) -> bool:
     """Whether loaded frequencies are the expected ones, in the precision of the file, if stored."""
     stored = _stored_dtype(resized, name)
-    rounding = STORED_ROUNDING.get(stored, FLOAT32_ROUNDING)
+    rounding = STORED_ROUNDING.get(stored, COMPUTED_ROUNDING)
     smallest = SMALLEST_FLOAT16 if stored == "F16" else 0.0
     return np.allclose(values, expected, rtol=rounding, atol=smallest)
 

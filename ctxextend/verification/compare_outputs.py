@@ -10,9 +10,9 @@ from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import (
     Failed,
     NotRun,
-    Outcome,
     Outcomes,
     Ran,
+    RunOutcome,
     Tensor,
     outcomes_of,
 )
@@ -145,7 +145,7 @@ def _tolerance(expected: Expected, before: Outcomes) -> float | None:
     return relative * min(float(values.nan_to_num().abs().max()) for values in found)
 
 
-def _difference(table: TablePlan, old: Ran, new: Outcome | None) -> OutputDifference:
+def _difference(table: TablePlan, old: Ran, new: RunOutcome | None) -> OutputDifference:
     """Return how an output differs from one of the base."""
     if new is None:
         return NoOutput("transformers cannot load it")

@@ -18,7 +18,7 @@ from ctxextend.verification.expected import Expected
 SHORT_INPUT = 8  # tokens, to find out which parameters outputs depend on
 MAX_ERROR = 200  # characters of an error that are kept
 Tensor = Any  # of torch
-Model = Any  # of transformers
+TransformersModel = Any  # of transformers
 LoadedFrequencies = Mapping[str, NDArray[np.float32]]  # inverse frequencies by name of the buffer
 
 
@@ -49,8 +49,8 @@ class Failed:
     error: str
 
 
-Outcome = Ran | NotRun | Failed
-Outcomes = Mapping[tuple[str, str], Outcome]  # by table and input
+RunOutcome = Ran | NotRun | Failed
+Outcomes = Mapping[tuple[str, str], RunOutcome]  # by table and input
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class NotLoaded:
 def observe(
     expected: Expected,
     checkpoint: Checkpoint,
-    model: Model,
+    model: TransformersModel,
     info: LoadingInfo,
     lengths: Sequence[int],
 ) -> Observed:
@@ -104,13 +104,13 @@ def observe(
 
 
 def run_inputs(
-    expected: Expected, checkpoint: Checkpoint, model: Model, lengths: Sequence[int]
+    expected: Expected, checkpoint: Checkpoint, model: TransformersModel, lengths: Sequence[int]
 ) -> Outcomes:
     """Run a model on inputs of some lengths, in tokens, for each table.
 
     A model whose outputs depend on the padding length also reads padded texts.
     """
-    outcomes: dict[tuple[str, str], Outcome] = {}
+    outcomes: dict[tuple[str, str], RunOutcome] = {}
     for table in expected.tables:
         inputs: dict[str, int | Tensor] = {length_text(length): length for length in lengths}
         if table.keeps_padding:
@@ -126,7 +126,7 @@ def length_text(length: int) -> str:
     return f"{length} tokens"
 
 
-def outcomes_of(table: TablePlan, outcomes: Outcomes) -> dict[str, Outcome]:
+def outcomes_of(table: TablePlan, outcomes: Outcomes) -> dict[str, RunOutcome]:
     """Return the outcomes for one table, by input."""
     return {text: outcome for (name, text), outcome in outcomes.items() if name == table.name}
 
@@ -140,7 +140,9 @@ def why_not_run(table: TablePlan, outcomes: Outcomes) -> NotRun | None:
     return reasons[0]
 
 
-def _run(expected: Expected, model: Model, table: TablePlan, tokens: int | Tensor) -> Outcome:
+def _run(
+    expected: Expected, model: TransformersModel, table: TablePlan, tokens: int | Tensor
+) -> RunOutcome:
     """Run the part of a model around a table on a number of tokens, or on token ids, (1, n)."""
     name = _name_in_model(model, table)
     try:
@@ -153,7 +155,7 @@ def _run(expected: Expected, model: Model, table: TablePlan, tokens: int | Tenso
     return Ran(values, tokens if isinstance(tokens, int) else tokens.shape[-1])
 
 
-def _name_in_model(model: Model, table: TablePlan) -> str:
+def _name_in_model(model: TransformersModel, table: TablePlan) -> str:
     """Return the name of a table in the model, which can differ from that in the file."""
     modules = {name for name, _ in model.named_modules()}
     for name in table.location.names:
@@ -163,7 +165,7 @@ def _name_in_model(model: Model, table: TablePlan) -> str:
 
 
 def _find_random(
-    expected: Expected, model: Model, info: LoadingInfo, length: int
+    expected: Expected, model: TransformersModel, info: LoadingInfo, length: int
 ) -> RandomParameters:
     """Find the parameters with random values, and on which of them outputs depend.
 
@@ -194,7 +196,7 @@ def _find_random(
     )
 
 
-def _count_finite(expected: Expected, model: Model, length: int) -> int:
+def _count_finite(expected: Expected, model: TransformersModel, length: int) -> int:
     """Count the finite values of a model's outputs for a short input; 0 if it does not run."""
     count = 0
     for table in expected.tables:
@@ -204,7 +206,7 @@ def _count_finite(expected: Expected, model: Model, length: int) -> int:
     return count
 
 
-def _tensors_like(model: Model, pattern: str) -> list[Tensor]:
+def _tensors_like(model: TransformersModel, pattern: str) -> list[Tensor]:
     """Return the parameters and buffers of a name with ``*`` for layers."""
     state = dict(model.named_parameters(remove_duplicate=False))
     state |= dict(model.named_buffers())
@@ -225,7 +227,7 @@ def _filled_with_nan(tensors: Sequence[Tensor]) -> Iterator[None]:
             value.data.copy_(kept)
 
 
-def _read_frequencies(model: Model) -> dict[str, NDArray[np.float32]]:
+def _read_frequencies(model: TransformersModel) -> dict[str, NDArray[np.float32]]:
     """Return the inverse frequencies of rotary positions, as the model has loaded them, by name."""
     return {
         name: buffer.float().numpy().copy()
