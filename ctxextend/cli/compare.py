@@ -227,6 +227,7 @@ def _add_heading(page: Page, comparison: "Comparison") -> None:
 def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
     """Yield what was compared, as label and text."""
     from ctxextend.evaluation.evaluation_result import text_summary
+    from ctxextend.report.phrases import trained_part
 
     yield "length", _length(comparison)
     if comparison.search:
@@ -239,7 +240,7 @@ def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
     if comparison.steps:
         steps = counted(comparison.steps, "step")
         sequences = f"sequence length {comparison.seq_len}"
-        yield "training", f"{comparison.trained_part}, {steps}, {sequences}"
+        yield "training", f"{trained_part(comparison)}, {steps}, {sequences}"
     run = f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"
     yield "run", run
 
@@ -258,6 +259,8 @@ def _length(comparison: "Comparison") -> str:
 
 
 def _add_column_notes(page: Page, comparison: "Comparison") -> None:
+    from ctxextend.report.phrases import short_inputs_cost
+
     if any(row.final.is_tied for row in comparison.rows[1:]):
         page.text("Tied: the 95 % interval of the paired difference contains 0.")
     if comparison.hold_out is not None:
@@ -267,7 +270,7 @@ def _add_column_notes(page: Page, comparison: "Comparison") -> None:
         )
         page.command("Next: ", comparison.next_command)
     elif _has_short_inputs(comparison):
-        page.text(f"Cost on short inputs: {comparison.short_inputs_text}.")
+        page.text(f"Cost on short inputs: {short_inputs_cost(comparison)}.")
 
 
 def _has_short_inputs(comparison: "Comparison") -> bool:
@@ -292,10 +295,12 @@ def _ranked_cells(
     number: int, row: "Row", comparison: "Comparison", numbers: "NumberFormat"
 ) -> dict[str, Cell]:
     """Return the cells of a row by column."""
+    from ctxextend.report.phrases import metric_column
+
     unit = " (nats)" if comparison.is_loss else ""
     outcome = row.trained if comparison.steps else row.untrained
     score = None if outcome is None else outcome.score
-    column, _ = comparison.metric_names
+    column = metric_column(comparison)
     cells: dict[str, Cell] = {f"   {comparison.row_type}": f"{number:>2} {row.method}"}
     cells[numbers.head(column)] = _score(comparison, score, numbers)
     cells[numbers.head(f"delta vs. best{unit}")] = _delta(outcome, numbers)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ctxextend.comparison.metrics import LOSS, METRICS
-from ctxextend.errors import counted, size_text
+from ctxextend.errors import size_text
 from ctxextend.evaluation.evaluation_result import (
     MIN_SAMPLES,
     SLIDING,
@@ -14,7 +14,6 @@ from ctxextend.evaluation.evaluation_result import (
     SearchResult,
 )
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.recipe import TRAINABLE
 from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
 
 
@@ -210,12 +209,6 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
         return self.recommended_row.method
 
     @property
-    def metric_names(self) -> tuple[str, str]:
-        """The name of the metric in tables, and in sentences."""
-        metric = METRICS[self.metric]
-        return metric.column, metric.phrase
-
-    @property
     def pieces_win(self) -> bool:
         """Whether the base in pieces is better than the recommended method before training."""
         row = self.recommended_row
@@ -228,26 +221,6 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     def search(self) -> SearchResult | None:
         """The search set's counts and the best method's scores; None without a search set."""
         return next((row.final.evaluation.search for row in self.rows), None)
-
-    @property
-    def short_inputs_text(self) -> str:
-        """What the cost on short inputs is without held-out rows, for messages."""
-        if self.is_loss:
-            return f"loss minus the base's, both at {self.max_len_before:,} tokens"
-        other = "the base's" if self.source else "those of the first checkpoint"
-        return f"1 - cosine of embeddings of {self.max_len_before:,} tokens to {other}"
-
-    @property
-    def trained_part(self) -> str:
-        """The trained parameters, for messages."""
-        return TRAINABLE.get(self.trainable, self.trainable)
-
-    @property
-    def after_training(self) -> str:
-        """When methods were evaluated, for messages; empty without training."""
-        if not self.steps:
-            return ""
-        return f"after {counted(self.steps, 'step')} of training {self.trained_part}"
 
 
 @dataclass(frozen=True)

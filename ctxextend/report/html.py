@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -27,7 +27,7 @@ from ctxextend.evaluation.evaluation_result import (
 )
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.recipe_text import without_folders
-from ctxextend.report import figures
+from ctxextend.report import figures, phrases
 from ctxextend.report.figures import (
     COLOURS,
     NUMBERS,
@@ -38,6 +38,7 @@ from ctxextend.report.figures import (
     Style,
     evaluation_panels,
 )
+from ctxextend.report.phrases import after_training, metric_column
 from ctxextend.report.table_panels import inspection_panels
 from ctxextend.report.verdicts import comparison_verdict, evaluation_verdict
 from ctxextend.version import __version__
@@ -96,8 +97,9 @@ def _figure_title(comparison: Comparison) -> str:
         parts = [f"{counted(len(comparison.rows), comparison.row_type)} at {to}"]
     else:
         parts = [f"{public_name(comparison.source)}, {comparison.max_len_before} -> {to}"]
-    if comparison.after_training:
-        parts.append(comparison.after_training)
+    stage = after_training(comparison)
+    if stage:
+        parts.append(stage)
     if not comparison.complete:
         parts.append("incomplete")
     return "; ".join(parts)
@@ -124,10 +126,19 @@ def write_report(
         OutputError: It cannot be written.
     """
     figures.check_file(path, figures.REPORT)
-    from jinja2 import Environment, PackageLoader
+    from jinja2 import Environment, PackageLoader, Undefined
+
+    class NoSuchName(Undefined):
+        """An empty text, as by default; but a result has all attributes that templates name."""
+
+        def __init__(self, *args: Any, **names: Any) -> None:
+            super().__init__(*args, **names)
+            if is_dataclass(self._undefined_obj):
+                raise AttributeError(self._undefined_message)
 
     report = _report(result)
     environment = Environment(
+        undefined=NoSuchName,
         loader=PackageLoader("ctxextend.report", ""),
         autoescape=True,
         finalize=partial(_without_folders, sources=report.sources),
@@ -143,6 +154,7 @@ def write_report(
         "base": BASE_LABEL,
         "command": command,
         "line_class": _line_class,
+        "phrases": phrases,
     }
     page = environment.get_template(report.template).render(
         result=result,
@@ -240,7 +252,7 @@ def _deltas(comparison: Comparison) -> Panel | None:
     """Return how much worse methods are than the best one or, held out, than the reference."""
     if len(comparison.rows) < 2:
         return None
-    unit = "nats" if comparison.is_loss else comparison.metric_names[0]
+    unit = "nats" if comparison.is_loss else metric_column(comparison)
     if comparison.hold_out is None:
         other = "best"
         deltas = _against_best(comparison)

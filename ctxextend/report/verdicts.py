@@ -9,6 +9,7 @@ from ctxextend.comparison.metrics import LOSS, NDCG
 from ctxextend.errors import joined
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation, Shift
 from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
+from ctxextend.report.phrases import after_training, metric_column, metric_phrase
 
 # What a sample of a metric is called; of others, a document.
 SAMPLES = {LOSS: ("window", "windows"), NDCG: ("query", "queries")}
@@ -192,7 +193,7 @@ def _is_trained(comparison: Comparison) -> bool:
 def _best(comparison: Comparison, best: Named, numbers: NumberFormat) -> str:
     name, outcome = best
     score = _score(comparison, numbers)
-    result = f"{comparison.metric_names[1]} {score(outcome.score)}"
+    result = f"{metric_phrase(comparison)} {score(outcome.score)}"
     if comparison.hold_out is not None:
         held_out = comparison.max_len_after - comparison.hold_out
         rows = f"{held_out:,} of {comparison.max_len_after:,} rows"
@@ -202,7 +203,7 @@ def _best(comparison: Comparison, best: Named, numbers: NumberFormat) -> str:
         return clause
     when = f"at {comparison.max_len_after:,} tokens"
     if _is_trained(comparison):
-        when += f" {comparison.after_training}"
+        when += f" {after_training(comparison)}"
     return f"{name} is best {when}: {result}"
 
 
@@ -257,7 +258,7 @@ def _against_reference(comparison: Comparison, best: Named, numbers: NumberForma
     if _is_trained(comparison):
         base += ", not trained,"
     score = _score(comparison, numbers)(comparison.base)
-    sentence = f"{base} in {_windows(comparison)}: {comparison.metric_names[1]} {score}"
+    sentence = f"{base} in {_windows(comparison)}: {metric_phrase(comparison)} {score}"
     if change:
         sentence += f"; {name} is {_against_base(comparison, change, numbers)}"
     return [sentence]
@@ -278,7 +279,7 @@ def _quick_verdict(comparison: Comparison, base: Estimate, numbers: NumberFormat
 def _quick_result(comparison: Comparison, row: Row, base: Estimate, numbers: NumberFormat) -> str:
     name = _name(row)
     score = _score(comparison, numbers)
-    metric = comparison.metric_names[1]
+    metric = metric_phrase(comparison)
     untrained = f"{metric} {score(row.untrained.score)} without training"
     result = f"{name} has {untrained}, and the base in {_windows(comparison)} {score(base)}"
     change = row.untrained.against_base
@@ -355,7 +356,7 @@ def _windows(comparison: Comparison) -> str:
 
 
 def _against_base(comparison: Comparison, change: Estimate, numbers: NumberFormat) -> str:
-    unit = LOSS_UNIT if comparison.is_loss else comparison.metric_names[0]
+    unit = LOSS_UNIT if comparison.is_loss else metric_column(comparison)
     return numbers.compared(change, "the base", unit)
 
 
