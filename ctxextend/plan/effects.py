@@ -3,7 +3,7 @@
 from ctxextend.families.schema import BEYOND
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.table_plan import TablePlan, same_up_to
+from ctxextend.plan.table_plan import TablePlan, same_up_to, scales
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS
 
 UNTRAINED = "Not yet trained at {}."
@@ -16,11 +16,17 @@ def describe_effects(plan: Plan) -> str:
         return f"The {what} is unchanged."
     if not plan.creates_rows:
         return _effect_of_shrinking(plan)
-    if plan.only_limits_change:
+    if _only_limits_change(plan):
         return f"{_effect_of_limits(plan)}{_conditions(plan)}."
     short_inputs = _effect_on_short_inputs(plan)
     long_inputs = _effect_on_long_inputs(plan)
     return f"{UNTRAINED.format(plan.max_len_after)} {short_inputs}, {long_inputs}."
+
+
+def _only_limits_change(plan: Plan) -> bool:
+    """Whether rotary positions get another length, but no position another meaning."""
+    extended = [table for table in plan.tables if table.is_extended]
+    return all(table.rope and not scales(table) for table in extended)
 
 
 def _conditions(plan: Plan) -> str:

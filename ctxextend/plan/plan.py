@@ -81,12 +81,6 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         return any(table.is_extended for table in self.tables)
 
     @property
-    def only_limits_change(self) -> bool:
-        """Whether rotary positions get another length, but no position another meaning."""
-        extended = [table for table in self.tables if table.is_extended]
-        return bool(extended) and all(table.rope and not scales(table) for table in extended)
-
-    @property
     def keeps_learned_rows(self) -> bool:
         """Whether all learned rows are kept, bit for bit, at the start of every table."""
         for table in self.tables:
