@@ -309,7 +309,7 @@ def error_bar(estimate: Estimate) -> tuple[float, float]:
 
 
 class LossCurve(NamedTuple):
-    """LossesBySpan of one model in one reading mode."""
+    """The losses of one model in one reading mode."""
 
     name: str
     losses: LossesBySpan

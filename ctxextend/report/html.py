@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BASE_LABEL = "base"
+LEGEND_COLUMNS = 2  # of a figure
+LEGEND_TITLE_LINES = 2  # its title and the space around it
 # Paths without spaces in a text, but not ``</s>``.
 PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")
 SMALL_SIZE = (2.0, 1.25)  # of a plot of a single method, in inches
@@ -60,34 +62,35 @@ SVG_ATTRIBUTES = (  # that an inline image does not need
     r' xmlns(:xlink)?="[^"]*"',
     r' version="1.1"',
 )
-SVG_IN_HTML = (  # replacements for inline use: drop size, style, metadata and surplus digits
-    (r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", ""),
+# Replacements that make matplotlib's SVG fit to be part of a page, in this order.
+SVG_IN_HTML = (
+    (r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", ""),  # what readers do not see
     ("|".join(SVG_ATTRIBUTES), ""),
-    (r" ?font-family: [^;]*;", ""),
-    (r'<g id="legend[^"]*"', '<g class="key"'),
-    (r'<g id="[^"]*"', "<g"),
-    (r"(\d\.\d\d)\d+(?=[^<>]*>)", r"\1"),
-    (r"\s*\n\s*", "\n"),
+    (r" ?font-family: [^;]*;", ""),  # the page has its own
+    (r'<g id="legend[^"]*"', '<g class="key"'),  # to be styled
+    (r'<g id="[^"]*"', "<g"),  # other groups need no names
+    (r"(\d\.\d\d)\d+(?=[^<>]*>)", r"\1"),  # surplus digits of coordinates
+    (r"\s*\n\s*", "\n"),  # indents
 )
 
 
 def comparison_figure(comparison: Comparison) -> "Figure":
     """Return a figure of deltas, losses by position and context length, and retrieval scores."""
     figure = figures.panel_figure(comparison_panels(comparison), _figure_title(comparison))
-    for axes in figure.axes:  # one legend for all curves; bars are labelled on the axis
-        lines, names = axes.get_legend_handles_labels()
-        if names:
-            figure.legend(
-                lines,
-                names,
-                title="shaded: 95 % CI of the first",
-                loc="outside lower center",
-                ncols=2,
-            )
-            # two columns, in whole inches
-            legend_height = figures.LEGEND_LINE * (len(names) + 5) // 2
-            figure.set_figheight(figure.get_figheight() + legend_height)
-            break
+    legends = [axes.get_legend_handles_labels() for axes in figure.axes]
+    # Bars are labelled on the axis. All panels of curves have the same names.
+    legends_of_curves = [(lines, names) for lines, names in legends if names]
+    if legends_of_curves:
+        lines, names = legends_of_curves[0]
+        figure.legend(
+            lines,
+            names,
+            title="shaded: 95 % CI of the first",
+            loc="outside lower center",
+            ncols=LEGEND_COLUMNS,
+        )
+        text_lines = math.ceil(len(names) / LEGEND_COLUMNS) + LEGEND_TITLE_LINES
+        figure.set_figheight(figure.get_figheight() + figures.LEGEND_LINE * text_lines)
     return figure
 
 
@@ -141,7 +144,7 @@ def write_report(
         undefined=NoSuchName,
         loader=PackageLoader("ctxextend.report", ""),
         autoescape=True,
-        finalize=partial(_without_folders, sources=report.sources),
+        finalize=partial(_hide_folders, sources=report.sources),
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -159,8 +162,8 @@ def write_report(
     page = environment.get_template(report.template).render(
         result=result,
         panels=report.panels,
-        verdict=report.verdict.split("`"),
-        environment=_environment(),
+        verdict=report.verdict.split("`"),  # every second part is a name
+        versions=_versions(),
     )
     figures.save(path, page.encode())
 
@@ -189,8 +192,8 @@ def _report(result: Comparison | Evaluation | Sequence[Inspection]) -> Report:
     )
 
 
-def _without_folders(value: Any, sources: Sequence[str]) -> Any:
-    """Remove folder names from a text and escape unprintable characters.
+def _hide_folders(value: Any, sources: Sequence[str]) -> Any:
+    """Remove folder names from a text of a page, and escape unprintable characters.
 
     Values that are not plain text are returned unchanged.
     """
@@ -210,8 +213,8 @@ def _line_class(number: int) -> str:
     return f"c{number} d{number}"
 
 
-def _environment() -> Iterator[str]:
-    """Yield the date and library versions.
+def _versions() -> Iterator[str]:
+    """Yield the date and the versions of libraries.
 
     The date is ``SOURCE_DATE_EPOCH`` if that is set; see https://reproducible-builds.org.
     """
@@ -249,27 +252,47 @@ def _bar_style(number: int) -> Style:
 
 
 def _deltas(comparison: Comparison) -> Panel | None:
-    """Return how much worse methods are than the best one or, held out, than the reference."""
+    """Return the differences between methods and, next to them, the costs on short inputs."""
     if len(comparison.rows) < 2:
         return None
-    unit = "nats" if comparison.is_loss else metric_column(comparison)
+    deltas = _delta_plot(comparison)
+    costs = _short_inputs_plot(comparison)
+    if costs is None:
+        return Panel(key="delta", title=deltas.title, plots=[deltas])
+    title = f"{deltas.title}, and cost on short inputs"
+    return Panel(key="delta", title=title, plots=[deltas, costs])
+
+
+def _delta_plot(comparison: Comparison) -> Plot:
+    """Return how much worse methods are than the best one.
+
+    With held-out rows, return their scores minus those of the reference rows.
+    """
     if comparison.hold_out is None:
         other = "best"
         deltas = _against_best(comparison)
     else:
         other = REFERENCE
         deltas = _against_reference_rows(comparison)
-    title = f"Delta vs. {other}"
-    plots = [figures.bar_plot(title, f"delta vs. {other} ({unit}, ± 95 %)", deltas)]
-    short: list[Bar] = []
+    label = f"delta vs. {other} ({_unit(comparison)}, ± 95 %)"
+    return figures.bar_plot(f"Delta vs. {other}", label, deltas)
+
+
+def _short_inputs_plot(comparison: Comparison) -> Plot | None:
+    """Return the costs on short inputs; None if they were not measured."""
+    costs: list[Bar] = []
     for number, row in enumerate(comparison.rows):
         if row.final.short_inputs:
-            short.append((row.method, row.final.short_inputs, _bar_style(number)))
-    if short:
-        short_title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
-        plots.append(figures.bar_plot(short_title, f"cost on short inputs ({unit}, ± 95 %)", short))
-        title += ", and cost on short inputs"
-    return Panel("delta", title, plots)
+            costs.append((row.method, row.final.short_inputs, _bar_style(number)))
+    if not costs:
+        return None
+    title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
+    return figures.bar_plot(title, f"cost on short inputs ({_unit(comparison)}, ± 95 %)", costs)
+
+
+def _unit(comparison: Comparison) -> str:
+    """Return the unit of differences of scores."""
+    return "nats" if comparison.is_loss else metric_column(comparison)
 
 
 def _against_best(comparison: Comparison) -> list[Bar]:
@@ -293,45 +316,50 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
     losses = [figures.losses_by(by, evaluation, MODEL) for evaluation in evaluations]
     if not any(losses):
         return None
-    curves = [
-        _loss_curve(comparison, number, losses[number]) for number in range(len(comparison.rows))
-    ]
+    curves = [_loss_curve(comparison, rank, own) for rank, own in enumerate(losses)]
+    mark = "held out"
+    if comparison.hold_out is None:
+        mark = BASE_LABEL
+    return figures.loss_panel(
+        by, comparison.kind, [*curves, *_base_curve(comparison, by)], _base_length(comparison), mark
+    )
+
+
+def _base_curve(comparison: Comparison, by: str) -> list[LossCurve]:
+    """Return the curve of the base, or of the reference rows; none if it was not measured."""
+    name = REFERENCE
+    mode = REFERENCE
     if comparison.hold_out is None:
         name = BASE_LABEL
         mode = SLIDING
-        mark = BASE_LABEL
-    else:
-        name = REFERENCE
-        mode = REFERENCE
-        mark = "held out"
-    for evaluation in evaluations:
-        base = figures.losses_by(by, evaluation, mode)
-        if base:
-            curves.append(LossCurve(name, base, figures.BASE_STYLE))
-            break
-    return figures.loss_panel(by, comparison.kind, curves, _base_length(comparison), mark)
+    for row in comparison.rows:
+        losses = figures.losses_by(by, row.final.evaluation, mode)
+        if losses:  # the same in all rows
+            return [LossCurve(name, losses, figures.BASE_STYLE)]
+    return []
 
 
-def _loss_curve(comparison: Comparison, number: int, losses: figures.LossesBySpan) -> LossCurve:
-    """Return the curve of a method by its rank from 0; those of the best few differ most."""
-    is_labelled = number < len(COLOURS)
-    if number == 0:
+def _loss_curve(comparison: Comparison, rank: int, losses: figures.LossesBySpan) -> LossCurve:
+    """Return the curve of a method, by its rank from 0; the best few stand out."""
+    is_labelled = rank < len(COLOURS)
+    if rank == 0:
         width = BEST_WIDTH
     elif is_labelled:
         width = LABELLED_WIDTH
     else:
         width = OTHER_WIDTH
     style = {
-        "color": _colour(number),
-        "linestyle": figures.DASHES[number] if is_labelled else "-",
+        "color": _colour(rank),
+        "linestyle": figures.DASHES[rank] if is_labelled else "-",
         "linewidth": width,
     }
     return LossCurve(
-        name=comparison.rows[number].method,
+        name=comparison.rows[rank].method,
         losses=losses,
         style=style,
         is_labelled=is_labelled,
-        sets_limit=number < math.ceil(len(comparison.rows) / 2),
+        # Much worse methods would flatten the curves of the better half.
+        sets_limit=rank < math.ceil(len(comparison.rows) / 2),
     )
 
 
@@ -344,22 +372,22 @@ def _base_length(comparison: Comparison) -> int | None:
 
 def _scores(comparison: Comparison, by: Literal["search", "retrieval"]) -> Panel | None:
     """Return the scores of all methods, and of the base in each mode."""
-    modes = []
-    base: list[tuple[str, Mapping[str, Estimate], Style]] = []
+    of_methods = []
+    of_base: list[tuple[str, Mapping[str, Estimate], Style]] = []
     for number, row in enumerate(comparison.rows):
         evaluation = row.final.evaluation
         measured = figures.scores_of(evaluation, by)
         if measured is None:
             continue
-        modes.append((row.method, measured.scores[MODEL], _bar_style(number)))
-        if not base:  # the same for all methods
+        of_methods.append((row.method, measured.scores[MODEL], _bar_style(number)))
+        if not of_base:  # the same for all methods
             style = {"color": figures.INK, "alpha": 0.25}
             for mode, scores in measured.scores.items():
                 if mode != MODEL:
-                    base.append((figures.RETRIEVAL_LABELS[mode], scores, style))
-    if not modes:
+                    of_base.append((figures.RETRIEVAL_LABELS[mode], scores, style))
+    if not of_methods:
         return None
-    return figures.retrieval_panel(by, [*modes, *base])
+    return figures.retrieval_panel(by, [*of_methods, *of_base])
 
 
 def _passkeys(comparison: Comparison) -> Panel | None:
