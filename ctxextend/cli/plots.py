@@ -20,9 +20,8 @@ HEIGHT = 8  # lines of a chart
 MIN_COLUMNS = 8  # for the values of positions
 MAX_RESERVED_SHARE = 1 / 4  # of a line, for reserved rows
 LABEL_COLUMNS = 10  # per label of the axis of positions
-RANGE_OF_FLAT_CURVES = (
-    1e-6  # a smaller relative range is a flat curve: norms of sinusoids differ by rounding
-)
+# A smaller relative range is a flat curve: norms of sinusoids differ by rounding.
+RANGE_OF_FLAT_CURVES = 1e-6
 
 
 class Mark(NamedTuple):

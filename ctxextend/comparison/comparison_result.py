@@ -50,9 +50,10 @@ class Outcome:
 
     @property
     def against_base(self) -> Estimate | None:
-        """The paired score minus that of the base in pieces; None if it was not measured.
+        """The score minus that of the base in pieces, paired; None if it was not measured.
 
-        With held-out rows, it is minus the score of the reference rows.
+        On held-out rows, the reference rows take the place of the base. A loss below that of the
+        base is better, any other score above it.
         """
         evaluation = self.evaluation
         if evaluation.held_out_rows is not None:
@@ -188,10 +189,13 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
 
     @property
     def recommended_row(self) -> Row | None:
-        """The best row, or that of `auto` if it is tied or there is little text; maybe None."""
+        """The row of `auto` if it is tied or there is little text, else the best one.
+
+        None if nothing was measured.
+        """
+        names_of_auto = (self.auto, DEFAULT_METHOD)  # also as the user can type it
         for row in self.rows:
-            is_of_auto = row.method in (self.auto, DEFAULT_METHOD)
-            if is_of_auto and (row.final.is_tied or self.has_little_text):
+            if row.method in names_of_auto and (row.final.is_tied or self.has_little_text):
                 return row
         return self.rows[0] if self.rows else None
 

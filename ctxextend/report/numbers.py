@@ -32,7 +32,8 @@ class NumberFormat:
     def number(self, value: float | None, ci95: float | None, *, signed: bool = False) -> str:
         """Return a number with two digits of its interval; ``-`` for None and NaN.
 
-        Without an interval, it has three significant digits.
+        Without an interval, it has three significant digits. It never has more than four decimals,
+        and below 10^6, no digit before the point is dropped.
         """
         if value is None or math.isnan(value):
             return "-"
@@ -62,17 +63,20 @@ class NumberFormat:
     def perplexity(self, estimate: Estimate | None) -> str:
         """Return a perplexity and its interval, or why it has none; ``-`` for None.
 
-        The interval is perplexity times the loss interval or, if that is not above the smallest
-        possible perplexity, the exponentials of the loss interval's ends.
+        Half its width is the perplexity times that of the loss, since d exp(x) = exp(x) dx. If such
+        an interval would reach below the smallest possible perplexity, the ends are shown instead:
+        the exponentials of those of the loss.
         """
         if estimate is None or math.isnan(estimate.mean):
             return "-"
-        half_width = estimate.half_width
-        if half_width is None or estimate.interval is None:
+        loss_half_width = estimate.half_width
+        if loss_half_width is None or estimate.interval is None:
             return f"{self.number(estimate.perplexity, None)}{_no_interval(estimate)}"
-        lowest = math.exp(estimate.bounds[0])
-        if estimate.perplexity * (1 - half_width) > lowest or half_width == 0:
-            return self.number(estimate.perplexity, estimate.perplexity * half_width)
+        smallest_loss, _ = estimate.bounds
+        half_width = estimate.perplexity * loss_half_width
+        fits = estimate.perplexity - half_width > math.exp(smallest_loss)
+        if fits or half_width == 0:
+            return self.number(estimate.perplexity, half_width)
         lower, upper = estimate.interval
         return self.ends(estimate.perplexity, (finite_perplexity(lower), finite_perplexity(upper)))
 
@@ -90,13 +94,17 @@ class NumberFormat:
         mean = scale * estimate.mean
         if estimate.interval is None:
             return f"{self.number(mean, None, signed=signed)}{_no_interval(estimate)}"
-        if estimate.ci95 is None:
+        if estimate.ci95 is None:  # a bound cuts the interval
             lower, upper = estimate.interval
             return self.ends(mean, (scale * lower, scale * upper), signed=signed)
         return self.number(mean, scale * estimate.ci95, signed=signed)
 
     def compared(self, change: Estimate, other: str, unit: str = LOSS_UNIT) -> str:
-        """Describe a difference of losses, or of scores with another unit, to `other`."""
+        """Describe a difference to `other`, in a sentence without a subject.
+
+        Differences in `LOSS_UNIT` are of losses: a negative one is better. Those in another unit
+        are of scores: a positive one is better.
+        """
         if not math.isfinite(change.mean):
             return f"not comparable with {other}: a loss is not finite"
         if change.sign is None:
@@ -112,7 +120,7 @@ class NumberFormat:
 
 
 def _absolute(change: Estimate) -> Estimate:
-    """Return the amount of a significant difference; bounds of differences are symmetric."""
+    """Return a difference without its sign; its bounds stay, since they are symmetric."""
     return replace(change, mean=abs(change.mean))
 
 

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.checkpoints.source import public_name
 from ctxextend.inspection.inspection_result import (
@@ -46,8 +48,8 @@ PERIODS = "periods of components 1 to 4\n(-: no sinusoidal fit; *: longer than t
 BAND = 0.045  # height of the band that marks new rows, as a share of the axes
 RANGE_OF_ROUNDING = 1e-5  # a smaller relative range of values is rounding, which is not magnified
 
-Statistic = Literal["norms", "cosines"]
-STATISTIC_LABELS = {"norms": "Euclidean norm", "cosines": "cosine similarity"}
+
+Values = NDArray[np.float64]  # of a table by position, shape (k,)
 
 
 class TableCurve(NamedTuple):
@@ -81,9 +83,9 @@ def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
             _curve(number, model_table, names, is_first_of_many=number == 0 and len(group) > 1)
             for number, model_table in enumerate(group)
         ]
-        panels += _shared_panels(curves, part, first=len(panels))
-        panels.append(_map_panel(curves, part, key=f"map-{len(panels)}", has_names=len(names) > 1))
-    return panels
+        panels += _shared_panels(curves, part)
+        panels.append(_map_panel(curves, part, has_names=len(names) > 1))
+    return [replace(panel, key=f"{panel.key}-{number}") for number, panel in enumerate(panels)]
 
 
 def _unique_names(inspections: Sequence[Inspection]) -> dict[int, str]:
@@ -109,66 +111,83 @@ def _curve(
     return TableCurve(table, short_name(names[id(inspection)]), style)
 
 
-def _shared_panels(curves: Sequence[TableCurve], part: str, first: int) -> list[Panel]:
-    """Return the panels with all tables in one plot, numbered from `first`."""
+def _shared_panels(curves: Sequence[TableCurve], part: str) -> list[Panel]:
+    """Return the panels with all tables in one plot."""
     width, height = PANEL_SIZE
     size = (width, height + LEGEND_LINE * 3 * len(curves))
-    norms = partial(_draw_by_position, curves=curves, statistic="norms")
-    cosines = partial(_draw_by_position, curves=curves, statistic="cosines")
+    norms = partial(_draw_norms, curves=curves)
+    cosines = partial(_draw_cosines, curves=curves)
     spectra = partial(_draw_spectra, curves=curves)
     plots = {
         "norms": Plot(f"Row norm by position{part}", norms, size),
         "cosines": Plot(f"Cosine similarity to the next position{part}", cosines, size),
         "spectrum": Plot(f"Spectrum{part}", spectra, size),
     }
-    return [
-        Panel(f"{key}-{number}", plot.title, [plot])
-        for number, (key, plot) in enumerate(plots.items(), first)
-    ]
+    return [Panel(key=key, title=plot.title, plots=[plot]) for key, plot in plots.items()]
 
 
-def _map_panel(curves: Sequence[TableCurve], part: str, key: str, *, has_names: bool) -> Panel:
+def _map_panel(curves: Sequence[TableCurve], part: str, *, has_names: bool) -> Panel:
     """Return a panel with a heat map of each table."""
     title = f"Cosine similarity between positions{part}"
     plots = []
     for curve in curves:
         own_title = f"{curve.name}{part}" if has_names else title
         plots.append(Plot(own_title, partial(_draw_cosine_map, table=curve.table), SQUARE_SIZE))
-    return Panel(key, title, plots)
+    return Panel(key="map", title=title, plots=plots)
 
 
-def _draw_by_position(axes: "Axes", curves: Sequence[TableCurve], statistic: Statistic) -> None:
-    """Draw values by position, reserved rows at negative ones.
-
-    Marks outliers, new, zero and non-finite rows.
-    """
-    outliers: list[tuple[int, float]] = []
-    bands = 0
+def _draw_norms(axes: "Axes", curves: Sequence[TableCurve]) -> None:
+    """Draw norms by position, those of reserved rows at negative ones."""
+    values = [curve.table.stats.norms for curve in curves]
     for number, curve in enumerate(curves):
-        values = getattr(curve.table.stats, statistic)
-        if statistic == "norms":
-            _draw_reserved_norms(axes, curve)
-        every = max(len(values) // MARKED, 1)
-        first_marker = every * (number % 4) // 4  # so that markers of curves do not coincide
-        axes.plot(values, label=curve.name, markevery=(first_marker, every), **curve.style)
+        _draw_reserved_norms(axes, curve)
+        _draw_curve(axes, number, curves, values[number])
+    _finish(axes, curves, values, "Euclidean norm")
+    if _needs_log_scale(curves):
+        _set_log_scale(axes)
+        axes.set_ylabel("Euclidean norm (logarithmic)")
+
+
+def _draw_cosines(axes: "Axes", curves: Sequence[TableCurve]) -> None:
+    """Draw the cosine similarity of each position to the next one."""
+    values = [curve.table.stats.cosines for curve in curves]
+    for number in range(len(curves)):
+        _draw_curve(axes, number, curves, values[number])
+    _finish(axes, curves, values, "cosine similarity")
+
+
+def _draw_curve(axes: "Axes", number: int, curves: Sequence[TableCurve], values: Values) -> None:
+    """Draw the values of one table by position; mark its new, zero and non-finite rows."""
+    curve = curves[number]
+    every = max(len(values) // MARKED, 1)
+    first_marker = every * (number % 4) // 4  # so that markers of curves do not coincide
+    axes.plot(values, label=curve.name, markevery=(first_marker, every), **curve.style)
+    _draw_new_rows(axes, curve, bands=_count_bands(curves[:number]))
+    _draw_invalid_rows(axes, curve)
+
+
+def _finish(
+    axes: "Axes", curves: Sequence[TableCurve], values: Sequence[Values], label: str
+) -> None:
+    """Mark the outliers of all tables, and set the axes."""
+    outliers: list[tuple[int, float]] = []
+    for curve, own in zip(curves, values, strict=True):
         for position in curve.table.outliers:
-            if position < len(values):
-                outliers.append((position, values[position]))
-        if curve.table.new_rows:
-            _draw_new_rows(axes, curve, bands)
-            bands += 1
-        _draw_invalid_rows(axes, curve)
+            if position < len(own):
+                outliers.append((position, own[position]))
     if outliers:
         _draw_outliers(axes, outliers)
-    axes.set(xlabel="position", ylabel=STATISTIC_LABELS[statistic])
-    axes.margins(y=0.05 + BAND * bands)
+    axes.set(xlabel="position", ylabel=label)
+    axes.margins(y=0.05 + BAND * _count_bands(curves))
     low, high = axes.get_ylim()
     if high - low < RANGE_OF_ROUNDING * high:
         axes.set_ylim(0.95 * low, 1.05 * high)
     add_legend(axes)
-    if statistic == "norms" and _needs_log_scale(curves):
-        _set_log_scale(axes)
-        axes.set_ylabel("Euclidean norm (logarithmic)")
+
+
+def _count_bands(curves: Sequence[TableCurve]) -> int:
+    """Return how many tables have new rows, each of which is marked by a band."""
+    return sum(1 for curve in curves if curve.table.new_rows)
 
 
 def _draw_reserved_norms(axes: "Axes", curve: TableCurve) -> None:
