@@ -47,13 +47,13 @@ class Demo:
     text_after: str | None = None  # the same after training
 
 
-def open_training() -> None:
-    """Import what training needs.
+def check_can_train() -> None:
+    """Check that what training needs is installed.
 
     Raises:
-        TrainingError: The extra `train` is not installed.
+        TrainingError: The extra `train` is not.
     """
-    import_module("ctxextend.training.parallel")
+    import_module("ctxextend.training.parallel")  # imports it, or raises
 
 
 def compare_demo(progress: Progress, threads: int | None) -> Comparison:
@@ -74,7 +74,7 @@ def train_demo(
         method: How rows are created.
         output: Where the trained checkpoint is written.
         force: Whether it may replace a checkpoint.
-        threads: CPU threads; None: all.
+        threads: CPU threads; None: see `torch_threads`.
         progress: Called with the tokens of training.
 
     Raises:
@@ -88,7 +88,7 @@ def train_demo(
     length = plan.max_len_before
     model_class = plan.checkpoint.model_class
     with tempfile.TemporaryDirectory() as folder:
-        settings = _training(Path(folder), threads)
+        settings = _write_training_text(Path(folder), threads)
         recipe = Recipe(plan.model.ref, plan.settings, settings)
         trained = train_recipe(recipe, output, planned=planned, force=force, progress=progress)
         untrained = planned.execute(Path(folder) / "untrained")
@@ -116,8 +116,8 @@ def train_demo(
     )
 
 
-def _training(folder: Path, threads: int | None) -> Train:
-    """Write Python's documentation into a folder, and return how to train on it."""
+def _write_training_text(folder: Path, threads: int | None) -> Train:
+    """Write Python's documentation into a folder, and return the settings to train on it."""
     documents = python_documents()
     held_out = filter(is_held_out, documents)
     trained_on = filterfalse(is_held_out, documents)

@@ -1,7 +1,7 @@
 """Run the steps of a recipe: resize or convert, train, evaluate."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,15 +32,15 @@ class RunResult(Result, shows=("output",)):
     """The results of a recipe's steps."""
 
     output: Path | None = None  # output folder, if the recipe creates a checkpoint
-    # Of a recipe that does not train.
+    # What a recipe that does not train wrote.
     resize: ResizeResult | None = field(default=None, metadata=not_in_json)
     training: "TrainResult | None" = field(default=None, metadata={"json": "train"})
     evaluation: Evaluation | None = field(default=None, metadata={"json": "evaluate"})
-    # The resize or conversion of a recipe that trains.
+    # The resize or conversion of a recipe that trains, whose output is written after it.
     planned: Planned | None = field(default=None, metadata=not_in_json)
 
     def json_more(self) -> dict[str, Any]:
-        """Return the JSON values that are not fields."""
+        """Return the JSON values that are not fields: the resize or conversion of any recipe."""
         return {"resize": self.resize or self.planned}
 
     @property
@@ -218,7 +218,7 @@ def plan_run(file: RecipeFile) -> Planned | None:
     if recipe.resize is None and recipe.convert is None and not hashes:
         return None
     model = open_model(recipe.checkpoint)
-    # With the names that the recipe was written for.
+    # The hashes are of tables by the names that they have in an open model.
     check_source(model.checkpoint, recipe.checkpoint, hashes)
     if recipe.convert is not None:
         return prepare_convert(model, recipe.convert)
@@ -233,22 +233,17 @@ def _check_training_text(train: Train, provenance: Mapping[str, Any]) -> None:
     facts: Any = provenance.get("trained")
     if not isinstance(facts, dict):
         return
-    recorded = list(trained_texts([{"text_field": "", **facts}]))
+    recorded = list(trained_texts([{"text_field": "", **facts}]))  # in the order of `data`
     if not recorded:
         return
     read = texts[: len(facts["data"])]  # others were not read
-    keys = {str(text): text_key(fingerprint(text)) for text in read}
-    if list(dict.fromkeys(keys.values())) == recorded:
+    present = {str(text): text_key(fingerprint(text)) for text in read}
+    without_copies = list(dict.fromkeys(present.values()))
+    if without_copies == recorded:
         return
-    changed = next(_changed(keys, recorded), "")
-    raise DataError(
-        f"The training text is not the one that the recipe was written for{changed}.",
-        "Restore it, or train on another text: --set train.data=PATH",
-    )
-
-
-def _changed(keys: Mapping[str, Any], recorded: Sequence[Any]) -> Iterator[str]:
-    """Yield the texts that have changed, as the end of a sentence."""
-    for text, key in keys.items():
-        if key not in recorded:
-            yield f": {text} has changed"
+    message = "The training text is not the one that the recipe was written for"
+    changed = [text for text, key in present.items() if key not in recorded]
+    if changed:
+        message += f": {changed[0]} has changed"
+    hint = "Restore it, or train on another text: --set train.data=PATH"
+    raise DataError(f"{message}.", hint)

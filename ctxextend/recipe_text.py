@@ -55,8 +55,8 @@ def _non_defaults(settings: Any) -> dict[str, Any]:
 def without_folders(text: str) -> str:
     """Return a recipe's YAML with every local path reduced to its last component."""
 
-    def shortened(path: str, is_model: bool) -> str:
-        return path if is_name(path, is_model) else f"./{Path(path).name}"
+    def shortened(path: str, may_be_model: bool) -> str:
+        return path if is_name(path, "", may_be_model=may_be_model) else f"./{Path(path).name}"
 
     return yaml_text(map_paths(yaml.safe_load(text), shortened))
 

@@ -98,10 +98,10 @@ def _can_train(*, must_train: bool) -> bool:
     Raises:
         TrainingError: It is not, and without training there would be nothing to keep.
     """
-    from ctxextend.demo import open_training
+    from ctxextend.demo import check_can_train
 
     try:
-        open_training()
+        check_can_train()
     except TrainingError:
         if must_train:
             raise

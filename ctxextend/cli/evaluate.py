@@ -1,9 +1,9 @@
 """`ctxextend evaluate`."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,24 +21,31 @@ if TYPE_CHECKING:
 class ModeStyle:
     """How the losses of a reading mode are shown."""
 
-    label: str
+    label: str  # in charts
+    column: str  # in tables
+    in_sentences: str
     style: str
-
-    @property
-    def column(self) -> str:
-        """The label as the name of a column."""
-        return self.label.removesuffix(" windows")
-
-    @property
-    def other(self) -> str:
-        """The label of a base, as what the model is compared with."""
-        return self.label.replace("base,", "the base in")
 
 
 LOSS_CURVES = {
-    "model": ModeStyle("model", "learned"),
-    "sliding": ModeStyle("base, sliding windows", "second"),
-    "truncated": ModeStyle("base, separate windows", "third"),
+    "model": ModeStyle(
+        label="model",
+        column="model",
+        in_sentences="the model",
+        style="learned",
+    ),
+    "sliding": ModeStyle(
+        label="base, sliding windows",
+        column="base, sliding",
+        in_sentences="the base in sliding windows",
+        style="second",
+    ),
+    "truncated": ModeStyle(
+        label="base, separate windows",
+        column="base, separate",
+        in_sentences="the base in separate windows",
+        style="third",
+    ),
 }
 RETRIEVAL_MODES = {
     "truncated": "base, truncated",
@@ -127,19 +134,18 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
     page.line()
     page.line((evaluation.source, "title"), f" ({evaluation.model_type}, {evaluation.kind})")
     page.values(_settings(evaluation))
-    sections: Mapping[str, Callable[[Page, Any, results.Evaluation], None]] = {
-        "positions": _add_positions,
-        "contexts": _add_contexts,
-        "passkey": _add_passkey,
-        "retrieval": _add_retrieval,
-        "shift": _add_shift,
-        "search": _add_search,
-    }
-    for name, add in sections.items():
-        measured = getattr(evaluation, name)
-        if measured is not None:
-            page.line()
-            add(page, measured, evaluation)
+    if evaluation.positions is not None:
+        _add_positions(page, evaluation.positions, evaluation)
+    if evaluation.contexts is not None:
+        _add_contexts(page, evaluation.contexts, evaluation)
+    if evaluation.passkey is not None:
+        _add_passkey(page, evaluation.passkey, evaluation)
+    if evaluation.retrieval is not None:
+        _add_retrieval(page, evaluation.retrieval)
+    if evaluation.shift is not None:
+        _add_shift(page, evaluation.shift)
+    if evaluation.search is not None:
+        _add_search(page, evaluation.search, evaluation)
 
 
 def _settings(evaluation: "results.Evaluation") -> Iterator[tuple[str, str]]:
@@ -161,18 +167,40 @@ def _settings(evaluation: "results.Evaluation") -> Iterator[tuple[str, str]]:
 def _add_positions(
     page: Page, positions: "results.PositionLosses", evaluation: "results.Evaluation"
 ) -> None:
-    from ctxextend.cli.plots import add_chart
-    from ctxextend.tables.stats import describe_range
+    page.line()
+    _add_loss_chart(page, positions, evaluation)
+    page.line()
+    _add_loss_table(page, positions)
+    for mode, shown in LOSS_CURVES.items():
+        change = positions.changes.get(mode)
+        if change is not None:
+            compared = page.numbers.compared(change, shown.in_sentences)
+            page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
 
-    numbers = page.numbers
-    modes = [mode for mode in LOSS_CURVES if mode in positions.losses]
+
+def _add_loss_chart(
+    page: Page, positions: "results.PositionLosses", evaluation: "results.Evaluation"
+) -> None:
+    from ctxextend.cli.plots import add_chart
+
     base = evaluation.base_max_len or positions.length
     title = "Loss by position"
     if evaluation.kind == "masked":
         title = "Loss of masked tokens by position"
-    curves = [_loss_curve(mode, positions, base) for mode in modes]
+    curves = [_loss_curve(mode, positions, base) for mode in _modes(positions)]
     add_chart(page, f"{title} (nats)", curves, "overlap")
-    page.line()
+
+
+def _modes(positions: "results.PositionLosses") -> list[str]:
+    """Return the measured reading modes, in the order in which they are shown."""
+    return [mode for mode in LOSS_CURVES if mode in positions.losses]
+
+
+def _add_loss_table(page: Page, positions: "results.PositionLosses") -> None:
+    from ctxextend.tables.stats import describe_range
+
+    numbers = page.numbers
+    modes = _modes(positions)
     windows = counted(positions.windows, "window")
     page.text(
         f"Perplexity by position, {windows} of {positions.length:,} tokens",
@@ -186,11 +214,6 @@ def _add_positions(
     for span, losses in [*spans, ("all", positions.losses)]:
         rows.append([span, *(numbers.perplexity(losses.get(mode)) for mode in modes)])
     page.table(header, rows)
-    for mode in modes:
-        change = positions.changes.get(mode)
-        if change is not None:
-            compared = numbers.compared(change, LOSS_CURVES[mode].other)
-            page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
 
 
 def _loss_curve(mode: str, positions: "results.PositionLosses", base: int) -> "Curve":
@@ -214,6 +237,7 @@ def _loss_curve(mode: str, positions: "results.PositionLosses", base: int) -> "C
 def _add_contexts(
     page: Page, contexts: "results.ContextLosses", evaluation: "results.Evaluation"
 ) -> None:
+    page.line()
     numbers = page.numbers
     reference = contexts.reference
     last = contexts.points[-1]
@@ -247,6 +271,7 @@ def _add_contexts(
 
 
 def _add_passkey(page: Page, passkey: "results.Passkey", evaluation: "results.Evaluation") -> None:
+    page.line()
     if not passkey.is_above_chance:
         ends = sorted({passkey.lengths[0], passkey.lengths[-1]})
         lengths = " to ".join(map(str, ends))
@@ -283,7 +308,8 @@ def _heat(page: Page, share: float | None, passkey: "results.Passkey") -> Cell:
     return f"{shade * HEAT_CELL} {100 * share:3.0f}", style
 
 
-def _add_retrieval(page: Page, retrieval: "results.Retrieval", _: object) -> None:
+def _add_retrieval(page: Page, retrieval: "results.Retrieval") -> None:
+    page.line()
     numbers = page.numbers
     page.line(("Document retrieval", "title"))
     queries = (
@@ -311,10 +337,11 @@ def _add_retrieval(page: Page, retrieval: "results.Retrieval", _: object) -> Non
     page.table(header, rows)
 
 
-def _add_shift(page: Page, shift: "results.Shift", _: object) -> None:
+def _add_shift(page: Page, shift: "results.Shift") -> None:
     from ctxextend.report.verdicts import shift_verdict
     from ctxextend.tables.stats import describe_range
 
+    page.line()
     numbers = page.numbers
     is_loss = shift.points[0].loss is not None
     header = ["positions"]
@@ -339,6 +366,7 @@ def _add_shift(page: Page, shift: "results.Shift", _: object) -> None:
 def _add_search(
     page: Page, search: "results.SearchResult", evaluation: "results.Evaluation"
 ) -> None:
+    page.line()
     numbers = page.numbers
     base = evaluation.base_max_len
     page.line(("Search", "title"))

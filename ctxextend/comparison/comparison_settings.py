@@ -67,25 +67,27 @@ class Compare:
             MethodError: A method is unknown, or `hold_out` is too short.
         """
         given = {name: value for name, value in flags.items() if value is not None}
-        evaluation = {name: value for name, value in given.items() if name in EVALUATE_FIELDS}
-        training = {name: value for name, value in given.items() if name not in evaluation}
+        of_evaluation = {name: value for name, value in given.items() if name in EVALUATE_FIELDS}
+        of_training = {name: value for name, value in given.items() if name not in of_evaluation}
         if not steps:
-            _check_untrained(training)
-        evaluated = tuple(training.get("eval_data") or data)
-        if steps and "corpus" in evaluation and not training.get("eval_data"):
-            evaluated = ()  # a search set leaves all text to training
-        evaluate = Evaluate(evaluated, **evaluation)
-        _check_hold_out(hold_out, to, {**given, "steps": steps})
-        to = _read_length(to, evaluate)
-        train = None
-        if steps:
-            train = _read_train(data, steps, evaluation, training)
-            methods = methods or [DEFAULT_METHOD]
+            _check_untrained(of_training)
+        evaluated = _evaluated_text(data, given, trains=steps > 0)
+        evaluate = Evaluate(evaluated, **of_evaluation)
+        if hold_out is None:
+            _check_length_given(to)
+        else:
+            _check_hold_out(hold_out, {**given, "steps": steps})
+        length = _read_length(to, evaluate)
+        if not steps:
+            compared = read_methods(methods, length, is_named=is_named)
+            return cls(
+                to=length, evaluate=evaluate, methods=compared, train=None, hold_out=hold_out
+            )
         return cls(
-            to=to,
+            to=length,
             evaluate=evaluate,
-            methods=read_methods(methods, to, is_named=is_named),
-            train=train,
+            methods=read_methods(methods or [DEFAULT_METHOD], length, is_named=is_named),
+            train=_read_train(data, steps, of_evaluation, of_training),
             hold_out=hold_out,
         )
 
@@ -99,20 +101,34 @@ class Compare:
         if self.is_quick:
             measure = () if kind == ENCODER else ("position",)
             return replace(self.evaluate, length=(to,), measure=measure)
-        length = self.evaluate.length
-        if length:
-            length = (*length, to)
-        return with_ranking(replace(self.evaluate, length=length), kind)
+        settings = self.evaluate
+        if settings.length:  # else the default lengths, of which `to` is one
+            settings = replace(settings, length=(*settings.length, to))
+        return with_ranking(settings, kind)
+
+
+def _evaluated_text(
+    data: Sequence[str], given: Mapping[str, Any], *, trains: bool
+) -> tuple[str, ...]:
+    """Return the text to evaluate on: the one given for it, or the one to train on."""
+    if given.get("eval_data"):
+        return tuple(given["eval_data"])
+    if trains and "corpus" in given:
+        return ()  # the search set is evaluated, and all text is left to training
+    return tuple(data)
 
 
 def _read_train(
-    data: Sequence[str], steps: int, evaluation: Mapping[str, Any], training: Mapping[str, Any]
+    data: Sequence[str],
+    steps: int,
+    of_evaluation: Mapping[str, Any],
+    of_training: Mapping[str, Any],
 ) -> Train:
     """Return the settings of training, with those that it shares with the evaluation."""
     names = {item.name for item in fields(Train)}
-    shared = {name: value for name, value in evaluation.items() if name in names}
+    shared = {name: value for name, value in of_evaluation.items() if name in names}
     # With "best", the step would be selected on the text that methods are evaluated on.
-    return Train(tuple(data), steps, save="last", **training, **shared)
+    return Train(tuple(data), steps, save="last", **of_training, **shared)
 
 
 def _check_untrained(training: Mapping[str, Any]) -> None:
@@ -124,13 +140,20 @@ def _check_untrained(training: Mapping[str, Any]) -> None:
             raise ResizeError(f"{flag} requires --steps.", f"Add --steps, or remove {flag}.")
 
 
-def _check_hold_out(hold_out: int | None, to: int | str | None, given: Mapping[str, Any]) -> None:
-    """Raise ResizeError if the held-out rows and the given settings do not go together."""
-    if hold_out is None:
-        if to is None:
-            hint = "Pass a longer context length, such as --to 4x."
-            raise ResizeError("--to or --hold-out is missing.", hint)
-        return
+def _check_length_given(to: int | str | None) -> None:
+    """Raise ResizeError if there is no new length, which only held-out rows can do without."""
+    if to is None:
+        hint = "Pass a longer context length, such as --to 4x."
+        raise ResizeError("--to or --hold-out is missing.", hint)
+
+
+def _check_hold_out(hold_out: int, given: Mapping[str, Any]) -> None:
+    """Check that there are enough rows, and that the settings apply to held-out rows.
+
+    Raises:
+        MethodError: `hold_out` is too short.
+        ResizeError: A setting does not apply.
+    """
     if hold_out < MIN_WINDOW:
         raise MethodError(f"--hold-out must be at least {MIN_WINDOW}, got {hold_out}.")
     for name in NOT_WITH_HELD_OUT_ROWS:
