@@ -70,7 +70,7 @@ def test_demo_without_the_training_extra_compares_and_says_what_it_would_add(
     def fail() -> None:
         raise TrainingError("Training requires accelerate, which is not installed.")
 
-    monkeypatch.setattr(demonstration, "open_training", fail)
+    monkeypatch.setattr(demonstration, "check_can_train", fail)
     done = demo()
     assert done.exit_code == 0, done.output
     assert "128 -> 256 positions, 5 methods" in done.stdout
