@@ -1,8 +1,9 @@
 """The structure of the package: modules that a command uses, and settings that are defined once."""
 
+import ast
 import sys
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from inspect import CO_OPTIMIZED, isfunction, signature
 from pathlib import Path
 from types import FrameType
@@ -85,3 +86,20 @@ def test_public_functions_list_their_settings_with_defaults() -> None:
         if item.default is not item.empty
     }
     assert ctxextend.plan_resize("tiny-gpt2", 512, **defaults).plan.method == "bands"
+
+
+def test_constants_of_one_name_are_defined_once() -> None:
+    defined = defaultdict[str, list[str]](list)
+    for file in PACKAGE.rglob("*.py"):
+        for statement in ast.parse(file.read_text()).body:
+            targets: list[ast.expr] = []
+            if isinstance(statement, ast.Assign):
+                targets = statement.targets
+            elif isinstance(statement, ast.AnnAssign):
+                targets = [statement.target]
+            for target in targets:
+                if isinstance(target, ast.Name) and target.id.isupper():
+                    defined[target.id].append(str(file.relative_to(PACKAGE)))
+    repeated = {name: files for name, files in defined.items() if len(files) > 1}
+    # Copied so that --help need not load numpy; another test compares them.
+    assert repeated.keys() == {"MEASURES"}, repeated
