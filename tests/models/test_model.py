@@ -109,6 +109,27 @@ def test_extend_model_updates_copies_of_the_config() -> None:
     }
 
 
+def test_extend_model_keeps_the_config_of_another_part_of_the_same_class() -> None:
+    sizes: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 32,
+        "intermediate_size": 8,
+        "max_position_embeddings": 16,
+    }
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(
+        transformers.BertConfig(**sizes),
+        transformers.BertConfig(**sizes, is_decoder=True, add_cross_attention=True),
+    )
+    model: Any = transformers.EncoderDecoderModel(config)
+    extend_model(model, to=NEW, part="encoder")
+    assert len(model.encoder.embeddings.position_embeddings.weight) == NEW
+    assert model.encoder.config.max_position_embeddings == NEW
+    assert len(model.decoder.bert.embeddings.position_embeddings.weight) == 16
+    assert model.decoder.config.max_position_embeddings == 16
+
+
 def test_extend_model_keeps_attributes_set_after_loading(make_pico: MakePico) -> None:
     model = make_pico("gpt2").load()
     model.transformer.drop.p = 0.25
