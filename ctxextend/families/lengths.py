@@ -4,16 +4,28 @@ There are three lengths: the first trained, the stated and the served one.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, stated_trained_length
 from ctxextend.json_output import not_in_json
-from ctxextend.tables.rope_types import FACTOR, TRAINED, rope_type
+from ctxextend.tables.rope_types import FACTOR, TRAINED, KeyStates, RopeType, rope_type
 
 
 @dataclass(frozen=True)
 class PositionLengths:
-    """The lengths of one kind of positions, in tokens: usable positions, without reserved ones."""
+    """The lengths of one kind of positions, in tokens: usable positions, without reserved ones.
+
+    A model was first trained at 1024 tokens, and its ``yarn`` settings have factor 4, so that it
+    serves 4096. Its context follows from the length that its config key states:
+
+    - Stated 4096, the context is 4096.
+    - Stated 2048, the context is 2048: engines read the key.
+    - Stated 32768, the context is 4096: the settings serve no more.
+
+    With ``linear`` or ``dynamic`` settings, the key may state 1024, the length before scaling
+    (`key_is_first_trained`). Then the context is 4096: engines multiply the key by the factor.
+    """
 
     first_trained: int  # of the first training, before any scaling
     stated: int  # by the config key of the length
@@ -28,14 +40,16 @@ class PositionLengths:
     @property
     def context(self) -> int:
         """The context length that engines read from the folder: at most what the settings serve."""
-        return self.served if self.key_is_first_trained else min(self.stated, self.served)
+        if self.key_is_first_trained:
+            return self.served
+        return min(self.stated, self.served)
 
 
 def position_lengths(location: TableLocation) -> PositionLengths:
     """Return the lengths of a model's positions: every count of those without rows comes from here.
 
-    Of several types of layers, those that see farthest count: layers with a sliding window are not
-    scaled.
+    Several types of layers can have different lengths. Layers with a sliding window do not count,
+    since they are not scaled; of the others, the layers that serve the shortest length count.
 
     Raises:
         CheckpointError: The config states no valid length, or malformed rotary settings.
@@ -57,23 +71,30 @@ def layer_lengths(location: TableLocation, layers: RopeLayers) -> PositionLength
         CheckpointError: The config states no valid length.
     """
     stated = _stated_length(location)
-    rope = layers.parameters
-    kind = rope_type(rope)
-    factor = rope.get(FACTOR) or 1.0
-    if kind.stated is not None and factor > 1:
-        return _of_two_conventions(location, layers, stated)
-    if location.trained_length:
-        first = location.trained_length
-    elif kind.states_trained:
-        first = round(rope[TRAINED])
-    else:
-        first = stated
-    served = {
-        "trained": first,
-        "scaled": round(first * factor),
-        "stated or scaled": max(stated, round(first * factor)),
-    }
-    return PositionLengths(first_trained=first, stated=stated, served=served[kind.serves])
+    kind = rope_type(layers.parameters)
+    factor = layers.parameters.get(FACTOR) or 1.0
+    if kind.presumed_key is not None and factor > 1:
+        return _lengths_by_convention(location, layers, stated)
+    first_trained = _first_trained_length(location, layers, stated)
+    by_factor = round(first_trained * factor)
+    match kind.serves:
+        case "trained":
+            served = first_trained
+        case "scaled":
+            served = by_factor
+        case "stated or scaled":
+            served = max(stated, by_factor)
+    return PositionLengths(first_trained=first_trained, stated=stated, served=served)
+
+
+def _first_trained_length(location: TableLocation, layers: RopeLayers, stated: int) -> int:
+    """Return the first trained length by the user, else by the settings, else by the config key."""
+    if location.trained_length is not None:
+        return location.trained_length
+    if rope_type(layers.parameters).states_trained:
+        trained: float = layers.parameters[TRAINED]
+        return round(trained)
+    return stated
 
 
 def _stated_length(location: TableLocation) -> int:
@@ -81,50 +102,106 @@ def _stated_length(location: TableLocation) -> int:
     return location.positions(location.rows(location.value(location.effective_key)))
 
 
-def _of_two_conventions(
+# ---- settings whose config key states the length before or after scaling
+
+
+class _KeyLengths(NamedTuple):
+    """The length that a config key states, and what it implies, in tokens."""
+
+    stated: int
+    scaled: int  # that the model serves if the key states the length before scaling
+    unscaled: int  # of the first training if the key states the length after scaling
+
+
+def _lengths_by_convention(
     location: TableLocation, layers: RopeLayers, stated: int
 ) -> PositionLengths:
-    """Return the lengths of settings whose config key states the length before or after scaling."""
-    factor = layers.parameters[FACTOR]
-    scaled = round(stated * factor)
-    unscaled = round(stated / factor)
-    before = PositionLengths(
-        first_trained=stated,
-        stated=stated,
-        served=scaled,
-        key_is_first_trained=True,
-    )
-    after = PositionLengths(first_trained=unscaled, stated=stated, served=stated)
-    first = location.trained_length or stated_trained_length(location, layers)
-    if first == stated:
-        return before
-    if first == unscaled:
-        return after
-    if first is not None:
-        served = round(first * factor)
-        return PositionLengths(first_trained=first, stated=stated, served=served)
-    if _is_release_after_scaling(location, stated):
-        return after
+    """Return the lengths of settings whose config key states the length before or after scaling.
+
+    If the first trained length is known and the key states neither, it is as known. Otherwise the
+    first source that tells which one the key states counts:
+
+    1. The first trained length.
+    2. Released configs of the model type.
+    3. Other limits of the checkpoint.
+
+    If none does, the lengths are as presumed for the rope type, and the question stays open.
+
+    Raises:
+        CheckpointError: The settings are malformed.
+    """
     kind = rope_type(layers.parameters)
-    if scaled in location.seen_lengths:
-        return before
-    # Where transformers takes the key for the trained length, other limits may be left over.
-    is_seen = stated in location.seen_lengths or unscaled in location.seen_lengths
-    if is_seen and kind.stated == "after":
-        return after
+    factor = layers.parameters[FACTOR]
+    key = _KeyLengths(
+        stated=stated,
+        scaled=round(stated * factor),
+        unscaled=round(stated / factor),
+    )
+    first_trained = location.trained_length or stated_trained_length(location, layers)
+    if first_trained not in (None, key.stated, key.unscaled):
+        served = round(first_trained * factor)
+        return PositionLengths(first_trained=first_trained, stated=stated, served=served)
+    key_states = (
+        _by_trained_length(key, first_trained)
+        or _by_releases(location, key)
+        or _by_other_limits(location, kind, key)
+    )
+    if key_states is not None:
+        return _lengths_if(key_states, key)
+    assert kind.presumed_key is not None
     return replace(
-        before if kind.stated == "before" else after,
+        _lengths_if(kind.presumed_key, key),
         question=f"{kind.name} rotary settings with factor {factor:g} do not say whether "
         f"{location.effective_key} {stated} is the length before or after scaling, and no other "
         "file of the folder does",
-        answer=f"--trained-length {stated} if it is the one before, --trained-length {unscaled} if "
-        "the one after",
+        answer=f"--trained-length {stated} if it is the one before, --trained-length "
+        f"{key.unscaled} if the one after",
     )
 
 
-def _is_release_after_scaling(location: TableLocation, stated: int) -> bool:
-    """Whether a config is like released ones of its type, which state the length after scaling."""
+def _lengths_if(key_states: KeyStates, key: _KeyLengths) -> PositionLengths:
+    """Return the lengths if the config key states the length before, or after, scaling."""
+    if key_states == "before":
+        return PositionLengths(
+            first_trained=key.stated,
+            stated=key.stated,
+            served=key.scaled,
+            key_is_first_trained=True,
+        )
+    return PositionLengths(first_trained=key.unscaled, stated=key.stated, served=key.stated)
+
+
+def _by_trained_length(key: _KeyLengths, first_trained: int | None) -> KeyStates | None:
+    """Return what the key states by the first trained length, if it is known."""
+    if first_trained == key.stated:
+        return "before"
+    if first_trained == key.unscaled:
+        return "after"
+    return None
+
+
+def _by_releases(location: TableLocation, key: _KeyLengths) -> KeyStates | None:
+    """Return what the key states if the config is like released ones of its model type."""
     facts = location.table.rope
     if facts is None or not facts.releases_are_scaled:
-        return False
-    return stated == location.family.defaults.get(location.table.config_key)
+        return None
+    if key.stated == location.family.defaults.get(location.table.config_key):
+        return "after"
+    return None
+
+
+def _by_other_limits(location: TableLocation, kind: RopeType, key: _KeyLengths) -> KeyStates | None:
+    """Return what the key states by other limits.
+
+    A limit of the scaled length agrees with a key that states the length before scaling, and one of
+    the stated or the unscaled length with a key that states the length after scaling.
+    """
+    if key.scaled in location.seen_lengths:
+        return "before"
+    if kind.presumed_key == "before":
+        # Transformers takes the key of such types for the trained length, so a limit of this length
+        # may be left over from before scaling.
+        return None
+    if key.stated in location.seen_lengths or key.unscaled in location.seen_lengths:
+        return "after"
+    return None

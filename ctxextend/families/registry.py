@@ -1,4 +1,4 @@
-"""The registry of model types: data only, with transformers' names."""
+"""The registry of model types, with transformers' names."""
 
 from collections.abc import Mapping
 
@@ -75,6 +75,7 @@ def fairseq_sinusoids(name: str, *, width_key: str, part: str = "") -> Sinusoida
         name,
         layout="halves-log",
         width_key=width_key,
+        stored_rows="ignored",
         part=part,
         reserved=TWO_EXTRA,
         longer_inputs="get computed rows",
@@ -112,7 +113,9 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # Inputs are padded to full blocks before positions are assigned.
     family(
         "big_bird",
-        LearnedTable(BERT_TABLE, buffers=IDS, multiple_of="block_size", unless=FULL_ATTENTION),
+        LearnedTable(
+            BERT_TABLE, buffers=IDS, multiple_of="block_size", multiple_unless=FULL_ATTENTION
+        ),
         length=4096,
         keys={"block_size": 64},
         with_head=("bert.",),
@@ -172,7 +175,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     family(
         "roformer",
         SinusoidalTable(
-            "encoder.embed_positions.weight", layout="halves", is_fixed=True, rotates=True
+            "encoder.embed_positions.weight", layout="halves", stored_rows="frozen", rotates=True
         ),
         length=1536,
         with_head=("roformer.",),
@@ -454,10 +457,10 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     family(
         "pegasus",
         SinusoidalTable(
-            "encoder.embed_positions.weight", part="encoder", layout="halves", is_fixed=True
+            "encoder.embed_positions.weight", part="encoder", layout="halves", stored_rows="frozen"
         ),
         SinusoidalTable(
-            "decoder.embed_positions.weight", part="decoder", layout="halves", is_fixed=True
+            "decoder.embed_positions.weight", part="decoder", layout="halves", stored_rows="frozen"
         ),
         length=1024,
         with_head=("model.",),
@@ -490,14 +493,14 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             part="encoder",
             layout="halves",
             width_key="d_model",
-            is_fixed=True,
+            stored_rows="frozen",
         ),
         SinusoidalTable(
             "decoder.embed_positions.weight",
             part="decoder",
             layout="halves",
             width_key="d_model",
-            is_fixed=True,
+            stored_rows="frozen",
         ),
         length=1024,
         with_head=("model.",),
@@ -538,6 +541,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             part="encoder",
             layout="halves-log",
             width_key="d_model",
+            stored_rows="ignored",
             longer_inputs="get computed rows",
         ),
         SinusoidalTable(
@@ -545,6 +549,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             part="decoder",
             layout="halves-log",
             width_key="d_model",
+            stored_rows="ignored",
             longer_inputs="get computed rows",
         ),
         length=16384,
@@ -689,6 +694,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             aliases=(LENGTH,),
             layout="halves",
             width_key="n_embd",
+            stored_rows="ignored",
         ),
         length=256,
         with_head=("transformer.",),
@@ -717,6 +723,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             WEIGHTS,
             layout="halves-log-cos",
             width_key="hidden_size",
+            stored_rows="ignored",
             longer_inputs="get computed rows",
         ),
         length=2048,
@@ -728,6 +735,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             WEIGHTS,
             layout="halves-log-cos",
             width_key="hidden_size",
+            stored_rows="ignored",
             longer_inputs="get computed rows",
         ),
         length=2048,
@@ -735,7 +743,12 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family(
         "canary_decoder",
-        SinusoidalTable("pos_emb.positional_embedding", layout="halves", width_key="hidden_size"),
+        SinusoidalTable(
+            "pos_emb.positional_embedding",
+            layout="halves",
+            width_key="hidden_size",
+            stored_rows="ignored",
+        ),
         length=1024,
         with_head=("model.",),
     ),
@@ -748,6 +761,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             reserved=TWO_EXTRA,
             layout="halves-log",
             width_key="d_model",
+            stored_rows="ignored",
         ),
         length=1024,
         with_head=("model.",),
@@ -762,6 +776,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
                 part="encoder",
                 layout="interleaved",
                 width_key="hidden_size",
+                stored_rows="ignored",
                 next_to=".embed_tokens",
             ),
             SinusoidalTable(
@@ -771,6 +786,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
                 reserved=PADDING_EXTRA,
                 layout="halves-log",
                 width_key="hidden_size",
+                stored_rows="ignored",
                 next_to=".embed_tokens",
             ),
         ),
@@ -852,6 +868,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             layout="halves-log",
             buffers=POSITION_IDS,
             width_key="hidden_size",
+            stored_rows="ignored",
         ),
         length=64,
     ),
@@ -862,7 +879,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             layout="halves",
             buffers=KEPT_POSITION_IDS,
             width_key="hidden_size",
-            is_fixed=True,
+            stored_rows="frozen",
         ),
         length=64,
     ),

@@ -77,7 +77,7 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
     found = list[RopeLayers]()
     for layer_type in (*scaled, *local):
         used = _read_parameters(location, layer_type)
-        for copied in copies(location):
+        for copied in copied_locations(location):
             _check_copy(location, copied, layer_type, used)
         found.append(RopeLayers(layer_type, used, is_local=layer_type in facts.local))
     return tuple(found)
@@ -86,19 +86,24 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
 def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]:
     """Return the settings that layers of one type have in transformers.
 
-    ``rope_scaling`` counts before ``rope_parameters``; without both, the type's own settings apply.
-    What the file states besides must mean the same.
+    The first of these that the file has counts; what it states besides must mean the same:
+
+    1. ``rope_scaling``.
+    2. ``rope_parameters``.
+    3. The model type's settings of a config that states none.
 
     Raises:
         CheckpointError: A setting is malformed, or two statements disagree.
     """
     old = stated_settings(location, OLD, layer_type)
     new = stated_settings(location, NEW, layer_type)
-    first = old or new or _unstated_settings(location, layer_type)
-    used = _complete(location, layer_type, first)
+    winning = old or new or _unstated_settings(location, layer_type)
+    used = _complete(location, layer_type, winning)
     if old and new:
         _check_equal(layer_type, used, _complete(location, layer_type, new))
-    _check_equal(layer_type, used, used | settings_next_to(location, layer_type))
+    # Keys next to the settings count only for what these do not state, but must not differ.
+    with_next_to = used | settings_next_to(location, layer_type)
+    _check_equal(layer_type, used, with_next_to)
     return used
 
 
@@ -135,54 +140,59 @@ def _with_layers(key: str, layer_type: str) -> str:
 def _complete(location: TableLocation, layer_type: str, stated: Parameters) -> dict[str, Any]:
     """Return stated settings with the values that transformers uses for missing ones.
 
-    The first of these that has a setting counts:
+    A later one of these replaces the values of earlier ones:
 
-    1. Of the trained length only: the key next to the settings (`_with_trained_length`).
-    2. The stated settings. ``type`` is read if there is no ``rope_type``.
-    3. The keys next to them (`settings_next_to`).
-    4. The defaults of the model type.
+    1. The defaults of the model type.
+    2. The keys next to the settings (`settings_next_to`).
+    3. The stated settings.
+    4. Of the trained length only: the key next to the settings (`_with_trained_length`).
 
     Raises:
-        CheckpointError: They are malformed.
+        CheckpointError: The settings are malformed.
     """
     facts = rotary_facts(location)
-    rope = {TYPE: stated.get(OLD_TYPE, "default"), THETA: facts.theta[layer_type]}
+    rope: dict[str, Any] = {TYPE: _type_of(facts, stated), THETA: facts.theta[layer_type]}
     if facts.partial != 1:
         rope[PARTIAL] = facts.partial
     rope |= settings_next_to(location, layer_type)
-    rope |= {key: value for key, value in stated.items() if key != OLD_TYPE}
-    rope[TYPE] = _type_of(facts, rope, stated)
-    if TRAINED in rope_type(rope).needs:
+    rope |= {key: value for key, value in stated.items() if key not in (TYPE, OLD_TYPE)}
+    if rope_type(rope).states_trained:
         rope = _with_trained_length(location, layer_type, rope)
     _check_values(location, rope)
     return rope
 
 
-def _type_of(facts: RotaryFacts, rope: Parameters, stated: Parameters) -> str:
-    """Return the rope type of settings, by its name in transformers.
-
-    Args:
-        facts: How the classes read the settings.
-        rope: The settings, with defaults.
-        stated: Those that the config states.
+def _type_of(facts: RotaryFacts, stated: Parameters) -> str:
+    """Return the rope type of stated settings: its name in transformers, or `NTK_ALPHA`.
 
     Raises:
         CheckpointError: The type is unknown, or the settings name two.
     """
-    kind = _official_name(facts, rope[TYPE])
-    if OLD_TYPE in stated:  # `rope` may have its type from the other name
-        old_kind = stated[OLD_TYPE]
-        if old_kind not in (kind, MROPE_TYPE) and _official_name(facts, old_kind) != kind:
-            raise CheckpointError(
-                f"config.json: rope_type is {kind!r:.100}, but type is {old_kind!r:.100}.",
-                "Remove the wrong one: both name the type of the rotary settings.",
-            )
-    if kind == "dynamic" and facts.reads_alpha and rope.get(ALPHA):
+    kind = _stated_type(facts, stated)
+    if kind == "dynamic" and facts.reads_alpha and stated.get(ALPHA):
         return NTK_ALPHA
     if str(kind) not in ROPE_TYPES:
         hint = did_you_mean(str(kind), ROPE_TYPES) or f"Use one of {', '.join(ROPE_TYPES)}."
         raise CheckpointError(f"config.json: unknown rope_type {kind!r:.100}.", hint)
     return str(kind)
+
+
+def _stated_type(facts: RotaryFacts, stated: Parameters) -> Any:
+    """Return what settings state as ``rope_type``, else as ``type``, by its name in transformers.
+
+    Raises:
+        CheckpointError: They state both, and these name two types.
+    """
+    if TYPE not in stated:
+        return _official_name(facts, stated.get(OLD_TYPE, "default"))
+    kind = _official_name(facts, stated[TYPE])
+    old_kind = stated.get(OLD_TYPE)
+    if old_kind in (None, kind, MROPE_TYPE) or _official_name(facts, old_kind) == kind:
+        return kind
+    raise CheckpointError(
+        f"config.json: rope_type is {kind!r:.100}, but type is {old_kind!r:.100}.",
+        "Remove the wrong one: both name the type of the rotary settings.",
+    )
 
 
 def _official_name(facts: RotaryFacts, kind: Any) -> Any:
@@ -193,23 +203,36 @@ def _official_name(facts: RotaryFacts, kind: Any) -> Any:
 def _with_trained_length(
     location: TableLocation, layer_type: str, rope: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return settings with the length of the first training, if the config states one.
+    """Return settings of a type that needs the first trained length with this length, if stated.
 
-    The key next to the settings of all layers takes precedence over the settings, as in
-    ``standardize_rope_params``. Yarn settings without any length use that of the model.
+    The first of these that states it counts, as in ``standardize_rope_params``:
+
+    1. The key next to the settings (`trained_length_next_to`).
+    2. The settings.
+    3. Of yarn settings only: the length of the model.
 
     Raises:
-        CheckpointError: It states neither this one nor the length of the model.
+        CheckpointError: The length of the model is asked for, and the config states none.
     """
     completed = dict(rope)
-    if rope[TYPE] == "yarn":
+    if rope[TYPE] == "yarn" and TRAINED not in rope:
         completed = {TRAINED: location.value(location.effective_key), **rope}
-    if layer_type:  # settings of one type of layers do not read the key next to them
-        return completed
-    trained = location.stated(TRAINED) or location.family.defaults.get(TRAINED)
-    if trained:
-        completed[TRAINED] = trained
+    next_to = trained_length_next_to(location, layer_type)
+    if next_to is not None:
+        completed[TRAINED] = next_to
     return completed
+
+
+def trained_length_next_to(location: TableLocation, layer_type: str) -> Any:
+    """Return the first trained length by the key next to the settings, else by its default.
+
+    It is as in the config, so it may be malformed. It is None if there is none, and for settings of
+    one type of layers, which do not read the key.
+    """
+    if layer_type:
+        return None
+    stated = location.stated(TRAINED)
+    return location.family.defaults.get(TRAINED) if stated is None else stated
 
 
 def _check_values(location: TableLocation, rope: Parameters) -> None:
@@ -351,35 +374,54 @@ def _malformed(location: TableLocation, dialect: str, expected: str) -> Checkpoi
 
 
 def settings_next_to(location: TableLocation, layer_type: str) -> dict[str, Any]:
-    """Return the settings that the old dialect states next to ``rope_scaling``.
+    """Return the base and the rotated share that the keys next to ``rope_scaling`` state.
 
-    Classes with the same settings in all layers read them also if they read no ``rope_scaling``.
+    Settings of one type of layers have such keys only in classes that read ``rope_scaling``.
     """
     facts = rotary_facts(location)
     if layer_type and not facts.old.reads_scaling:
         return {}
+    stated = {}
     theta_key = facts.old.theta_keys.get(layer_type, THETA)
-    stated = {
-        THETA: location.stated(theta_key),
-        PARTIAL: location.stated(facts.old.partial_key),
-    }
+    if theta_key:  # some types of layers have none
+        stated[THETA] = location.stated(theta_key)
+    stated[PARTIAL] = location.stated(facts.old.partial_key)
     return _without_nulls(stated)
 
 
 def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | None:
     """Return the length of the first training that the config states for these layers, in tokens.
 
-    The first of these that states one counts; None if none does:
+    It may be of a type that does not need this length, so that no class of transformers reads it;
+    see `_with_trained_length` for the other types. The first of these that states it counts; None
+    if none does:
 
-    1. ``rope_scaling``.
-    2. ``rope_parameters``.
-    3. The type's own settings, if the config states neither; max_position_embeddings does not
-       change them.
-    4. Of settings of all layers: the key next to them.
-    5. Of settings of all layers: the type's default for this key.
+    1. The settings.
+    2. The key next to the settings (`trained_length_next_to`).
 
     Raises:
         CheckpointError: The settings are malformed, or the length is not a number.
+    """
+    in_settings = _trained_length_in_settings(location, layers)
+    if in_settings is not None:
+        return in_settings
+    next_to = trained_length_next_to(location, layers.layer_type)
+    if next_to is None:
+        return None
+    if not _is_number(next_to, LARGEST_NUMBER):
+        message = f"config.json: {TRAINED} must be a number of tokens, got {next_to!r:.100}."
+        raise CheckpointError(message, "Correct config.json.")
+    return int(next_to)
+
+
+def _trained_length_in_settings(location: TableLocation, layers: RopeLayers) -> int | None:
+    """Return the first trained length that ``rope_scaling``, else ``rope_parameters``, states.
+
+    If the config states neither, it is that of the model type's settings, which do not depend on
+    max_position_embeddings.
+
+    Raises:
+        CheckpointError: The settings are malformed.
     """
     old = stated_settings(location, OLD, layers.layer_type)
     new = stated_settings(location, NEW, layers.layer_type)
@@ -389,17 +431,7 @@ def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | 
     for settings in (old, new, own):
         if TRAINED in settings:
             return int(settings[TRAINED])
-    if layers.layer_type:  # settings of one type of layers do not read the key next to them
-        return None
-    next_to = location.stated(TRAINED)
-    if next_to is None:
-        next_to = location.family.defaults.get(TRAINED)
-    if next_to is None:
-        return None
-    if not _is_number(next_to, LARGEST_NUMBER):
-        message = f"config.json: {TRAINED} must be a number of tokens, got {next_to!r:.100}."
-        raise CheckpointError(message, "Correct config.json.")
-    return int(next_to)
+    return None
 
 
 def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
@@ -424,7 +456,7 @@ def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
 # Copies of the settings
 
 
-def copies(location: TableLocation) -> Iterator[TableLocation]:
+def copied_locations(location: TableLocation) -> Iterator[TableLocation]:
     """Yield the configs around a text config that state its rotary settings, or its sizes, again.
 
     Some files state them twice, here at the top level and in ``text_config``::
@@ -432,20 +464,19 @@ def copies(location: TableLocation) -> Iterator[TableLocation]:
         {"model_type": "qwen2_vl", "hidden_size": 8192, "rope_theta": 1000000.0,
          "text_config": {"hidden_size": 8192, "rope_theta": 1000000.0}}
 
-    Transformers reads only ``text_config``; other readers may read the top level, the copy. What
-    a copy does not state is that of the text config, but not the whole of ``rope_scaling`` or
-    ``rope_parameters``: the location of a copy has a config in which these values are filled in.
+    Transformers reads only ``text_config``; other readers may read the top level, the copy. Each is
+    yielded as a location with a config in which missing values are filled in; see
+    `_with_inherited`.
     """
     if location.config.get("model_type") in OWN_SETTINGS:
         return
     text_config = nested(location.config, location.path)
     if not isinstance(text_config, Mapping):
         return
-    inherited = {key: value for key, value in text_config.items() if key not in (OLD, NEW)}
     for path in around(location):
         outer = nested(location.config, path)
         if isinstance(outer, Mapping) and _is_copy(location, outer):
-            config = _with_missing(location.config, path, inherited)
+            config = _with_inherited(location.config, path, text_config)
             yield replace(location, path=path, overrides=(), config=config)
 
 
@@ -458,13 +489,18 @@ def _is_copy(location: TableLocation, outer: Mapping[str, Any]) -> bool:
     return sizes <= stated or not settings.isdisjoint(stated)
 
 
-def _with_missing(
-    config: Mapping[str, Any], path: Keys, missing: Mapping[str, Any]
+def _with_inherited(
+    config: Mapping[str, Any], path: Keys, text_config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a config with values for the keys that the object at a path does not state."""
+    """Return a config in which the copy at a path has the values of the text config that it lacks.
+
+    A copy inherits neither ``rope_scaling`` nor ``rope_parameters``: see `_copied_parameters` for
+    single settings in them.
+    """
     if path:
-        return {**config, path[0]: _with_missing(config[path[0]], path[1:], missing)}
-    return {**missing, **_without_nulls(config)}
+        return {**config, path[0]: _with_inherited(config[path[0]], path[1:], text_config)}
+    inherited = {key: value for key, value in text_config.items() if key not in (OLD, NEW)}
+    return {**inherited, **_without_nulls(config)}
 
 
 def _check_copy(
@@ -492,12 +528,17 @@ def _check_copy(
 def _copied_parameters(
     copied: TableLocation, layer_type: str, used: Parameters
 ) -> list[Parameters]:
-    """Return the settings by the keys next to ``rope_scaling`` in a copy, and by each dialect.
+    """Return the settings that a reader of a copy may use: one for each part of the copy.
 
     Args:
         copied: The location of the copy.
         layer_type: The type of layers.
         used: The settings in the text config, for what the copy leaves to it.
+
+    Returns:
+        First the settings in the text config, with the keys next to ``rope_scaling`` in the copy.
+        Then the settings of each dialect that the copy has, with those of `INHERITED` that the copy
+        states nowhere.
 
     Raises:
         CheckpointError: The copy is malformed.
@@ -508,7 +549,8 @@ def _copied_parameters(
     for dialect in (OLD, NEW):
         stated = stated_settings(copied, dialect, layer_type)
         if stated:
-            found.append(_complete(copied, layer_type, {**inherited, **stated}))
+            with_inherited = {**inherited, **stated}
+            found.append(_complete(copied, layer_type, with_inherited))
     return found
 
 

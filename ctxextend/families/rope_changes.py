@@ -8,7 +8,7 @@ from ctxextend.families.rope import (
     OLD,
     OLD_TYPE,
     RopeLayers,
-    copies,
+    copied_locations,
     read_rope,
     rotary_dim,
     rotary_facts,
@@ -16,6 +16,7 @@ from ctxextend.families.rope import (
     settings_next_to,
     stated_settings,
     stated_trained_length,
+    trained_length_next_to,
 )
 from ctxextend.tables.rope_types import PARTIAL, THETA, TRAINED, TYPE, Parameters, rope_type
 
@@ -33,7 +34,7 @@ def rope_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
         CheckpointError: The config's own settings are malformed.
     """
     changes = _own_changes(location, layers, after)
-    for copied in copies(location):
+    for copied in copied_locations(location):
         changes |= _copy_changes(location, copied, layers, after)
     return changes
 
@@ -46,7 +47,7 @@ def copied_length_paths(location: TableLocation) -> list[Keys]:
     """
     key = location.effective_key
     paths = list[Keys]()
-    for copied in copies(location):
+    for copied in copied_locations(location):
         path = (*copied.path, key)
         if nested(location.config, path) in (None, location.stated(key)):
             paths.append(path)
@@ -116,8 +117,8 @@ def _changes_next_to(location: TableLocation, layers: RopeLayers, after: Paramet
         changes[_effective_path(location, facts.dim_key)] = rotary_dim(location, whole_head)
     if after[THETA] != before[THETA] and _has_theta_next_to(location, layers.layer_type):
         changes[_effective_path(location, _theta_key(location, layers))] = after[THETA]
-    trained = location.stated(TRAINED) or location.family.defaults.get(TRAINED)
-    if not layers.layer_type and trained and after.get(TRAINED, trained) != trained:
+    trained = trained_length_next_to(location, layers.layer_type)
+    if trained is not None and after.get(TRAINED, trained) != trained:
         changes[_effective_path(location, TRAINED)] = after[TRAINED]
     return changes
 

@@ -1,4 +1,4 @@
-"""The registry of model types whose positions are a rule, not a table of rows. Data only."""
+"""The registry of model types whose positions are a rule, not a table of rows."""
 
 from typing import Any
 

@@ -76,17 +76,18 @@ def rotary(
         model_type: As in config.json.
         length: Of the context, in tokens.
         head_dim: Size of a rotated head; by default hidden / heads.
-        hidden: The hidden size.
+        hidden: The hidden size; given with `heads`.
         heads: The number of attention heads.
-        theta: ``rope_theta`` of the layers with full attention; by default that of the facts.
+        theta: ``rope_theta`` of the main layers; by default that of the facts.
         facts: How its classes read the rotary settings.
     """
     if theta is not None:
-        first = next(iter(facts.theta))
-        facts = facts._replace(theta={**facts.theta, first: theta})
+        main_layers, *_ = facts.theta
+        facts = facts._replace(theta={**facts.theta, main_layers: theta})
     defaults = {LENGTH: length}
     if head_dim is not None:
         defaults[facts.dim_key] = head_dim
+    assert (hidden is None) == (heads is None), "they are used together"
     if hidden is not None and heads is not None:
         defaults["hidden_size"] = hidden
         defaults["num_attention_heads"] = heads
@@ -135,7 +136,10 @@ def language_model(
 
 
 def own_part(name: str, config_key: str, model_type: str, *, is_flat: bool = False) -> Part:
-    """Return the part for a model of one type, whose tensors need no prefix: it has no table."""
+    """Return the part for a model of one type, without a table of rows.
+
+    Its positions are found in its config only, so no prefix of tensor names is needed.
+    """
     return Part(name, config_key=config_key, prefixes=("",), model_type=model_type, is_flat=is_flat)
 
 
@@ -167,7 +171,15 @@ def submodel(
     tokenizer: str | None = "",
     is_head: bool = False,
 ) -> Part:
-    """Return the part for a model of any type inside another; `model_type` is the default."""
+    """Return the part for a model of any type inside another.
+
+    Args:
+        name: Of the part, and the key of its config.
+        model_type: Its model type if its config states none.
+        only: The table part that it uses; see `Part`.
+        tokenizer: Its tokenizer folder; see `Part`.
+        is_head: Whether it has a head; see `Part`.
+    """
     return Part(
         name,
         config_key=name,

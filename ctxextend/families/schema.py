@@ -66,7 +66,8 @@ class OldRotaryKeys(NamedTuple):
     """How the classes of a model type read configs of before transformers 5."""
 
     reads_scaling: bool = True  # whether they read ``rope_scaling``
-    # Whether ``rope_scaling`` applies to local layers too, so that it cannot state other settings.
+    # Whether ``rope_scaling`` applies to local layers too, as in ModernBERT. Then it cannot scale
+    # only the others, and ``rope_parameters`` is written instead.
     scales_local: bool = False
     # Keys of ``rope_theta`` next to it, by layer type, if they have another name: Gemma 3 has
     # {"sliding_attention": "rope_local_base_freq"}. An empty name: none.
@@ -79,20 +80,20 @@ class RotaryFacts(NamedTuple):
     """How the classes of a model type read the rotary settings of their config."""
 
     # Default ``rope_theta`` by layer type, such as {"full_attention": 1e6, "sliding_attention":
-    # 1e4}; the key is empty if all layers have the same settings.
+    # 1e4}; the key is empty if all layers have the same settings. The main layers come first.
     theta: Mapping[str, float] = {"": 10_000.0}
     # Further settings by layer type, such as ``rope_type``, of a config that states none.
     defaults: Mapping[str, Mapping[str, Any]] = {}
     # Layer types with a sliding window, which see no further and are not scaled.
     local: tuple[str, ...] = ()
-    old: OldRotaryKeys = OldRotaryKeys()
+    old: OldRotaryKeys = OldRotaryKeys()  # the keys of files of before transformers 5
     # Default ``partial_rotary_factor``: the share of each head that is rotated.
     partial: float = 1.0
     # Other names of rope types, as its files state them: {"su": "longrope"} for Phi-3.
     type_names: Mapping[str, str] = {}
     # Key of the size of a head; if missing: hidden_size / num_attention_heads.
     dim_key: str = "head_dim"
-    # Whether transformers needs this key for other rope types than ``default``.
+    # Whether transformers needs `dim_key` in the config for other rope types than ``default``.
     needs_dim: bool = False
     methods: tuple[str, ...] = SCALING_METHODS  # that the classes apply; none: limits only
     # Whether ``alpha`` makes the base of ``dynamic`` settings a fixed one: the same for inputs of
@@ -111,12 +112,12 @@ class ConfigCondition(NamedTuple):
 
     @property
     def stated_value(self) -> Any:
-        """One of the values, as a config that has the key states it."""
+        """A value with which it applies and that a config can state, so not None."""
         return self.values[-1]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Stated:
+class PositionsBase:
     """What every kind of positions states."""
 
     config_key: str = LENGTH  # key of its length
@@ -130,7 +131,7 @@ class _Stated:
 
 
 @dataclass(frozen=True)
-class LearnedTable(_Stated):
+class LearnedTable(PositionsBase):
     """A table of learned rows."""
 
     name: str  # tensor name without the model's prefix
@@ -140,8 +141,8 @@ class LearnedTable(_Stated):
     # Key whose value (or largest list item) must divide the length: ``attention_window`` of
     # Longformer.
     multiple_of: str | None = None
-    # When the length need not be divided: with full attention, BigBird has no blocks.
-    unless: ConfigCondition | None = None
+    # When `multiple_of` does not apply: with full attention, BigBird has no blocks.
+    multiple_unless: ConfigCondition | None = None
     # Key that is true if the model starts with sinusoids of `layout`, else with learned rows:
     # ``sinusoidal_pos_embds`` of DistilBERT.
     layout_key: str | None = None
@@ -154,15 +155,8 @@ class LearnedTable(_Stated):
 
 
 @dataclass(frozen=True)
-class SinusoidalTable(_Stated):
-    """A table of sinusoids, computed or stored, unless the file has learned rows.
-
-    `width_key` and `is_fixed` tell where transformers has the rows from:
-
-    - no `width_key`: the file. `is_fixed` says whether they are frozen (Pegasus) or not (FSMT).
-    - `width_key` and `is_fixed`: the file if it has them, else they are computed (Marian).
-    - only `width_key`: they are always computed; those in a file are ignored (M2M-100).
-    """
+class SinusoidalTable(PositionsBase):
+    """A table of sinusoids, computed or stored, unless the file has learned rows."""
 
     name: str  # tensor name without the model's prefix
     layout: str  # one of `tables.sinusoids.LAYOUTS`
@@ -173,8 +167,12 @@ class SinusoidalTable(_Stated):
     # A module next to that of a computed table, whose tensors only models with the table have:
     # ``.embed_tokens`` of SpeechT5, whose other models read no text.
     next_to: str = ""
-    # Whether transformers reads stored rows without gradients, so that none can be trained.
-    is_fixed: bool = False
+    # What transformers does with rows in a file:
+    #
+    # - ``trained``: it reads them as a parameter (FSMT).
+    # - ``frozen``: it reads them without gradients, so that none can be trained (Pegasus, Marian).
+    # - ``ignored``: it always computes the rows (M2M-100).
+    stored_rows: Literal["trained", "frozen", "ignored"] = "trained"
     rotates: bool = False  # whether the sinusoids are rotary angles
 
     has_rows: ClassVar = True
@@ -192,21 +190,22 @@ class SinusoidalTable(_Stated):
 
         They are no part of its state dict.
         """
-        return self.is_computed and not self.is_fixed
+        return self.stored_rows == "ignored"
 
     @property
-    def neighbors(self) -> str:
+    def neighbor_prefix(self) -> str:
         """The start of the names, after the model's prefix, of tensors that come with the table.
 
-        They are in the module that contains the table's own: that of
-        ``encoder.embed_positions.weights`` is ``encoder``.
+        They are in the module around that of the table: with ``encoder.embed_positions.weights``,
+        they start with ``encoder``, and `next_to`.
         """
-        modules = self.name.split(".")[:-2]
-        return ".".join(modules) + self.next_to
+        module, _, _ = self.name.rpartition(".")
+        outer_module, _, _ = module.rpartition(".")
+        return outer_module + self.next_to
 
 
 @dataclass(frozen=True)
-class RotaryPositions(_Stated):
+class RotaryPositions(PositionsBase):
     """Rotary positions: settings in the config, and no rows."""
 
     rope: RotaryFacts
@@ -223,7 +222,7 @@ class RotaryPositions(_Stated):
 
 
 @dataclass(frozen=True)
-class UnlimitedPositions(_Stated):
+class UnlimitedPositions(PositionsBase):
     """Positions that exist at every length, without settings: only limits change."""
 
     scheme: Literal["ALiBi", "relative"]
@@ -246,7 +245,7 @@ class UnlimitedPositions(_Stated):
 # The positions of a model. Code about any kind reads what all have, as a field, a constant of the
 # class or a property:
 #
-# - of `_Stated`: config_key, part, aliases, unused_keys, reserved, when
+# - of `PositionsBase`: config_key, part, aliases, unused_keys, reserved, when
 # - name: of the tensor; without rows, a key of the config
 # - has_rows, extra_rows, buffers: of tables; others have none
 # - longer_inputs: what happens beyond the length
@@ -279,10 +278,10 @@ class Pin(NamedTuple):
 
     What is kept:
 
-    - ``length``: values below 1 mean the length, so that such a key is set to the old length.
-      ``max_relative_positions`` -1 of DeBERTa becomes 512 if 512 positions become 1024.
-    - ``blocks``: the key is a number of blocks per `block_size` tokens of the length, and is scaled
-      to keep the total. ``block_per_row`` 4 of MRA becomes 2.
+    - ``length``: ``max_relative_positions`` -1 of DeBERTa becomes 512 if 512 positions become 1024.
+      A value below 1 means the length, so that the key is set to the old length.
+    - ``blocks``: ``block_per_row`` 4 of MRA becomes 2 if the length is doubled. The key is a number
+      of blocks per `block_size` tokens of the length, and is scaled to keep the total.
     """
 
     key: str

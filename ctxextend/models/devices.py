@@ -4,7 +4,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +38,18 @@ def _cpu_quotas(root: Path) -> list[float]:
     for line in cgroups.read_text().splitlines():
         if line.startswith("0::"):
             # In a container, the process's group may be visible only as the root.
-            for folder in (root / "sys/fs/cgroup" / line[3:].strip("/") / "-").parents:
-                with suppress(OSError, ValueError):  # ValueError: "max"
-                    quota, period = map(int, (folder / "cpu.max").read_text().split())
-                    quotas.append(quota / period)
+            group = root / "sys/fs/cgroup" / line.removeprefix("0::").strip("/")
+            quotas += [_cpu_quota(folder) for folder in (group, *group.parents)]
     return quotas
+
+
+def _cpu_quota(folder: Path) -> float:
+    """Return the quota of one cgroup, in CPUs; infinity if it has none."""
+    try:
+        quota, period = map(int, (folder / "cpu.max").read_text().split())
+    except (OSError, ValueError):  # ValueError: "max"
+        return math.inf
+    return quota / period
 
 
 def peak_memory(device: "torch.device") -> Callable[[], int | None]:
@@ -75,19 +82,30 @@ def _peak_of_process() -> int | None:
 def torch_threads(model: Any, threads: int | None) -> Iterator[None]:
     """Set torch's CPU threads inside a ``with`` statement.
 
-    None means ``OMP_NUM_THREADS`` if it is set, else one for small models and all CPUs for others.
+    None means those that torch has if ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS`` is set, else one
+    for small models, and for others those that torch has, but at most one for each available CPU.
     """
     import torch
 
     before = torch.get_num_threads()
-    if threads is None and {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}.isdisjoint(os.environ):
-        is_small = sum(value.numel() for value in model.parameters()) < MULTI_THREAD_PARAMETERS
-        threads = 1 if is_small else min(before, available_cpus())
-    torch.set_num_threads(threads or before)
+    if threads is None:
+        threads = _default_threads(model, before)
+    torch.set_num_threads(threads)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _default_threads(model: Any, before: int) -> int:
+    """Return the number of threads for a model, if torch has some number before."""
+    is_set_by_user = "OMP_NUM_THREADS" in os.environ or "MKL_NUM_THREADS" in os.environ
+    if is_set_by_user:
+        return before
+    parameters = sum(value.numel() for value in model.parameters())
+    if parameters < MULTI_THREAD_PARAMETERS:
+        return 1
+    return min(before, available_cpus())
 
 
 def open_device(name: str | None = None) -> "torch.device":

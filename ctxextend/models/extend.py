@@ -1,7 +1,7 @@
 """Resize a loaded transformers model in place; torch is imported on first use."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and float8 with numpy
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.lookup import Keys, TableLocation, find_architecture
+from ctxextend.families.lookup import Architecture, Keys, TableLocation, find_architecture
 from ctxextend.limits.generation import generating_table, stated_in
 from ctxextend.limits.length_edits import lowered_limits
 from ctxextend.plan.edits import config_changes
@@ -69,38 +69,71 @@ def extend_model(
         ResizeError: The length, method or another setting is invalid for this model.
     """
     requested = Resize(to, method=method, keep_first=keep_first, drop_last=drop_last, part=part)
-    model_config: Any = getattr(model, "config", None)
-    if not hasattr(model_config, "to_dict"):
+    config = _config_values(model)
+    architecture = _find_positions(model, config, trained_length)
+    state = model.state_dict(keep_vars=True)  # some tables are buffers
+    found_tables = _find_tables(model, architecture, state)
+
+    requested = with_length(requested, found_tables)
+    tables = plan_tables(found_tables, requested, recorded={}, has_config=True)
+    why_no_lm = no_lm_head(type(model).__name__)
+    weights = {}
+    for table in tables:
+        if table.is_stored:
+            check_width(table.location, table.hidden_size, table.name)
+            weights[table.name] = _resized(state[table.name], table, requested.choice, why_no_lm)
+    edits = config_changes(config, architecture, tables, fix_limits=requested.fix_limits)
+
+    set_length(model, weights, edits)
+    generating = generating_table(found_tables)
+    for table in tables:
+        if generating is not None and table.name == generating.name and table.is_changed:
+            _lower_generation_limits(model, table)
+
+
+def _config_values(model: "torch.nn.Module") -> dict[str, Any]:
+    """Return the config of a model as it would be in config.json.
+
+    Raises:
+        CheckpointError: The model has no transformers config.
+    """
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "to_dict"):
         raise CheckpointError(f"{type(model).__name__} has no transformers config.", WRAPPER_HINT)
-    config = {**model_config.to_dict(), "model_type": model_config.model_type}
+    return {**config.to_dict(), "model_type": config.model_type}
+
+
+def _find_positions(
+    model: "torch.nn.Module", config: Mapping[str, Any], trained_length: int | None
+) -> Architecture:
+    """Return the positions of a model, which know the first trained length if the user states it.
+
+    Raises:
+        UnsupportedModelError: The model type is unknown, or has no positions to resize.
+        MethodError: The user states the length, but nothing of the positions scales.
+        ResizeError: The length is invalid.
+    """
     architecture = find_architecture(config)
     ref = CheckpointRef(type(model).__name__, trained_length=trained_length)  # validates it
     if ref.trained_length is None:
-        architecture = with_config_lengths(architecture)
-    else:
-        architecture = state_trained_length(architecture, ref.trained_length)
-    state = model.state_dict(keep_vars=True)  # some tables are buffers
+        return with_config_lengths(architecture)
+    return state_trained_length(architecture, ref.trained_length)
+
+
+def _find_tables(
+    model: "torch.nn.Module", architecture: Architecture, state: Mapping[str, "torch.Tensor"]
+) -> list[FoundTable]:
+    """Return the positions of a model with the names of their tables in its state dict.
+
+    Raises:
+        CheckpointError: A table is missing.
+    """
     matrices = {name: value for name, value in state.items() if value.dim() == 2}
     try:
         named = find_names(architecture, matrices, f"This {type(model).__name__}")
     except CheckpointError as error:
         raise CheckpointError(error.message, WRAPPER_HINT) from error
-
-    found_tables = [_measure(location, name, matrices) for location, name in named]
-    requested = with_length(requested, found_tables)
-    tables = plan_tables(found_tables, requested, {}, has_config=True)
-    no_lm = no_lm_head(type(model).__name__)
-    weights = {}
-    for table in tables:
-        if table.is_stored:
-            check_width(table.location, table.hidden_size, table.name)
-            weights[table.name] = _resized(state[table.name], table, requested.choice, no_lm)
-    changes = config_changes(config, architecture, tables, fix_limits=requested.fix_limits)
-    set_length(model, weights, changes)
-    generating = generating_table(found_tables)
-    for table in tables:
-        if generating is not None and table.name == generating.name and table.is_changed:
-            _lower_generation_limits(model, table)
+    return [_measure(location, name, matrices) for location, name in named]
 
 
 def _measure(
@@ -120,14 +153,14 @@ def _measure(
 
 
 def _resized(
-    weight: "torch.Tensor", table: TablePlan, choice: MethodChoice, no_lm: str
+    weight: "torch.Tensor", table: TablePlan, choice: MethodChoice, why_no_lm: str
 ) -> "torch.Tensor":
     """Return a longer or shorter table of one model, with reserved rows, on the same device."""
     reserved = table.reserved_rows
     positions = table.rows_after - reserved
     values = _to_numpy(weight.detach())
     layout = table.location.layout
-    chosen = choose_method(values[reserved:], positions, choice, layout, no_lm)
+    chosen = choose_method(values[reserved:], positions, choice, layout, why_no_lm)
     resized = resize_with_reserved(values, reserved, positions, chosen)
     return to_tensor(resized).to(weight.device)
 
@@ -168,22 +201,38 @@ def set_length(
     set_tables(model, weights)
 
 
-def _set_configs(model: "torch.nn.Module", edits: Mapping[Keys, Any]) -> None:
-    """Set values in the config of a model, and in the copies that submodules have of its parts."""
-    parts = {}
-    for path in edits:
-        for depth in range(len(path)):
-            parts[path[:depth]] = _value(model.config, path[:depth])
+def _set_configs(model: Any, edits: Mapping[Keys, Any]) -> None:
+    """Set values in the config of a model, and in the copies that submodules have of its parts.
+
+    A copy can differ from the config of its part in a few values, so it is found by its class. The
+    config of another part may be of this class too, but is not a copy.
+    """
+    set_config(model.config, edits)
+    configs = dict(_nested_configs(model.config))
+    config_ids = {id(config) for config in configs.values()}
     for module in model.modules():
-        config = getattr(module, "config", None)
-        for start, part in parts.items():
-            if type(config) is type(part):
-                inside = {path: value for path, value in edits.items() if _is_inside(path, start)}
-                set_config(config, {path[len(start) :]: value for path, value in inside.items()})
+        copied = getattr(module, "config", None)
+        if id(copied) in config_ids:
+            continue
+        for path, config in configs.items():
+            if type(copied) is type(config):
+                set_config(copied, _edits_inside(edits, path))
 
 
-def _is_inside(path: Keys, part: Keys) -> bool:
-    return path[: len(part)] == part
+def _nested_configs(config: Any, path: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Yield a transformers config and those of its parts, at any depth, by path of keys."""
+    from transformers import PreTrainedConfig
+
+    yield path, config
+    for key, value in vars(config).items():
+        if isinstance(value, PreTrainedConfig):
+            yield from _nested_configs(value, (*path, key))
+
+
+def _edits_inside(edits: Mapping[Keys, Any], path: Keys) -> dict[Keys, Any]:
+    """Return the values to set in the object at a path, by their paths in it."""
+    depth = len(path)
+    return {keys[depth:]: value for keys, value in edits.items() if keys[:depth] == path}
 
 
 def _length_attributes(
@@ -206,62 +255,98 @@ def _length_attributes(
         after = type(model)(new_config)
     modules = dict(model.named_modules())
     old_modules = dict(before.named_modules())
-    initializers: dict[str, Any] = {}
+    initializers = _initializers(after)
     for path, new in after.named_modules():
-        above = path.rpartition(".")[0]
-        initializers[path] = new if hasattr(new, "_init_weights") else initializers[above]
         module: Any = modules.get(path)
-        if type(module) is type(new):  # else it was removed or replaced by the user
-            old = old_modules[path]
-            for name, value in _new_values(module, old, new, initializers[path]):
-                yield module, name, value
+        if type(module) is not type(new):  # the user removed or replaced it
+            continue
+        old: Any = old_modules[path]
+        for name, value in _new_attributes(old, new):
+            yield module, name, value
+        for name, value in _new_cached_lengths(module, new):
+            yield module, name, value
+        for name, buffer in _new_buffers(module, old, new, initializers[path]):
+            yield module, name, buffer
 
 
-def _new_values(module: Any, old: Any, new: Any, initializer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes and buffers of one module that get another value.
+def _initializers(model: Any) -> dict[str, Any]:
+    """Return, by the path of each module, the nearest one around it that can initialise it."""
+    found: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        parent = path.rpartition(".")[0]
+        found[path] = module if hasattr(module, "_init_weights") else found[parent]
+    return found
 
-    Rotary modules are set completely, because some change while they run.
+
+def _frequency_buffers(module: Any) -> list[str]:
+    """Return the names of a module's rotary frequencies; a module that has any is rotary."""
+    return [name for name in module._non_persistent_buffers_set if name.endswith("inv_freq")]
+
+
+def _new_attributes(old: Any, new: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the plain attributes that differ between two modules; if they are rotary, almost all.
+
+    Rotary modules change some of their attributes while they run, so the module of the model may
+    differ from `old`.
+    """
+    is_rotary = bool(_frequency_buffers(new))
+    for name, value in vars(new).items():
+        # Only plain values can be compared. `rope_type` of several types of layers is a dict.
+        is_plain = isinstance(value, int | float | str | tuple) or name == "rope_type"
+        if not is_plain:
+            continue
+        is_set_anyway = is_rotary and name != "training"  # the mode is the user's
+        if is_set_anyway or vars(old).get(name) != value:
+            yield name, value
+
+
+def _new_cached_lengths(module: Any, new: Any) -> Iterator[tuple[str, int]]:
+    """Yield the lengths for which a rotary module of the model has computed its frequencies.
+
+    With several types of layers, it gets one for each type while it runs.
+    """
+    if not _frequency_buffers(new):
+        return
+    for name in vars(module):
+        if name.endswith("max_seq_len_cached"):
+            yield name, new.max_seq_len_cached
+
+
+def _new_buffers(
+    module: Any, old: Any, new: Any, initializer: Any
+) -> Iterator[tuple[str, "torch.Tensor"]]:
+    """Yield the buffers of one module that get another shape, and all rotary frequencies.
 
     Args:
         module: The module of the model.
         old: The same module of a model with the old config, without values.
-        new: The same module of a model with the new config, without values.
+        new: The same module of a model with the new config, without values; it gets values.
         initializer: The module around it that initialises its buffers.
     """
-    rotary = [name for name in new._non_persistent_buffers_set if name.endswith("inv_freq")]
-    yield from _new_attributes(old, new, is_rotary=bool(rotary))
-    if rotary:
-        for name in vars(module):
-            if name.endswith("max_seq_len_cached"):
-                yield name, new.max_seq_len_cached
-    for name, buffer in list(new.named_buffers(recurse=False)):
-        if buffer.shape != old.get_buffer(name).shape or name in rotary:
-            new.to_empty(device="cpu", recurse=False)
-            initializer._init_weights(new)
-            current = module.get_buffer(name)
-            yield name, new.get_buffer(name).clone().to(current.device, current.dtype)
-
-
-def _new_attributes(old: Any, new: Any, *, is_rotary: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the plain attributes of a module that differ; of a rotary one, all of them."""
-    for name, value in vars(new).items():
-        is_plain = isinstance(value, int | float | str | tuple) or name == "rope_type"
-        if not is_plain:  # tensors cannot be compared like this
-            continue
-        if vars(old).get(name) != value or (is_rotary and name != "training"):
-            yield name, value
+    frequencies = _frequency_buffers(new)
+    changed = list[str]()
+    for name, buffer in new.named_buffers(recurse=False):
+        if name in frequencies or buffer.shape != old.get_buffer(name).shape:
+            changed.append(name)
+    if not changed:
+        return
+    new.to_empty(device="cpu", recurse=False)
+    initializer._init_weights(new)
+    for name in changed:
+        current = module.get_buffer(name)
+        yield name, new.get_buffer(name).clone().to(current.device, current.dtype)
 
 
 def set_config(config: Any, edits: Mapping[Keys, Any]) -> None:
-    """Set values in a config, or in its plain values, and in nested configs, by path of keys."""
+    """Set values by path of keys in a config of transformers, or in a dict with its values.
+
+    Each step of a path may lead to either of these.
+    """
     for (*path, key), value in edits.items():
-        _value(config, path).update({key: value})
-
-
-def _value(config: Any, path: Sequence[str]) -> Any:
-    for step in path:
-        config = config[step] if isinstance(config, dict) else getattr(config, step)
-    return config
+        parent = config
+        for step in path:
+            parent = parent[step] if isinstance(parent, dict) else getattr(parent, step)
+        parent.update({key: value})  # both have this method
 
 
 def to_tensor(table: NDArray[Any]) -> "torch.Tensor":

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.checkpoints.filenames import first_weights
 from ctxextend.checkpoints.folder import LINKED, Checkpoint
@@ -68,7 +69,8 @@ def load(
 ) -> tuple[Any, LoadingInfo]:
     """Load a checkpoint with transformers, in a torch dtype.
 
-    Under torch's `FakeTensorMode`, no weights are read.
+    Under torch's `FakeTensorMode`, no weights are read. Torch's random number generator is seeded,
+    since missing weights are initialised at random: the same for every checkpoint.
 
     Args:
         checkpoint: The checkpoint; see `check_loadable`.
@@ -87,25 +89,12 @@ def load(
 
     model_type = checkpoint.config.get("model_type")
     loader: Any = _find_class(model_class or "", model_type) or transformers.AutoModel
-    torch.manual_seed(0)  # missing weights are initialised at random: the same for every checkpoint
+    torch.manual_seed(0)
     if active_fake_mode() is not None:
         return _build(checkpoint, loader, dtype)
-    flags: dict[str, Any] = {
-        "output_loading_info": True,
-        "dtype": getattr(torch, dtype),
-        "variant": checkpoint.weights.variant,
-        "ignore_mismatched_sizes": True,  # report them instead of failing
-        "trust_remote_code": False,  # by default transformers asks whether to run the code
-    }
     with quiet_transformers():
         try:
-            if loads_from_folder(checkpoint):
-                folder = checkpoint.root / checkpoint.model
-                model, info = loader.from_pretrained(folder, **flags)
-            else:
-                flags["config"] = _config_for(checkpoint, loader)
-                flags["state_dict"] = _read_state(checkpoint)
-                model, info = loader.from_pretrained(None, **flags)
+            model, info = _from_pretrained(checkpoint, loader, dtype)
         except Exception as error:  # model classes raise many types
             reason = f"{type(error).__name__}: {one_line(error)}"
             message = f"transformers cannot load {checkpoint.root}: {reason}"
@@ -119,41 +108,73 @@ def load(
     return model.train(False), loading_info
 
 
-def _config_for(checkpoint: Checkpoint, loader: Any) -> Any:
-    """Return the config with which a class of transformers loads a checkpoint."""
+def _from_pretrained(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, dict[str, Any]]:
+    """Load a checkpoint from its folder, or its tensors if transformers would not find these."""
+    import torch
+    import transformers
+
+    from_pretrained = partial(
+        loader.from_pretrained,
+        output_loading_info=True,
+        dtype=getattr(torch, dtype),
+        variant=checkpoint.weights.variant,
+        ignore_mismatched_sizes=True,  # report them instead of failing
+        trust_remote_code=False,  # by default transformers asks whether to run the code
+    )
+    if loads_from_folder(checkpoint):
+        model, info = from_pretrained(checkpoint.root / checkpoint.model)
+    else:
+        config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
+        config = _read_config(checkpoint, config_class)
+        model, info = from_pretrained(None, config=config, state_dict=_read_state(checkpoint))
+    return model, info
+
+
+def _read_config(checkpoint: Checkpoint, config_class: Any) -> Any:
+    """Return the config of a checkpoint; a generated one is of the class of its model type."""
     import transformers
 
     if checkpoint.config_file in checkpoint.generated:  # of nanoGPT
         return transformers.AutoConfig.for_model(**checkpoint.config)
-    config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
     folder = str(checkpoint.root / checkpoint.model)
     return config_class.from_pretrained(folder, trust_remote_code=False)
 
 
 def _build(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, LoadingInfo]:
-    """Build the model without values; files may name and shape the weights of layers otherwise."""
+    """Build the model of a checkpoint without values, and find parameters that the files lack."""
     import torch
     import transformers
 
-    config = _config_for(checkpoint, transformers.AutoConfig)
+    config = _read_config(checkpoint, transformers.AutoConfig)
     build = getattr(loader, "_from_config", None) or loader.from_config
     model = build(config, dtype=getattr(torch, dtype))
-    found = match_parameters(model, checkpoint, ()).values()
-    found_ids = {id(model.get_parameter(name)) for name in found}
+    missing = _missing_parameters(model, checkpoint)
+    return model.train(False), LoadingInfo(missing=missing, unexpected=(), mismatched=())
+
+
+def _missing_parameters(model: Any, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the names of the parameters outside of layers for which a checkpoint has no tensor."""
+    matched = match_parameters(model, checkpoint, ()).values()
+    matched_ids = {
+        id(model.get_parameter(name)) for name in matched
+    }  # tied ones have several names
     missing = []
     for name, value in model.named_parameters():
+        # Files may name and shape the weights of layers otherwise, such as those of experts.
         is_in_layer = re.search(r"\.\d+\.", name)
-        if id(value) not in found_ids and not is_in_layer:
+        if id(value) not in matched_ids and not is_in_layer:
             missing.append(name)
-    return model.train(False), LoadingInfo(missing=tuple(missing), unexpected=(), mismatched=())
+    return tuple(missing)
 
 
 def loads_from_folder(checkpoint: Checkpoint) -> bool:
     """Whether transformers finds the opened weights in the folder, by the names of the model."""
-    if checkpoint.weights.wrappers or checkpoint.config_file in checkpoint.generated:
+    if checkpoint.weights.wrappers:  # their prefixes are part of the names in the files
+        return False
+    if checkpoint.config_file in checkpoint.generated:  # the folder has no config.json
         return False
     file = checkpoint.source.file
-    if file is None or checkpoint.weights.index is not None:
+    if file is None or checkpoint.weights.index is not None:  # a folder, or shards, were opened
         return True
     return file == first_weights(checkpoint.root / checkpoint.model, checkpoint.weights.variant)
 
@@ -166,12 +187,18 @@ def _read_state(checkpoint: Checkpoint) -> "dict[str, torch.Tensor]":
     }
 
 
-def read_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]] | None:
-    """Return the values that transformers reads from a config.json, and names that it replaces.
+class ConfigAsRead(NamedTuple):
+    """What transformers reads from a config.json."""
 
-    The values include its defaults. None if it has no class for the model type, or refuses the
-    values, or would make lists of millions of layers or labels of them. Nothing in the checkpoint
-    is executed.
+    values: dict[str, Any]  # with its defaults
+    old_keys: frozenset[str]  # keys of the file that it reads as values of other keys
+
+
+def read_config(content: Mapping[str, Any]) -> ConfigAsRead | None:
+    """Return what transformers reads from a config.json; None if it cannot or should not.
+
+    It has no class for the model type, refuses the values, or would make lists of millions of
+    layers or labels of them. Nothing in the checkpoint is executed.
     """
     import transformers
 
@@ -187,7 +214,8 @@ def read_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[s
             values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
         except Exception:  # config classes raise many types
             return None
-    return values, frozenset({"torch_dtype", *config.attribute_map})
+    old_keys = frozenset({"torch_dtype", *config.attribute_map})
+    return ConfigAsRead(values=values, old_keys=old_keys)
 
 
 def _has_huge_count(content: Mapping[str, Any]) -> bool:
@@ -224,29 +252,43 @@ def _find_class(name: str, model_type: Any) -> Any:
 
 
 def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) -> dict[str, str]:
-    """Return the name of the model's parameter for each tensor of a checkpoint.
+    """Return the name of the model's parameter for each tensor of a checkpoint that has one.
 
     Raises:
-        CheckpointError: One of `tables` is not among them.
+        CheckpointError: One of `tables` has none.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     parameters = {
         name: tuple(value.shape) for name, value in model.named_parameters(remove_duplicate=False)
     }
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."  # in names only if the model has a head
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
     renames = get_model_conversion_mapping(model)  # such as embed_out. of GPT-NeoX to lm_head.
     matched: dict[str, str] = {}
     for name, entry in checkpoint.weights.entries.items():
-        for current in (name, *(rename.rename_source_key(name)[0] for rename in renames)):
-            for candidate in (current, f"{prefix}{current}", current.removeprefix(prefix)):
-                if parameters.get(candidate) == entry.shape:
-                    matched.setdefault(name, candidate)
+        for candidate in _parameter_names(name, prefix, renames):
+            if parameters.get(candidate) == entry.shape:
+                matched[name] = candidate
+                break
     for table in tables:
         if table not in matched:
             wanted = f"parameter with name and shape of {table}"
             raise CheckpointError(f"The model in {checkpoint.root} has no {wanted}.")
     return matched
+
+
+def _parameter_names(name: str, prefix: str, renames: Iterable[Any]) -> Iterator[str]:
+    """Yield names that a tensor of a file may have in a model, the most likely first.
+
+    Args:
+        name: The name in the file.
+        prefix: The prefix of the base model, in names only if the model, or the file, has a head.
+        renames: How transformers renames the tensors of files.
+    """
+    for current in (name, *(rename.rename_source_key(name)[0] for rename in renames)):
+        yield current
+        yield f"{prefix}{current}"
+        yield current.removeprefix(prefix)
 
 
 @contextmanager
@@ -267,7 +309,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def run_on_tokens(
-    model: Any, table: str, tokens: "int | torch.Tensor", *, has_others: bool = True
+    model: Any, table: str, tokens: "int | torch.Tensor", *, has_other_tables: bool = True
 ) -> "torch.Tensor":
     """Run the outermost submodule around a table that needs only token ids.
 
@@ -275,8 +317,8 @@ def run_on_tokens(
         model: The model.
         table: The name of the table's tensor.
         tokens: The token ids, shape (1, n), or their number.
-        has_others: Whether the model has other tables, which may be shorter: inner submodules are
-            then tried before an input counts as too long.
+        has_other_tables: Whether the model has other tables, which may be shorter: inner submodules
+            are then tried before an input counts as too long.
 
     Returns:
         The first float output with a value per token, else the first float output.
@@ -287,37 +329,55 @@ def run_on_tokens(
     """
     failure: Exception | None = None
     refusals = list[str]()
-    path = table.split(".")[:-1]
-    modules = dict(model.named_modules(remove_duplicate=False))
-    for depth in range(len(path) + 1):
-        module = modules.get(".".join(path[:depth]))
-        if module is None:  # this class lacks the table, or names it differently
-            break
-        parameters = inspect.signature(module.forward).parameters
-        for names in TOKEN_INPUTS:
-            if not {*names} <= parameters.keys():
-                continue
-            try:
-                _run(module, names, model.config, 2)
-            except Exception as error:  # model classes raise many types if other inputs are missing
-                refusals.append(f"{type(error).__name__}: {one_line(error)}")
-                continue
-            try:
-                return _run(module, names, model.config, tokens)
-            except (IndexError, RuntimeError, ValueError) as error:
-                if not has_others:
-                    raise
-                # An outer submodule may contain a shorter table: try the next inner one.
-                failure = error
-                break
+    for module in _modules_around(model, table):
+        names, why_refused = _find_token_inputs(module, model.config)
+        refusals += why_refused
+        if names is None:
+            continue
+        try:
+            return _run(module, names, model.config, tokens)
+        except (IndexError, RuntimeError, ValueError) as error:
+            if not has_other_tables:
+                raise
+            failure = error  # the submodule may contain a shorter table: try the next inner one
     if failure is not None:
         raise failure
     reason = refusals[0] if refusals else "it has no input of token ids"
     raise MoreThanTextError(f"{reason:.160}")
 
 
+def _modules_around(model: Any, table: str) -> Iterator[Any]:
+    """Yield the submodules that contain a table, the outermost, which is the model, first."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    path = table.split(".")[:-1]
+    for depth in range(len(path) + 1):
+        module = modules.get(".".join(path[:depth]))
+        if module is None:  # this class lacks the table, or names it differently
+            return
+        yield module
+
+
+def _find_token_inputs(module: Any, config: Any) -> tuple[tuple[str, ...] | None, list[str]]:
+    """Return names of inputs with which a module runs on two token ids, and why others fail.
+
+    The names are None if there are none.
+    """
+    refusals = list[str]()
+    parameters = inspect.signature(module.forward).parameters
+    for names in TOKEN_INPUTS:
+        if not {*names} <= parameters.keys():
+            continue
+        try:
+            _run(module, names, config, 2)
+        except Exception as error:  # model classes raise many types if other inputs are missing
+            refusals.append(f"{type(error).__name__}: {one_line(error)}")
+        else:
+            return names, refusals
+    return None, refusals
+
+
 def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tensor]":
-    """Return ids of a short text, shape (1, n), by how it is padded.
+    """Return ids of a short text, shape (1, n), by how it is padded, as text.
 
     It is padded by a folder's processor and its tokenizer, or if there are none, to `length`.
     """
@@ -325,8 +385,11 @@ def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tens
     import transformers
 
     texts: dict[str, torch.Tensor] = {}
-    for name in ("processor", "tokenizer"):
-        loader = getattr(transformers, f"Auto{name.title()}")
+    loaders: dict[str, Any] = {
+        "processor": transformers.AutoProcessor,
+        "tokenizer": transformers.AutoTokenizer,
+    }
+    for name, loader in loaders.items():
         # There may be none, or it may need libraries for images.
         with quiet_transformers(), suppress(Exception):
             process = loader.from_pretrained(folder, trust_remote_code=False)
@@ -415,4 +478,5 @@ def continue_text(
             num_beams=4,
             no_repeat_ngram_size=4,
         )
-    return str(tokenizer.decode(ids[:prompt_tokens])), str(tokenizer.decode(ids[prompt_tokens:]))
+    read = encoded["input_ids"].shape[1]  # a short text has fewer tokens
+    return str(tokenizer.decode(ids[:read])), str(tokenizer.decode(ids[read:]))

@@ -1,6 +1,6 @@
 """The position table that the user names with --tensor, --config-key and --reserved-rows."""
 
-from contextlib import suppress
+from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
@@ -21,22 +21,17 @@ def named_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
     """
     table = str(ref.tensor)
     rows = _rows_of(checkpoint, table)
-    key = ref.config_key
-    stated = nested(checkpoint.config, tuple((key or "").split(".")))
+    includes_reserved = False
     if checkpoint.has_config:
-        if key is None:
-            raise CheckpointError(
-                f"--tensor {table}: add --config-key, the key in config.json that states its "
-                "length.",
-                _hint(checkpoint, table),
-            )
+        stated = _stated_length(checkpoint, ref)
         if stated not in (rows, rows - ref.reserved_rows):
             raise CheckpointError(
-                f"config.json: {key} is {stated!r}, but {table} has {rows} rows, "
+                f"config.json: {ref.config_key} is {stated!r}, but {table} has {rows} rows, "
                 f"{ref.reserved_rows} of them reserved.",
                 _hint(checkpoint, table),
             )
-    *path, last = (key or LENGTH).split(".")
+        includes_reserved = stated == rows
+    *path, last = (ref.config_key or LENGTH).split(".")
     family = Family(str(checkpoint.config.get("model_type") or "unknown"))
     location = TableLocation(
         family=family,
@@ -45,10 +40,25 @@ def named_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architectu
         table=LearnedTable(
             table,
             config_key=last,
-            reserved=ReservedRows(ref.reserved_rows, inside_key=stated == rows),
+            reserved=ReservedRows(ref.reserved_rows, inside_key=includes_reserved),
         ),
     )
     return Architecture(family, (location,))
+
+
+def _stated_length(checkpoint: Checkpoint, ref: CheckpointRef) -> Any:
+    """Return what the config states under the key that the user names; None if it has no such key.
+
+    Raises:
+        CheckpointError: The user names no key.
+    """
+    if ref.config_key is None:
+        raise CheckpointError(
+            f"--tensor {ref.tensor}: add --config-key, the key in config.json that states its "
+            "length.",
+            _hint(checkpoint, ref.tensor),
+        )
+    return nested(checkpoint.config, tuple(ref.config_key.split(".")))
 
 
 def _rows_of(checkpoint: Checkpoint, table: str) -> int:
@@ -57,16 +67,18 @@ def _rows_of(checkpoint: Checkpoint, table: str) -> int:
     Raises:
         CheckpointError: The tensor is missing, or has another number of dimensions.
     """
-    shape = checkpoint.weights.entries[table].shape if table in checkpoint.weights.names else ()
-    if len(shape) == 2:
-        return shape[0]
-    fault = f"no such tensor in {checkpoint.root}"
-    hint = _hint(checkpoint)
-    if shape:
-        fault = f"it has shape {list(shape)}, expected (rows, hidden_size)"
-    elif checkpoint.config.get("model_type") in FAMILIES:
-        hint = "Remove --tensor: the tables of this type are known."
-    raise CheckpointError(f"--tensor {table}: {fault}.", hint)
+    if table not in checkpoint.weights.names:
+        hint = _hint(checkpoint)
+        if checkpoint.config.get("model_type") in FAMILIES:
+            hint = "Remove --tensor: the tables of this type are known."
+        raise CheckpointError(f"--tensor {table}: no such tensor in {checkpoint.root}.", hint)
+    shape = checkpoint.weights.entries[table].shape
+    if len(shape) != 2:
+        raise CheckpointError(
+            f"--tensor {table}: it has shape {list(shape)}, expected (rows, hidden_size).",
+            _hint(checkpoint),
+        )
+    return shape[0]
 
 
 def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
@@ -77,15 +89,17 @@ def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
     """
     if ref.tensor is None:
         return
-    with suppress(CheckpointError, UnsupportedModelError):  # of other types, nothing more is known
-        architecture = find_architecture(checkpoint.config)
-        for location, name in find_names(architecture, checkpoint.weights.names, ""):
-            if name != ref.tensor and location.config_key == ref.config_key:
-                raise ResizeError(
-                    f"--tensor {ref.tensor}: {name} shares the config key {location.config_key}, "
-                    "so both must be resized together.",
-                    "Remove --tensor.",
-                )
+    try:
+        named = find_names(find_architecture(checkpoint.config), checkpoint.weights.names, "")
+    except (CheckpointError, UnsupportedModelError):  # nothing is known of tables of other types
+        return
+    for location, name in named:
+        if name != ref.tensor and location.config_key == ref.config_key:
+            raise ResizeError(
+                f"--tensor {ref.tensor}: {name} shares the config key {location.config_key}, "
+                "so both must be resized together.",
+                "Remove --tensor.",
+            )
 
 
 def _hint(checkpoint: Checkpoint, table: str | None = None) -> str:

@@ -1,6 +1,7 @@
 """Plan positions without a table of rows: which rotary settings change, and from which length."""
 
 from dataclasses import replace
+from enum import Enum, auto
 
 import numpy as np
 
@@ -11,19 +12,21 @@ from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.plan.table_plan import RopePlan, TablePlan
 from ctxextend.recipe import Resize
 from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import COUNTS, DEFAULT_METHOD, LIMITS
-from ctxextend.tables.rope_types import KEPT_TYPES, TRAINED, Parameters, rope_type
+from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
+from ctxextend.tables.rope_types import KEPT_TYPES, TRAINED, TYPE, Parameters, rope_type
 from ctxextend.tables.rotary import frequencies
-from ctxextend.tables.rotary_methods import resize_rope
+from ctxextend.tables.rotary_methods import RopeLengths, resize_rope
 
-# Rope types whose settings state the first trained length as part of their formula.
-FIXED_TRAINED_LENGTH = ("longrope", "llama3")
-# Rope types of which a longer context starts from the first trained length. The factor of other
-# types is multiplied: llama3 models may serve more than factor x first trained length, and with
-# linear or dynamic settings that length may have a fraction.
-SCALED_FROM_FIRST = ("default", "yarn", "longrope")
 # Frequencies that differ by less are those of another order of float64 operations.
 FREQUENCY_TOLERANCE = 1e-12
+
+
+class WhyPlanned(Enum):
+    """Why positions without rows have a plan."""
+
+    LONGER = auto()  # the context gets longer
+    CORRECTED = auto()  # it keeps its length, but the first trained length of settings is corrected
+    LIMITS_FIXED = auto()  # it keeps its length, and only wrong limits change
 
 
 def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -> TablePlan:
@@ -41,22 +44,38 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     location = table.location
     lengths = position_lengths(location)
     check_method(location, settings)
-    before = lengths.context
     after = table.max_len_after
-    # There are three reasons for a plan; the latter two can both be true.
-    is_longer = after > before
-    fixes_limits = after == before and settings.fix_limits
-    corrects_settings = after == before and _corrects_any(location)
-    if lengths.question and not fixes_limits:
+    why_planned = _why_planned(location, lengths.context, after, fixes_limits=settings.fix_limits)
+    if lengths.question and why_planned is not WhyPlanned.LIMITS_FIXED:
         raise ResizeError(f"config.json: {lengths.question}.", f"Pass {lengths.answer}.")
-    if not (is_longer or fixes_limits or corrects_settings):
-        raise _no_change_needed(location, before, after, has_others=has_others)
-    table = replace(table, lengths=lengths)
-    changes_settings = is_longer or corrects_settings
-    if not changes_settings or not _has_settings(location):
-        return table
-    plans = tuple(_plan_layers(location, layers, settings, after) for layers in _scaled(location))
-    return replace(table, rope=plans)
+    if why_planned is None:
+        raise _no_change_needed(location, lengths.context, after, has_others=has_others)
+    if why_planned is WhyPlanned.LIMITS_FIXED or not _has_settings(location):
+        return replace(table, lengths=lengths)
+    plans = [_plan_layers(location, layers, settings, after) for layers in _global_layers(location)]
+    return replace(table, lengths=lengths, rope=tuple(plans))
+
+
+def _why_planned(
+    location: TableLocation, before: int, after: int, *, fixes_limits: bool
+) -> WhyPlanned | None:
+    """Return why the positions have a plan: the first reason in the order of `WhyPlanned`, or None.
+
+    Args:
+        location: The positions.
+        before: The context length before, in tokens.
+        after: The context length after, in tokens.
+        fixes_limits: Whether the user asks to fix wrong limits.
+    """
+    if after > before:
+        return WhyPlanned.LONGER
+    if after < before:
+        return None
+    if _corrects_any(location):
+        return WhyPlanned.CORRECTED
+    if fixes_limits:
+        return WhyPlanned.LIMITS_FIXED
+    return None
 
 
 def check_method(location: TableLocation, settings: Resize) -> None:
@@ -65,7 +84,8 @@ def check_method(location: TableLocation, settings: Resize) -> None:
     Raises:
         MethodError: They do not.
     """
-    given = [flag_name(key) for key in COUNTS if getattr(settings, key)]
+    counts = {"keep_first": settings.keep_first, "drop_last": settings.drop_last}
+    given = [flag_name(key) for key, count in counts.items() if count]
     if given:
         flags = " and ".join(given)
         message = f"{flags} cannot be used with {location.scheme} positions, which have no rows."
@@ -99,8 +119,8 @@ def _has_settings(location: TableLocation) -> bool:
     return location.table.rope is not None and bool(location.table.rope.methods)
 
 
-def _scaled(location: TableLocation) -> list[RopeLayers]:
-    """Return the rotary settings of the layers that see the whole input: others are not scaled."""
+def _global_layers(location: TableLocation) -> list[RopeLayers]:
+    """Return the rotary settings of the layers that see the whole input: only these can scale."""
     return [layers for layers in read_rope(location) if not layers.is_local]
 
 
@@ -108,7 +128,7 @@ def _corrects_any(location: TableLocation) -> bool:
     """Whether the user corrects the first trained length that any rotary settings state."""
     if not _has_settings(location):
         return False
-    return any(_is_corrected(location, layers) for layers in _scaled(location))
+    return any(_is_corrected(location, layers) for layers in _global_layers(location))
 
 
 def _is_corrected(location: TableLocation, layers: RopeLayers) -> bool:
@@ -129,7 +149,7 @@ def _no_change_needed(
     if has_others:
         return ResizeError(message, f"Resize other parts than {location.part} with --part.")
     settings = read_rope(location) if location.table.rope else ()
-    if any(layers.parameters["rope_type"] != "default" for layers in settings):
+    if any(layers.parameters[TYPE] != "default" for layers in settings):
         return ResizeError(
             message,
             f"If it was resized, resize its base to {after}: scaled rotary settings change short "
@@ -149,20 +169,22 @@ def _plan_layers(
     facts = location.table.rope
     assert facts is not None
     _check_trained_length(location, layers)
-    kind = layers.parameters["rope_type"]
     lengths = layer_lengths(location, layers)
     parameters, choice = resize_rope(
         layers.parameters,
-        (lengths.served, after),
+        RopeLengths(
+            first_trained=lengths.first_trained,
+            served=lengths.served,
+            after=after,
+        ),
         rotary_dim(location, layers.parameters),
-        settings.choice.name,
-        settings.choice.settings.get("factor"),
+        name=settings.choice.name,
+        factor=settings.choice.settings.get("factor"),
         methods=facts.methods,
-        first_trained=lengths.first_trained if kind in SCALED_FROM_FIRST else None,
         is_corrected=_is_corrected(location, layers),
     )
     if lengths.key_is_first_trained:
-        _check_served(location, kind, lengths, choice, after)
+        _check_served(location, layers, lengths, choice, after)
     # A file whose key states the first trained length keeps this convention.
     keeps_max_len = choice.facts.keeps_max_len or lengths.key_is_first_trained
     return RopePlan(
@@ -170,26 +192,32 @@ def _plan_layers(
         after=parameters,
         choice=choice,
         keeps_max_len=keeps_max_len,
-        scales=_changes_angles(location, layers, parameters, after, keeps_max_len=keeps_max_len),
+        scales=_changes_angles(
+            location,
+            before=layers.parameters,
+            after=parameters,
+            new_length=after,
+            keeps_max_len=keeps_max_len,
+        ),
     )
 
 
 def _check_trained_length(location: TableLocation, layers: RopeLayers) -> None:
     """Raise MethodError if the user corrects a length that is part of a formula."""
-    kind = layers.parameters["rope_type"]
-    if kind not in FIXED_TRAINED_LENGTH or not _is_corrected(location, layers):
+    kind = rope_type(layers.parameters)
+    if not kind.is_trained_fixed or not _is_corrected(location, layers):
         return
     stated = round(layers.parameters[TRAINED])
     message = (
-        f"--trained-length {location.trained_length}: {kind} settings state {stated}, which is "
-        "part of their formula."
+        f"--trained-length {location.trained_length}: {kind.name} settings state {stated}, which "
+        "is part of their formula."
     )
     raise MethodError(message, f"Pass --trained-length {stated}, or remove it.")
 
 
 def _check_served(
     location: TableLocation,
-    kind: str,
+    layers: RopeLayers,
     lengths: PositionLengths,
     choice: MethodChoice,
     after: int,
@@ -199,8 +227,8 @@ def _check_served(
         return
     message = (
         f"--method {LIMITS} cannot state {after} tokens: {location.effective_key} "
-        f"{lengths.stated} is the length before scaling, and the {kind} settings serve "
-        f"{lengths.served}."
+        f"{lengths.stated} is the length before scaling, and the {layers.parameters[TYPE]} "
+        f"settings serve {lengths.served}."
     )
     hint = f"Remove --method {LIMITS}, or use --to {lengths.served} or fewer."
     raise ResizeError(message, hint)
@@ -208,25 +236,26 @@ def _check_served(
 
 def _changes_angles(
     location: TableLocation,
-    before: RopeLayers,
-    after: Parameters,
-    length: int,
     *,
+    before: Parameters,
+    after: Parameters,
+    new_length: int,
     keeps_max_len: bool,
 ) -> bool:
-    """Whether a change gives any input of up to `length` tokens other angles or attention.
+    """Whether new settings give any input of up to `new_length` tokens other angles or attention.
 
-    In types whose frequencies depend on the length of the input, they change beyond a stated one.
-    So the shortest input, one of the stated length, and one of the new length are compared.
+    Frequencies of ``dynamic`` and ``longrope`` settings change with the length of the input, once
+    it exceeds a stated length. So the shortest input, one of the length that the config key states,
+    and one of the new length are compared.
     """
-    if after == before.parameters:
+    if after == before:
         return False
-    dim = rotary_dim(location, before.parameters)
-    stated = location.value(location.effective_key)
-    max_len = stated if keeps_max_len else length
-    for tokens in (1, stated, length):
-        old = frequencies(before.parameters, dim, stated, tokens)
-        new = frequencies(after, dim, max_len, tokens)
+    dim = rotary_dim(location, before)
+    stated_before = location.value(location.effective_key)
+    stated_after = stated_before if keeps_max_len else new_length
+    for tokens in (1, stated_before, new_length):
+        old = frequencies(before, dim, max_len=stated_before, length=tokens)
+        new = frequencies(after, dim, max_len=stated_after, length=tokens)
         if not np.allclose(old.inverse, new.inverse, rtol=FREQUENCY_TOLERANCE, atol=0):
             return True
         factors = (old.attention_factor, new.attention_factor)

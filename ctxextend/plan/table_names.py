@@ -69,7 +69,7 @@ def _computed_names(
     """Return the name of a table that transformers computes in models with tensors next to it."""
     prefixes = list[str]()
     for prefix in location.prefixes:
-        if any(name.startswith(prefix + table.neighbors) for name in names):
+        if any(name.startswith(prefix + table.neighbor_prefix) for name in names):
             prefixes.append(prefix)
     if prefixes:
         return [prefixes[-1] + table.name]

@@ -205,9 +205,10 @@ def _check_multiple(plan: TablePlan) -> None:
 
 def _is_lifted(plan: TablePlan, table: LearnedTable) -> bool:
     """Whether a config value lifts the requirement of a multiple."""
-    if table.unless is None:
+    condition = table.multiple_unless
+    if condition is None:
         return False
-    return plan.location.stated(table.unless.key) in table.unless.values
+    return plan.location.stated(condition.key) in condition.values
 
 
 def _stated_or_default(plan: TablePlan, key: str) -> Any:

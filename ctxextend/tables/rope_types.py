@@ -1,4 +1,4 @@
-"""The rope types of transformers, and what their settings state. Data only."""
+"""The rope types of transformers, and what their settings state."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -16,6 +16,13 @@ LISTS = ("short_factor", "long_factor")
 ALPHA = "alpha"
 
 
+# What the config key of the length states. With factor 4 and a key that states 4096:
+#
+# - ``before``: the length before scaling. Trained at 4096 tokens, and serves 16384.
+# - ``after``: the length after scaling. Trained at 1024 tokens, and serves 4096.
+KeyStates = Literal["before", "after"]
+
+
 class RopeType(NamedTuple):
     """A rope type; `tables.rotary.FORMULAS` has its frequencies."""
 
@@ -29,11 +36,17 @@ class RopeType(NamedTuple):
     # - ``stated or scaled``: the longer of these two, 32768.
     serves: Literal["trained", "scaled", "stated or scaled"] = "trained"
     # Of types whose config key states the length before or after scaling, depending on who wrote
-    # the file: which of them if nothing tells. With factor 4 and a key that states 4096:
+    # the file: which of them if nothing tells.
+    presumed_key: KeyStates | None = None
+    # Which length a factor for longer inputs starts from. With factor 4, first trained at 1024
+    # tokens and 8192 served ones, 16384 tokens need
     #
-    # - ``before``: trained at 4096 tokens, and serves 16384.
-    # - ``after``: trained at 1024 tokens, and serves 4096.
-    stated: Literal["before", "after"] | None = None
+    # - ``first trained``: factor 16384 / 1024 = 16.
+    # - ``served``: factor 4 * 16384 / 8192 = 8. Models of such types may serve more than factor x
+    #   first trained length (llama3), or that length may have a fraction (linear, dynamic).
+    scales_from: Literal["first trained", "served"] = "first trained"
+    # Whether the first trained length is part of the formula, so that no user can correct it.
+    is_trained_fixed: bool = False
 
     @property
     def states_trained(self) -> bool:
@@ -45,19 +58,26 @@ _ROPE_TYPES = (
     RopeType("default"),
     # transformers 4 asked for the length before scaling (huggingface/transformers#24653), and many
     # files state the one after (deepseek-coder, Gemma 3).
-    RopeType("linear", needs=(FACTOR,), stated="after"),
+    RopeType("linear", needs=(FACTOR,), presumed_key="after", scales_from="served"),
     # transformers takes the key for the trained length.
-    RopeType("dynamic", needs=(FACTOR,), stated="before"),
+    RopeType("dynamic", needs=(FACTOR,), presumed_key="before", scales_from="served"),
     RopeType("yarn", needs=(FACTOR, TRAINED), serves="scaled"),
     # Some models were trained further than the factor says: Llama 3.1 states 131,072 = 2 x 8 x
     # 8,192.
-    RopeType("longrope", needs=(TRAINED, *LISTS), serves="stated or scaled"),
+    RopeType(
+        "longrope",
+        needs=(TRAINED, *LISTS),
+        serves="stated or scaled",
+        is_trained_fixed=True,
+    ),
     RopeType(
         "llama3",
         needs=(FACTOR, TRAINED, "low_freq_factor", "high_freq_factor"),
         serves="stated or scaled",
+        scales_from="served",
+        is_trained_fixed=True,
     ),
-    RopeType("proportional", stated="after"),
+    RopeType("proportional", presumed_key="after", scales_from="served"),
 )
 ROPE_TYPES = {row.name: row for row in _ROPE_TYPES}
 KEPT_TYPES = tuple(name for name in ROPE_TYPES if name != "default")  # scaled models keep theirs

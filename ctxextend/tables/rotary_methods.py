@@ -1,12 +1,14 @@
 """The methods of rotary positions, in the order of all listings, and how settings get one.
 
-A method gets rotary settings, the lengths (before, after) in tokens, the number of rotated values
-per head and its own settings, and returns the complete new settings; it keeps all keys that it does
-not know. It reads no rows.
+A method gets rotary settings, the lengths of the change, the number of rotated values per head and
+its own settings, and returns the complete new settings; it keeps all keys that it does not know. It
+reads no rows.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, auto
+from typing import NamedTuple
 
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.tables.choice import MethodChoice
@@ -23,15 +25,22 @@ from ctxextend.tables.rope_types import (
     FACTOR,
     KEPT_TYPES,
     NTK_ALPHA,
-    ROPE_TYPES,
     THETA,
     TRAINED,
     TYPE,
     Parameters,
+    rope_type,
 )
 from ctxextend.tables.rotary import ntk_base, trained_length
 
-Lengths = tuple[int, int]  # context length before and after, in tokens
+
+class RopeLengths(NamedTuple):
+    """The lengths of a change of rotary settings, in tokens."""
+
+    first_trained: int  # of the first training, before any scaling
+    served: int  # by the settings before the change
+    after: int  # that the new settings must serve
+
 
 SCALE = Setting(
     "new length / trained length",
@@ -61,12 +70,12 @@ scaling = registering(
     "apart",
     when="long inputs must work without training",
 )
-def yarn(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
+def yarn(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -> Parameters:
     """Interpolate by wavelength: pairs that turn often within the trained length stay.
 
     Source: Peng et al. 2023, YaRN, section 3, arXiv:2309.00071.
     """
-    return {**rope, TYPE: "yarn", FACTOR: factor, TRAINED: trained_length(rope, lengths[0])}
+    return {**rope, TYPE: "yarn", FACTOR: factor, TRAINED: lengths.first_trained}
 
 
 @scaling(
@@ -75,7 +84,7 @@ def yarn(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Para
     long_inputs="order is kept, but neighbouring positions are closer together than in training",
     when="a runtime supports no other method; then train",
 )
-def linear(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
+def linear(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -> Parameters:
     """Interpolate positions linearly.
 
     Source: Chen et al. 2023, Position Interpolation, arXiv:2306.15595.
@@ -93,7 +102,7 @@ def linear(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Pa
     when="short inputs must give identical outputs, in transformers",
     keeps_max_len=True,
 )
-def dynamic(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
+def dynamic(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -> Parameters:
     """Choose the base from the length of each input.
 
     The config states the trained length as before.
@@ -111,7 +120,7 @@ def dynamic(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> P
     "not",
     when="you fine-tune afterwards, or a runtime supports no rope types",
 )
-def theta(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
+def theta(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -> Parameters:
     """Raise the base so that the lowest frequency is divided by the factor, and the highest stays.
 
     Source: bloc97 2023, NTK-Aware Scaled RoPE, reddit.com/r/LocalLLaMA/comments/14lz7j5.
@@ -126,23 +135,22 @@ def theta(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Par
     long_inputs="frequencies are those that a search found for the model",
     when="the config has the lists and states the factor that they serve",
 )
-def longrope(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
+def longrope(rope: Parameters, lengths: RopeLengths, dim: int) -> Parameters:
     """Keep the lists: longer inputs than they serve need another search.
 
     Source: Ding et al. 2024, LongRoPE, arXiv:2402.13753.
     """
-    before, after = lengths
-    trained = trained_length(rope, before)
-    served = max(before, round(trained * (rope.get(FACTOR) or 1)))
-    if after > served:
-        message = f"The lists of the longrope settings serve {served} tokens, not {after}."
+    by_factor = round(lengths.first_trained * (rope.get(FACTOR) or 1))
+    served = max(lengths.served, by_factor)
+    if lengths.after > served:
+        message = f"The lists of the longrope settings serve {served} tokens, not {lengths.after}."
         hint = (
             f"A length above {served} needs other lists, found by another search. If "
             "max_position_embeddings was lowered by hand, set it back first; "
             f"--method {LIMITS} raises the limits and keeps the settings."
         )
         raise ResizeError(message, hint)
-    return {**rope, TRAINED: trained}
+    return {**rope, TRAINED: lengths.first_trained}
 
 
 @scaling(
@@ -152,13 +160,14 @@ def longrope(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
     "apart",
     when="the model has this type",
 )
-def llama3(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
+def llama3(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -> Parameters:
     """Divide low frequencies by a larger factor, with the same ramp up to the high ones.
 
     Source: Grattafiori et al. 2024, Llama 3, arXiv:2407.21783, and modeling_rope_utils.py of
     transformers.
     """
-    return {**rope, FACTOR: factor, TRAINED: trained_length(rope, lengths[0])}
+    trained = trained_length(rope, lengths.first_trained)
+    return {**rope, FACTOR: factor, TRAINED: trained}
 
 
 @scaling(
@@ -168,7 +177,7 @@ def llama3(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Pa
     long_inputs="order is kept, but neighbouring positions are closer together than in training",
     when="the model has this type",
 )
-def proportional(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
+def proportional(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -> Parameters:
     """Interpolate positions linearly in the pairs that are rotated.
 
     Source: modeling_rope_utils.py of transformers.
@@ -183,17 +192,18 @@ def proportional(rope: Parameters, lengths: Lengths, dim: int, *, factor: float)
     when="any length can be used without other settings, or the config understates what was "
     "trained",
 )
-def limits(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
-    """Keep all settings; state those that transformers would derive from the length.
+def limits(rope: Parameters, lengths: RopeLengths, dim: int) -> Parameters:
+    """Keep all settings; state the factor of ``longrope`` ones that state no scale.
 
     Source: none.
     """
-    before, _ = lengths
-    states_scale = rope.get(FACTOR) or rope.get("attention_factor")
-    if rope[TYPE] != "longrope" or states_scale:
-        return rope
-    # The attention factor follows max_position_embeddings / trained length.
-    return {**rope, FACTOR: max(before / trained_length(rope, before), 1.0)}
+    states_scale = bool(rope.get(FACTOR) or rope.get("attention_factor"))
+    if rope[TYPE] == "longrope" and not states_scale:
+        # Transformers derives the attention factor from max_position_embeddings / trained length,
+        # and max_position_embeddings is about to change.
+        growth = lengths.served / trained_length(rope, lengths.served)
+        return {**rope, FACTOR: max(growth, 1.0)}
+    return rope
 
 
 # The methods that set or keep a rope type.
@@ -207,15 +217,24 @@ if missing := [name for name in KEPT_TYPES if name not in ROTARY_METHODS]:
     )
 
 
+class WhyChosen(Enum):
+    """Why a method was chosen for rotary settings."""
+
+    REQUESTED = auto()  # it scales, and the user named it
+    LIMITS_REQUESTED = auto()  # nothing scales, as the user requested
+    ALREADY_SERVED = auto()  # nothing scales, since the settings serve the new length
+    KEEPS_TYPE = auto()  # `auto` keeps the type of scaled settings
+    FIRST_APPLICABLE = auto()  # `auto` takes the first method that the model type applies
+
+
 def resize_rope(
     rope: Parameters,
-    lengths: Lengths,
+    lengths: RopeLengths,
     dim: int,
     name: str = DEFAULT_METHOD,
     factor: float | None = None,
     *,
     methods: Sequence[str] = SCALING_METHODS,
-    first_trained: int | None = None,
     is_corrected: bool = False,
 ) -> tuple[Parameters, MethodChoice]:
     """Return rotary settings of one type of layers that serve longer inputs, and their method.
@@ -225,16 +244,13 @@ def resize_rope(
 
     Args:
         rope: The settings before, complete and valid; see `frequencies`.
-        lengths: The length that they serve, and the one that the new settings must serve, in
-            tokens.
+        lengths: What the settings serve, and what the new settings must serve.
         dim: The number of rotated values per head; see `frequencies`.
         name: A name of `ROTARY_METHODS`, or `DEFAULT_METHOD` to choose the first one that applies.
         factor: The factor of the method; None chooses the smallest one that serves the length.
-        methods: Those that the model type applies to settings of type ``default``.
-        first_trained: The length of the first training, in tokens; by default, what the settings
-            state.
-        is_corrected: Whether the settings misstate it, so that they change at the length that they
-            serve, too.
+        methods: The methods that the model type applies to settings of type ``default``.
+        is_corrected: Whether the settings misstate the length of the first training, so that they
+            change at the length that they serve, too.
 
     Returns:
         The new settings, and the method with its factor, which reproduces them.
@@ -243,66 +259,76 @@ def resize_rope(
         MethodError: The method does not apply to the rope type.
         ResizeError: The factor is invalid, or the settings cannot serve the length.
     """
-    before, after = lengths
-    is_auto = name == DEFAULT_METHOD
-    name = _applicable_method(rope, name, methods)
-    changes_anyway = name == LIMITS or factor is not None or is_corrected
-    serves_already = after <= before and not changes_anyway
-    if serves_already:
-        name = LIMITS
-    facts = ROTARY_METHODS[name]
-    settings = dict[str, float]()
-    if FACTOR in facts.settings:
-        settings[FACTOR] = _valid_factor(name, factor, rope, lengths, first_trained)
-    first = first_trained or trained_length(rope, before)
-    if TRAINED in rope and name in ROPE_TYPES and ROPE_TYPES[name].states_trained:
-        rope = {**rope, TRAINED: first}
-    # Methods state `from_length` as the trained length if the settings state none.
-    from_length = before if TRAINED in rope else first
-    parameters = facts.function(rope, (from_length, after), dim, **settings)
+    method, why_chosen = _choose_method(
+        rope,
+        lengths,
+        name,
+        methods,
+        changes_anyway=factor is not None or is_corrected,
+    )
+    settings = _method_settings(method, factor, rope, lengths)
+    parameters = method.function(rope, lengths, dim, **settings)
 
-    reasons = []
-    if serves_already:
-        reasons.append(f"the settings already serve {before} tokens, so nothing scales")
-    else:
-        reasons += _reason_of_method(rope, name, settings, is_auto=is_auto)
+    reasons = list(_reasons_of_choice(why_chosen, method, settings, lengths))
     if parameters[THETA] != rope[THETA]:
         reasons.append(f"rope_theta rises from {rope[THETA]:,.1f} to {parameters[THETA]:,.1f}")
     if settings and rope[TYPE] == "default":
-        reasons += _too_small_factor(settings[FACTOR], first, after)
-    return parameters, MethodChoice(facts, settings, reason="; ".join(reasons))
+        served = round(settings[FACTOR] * lengths.first_trained)
+        if served < lengths.after:
+            reasons.append(f"factor {settings[FACTOR]:g} serves only {served:,} tokens")
+    return parameters, MethodChoice(method, settings, reason="; ".join(reasons))
 
 
-def _too_small_factor(factor: float, trained: int, length: int) -> list[str]:
-    """Say that a factor serves less than a length, if it does."""
-    served = round(factor * trained)
-    if served >= length:
-        return []
-    return [f"factor {factor:g} serves only {served:,} tokens"]
+def _choose_method(
+    rope: Parameters,
+    lengths: RopeLengths,
+    requested: str,
+    methods: Sequence[str],
+    *,
+    changes_anyway: bool,
+) -> tuple[Method, WhyChosen]:
+    """Return the method for rotary settings, and why.
+
+    The first of these that holds counts:
+
+    1. The user requests ``limits``, which applies to all settings.
+    2. The settings already serve the length, and do not change anyway: ``limits``.
+    3. The user requests a method.
+    4. The settings have another type than ``default``: the method of this type.
+    5. The first method of `SCALING_METHODS` that the model type applies.
+
+    Raises:
+        MethodError: The requested method does not apply, or no method but ``limits`` does.
+    """
+    if requested == LIMITS:
+        return ROTARY_METHODS[LIMITS], WhyChosen.LIMITS_REQUESTED
+    applicable = _applicable_methods(rope, methods)
+    if requested not in (DEFAULT_METHOD, *applicable):
+        raise _does_not_apply(requested, rope, applicable)
+    if lengths.after <= lengths.served and not changes_anyway:
+        return ROTARY_METHODS[LIMITS], WhyChosen.ALREADY_SERVED
+    if requested != DEFAULT_METHOD:
+        return ROTARY_METHODS[requested], WhyChosen.REQUESTED
+    if rope[TYPE] != "default":
+        return ROTARY_METHODS[rope[TYPE]], WhyChosen.KEEPS_TYPE
+    return ROTARY_METHODS[applicable[0]], WhyChosen.FIRST_APPLICABLE
 
 
-def _applicable_method(rope: Parameters, name: str, methods: Sequence[str]) -> str:
-    """Return the requested method, or the default one, of those that apply to the settings."""
-    if name == LIMITS:
-        return name
+def _applicable_methods(rope: Parameters, methods: Sequence[str]) -> list[str]:
+    """Return the names of the methods that scale rotary settings: scaled ones keep their type.
+
+    Raises:
+        MethodError: There is none.
+    """
     if rope[TYPE] == NTK_ALPHA:
-        raise _cannot_scale_alpha(rope)
-    applicable: list[str] = [rope[TYPE]]  # scaled settings keep their type
-    if rope[TYPE] == "default":
-        applicable = [method for method in SCALING_METHODS if method in methods]
-    if name == DEFAULT_METHOD:
-        return applicable[0]
-    if name not in applicable:
-        raise _does_not_apply(name, rope, applicable)
-    return name
-
-
-def _cannot_scale_alpha(rope: Parameters) -> MethodError:
-    message = (
-        f"Rotary settings with {ALPHA} {rope[ALPHA]:g} cannot be scaled: transformers computes one "
-        "base from it, for inputs of every length, and reads no factor."
-    )
-    return MethodError(message, f"To raise only limits, use --method {LIMITS}.")
+        raise MethodError(
+            f"Rotary settings with {ALPHA} {rope[ALPHA]:g} cannot be scaled: transformers computes "
+            "one base from it, for inputs of every length, and reads no factor.",
+            f"To raise only limits, use --method {LIMITS}.",
+        )
+    if rope[TYPE] != "default":
+        return [rope[TYPE]]
+    return [method for method in SCALING_METHODS if method in methods]
 
 
 def _does_not_apply(name: str, rope: Parameters, applicable: Sequence[str]) -> MethodError:
@@ -318,42 +344,48 @@ def _does_not_apply(name: str, rope: Parameters, applicable: Sequence[str]) -> M
     return MethodError(f"--method {name}: {reason}.", hint)
 
 
-def _smallest_factor(rope: Parameters, lengths: Lengths, first_trained: int | None) -> float:
-    """Return the smallest factor that serves the second of two lengths."""
-    before, after = lengths
-    if first_trained is not None:
-        return after / first_trained
-    stated = rope.get(FACTOR)
-    if rope[TYPE] != "default" and stated:
-        return float(stated * after / before)
-    return after / trained_length(rope, before)
+def _method_settings(
+    method: Method, factor: float | None, rope: Parameters, lengths: RopeLengths
+) -> dict[str, float]:
+    """Return the settings of a method: the given factor, or the smallest one, if it has a factor.
 
-
-def _valid_factor(
-    name: str,
-    factor: float | None,
-    rope: Parameters,
-    lengths: Lengths,
-    first_trained: int | None,
-) -> float:
-    """Return the given factor, or the smallest one; raise ResizeError if it is not allowed."""
+    Raises:
+        ResizeError: The factor is not allowed.
+    """
+    if FACTOR not in method.settings:
+        return {}
     if factor is None:
-        factor = _smallest_factor(rope, lengths, first_trained)
+        factor = _smallest_factor(rope, lengths)
     if not SCALE.allows(factor):
-        message = f"--method {name}: factor must be {SCALE.must}, got {factor}."
-        raise ResizeError(message, f"State it, as in --method {name}:factor=4.")
-    return factor
+        message = f"--method {method.name}: factor must be {SCALE.must}, got {factor}."
+        raise ResizeError(message, f"State it, as in --method {method.name}:factor=4.")
+    return {FACTOR: factor}
 
 
-def _reason_of_method(
-    rope: Parameters, name: str, settings: Mapping[str, float], *, is_auto: bool
-) -> list[str]:
-    """Say what `auto` chose, or that nothing scales; nothing of any other requested method."""
-    factor = f" with factor {settings[FACTOR]:g}" if settings else ""
-    if is_auto and rope[TYPE] != "default":
-        return [f"auto kept the rope type, {name}{factor}"]
-    if is_auto:
-        return [f"auto chose {name}{factor}"]
-    if name == LIMITS:
-        return ["only limits change: nothing scales"]
-    return []
+def _smallest_factor(rope: Parameters, lengths: RopeLengths) -> float:
+    """Return the smallest factor with which new settings serve the length."""
+    stated = rope.get(FACTOR)
+    if rope_type(rope).scales_from == "served" and stated:
+        return float(stated * lengths.after / lengths.served)
+    return lengths.after / lengths.first_trained
+
+
+def _reasons_of_choice(
+    why_chosen: WhyChosen,
+    method: Method,
+    settings: Mapping[str, float],
+    lengths: RopeLengths,
+) -> Iterator[str]:
+    """Yield why a method was chosen, as text; nothing if the user requested it and it scales."""
+    chosen = method.name
+    if settings:
+        chosen = f"{method.name} with factor {settings[FACTOR]:g}"
+    match why_chosen:
+        case WhyChosen.LIMITS_REQUESTED:
+            yield "only limits change: nothing scales"
+        case WhyChosen.ALREADY_SERVED:
+            yield f"the settings already serve {lengths.served} tokens, so nothing scales"
+        case WhyChosen.KEEPS_TYPE:
+            yield f"auto kept the rope type, {chosen}"
+        case WhyChosen.FIRST_APPLICABLE:
+            yield f"auto chose {chosen}"

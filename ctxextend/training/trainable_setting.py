@@ -60,8 +60,8 @@ def _frozen_table(settings: Train, reason: str) -> tuple[Train, tuple[str, ...]]
 def _is_trained(files: ModelFiles) -> bool:
     """Whether the first table is stored, and a parameter of the model."""
     facts = files.tables[0].location.table
-    is_fixed = isinstance(facts, SinusoidalTable) and facts.is_fixed
-    return files.table in files.checkpoint.weights.names and not is_fixed
+    is_frozen = isinstance(facts, SinusoidalTable) and facts.stored_rows == "frozen"
+    return files.table in files.checkpoint.weights.names and not is_frozen
 
 
 def _has_formula(files: ModelFiles) -> bool:

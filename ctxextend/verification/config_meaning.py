@@ -41,14 +41,12 @@ def changed_meaning(
     new = read_config(after)
     if old is None or new is None:
         return changes
-    old_values, renamed = old
-    new_values, _ = new
-    configs = (old_values, new_values)
-    unread = [item for item in changes if not _is_read(item.path, configs, renamed)]
+    configs = (old.values, new.values)
+    unread = [item for item in changes if not _is_read(item.path, configs, old.old_keys)]
     stated = {item.path: item for item in changes}
     found = [
         stated.get(item.path, item)  # with the values of the file
-        for item in _outside(rotary, changed_values(old_values, new_values))
+        for item in _outside(rotary, changed_values(old.values, new.values))
         if _affects_model(base, item)
     ]
     return [*unread, *found]

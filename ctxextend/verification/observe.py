@@ -147,7 +147,7 @@ def _run(
     name = _name_in_model(model, table)
     try:
         with torch_threads(model, None):
-            values = run_on_tokens(model, name, tokens, has_others=expected.has_other_tables)
+            values = run_on_tokens(model, name, tokens, has_other_tables=expected.has_other_tables)
     except MoreThanTextError as error:
         return NotRun(str(error))
     except Exception as error:  # model classes raise many types

@@ -996,6 +996,18 @@ def test_resize_with_tensor_rejects_invalid_flags(
     )
 
 
+def test_resize_with_tensor_rejects_a_single_value(tmp_path: Path) -> None:
+    source = custom_model(tmp_path / "mine", 16, max_len=16)
+    pico.add_tensors(source, {"net.scale": torch.tensor(1.0)})
+    hint = assert_rejected(
+        CheckpointError,
+        r"--tensor net.scale: it has shape \[\], expected",
+        source,
+        tensor="net.scale",
+    )
+    assert "--tensor net.pos" in hint
+
+
 def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2")
     old, before = source.load(), pico.tensor_bytes(source.folder)

@@ -40,7 +40,7 @@ def write(folder: Path, model_type: str) -> None:
     for location in find_architecture(config).locations:
         table = location.table
         if isinstance(table, SinusoidalTable) and table.is_computed:
-            tensors[f"{location.usual_prefix}{table.neighbors}.weight"] = np.zeros(
+            tensors[f"{location.usual_prefix}{table.neighbor_prefix}.weight"] = np.zeros(
                 (2, 2), np.float32
             )
         elif table.has_rows:

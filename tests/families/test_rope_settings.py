@@ -237,6 +237,11 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
             {"rope_parameters": {FULL: [1]}},
             "rope_parameters must be one object for each of full",
         ),
+        (  # transformers uses it, and no default instead of it
+            "phi-3-128k",
+            {"original_max_position_embeddings": 0},
+            "must be a number of at least 1, got 0.",
+        ),
     ],
 )
 def test_read_rope_refuses_malformed_settings(name: str, changes: Config, problem: str) -> None:

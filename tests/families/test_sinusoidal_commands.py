@@ -124,11 +124,11 @@ def test_registry_states_which_tables_transformers_reads_without_gradients(model
         0
     ].sum().backward()
     name = next(name for name in reversed(dict(model.named_parameters())) if "position" in name)
-    is_fixed = {
-        isinstance(table, SinusoidalTable) and table.is_fixed
+    is_frozen = {
+        isinstance(table, SinusoidalTable) and table.stored_rows == "frozen"
         for table in FAMILIES[model_type].tables
     }
-    assert {model.get_parameter(name).grad is None} == is_fixed
+    assert {model.get_parameter(name).grad is None} == is_frozen
 
 
 @pytest.mark.parametrize(

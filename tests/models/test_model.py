@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, extend_model, resize
+from ctxextend.models.load import continue_text
 from tests.helpers import pico
 
 MakePico = Callable[..., pico.Pico]
@@ -107,6 +108,27 @@ def test_extend_model_updates_copies_of_the_config() -> None:
     assert {model.config.max_position_embeddings, model.encoder.config.max_position_embeddings} == {
         NEW + 2
     }
+
+
+def test_extend_model_keeps_the_config_of_another_part_of_the_same_class() -> None:
+    sizes: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 32,
+        "intermediate_size": 8,
+        "max_position_embeddings": 16,
+    }
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(
+        transformers.BertConfig(**sizes),
+        transformers.BertConfig(**sizes, is_decoder=True, add_cross_attention=True),
+    )
+    model: Any = transformers.EncoderDecoderModel(config)
+    extend_model(model, to=NEW, part="encoder")
+    assert len(model.encoder.embeddings.position_embeddings.weight) == NEW
+    assert model.encoder.config.max_position_embeddings == NEW
+    assert len(model.decoder.bert.embeddings.position_embeddings.weight) == 16
+    assert model.decoder.config.max_position_embeddings == 16
 
 
 def test_extend_model_keeps_attributes_set_after_loading(make_pico: MakePico) -> None:
@@ -208,3 +230,27 @@ def test_extend_model_supports_removed_and_replaced_modules(make_pico: MakePico)
     model.transformer.h[0].attn = torch.nn.Identity()
     extend_model(model, to=NEW, method="linear")
     assert len(model.transformer.wpe.weight) == NEW
+
+
+class LetterTokenizer:
+    """A tokenizer with one token per letter; it decodes tokens as their number."""
+
+    eos_token_id = 0
+
+    def __call__(
+        self, text: str, *, truncation: bool, max_length: int, return_tensors: str
+    ) -> dict[str, torch.Tensor]:
+        assert truncation and return_tensors == "pt"
+        return {"input_ids": torch.arange(1, len(text) + 1)[None, :max_length]}
+
+    def decode(self, ids: torch.Tensor) -> str:
+        return str(len(ids))
+
+
+@pytest.mark.parametrize("prompt", [2, 8])
+def test_continue_text_returns_no_written_token_as_the_prompt(
+    prompt: int, make_pico: MakePico
+) -> None:
+    model = make_pico("gpt2").load()
+    found = continue_text(model, LetterTokenizer(), "abcd", prompt, 3)
+    assert found == (str(min(prompt, 4)), "3")

@@ -13,7 +13,12 @@ from ctxextend.errors import CtxextendError, MethodError, ResizeError
 from ctxextend.tables.method_facts import LIMITS, MOVED, UNCHANGED
 from ctxextend.tables.method_names import rotary_method_names
 from ctxextend.tables.rotary import FORMULAS, frequencies
-from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES, ROTARY_METHODS, resize_rope
+from ctxextend.tables.rotary_methods import (
+    ROTARY_METHOD_NAMES,
+    ROTARY_METHODS,
+    RopeLengths,
+    resize_rope,
+)
 
 TRAINED = "original_max_position_embeddings"
 DEFAULT = {"rope_type": "default", "rope_theta": 10_000.0}
@@ -173,16 +178,21 @@ def test_resize_rope_changes_only_what_the_method_needs(
     expected: dict[str, Any],
     text: str,
 ) -> None:
-    parameters, choice = resize_rope(rope, lengths, 64, *split(method))
+    parameters, choice = resize_rope(rope, change(rope, *lengths), 64, *split(method))
     assert parameters == rope | expected
     name = method.partition(":")[0] if method not in (None, "auto") else parameters["rope_type"]
     assert choice.text.startswith(name) and choice.text.endswith(text)
     assert bool(choice.reason) == (method in (None, "auto", "theta"))
     assert choice.facts.keeps_max_len == (name == "dynamic")
     # The recorded text reproduces the settings exactly.
-    again, same = resize_rope(rope, lengths, 64, *split(choice.text))
+    again, same = resize_rope(rope, change(rope, *lengths), 64, *split(choice.text))
     assert again == parameters
     assert replace(same, reason=choice.reason) == choice
+
+
+def change(rope: dict[str, Any], served: int, after: int) -> RopeLengths:
+    """Return the lengths of settings that state the first trained one, or serve no more."""
+    return RopeLengths(first_trained=rope.get(TRAINED, served), served=served, after=after)
 
 
 def split(method: str | None) -> tuple[str, float | None]:
@@ -195,28 +205,35 @@ def test_resize_rope_writes_the_trained_length_of_types_that_read_it() -> None:
     # Without it, transformers takes the raised max_position_embeddings.
     for rope in (YARN, LLAMA3, LONGROPE | {"factor": 9.0}):
         rope = {key: value for key, value in rope.items() if key != TRAINED}
-        assert resize_rope(rope, (1024, 8192), 64)[0][TRAINED] == 1024
+        assert resize_rope(rope, change(rope, 1024, 8192), 64)[0][TRAINED] == 1024
+
+
+def test_resize_rope_scales_from_the_served_length_if_the_type_states_no_trained_one() -> None:
+    lengths = RopeLengths(first_trained=4096, served=4096, after=8192)
+    # transformers does not read the key in settings of this type.
+    parameters, _ = resize_rope(PROPORTIONAL | {TRAINED: 1024}, lengths, 64)
+    assert parameters["factor"] == 2.0
 
 
 def test_resize_rope_gives_the_reason_of_a_choice_and_the_base() -> None:
-    reasons = [resize_rope(rope, (64, 200), 64)[1].reason for rope in (DEFAULT, LLAMA3)]
+    reasons = [resize_rope(rope, change(rope, 64, 200), 64)[1].reason for rope in (DEFAULT, LLAMA3)]
     assert reasons == [
         "auto chose yarn with factor 3.125",
         "auto kept the rope type, llama3 with factor 25",
     ]
     assert (
-        resize_rope(DEFAULT, (64, 128), 4, "theta")[1].reason
+        resize_rope(DEFAULT, change(DEFAULT, 64, 128), 4, "theta")[1].reason
         == "rope_theta rises from 10,000.0 to 40,000.0"
     )
     assert (
-        resize_rope(DEFAULT, (64, 256), 8, "yarn", 2.0)[1].reason
+        resize_rope(DEFAULT, change(DEFAULT, 64, 256), 8, "yarn", 2.0)[1].reason
         == "factor 2 serves only 128 tokens"
     )
 
 
 def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
     before = frequencies(DEFAULT, 64, 2048).inverse
-    parameters, _ = resize_rope(DEFAULT, (2048, 8192), 64, "theta")
+    parameters, _ = resize_rope(DEFAULT, change(DEFAULT, 2048, 8192), 64, "theta")
     after = frequencies(parameters, 64, 8192).inverse
     np.testing.assert_allclose((before / after)[[0, -1]], [1, 4])
     assert (np.diff(before / after) > 0).all()
@@ -228,7 +245,7 @@ def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
 def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> None:
     """The slowest pair turns no further at the new length than it did at the trained length."""
     rope = LONGROPE | {"factor": 4.0} if method == "longrope" else DEFAULT
-    after, choice = resize_rope(rope, (1024, 4096), 64, method)
+    after, choice = resize_rope(rope, change(rope, 1024, 4096), 64, method)
     max_len = 1024 if choice.facts.keeps_max_len else 4096
     trained_angle = 1024 * frequencies(DEFAULT, 64, 1024).inverse[-1]
     new_angle = 4096 * frequencies(after, 64, max_len, 4096).inverse[-1]
@@ -309,7 +326,7 @@ def test_resize_rope_refuses_what_does_not_apply(
     message: str,
 ) -> None:
     with pytest.raises(CtxextendError, match=message) as raised:
-        resize_rope(rope, lengths, dim, *split(method))
+        resize_rope(rope, change(rope, *lengths), dim, *split(method))
     assert raised.type is error
 
 
@@ -329,4 +346,4 @@ def test_resize_rope_names_the_methods_that_the_model_type_applies() -> None:
     with pytest.raises(
         MethodError, match=r"--method yarn: the model type does not apply yarn\. Use theta\."
     ):
-        resize_rope(DEFAULT, (9, 18), 64, "yarn", methods=("theta",))
+        resize_rope(DEFAULT, change(DEFAULT, 9, 18), 64, "yarn", methods=("theta",))
