@@ -153,7 +153,7 @@ class SequenceSettings:
 
     @property
     def largest_offset(self) -> int:
-        """The largest position at which a sequence can start; 0 if it needs all positions."""
+        """The largest offset of the positions of a sequence; 0 if it needs all positions."""
         return self.span - self.length
 
     def generator(self, purpose: int, number: int) -> np.random.Generator:
@@ -191,7 +191,7 @@ class SequencePlace(NamedTuple):
     start: int  # index of its first token in the text
     size_before_skip: int  # tokens of the sequence before the skip
     skip: int  # tokens of the text that are skipped, and as many positions
-    offset: int  # position of its first token
+    offset: int  # of its positions, except those of leading special tokens
 
 
 class SequenceDataset(NumberedItems):
@@ -262,9 +262,10 @@ class SequenceDataset(NumberedItems):
 class TrainingSequences(SequenceDataset):
     """The sequences to train on, as many as are requested, in epochs.
 
-    Each epoch cuts each part of the text from another random token on, and shuffles the sequences.
-    It leaves out one sequence of a part, so that the first one can start at any of its tokens: from
-    29 tokens, an epoch cuts two sequences of 10, of which the first starts at token 0 to 9.
+    Each epoch cuts each part of the text from a random token on, and shuffles the sequences. It
+    leaves out at least one token less than a sequence has, so that the first sequence of a part can
+    start at as many places: of 29 tokens, an epoch has two sequences of 10, the first of which
+    starts at token 0 to 9.
     """
 
     def __init__(self, text: Text, settings: SequenceSettings, count: int) -> None:

@@ -253,7 +253,7 @@ def test_pairs_are_a_passage_and_its_document_with_borders() -> None:
     # Each document occurs once in an epoch.
     firsts = [int(data[number]["input_ids"][0, 1]) // 1000 for number in range(data.epoch_size)]
     assert len({*firsts}) == len(firsts)
-    assert len([*data]) == len(data)
+    assert len([*iter(data)]) == len(data)
     with pytest.raises(IndexError):
         data[len(data)]
 
