@@ -217,15 +217,15 @@ def are_inside(tokens: Ids, spans: Ids) -> NDArray[np.bool_]:
     """Whether each token is inside a part, given sorted parts that do not overlap, (parts, 2).
 
     A token inside a part has an odd number of borders before or at it: two of each earlier part,
-    and the first token of its own.
+    and one of the part that it is in.
     """
     borders_before = np.searchsorted(spans.ravel(), tokens, side="right")
     is_inside: NDArray[np.bool_] = borders_before % 2 == 1
     return is_inside
 
 
-class PairText(NamedTuple):
-    """A text of a pair, with prompt and special tokens."""
+class PaddedText(NamedTuple):
+    """A text of a pair as it is read, with special tokens and a prompt."""
 
     ids: Ids  # shape (length,), padded with `IGNORE_INDEX`
     positions: Ids  # shape (length,)
@@ -234,7 +234,7 @@ class PairText(NamedTuple):
 class PairDataset(NumberedItems):
     """Pairs of texts, in epochs.
 
-    An epoch takes each positive once, in whole batches, so that none is a negative of its own
+    An epoch takes each positive once, in whole batches, so that none is a negative of its
     anchor. Anchors are read from their first token. So are the other texts if they are not
     documents and need all positions; else a random part of them is read, at random positions.
     """
@@ -292,8 +292,11 @@ class PairDataset(NumberedItems):
         order = self.settings.generator(ORDER, epoch).permutation(self.source.positives)
         return int(order[index])
 
-    def _other(self, text: Tokens, generator: np.random.Generator) -> PairText:
-        """Return a positive or negative, from its first token or a random one on."""
+    def _other(self, text: Tokens, generator: np.random.Generator) -> PaddedText:
+        """Return a positive or negative as it is read.
+
+        Without documents and windows, it is read from its first token on, else from a random one.
+        """
         length = self.settings.length
         largest = self.settings.largest_offset
         if not self.source.has_documents and largest == 0:
@@ -307,7 +310,7 @@ class PairDataset(NumberedItems):
         """Return how many tokens of a text are read after some special tokens and a prompt."""
         return self.settings.length - len(before) - len(self.settings.special_after)
 
-    def _read(self, before: Sequence[int], text: Tokens, *, first: int, offset: int) -> PairText:
+    def _read(self, before: Sequence[int], text: Tokens, *, first: int, offset: int) -> PaddedText:
         """Return a text from a token on, at positions with an offset.
 
         Leading special tokens keep their usual positions, from 0.
@@ -319,7 +322,7 @@ class PairDataset(NumberedItems):
         ids[: len(content)] = content
         positions = np.arange(settings.length)
         positions[len(settings.special_before) :] += offset
-        return PairText(ids=ids, positions=positions)
+        return PaddedText(ids=ids, positions=positions)
 
 
 def _check_positives(positives: int, settings: SequenceSettings, *, is_held_out: bool) -> None:
