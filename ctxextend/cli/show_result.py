@@ -162,13 +162,13 @@ def _file_items(planned: "Planned") -> Items:
         yield "drop", f"{name} (a position buffer that transformers creates itself)"
     for buffer in plan.rebuilt_buffers:
         yield "rebuild", f"{buffer.name} (a position buffer that transformers reads)"
-    for name in files["rewritten"]:
+    for name in files.rewritten:
         yield "rewrite", name
-    if CARD_FILE in files["edited"]:
+    if CARD_FILE in files.edited:
         yield "extend", CARD_FILE
-    for name in files["created"]:
+    for name in files.created:
         yield "create", name
-    for name in files["copied"]:
+    for name in files.copied:
         yield "copy", name
     for name, reason in plan.checkpoint.omitted.items():
         yield "skip", f"{name} ({reason})"

@@ -311,6 +311,6 @@ def _plan_quick_evaluation(full: EvaluationRun, tokens: int, notes: Sequence[str
         run.text = replace(run.text, limited_by="time")
     task = run.tasks[0]
     if isinstance(task, LossTask):
-        task.modes = [mode for mode in task.modes if mode.name != TRUNCATED]
+        task.modes = [mode for mode in task.modes if mode.key.name != TRUNCATED]
     run.tasks = (task,)
     return run

@@ -227,7 +227,7 @@ def reuse_base(run: EvaluationRun, other: EvaluationRun) -> None:
     """Give the tasks of an evaluation what the base scored in another one on the same text."""
     for task, measured in zip(run.tasks, other.tasks, strict=False):
         if isinstance(task, LossTask) and isinstance(measured, LossTask):
-            task.measured = measured.measured
+            task.losses_by_mode = measured.losses_by_mode
         elif isinstance(task, DocumentTask) and isinstance(measured, DocumentTask):
             task.embedded = measured.embedded
             task.found = measured.found

@@ -62,18 +62,18 @@ def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Exp
     source = conversion.model.checkpoint
     name = f"{source.source.name}-{conversion.settings.scheme}-{twin_plan.max_len_after}"
     layouts = weight_layouts(twin_plan)
-    texts = edited_texts(twin_plan, layouts)
-    # For its size; `recipe` below returns it with the real hashes.
-    texts[RECIPE_FILE] = _recipe(conversion, twin_plan, Path(name), placeholders(twin_plan))
-    texts[CARD_FILE] = _card(conversion, twin_plan, explanation, title=printable(name))
+    recipe = partial(_encoded_recipe, conversion, twin_plan)
+    planned_recipe = partial(recipe, hashes=placeholders(twin_plan))
+    card = _card(conversion, twin_plan, explanation, title=printable(name))
+    texts = encode(edited_texts(twin_plan, layouts) | {CARD_FILE: card})
+    texts[RECIPE_FILE] = planned_recipe(Path(name))
     return Output(
         source=twin_plan.checkpoint,
         default_folder=Path(name),
         layouts=layouts,
-        texts=encode(texts),
-        compute=partial(compute_tables, twin_plan, source),
-        placeholders=placeholders(twin_plan),
-        recipe=partial(_encoded_recipe, conversion, twin_plan),
+        texts=texts,
+        planned_recipe=planned_recipe,
+        compute=partial(compute_tables, twin_plan, source, recipe),
     )
 
 

@@ -13,7 +13,12 @@ from ctxextend.checkpoints.folder import MODULES, load_modules
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import points_outside
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.eval_model import EvalModel, batches, needs_only_text, prepare_inputs
+from ctxextend.evaluation.eval_model import (
+    EvalModel,
+    batches,
+    errors_as_unsupported,
+    prepare_inputs,
+)
 from ctxextend.held_out import Ids
 
 if TYPE_CHECKING:
@@ -120,7 +125,7 @@ def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
     """
     poolings = read_pooling(model.root)
     embedder = Embedder(model=model, poolings=poolings, batch_size=batch_size)
-    with needs_only_text(model, "embeddings"):
+    with errors_as_unsupported(model, "embeddings"):
         embedder.embed([model.tokenizer.encode("a")])
     return embedder
 

@@ -72,13 +72,19 @@ class ModelFiles(OpenedModel):
 
     @property
     def rows(self) -> int:
-        """The rows of the first table, with reserved ones; or as many as a table would have."""
+        """The rows of the first table, with reserved ones.
+
+        Positions without rows count as a table of this context length.
+        """
         location = self.tables[0].location
         return location.rows(location.key_value(self.max_len))
 
     @property
     def reserved_rows(self) -> int:
-        """The number of rows before position 0."""
+        """The number of rows that are not usable positions.
+
+        These are the rows before position 0 and, of few models, rows after the last position.
+        """
         return self.rows - self.max_len
 
 
@@ -94,7 +100,7 @@ class EvalModel:
     tokenizer: TextTokenizer
     max_len: int  # context length in tokens, special tokens included
     notes: tuple[str, ...] = ()
-    reserved_rows: int = 0  # rows of its table before position 0
+    reserved_rows: int = 0  # see `ModelFiles`
     trainings: Sequence[Mapping[str, Any]] = ()  # see `ModelFiles`
     # position id of the first token of each text; None: the model's default
     first_position: int | None = None
@@ -149,7 +155,11 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
 
 
 def find_scheme(files: ModelFiles) -> str:
-    """Return the position scheme; of a table of rows, what they are, whatever the config says.
+    """Return the position scheme of the first table.
+
+    Stored rows decide, whatever the config states: "sinusoidal", "learned", or "none" if all rows
+    are equal. Without stored rows, it is the scheme of the model type. A table by which the model
+    rotates states is "rotary".
 
     Raises:
         CheckpointError: The table cannot be read.
@@ -157,11 +167,11 @@ def find_scheme(files: ModelFiles) -> str:
     location = files.tables[0].location
     if isinstance(location.table, SinusoidalTable) and location.table.rotates:
         return "rotary"
-    table = files.read_table()
-    if table is None:  # transformers computes it, or it has no rows
+    stored_table = files.read_table()
+    if stored_table is None:
         return location.scheme
-    fit = fit_layout(table[location.reserved_rows :], location.layout)
-    if fit is None:  # all rows are equal
+    fit = fit_layout(stored_table[location.reserved_rows :], location.layout)
+    if fit is None:
         return "none"
     return "sinusoidal" if fit.explained > SINUSOIDAL_SHARE else "learned"
 
@@ -186,26 +196,38 @@ def _own_tokenizer(checkpoint: Checkpoint, provenance: Provenance | None) -> str
 
 
 def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str]) -> None:
-    """Check weights against a recipe's hashes of tables, and of samples of other tensors.
+    """Check weights against the hashes in a recipe, by name of the table.
+
+    The hash of the name `FINGERPRINT` is that of samples of all tensors.
 
     Raises:
         CheckpointError: The weights differ.
     """
     for name, expected in hashes.items():
         if name == FINGERPRINT:
-            actual = checkpoint.weights.fingerprint()
-            change = "its tables are the same, but other weights or a header changed"
-        else:
-            file = checkpoint.weights.names.get(name)
-            change = f"table {name} differs"
-            actual = table_hash(read_floats(file, name)) if file else ""
-        if actual != expected:
-            message = f"{ref.source} has changed since the recipe was written: {change}."
-            hint = (
-                "Restore its weights, or use the changed ones: add --set provenance=null (run) "
-                "or --base (train)."
-            )
-            raise CheckpointError(message, hint)
+            if checkpoint.weights.fingerprint() != expected:
+                change = "its tables are the same, but other weights or a header changed"
+                raise _changed_source(ref, change)
+        elif not _has_hash(checkpoint, name, expected):
+            raise _changed_source(ref, f"table {name} differs")
+
+
+def _has_hash(checkpoint: Checkpoint, name: str, expected: str) -> bool:
+    """Whether a checkpoint has a table of this name and hash."""
+    file = checkpoint.weights.names.get(name)
+    if file is None:
+        return False
+    return table_hash(read_floats(file, name)) == expected
+
+
+def _changed_source(ref: CheckpointRef, change: str) -> CheckpointError:
+    """Return the error for a source that differs from what a recipe recorded."""
+    message = f"{ref.source} has changed since the recipe was written: {change}."
+    hint = (
+        "Restore its weights, or use the changed ones: add --set provenance=null (run) "
+        "or --base (train)."
+    )
+    return CheckpointError(message, hint)
 
 
 def open_eval_model(
@@ -218,12 +240,16 @@ def open_eval_model(
 
     Raises:
         CheckpointError: As `open_files` and `load_eval_model`.
+        UnsupportedModelError: It is an encoder-decoder model.
     """
     return load_eval_model(open_files(open_model(ref), hashes), precision, device)
 
 
 def auto_precision(device: str) -> str:
-    """Return fp32 for a CPU, and bf16 for an accelerator that supports it."""
+    """Return fp32 for a CPU or a CUDA device without bf16, and bf16 for any other device.
+
+    Other accelerators than CUDA devices are not asked whether they support it.
+    """
     import torch
 
     if device == "cpu":
@@ -293,6 +319,7 @@ def _missing_head(checkpoint: Checkpoint, kind: str) -> Iterator[str]:
 def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Any, LoadingInfo]:
     """Load a model with its LM head, or as an encoder if its files have no such head."""
     if not (checkpoint.root / MODULES).is_file():
+        _check_not_seq2seq(checkpoint.model_class, model_type)
         for kind, model_class in _classes_with_head(checkpoint.model_class, model_type):
             model, info = load(checkpoint, model_class, dtype)
             if not info.missing:  # the file may lack a head, even of the class in the config
@@ -301,26 +328,43 @@ def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Any
     return ENCODER, model, info
 
 
-def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, str]]:
-    """Return the kind and the class of a model with an LM head: the stated one, or the type's."""
+def _check_not_seq2seq(stated: str | None, model_type: str) -> None:
+    """Raise UnsupportedModelError for an encoder-decoder model.
+
+    A checkpoint of such a model type may have only its decoder, if it states the decoder's class.
+    """
     from transformers.models.auto import modeling_auto as auto
 
-    causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    masked = auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    # The config may still state a decoder-only class of an encoder-decoder model type.
-    is_seq2seq = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-    if is_seq2seq and stated not in causal.values():
-        name = stated or model_type
-        message = (
-            f"{name} is an encoder-decoder model; only decoders, masked "
-            "language models and encoders are supported here."
-        )
-        raise UnsupportedModelError(message, "Use verify --deep to test it.")
-    heads = {MASKED: masked, CAUSAL: causal}
-    for kind, names in heads.items():
+    if model_type not in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        return
+    if stated in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        return
+    message = (
+        f"{stated or model_type} is an encoder-decoder model; only decoders, masked "
+        "language models and encoders are supported here."
+    )
+    raise UnsupportedModelError(message, "Use verify --deep to test it.")
+
+
+def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, str]]:
+    """Return the kinds and the classes of a model with an LM head.
+
+    They are the stated class if it has a head, or else all classes of the model type: the one for
+    masked language models first.
+    """
+    from transformers.models.auto import modeling_auto as auto
+
+    names_of_kind = {
+        MASKED: auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        CAUSAL: auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    }
+    found = list[tuple[str, str]]()
+    for kind, names in names_of_kind.items():
         if stated is not None and stated in names.values():
             return [(kind, stated)]
-    return [(kind, names[model_type]) for kind, names in heads.items() if model_type in names]
+        if model_type in names:
+            found.append((kind, names[model_type]))
+    return found
 
 
 def first_trial_token(vocab_size: int) -> int:
@@ -328,10 +372,20 @@ def first_trial_token(vocab_size: int) -> int:
     return min(vocab_size // 2, FIRST_TRIAL_TOKEN)
 
 
+def reset_attention(model: Any) -> None:
+    """Set the attention type of a model to that of its config, if it has several types.
+
+    BigBird switches to full attention for good when a text is too short for block-sparse attention.
+    """
+    set_attention_type = getattr(model.base_model, "set_attention_type", None)
+    if set_attention_type is not None:
+        set_attention_type(model.config.attention_type)
+
+
 def prepare_inputs(
     model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None
 ) -> dict[str, Any]:
-    """Return the arguments of a forward pass without padding or a cache.
+    """Reset the attention of a model; return the arguments of a pass without padding or a cache.
 
     Args:
         model: From transformers.
@@ -340,11 +394,7 @@ def prepare_inputs(
     """
     import torch
 
-    # BigBird switches to full attention for good when a text is too short for block-sparse
-    # attention.
-    reset_attention = getattr(model.base_model, "set_attention_type", None)
-    if reset_attention is not None:
-        reset_attention(model.config.attention_type)
+    reset_attention(model)
     # Without a mask of ones, some models look for padding in the ids, or for packed texts in the
     # position ids.
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -371,11 +421,11 @@ def batches(lengths: Sequence[int], batch_size: int | None = None) -> Iterator[l
 
 
 @contextmanager
-def needs_only_text(model: EvalModel, output: str) -> Iterator[None]:
-    """Compute an output of a model that may need more than text.
+def errors_as_unsupported(model: EvalModel, output: str) -> Iterator[None]:
+    """Convert any error of a block, which computes an output of a model from text only.
 
     Raises:
-        UnsupportedModelError: The block failed.
+        UnsupportedModelError: The block failed: the model needs more than text.
     """
     try:
         yield
@@ -395,7 +445,7 @@ def check_vocabulary(model: EvalModel, ids: Ids) -> None:
         CheckpointError: An id is beyond it.
         UnsupportedModelError: The model has no token embeddings.
     """
-    with needs_only_text(model, "embeddings"):
+    with errors_as_unsupported(model, "embeddings"):
         vocab_size = getattr(model.model.get_input_embeddings(), "num_embeddings", None)
     if vocab_size is None or ids.max(initial=0) < vocab_size:
         return

@@ -4,11 +4,13 @@ The model reads each window in one forward pass. The base, whose context is shor
 chunks, back to back or overlapping, as a user without the longer context would.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.evaluation import evaluation_result as results
 from ctxextend.evaluation.eval_model import MASKED, EvalModel, batches
@@ -24,7 +26,13 @@ from ctxextend.evaluation.evaluation_result import (
 from ctxextend.evaluation.scorer import Losses, ScoredWindow, Scorer
 from ctxextend.held_out import Ids
 
-MASKED_SHARE = 0.15  # of a masked model's tokens, as in BERT: Devlin et al. 2018, section 3.1
+# What is measured. By position, every token of a window is scored; by context length, the targets
+# that all context lengths share.
+POSITION = "position"
+CONTEXT = "context"
+# Of a masked model's tokens, as in BERT: Devlin et al. 2018, section 3.1. Training predicts
+# `train_data.PREDICTED_SHARE`.
+MASKED_SHARE = 0.15
 # Share of a window whose tokens are scored at each context length; a larger share leaves less text
 # before the first.
 SCORED_SHARE = 1 / 8
@@ -49,115 +57,140 @@ class Span:
     last: int
 
 
-def spans(
-    scored: tuple[int, int], tokens: int, size: int, stride: int, *, centred: bool
-) -> Iterator[Span]:
-    """Yield chunks of a text that score each token of a range once.
+def causal_spans(scored: range, size: int, stride: int) -> Iterator[Span]:
+    """Yield chunks of a text that score each token of a range once, at the end of a chunk.
+
+    With a size of 6 and a stride of 2, these chunks score tokens 4 to 9, here in brackets::
+
+        0  1  2  3 [4  5]
+              2  3  4  5 [6  7]
+                    4  5  6  7 [8  9]
 
     Args:
-        scored: The first token of the range, and its end.
+        scored: The range of tokens.
+        size: Maximum tokens of a chunk.
+        stride: Maximum tokens of a chunk that are scored.
+    """
+    scored_per_chunk = min(stride, len(scored))
+    before = size - scored_per_chunk
+    for first in range(scored.start, scored.stop, scored_per_chunk):
+        last = min(first + scored_per_chunk, scored.stop)
+        yield Span(start=max(first - before, 0), stop=last, first=first, last=last)
+
+
+def centred_spans(scored: range, tokens: int, size: int, stride: int) -> Iterator[Span]:
+    """Yield chunks of a text that score each token of a range once, in the middle of a chunk.
+
+    At both ends of the text, the scored tokens are off the middle, and chunks are as long as the
+    others. With a size of 6 and a stride of 2, these chunks score tokens 4 to 9 of 10::
+
+        2  3 [4  5] 6  7
+              4  5 [6  7] 8  9
+              4  5  6  7 [8  9]
+
+    Args:
+        scored: The range of tokens.
         tokens: Tokens of the text.
         size: Maximum tokens of a chunk.
         stride: Maximum tokens of a chunk that are scored.
-        centred: Whether these are in the middle of a chunk, for masked models; else at its end. A
-            centred chunk at the end of the text is as long as the others.
     """
-    stop = scored[1]
-    stride = min(stride, stop - scored[0])
-    before = (size - stride) // 2 if centred else size - stride
-    for first in range(scored[0], stop, stride):
-        last = min(first + stride, stop)
-        start = max(first - before, 0)
-        if centred:
-            start = min(start, max(tokens - size, 0))
-            yield Span(start=start, stop=min(start + size, tokens), first=first, last=last)
-        else:
-            yield Span(start=start, stop=last, first=first, last=last)
+    scored_per_chunk = min(stride, len(scored))
+    before = (size - scored_per_chunk) // 2
+    largest_start = max(tokens - size, 0)
+    for first in range(scored.start, scored.stop, scored_per_chunk):
+        last = min(first + scored_per_chunk, scored.stop)
+        start = min(max(first - before, 0), largest_start)
+        yield Span(start=start, stop=min(start + size, tokens), first=first, last=last)
 
 
-@dataclass(frozen=True)
-class ReadingMode:
-    """How to score a text: with which model, context length and stride.
+class ModeKey(NamedTuple):
+    """What identifies a reading mode, whichever model reads."""
 
-    Of equal modes, only the model differs.
-    """
-
-    # ``position``: scores every token; ``context``: scores the targets that all contexts share
-    measure: str
+    measure: str  # `POSITION` or `CONTEXT`
     name: str  # `MODEL`, or for the base `TRUNCATED` or `SLIDING`
-    scorer: Scorer = field(compare=False)
     context: int  # tokens per chunk, special tokens included
-    share: float  # of a chunk that is scored, at most
 
     @property
     def is_base(self) -> bool:
         """Whether the base reads the text."""
         return self.name != MODEL
 
+
+@dataclass(frozen=True)
+class ReadingMode:
+    """How to score a text: with which model, context length and stride."""
+
+    key: ModeKey  # losses are kept by it, so that those of a base serve several models
+    scorer: Scorer
+    share: float  # of a chunk that is scored, at most
+
     @property
     def is_masked(self) -> bool:
         """Whether the model is a masked language model."""
         return self.scorer.model.kind == MASKED
 
-    def spans(self, scored: tuple[int, int], tokens: int) -> Iterator[Span]:
-        """Yield the chunks of a text of so many tokens that score a range; see `spans`."""
+    def chunks(self, scored: range, tokens: int) -> Iterator[Span]:
+        """Return the chunks of a text of so many tokens that score a range."""
         tokenizer = self.scorer.model.tokenizer
-        size = self.context - tokenizer.num_special
-        most = size
-        if not self.is_masked and not tokenizer.before:
-            most -= 1  # nothing predicts a chunk's first token, so chunks overlap by one
-        return spans(scored, tokens, size, max(int(most * self.share), 1), centred=self.is_masked)
+        size = self.key.context - tokenizer.num_special
+        if self.is_masked:
+            stride = max(int(size * self.share), 1)
+            return centred_spans(scored, tokens, size, stride)
+        # Without a special token before it, nothing predicts a chunk's first token, so chunks
+        # overlap by one.
+        predicted = size if tokenizer.before else size - 1
+        stride = max(int(predicted * self.share), 1)
+        return causal_spans(scored, size, stride)
 
-    def losses(
-        self, texts: Sequence[Ids], targets: Sequence[Ids], scored: tuple[int, int]
-    ) -> list[Losses]:
+    def losses(self, texts: Sequence[Ids], targets: Sequence[Ids], scored: range) -> list[Losses]:
         """Return the losses of each text's targets.
 
         Args:
             texts: Token ids without special tokens.
             targets: Sorted indices inside `scored` of each text, shape (k,).
-            scored: The first token of the range that is scored, and its end.
+            scored: The range of tokens that is scored.
         """
-        windows = [
-            window
-            for text, indices in zip(texts, targets, strict=True)
-            for window in self._windows(text, indices, scored)
-        ]
+        windows = list[ScoredWindow]()
+        for text, indices in zip(texts, targets, strict=True):
+            windows += self._windows(text, indices, scored)
         losses = np.concatenate(self.scorer.losses(windows))
-        counts = [len(indices) for indices in targets]
-        return np.split(losses, np.cumsum(counts)[:-1])
+        return split_by_text(losses, [len(indices) for indices in targets])
 
-    def _windows(self, text: Ids, targets: Ids, scored: tuple[int, int]) -> Iterator[ScoredWindow]:
+    def _windows(self, text: Ids, targets: Ids, scored: range) -> Iterator[ScoredWindow]:
         """Yield the inputs that score the targets of a text."""
         tokenizer = self.scorer.model.tokenizer
-        shift = len(tokenizer.before)
         inputs = text
+        first_output = len(tokenizer.before)  # the index of that for the first token of a chunk
         if self.is_masked:
             inputs = text.copy()
             inputs[targets] = tokenizer.tokenizer.mask_token_id
         else:
-            shift -= 1  # causal logits predict the next token
-        for span in self.spans(scored, len(text)):
+            first_output -= 1  # causal outputs predict the next token
+        for span in self.chunks(scored, len(text)):
             inside = targets[(targets >= span.first) & (targets < span.last)]
             if len(inside):
                 yield ScoredWindow(
                     input_ids=tokenizer.add_special_tokens(inputs[span.start : span.stop]),
-                    outputs=inside - span.start + shift,
+                    outputs=inside - span.start + first_output,
                     labels=text[inside],
                 )
 
 
-def scored_ranges(model: EvalModel, length: int) -> dict[str, tuple[int, int]]:
-    """Return the range of scored tokens of a window by measure: the first one, and the end."""
+def split_by_text(values: NDArray[Any], counts: Sequence[int]) -> list[NDArray[Any]]:
+    """Return the values of each text, given all values in order and how many each text has."""
+    ends = np.cumsum(counts)
+    return np.split(values, ends[:-1])
+
+
+def scored_ranges(model: EvalModel, length: int) -> dict[str, range]:
+    """Return the range of scored tokens of a window of `length`, by measure."""
     tokens = length - model.tokenizer.num_special
     count = max(int(tokens * SCORED_SHARE), 1)
     if model.kind == MASKED:
-        first = 0
         start = (tokens - count) // 2
-    else:
-        first = 0 if model.tokenizer.before else 1
-        start = tokens - count
-    return {"position": (first, tokens), "context": (start, start + count)}
+        return {POSITION: range(tokens), CONTEXT: range(start, start + count)}
+    first = 0 if model.tokenizer.before else 1  # the first token that something predicts
+    return {POSITION: range(first, tokens), CONTEXT: range(tokens - count, tokens)}
 
 
 @dataclass
@@ -168,23 +201,23 @@ class LossTask:
     texts: Sequence[Ids]  # windows without special tokens, each of shape (length - special tokens,)
     length: int  # tokens of a window, special tokens included
     seed: int  # for the masks of a masked model
-    measures: Sequence[str]  # ``position``, ``context``, or both
+    requested: Sequence[str]  # what to report: `POSITION`, `CONTEXT`, or both
     modes: list[ReadingMode]  # the first ranks models: by position if that is measured
     base_length: int | None  # context length of the base; None if unknown
     across_documents: bool = False  # whether texts span several documents
     # losses of each window's targets, for the windows read so far
-    measured: dict[ReadingMode, list[Losses]] = field(default_factory=dict)
+    losses_by_mode: dict[ModeKey, list[Losses]] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
         """The number of tokens that the model reads."""
-        own = [mode for mode in self.modes if not mode.is_base]
+        own = [mode for mode in self.modes if not mode.key.is_base]
         return self._tokens_per_window(own) * len(self.texts)
 
     @property
     def base_tokens(self) -> int:
         """The number of tokens that the base reads."""
-        base = [mode for mode in self.modes if mode.is_base]
+        base = [mode for mode in self.modes if mode.key.is_base]
         return self._tokens_per_window(base) * len(self.texts)
 
     def _tokens_per_window(self, modes: Sequence[ReadingMode]) -> int:
@@ -193,92 +226,111 @@ class LossTask:
         ranges = scored_ranges(self.scorer.model, self.length)
         count = 0
         for mode in modes:
-            count += sum(span.stop - span.start for span in mode.spans(ranges[mode.measure], size))
+            chunks = mode.chunks(ranges[mode.key.measure], size)
+            count += sum(span.stop - span.start for span in chunks)
         return count
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Score the base, whose losses are reused for each model."""
-        self._read([mode for mode in self.modes if mode.is_base], advance)
+        self._read([mode for mode in self.modes if mode.key.is_base], advance)
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Score the model, and the base if it was not scored yet."""
-        self.measured = {mode: losses for mode, losses in self.measured.items() if mode.is_base}
-        self._read([mode for mode in self.modes if mode not in self.measured], advance)
+        self.losses_by_mode = {
+            key: losses for key, losses in self.losses_by_mode.items() if key.is_base
+        }
+        self._read([mode for mode in self.modes if mode.key not in self.losses_by_mode], advance)
 
     def _read(self, modes: Sequence[ReadingMode], advance: Callable[[int], None]) -> None:
+        """Score all windows in some modes, a batch of windows at a time."""
+        ranges = scored_ranges(self.scorer.model, self.length)
         for batch in batches([self.length] * len(self.texts), self.scorer.batch_size):
             texts = [self.texts[i] for i in batch]
             targets = [self.targets(i) for i in batch]
             for mode in modes:
-                indices = [by_measure[mode.measure] for by_measure in targets]
-                losses = mode.losses(
-                    texts, indices, scored_ranges(self.scorer.model, self.length)[mode.measure]
-                )
-                self.measured.setdefault(mode, []).extend(losses)
+                measure = mode.key.measure
+                indices = [by_measure[measure] for by_measure in targets]
+                losses = mode.losses(texts, indices, ranges[measure])
+                self.losses_by_mode.setdefault(mode.key, []).extend(losses)
             advance(self._tokens_per_window(modes) * len(batch))
 
     def targets(self, number: int) -> dict[str, Ids]:
         """Return the indices of a window's target tokens by measure: all, or a share if masked."""
         generator = np.random.default_rng([self.seed, number])
         targets = dict[str, Ids]()
-        for measure, (first, stop) in scored_ranges(self.scorer.model, self.length).items():
-            indices = np.arange(first, stop)
+        for measure, scored in scored_ranges(self.scorer.model, self.length).items():
+            indices = np.arange(scored.start, scored.stop)
             if self.scorer.model.kind == MASKED:
                 indices = choose_masked(indices, generator)
             targets[measure] = indices
         return targets
 
     @property
-    def windows(self) -> int:
+    def windows_scored(self) -> int:
         """The number of windows scored in all modes."""
-        return min((len(self.measured.get(mode, ())) for mode in self.modes), default=0)
+        scored = [len(self.losses_by_mode.get(mode.key, ())) for mode in self.modes]
+        return min(scored, default=0)
 
     @property
     def scores(self) -> tuple[Losses, ...]:
         """The values that rank models: the losses of each window."""
-        return tuple(self.measured[self.modes[0]])
+        return tuple(self.losses_by_mode[self.modes[0].key])
 
     def losses(self, measure: str) -> dict[tuple[str, int], list[Losses]]:
         """Return the losses of the windows scored in all modes, by mode name and context length."""
-        count = self.windows
         losses_of = dict[tuple[str, int], list[Losses]]()
         for mode in self.modes:
-            if mode.measure == measure:
-                losses_of[mode.name, mode.context] = self.measured[mode][:count]
-        longest = (MODEL, self.length)
-        if measure == "context" and longest not in losses_of:
-            # The losses by position include them.
-            start, stop = scored_ranges(self.scorer.model, self.length)[measure]
-            by_position = self.measured[self.modes[0]][:count]
-            losses_of[longest] = [losses[start - stop :] for losses in by_position]
+            if mode.key.measure == measure:
+                losses_of[mode.key.name, mode.key.context] = self._losses_in(mode.key)
+        if measure == CONTEXT and position_has_longest(self.scorer.model, self.requested):
+            losses_of[MODEL, self.length] = self._longest_context_losses()
         return losses_of
+
+    def _losses_in(self, key: ModeKey) -> list[Losses]:
+        """Return the losses in a mode of the windows scored in all modes."""
+        return self.losses_by_mode[key][: self.windows_scored]
+
+    def _longest_context_losses(self) -> list[Losses]:
+        """Return the losses with the longest context, which end the losses by position."""
+        by_position = self._losses_in(ModeKey(measure=POSITION, name=MODEL, context=self.length))
+        count = len(scored_ranges(self.scorer.model, self.length)[CONTEXT])
+        return [losses[-count:] for losses in by_position]
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
-        measured = self.measures if self.windows else ()
+        reported = self.requested if self.windows_scored else ()
         warnings = []
-        if not all(are_finite(losses) for losses in self.measured.values()):
+        if not all(are_finite(losses) for losses in self.losses_by_mode.values()):
             warnings.append(NOT_FINITE)
         return {
-            "tokens": self.length * self.windows,
+            "tokens": self.length * self.windows_scored,
             "across_documents": self.across_documents,
             "warnings": warnings,
-            "positions": _position_losses(self) if "position" in measured else None,
-            "contexts": _context_losses(self) if "context" in measured else None,
+            "positions": _position_losses(self) if POSITION in reported else None,
+            "contexts": _context_losses(self) if CONTEXT in reported else None,
         }
 
 
+def position_has_longest(model: EvalModel, requested: Sequence[str]) -> bool:
+    """Whether the losses by position include the losses with the longest context.
+
+    Both read a whole window at once, and a causal model is scored at its last tokens in both. A
+    masked model reads other masks.
+    """
+    return POSITION in requested and model.kind != MASKED
+
+
 def _position_losses(task: LossTask) -> results.PositionLosses:
-    by_name = {name: losses for (name, _), losses in task.losses("position").items()}
+    by_name = {name: losses for (name, _), losses in task.losses(POSITION).items()}
     before = len(task.scorer.model.tokenizer.before)
-    positions = [task.targets(i)["position"] + before for i in range(task.windows)]
+    positions = [task.targets(i)[POSITION] + before for i in range(task.windows_scored)]
     changes = dict[str, Estimate]()
     for name, losses in by_name.items():
         if name != MODEL:
             changes[name] = _difference(by_name[MODEL], losses)
     return results.PositionLosses(
         length=task.length,
-        windows=task.windows,
+        windows=task.windows_scored,
         losses={name: estimate_loss(losses) for name, losses in by_name.items()},
         changes=changes,
         buckets=tuple(loss_buckets(positions, by_name, task.length)),
@@ -286,34 +338,39 @@ def _position_losses(task: LossTask) -> results.PositionLosses:
 
 
 def _context_losses(task: LossTask) -> results.ContextLosses:
-    by_model = dict[int, list[Losses]]()
-    by_base = dict[int, list[Losses]]()
-    for (name, context), losses in task.losses("context").items():
+    """Return the losses by context length, and their differences from two references.
+
+    One is the model at the context length of its base, or at the shortest one. The other is the
+    base at its longest context length.
+    """
+    of_model = dict[int, list[Losses]]()
+    of_base = dict[int, list[Losses]]()
+    for (name, context), losses in task.losses(CONTEXT).items():
         if name == MODEL:
-            by_model[context] = losses
+            of_model[context] = losses
         else:
-            by_base[context] = losses
+            of_base[context] = losses
     reference = task.base_length
-    if reference is None or reference not in by_model:
-        reference = min(by_model)
-    points = []
-    for context, losses in by_model.items():
-        base = None
-        if context in by_base:
-            base = estimate_loss(by_base[context])
+    if reference is None or reference not in of_model:
+        reference = min(of_model)
+    longest_of_base = of_base[max(of_base)] if of_base else None
+    points = list[results.ContextPoint]()
+    for context, losses in of_model.items():
         against_base = None
-        if by_base:
-            against_base = _difference(losses, by_base[max(by_base)])
+        if longest_of_base is not None:
+            against_base = _difference(losses, longest_of_base)
         points.append(
             results.ContextPoint(
                 context=context,
                 loss=estimate_loss(losses),
-                change=_difference(losses, by_model[reference]),
-                base=base,
+                change=_difference(losses, of_model[reference]),
+                base=estimate_loss(of_base[context]) if context in of_base else None,
                 against_base=against_base,
             )
         )
-    return results.ContextLosses(reference=reference, windows=task.windows, points=tuple(points))
+    return results.ContextLosses(
+        reference=reference, windows=task.windows_scored, points=tuple(points)
+    )
 
 
 def choose_masked(indices: Ids, generator: np.random.Generator) -> Ids:
@@ -337,18 +394,23 @@ def loss_buckets(
         losses_of: Losses of each text's targets, by name of the mode.
         length: Positions in all.
     """
-    width = -(-length // POSITION_BUCKETS)
-    buckets = [indices // width for indices in positions]
-    for number in sorted({*np.concatenate(buckets).tolist()}):
+    width = math.ceil(length / POSITION_BUCKETS)
+    bucket_of = [indices // width for indices in positions]  # of each target of each text
+    for number in np.unique(np.concatenate(bucket_of)).tolist():
         inside = dict[str, results.LossEstimate]()
         for name, losses in losses_of.items():
-            pairs = zip(losses, buckets, strict=True)
-            inside[name] = estimate_loss([text[at == number] for text, at in pairs])
+            inside[name] = estimate_loss(_inside_bucket(losses, bucket_of, number))
         yield Bucket(
             start=number * width,
             stop=min((number + 1) * width, length),
             losses=inside,
         )
+
+
+def _inside_bucket(losses: Sequence[Losses], bucket_of: Sequence[Ids], number: int) -> list[Losses]:
+    """Return the losses of each text's targets that are in the bucket of a number."""
+    pairs = zip(losses, bucket_of, strict=True)
+    return [text[buckets == number] for text, buckets in pairs]
 
 
 def _difference(losses: Sequence[Losses], references: Sequence[Losses]) -> Estimate:
@@ -361,7 +423,7 @@ def plan_losses(
     texts: Sequence[Ids],
     lengths: Sequence[int],
     seed: int,
-    measures: Sequence[str] = ("position", "context"),
+    measures: Sequence[str] = (POSITION, CONTEXT),
 ) -> LossTask:
     """Return the task that scores a model, and its base if known, on windows of the longest length.
 
@@ -371,16 +433,16 @@ def plan_losses(
         texts: Windows without special tokens.
         lengths: Context lengths to measure.
         seed: For the masks of a masked model.
-        measures: ``position``, ``context``, or both.
+        measures: `POSITION`, `CONTEXT`, or both; others are ignored.
     """
-    modes = [*_modes_of_model(scorer, lengths, measures), *_modes_of_base(base, lengths)]
+    modes = [*_modes_of_model(scorer, lengths, measures), *_modes_of_base(base, lengths, measures)]
     return LossTask(
         scorer=scorer,
         texts=texts,
         length=max(lengths),
         seed=seed,
-        measures=measures,
-        modes=[mode for mode in modes if mode.measure in measures],
+        requested=measures,
+        modes=modes,
         base_length=None if base is None else base.model.max_len,
     )
 
@@ -388,46 +450,36 @@ def plan_losses(
 def _modes_of_model(
     scorer: Scorer, lengths: Sequence[int], measures: Sequence[str]
 ) -> Iterator[ReadingMode]:
-    length = max(lengths)
-    contexts = sorted(lengths)
-    if "position" in measures and scorer.model.kind != MASKED:
-        contexts.pop()  # the losses by position include those with the longest context
-    yield ReadingMode(
-        measure="position",
-        name=MODEL,
-        scorer=scorer,
-        context=length,
-        share=1,
-    )
-    for context in contexts:
-        yield ReadingMode(
-            measure="context",
-            name=MODEL,
-            scorer=scorer,
-            context=context,
-            share=CHUNK_SHARE,
-        )
+    """Yield the modes of the model: by position, then by context length, shortest first."""
+    if POSITION in measures:
+        key = ModeKey(measure=POSITION, name=MODEL, context=max(lengths))
+        yield ReadingMode(key=key, scorer=scorer, share=1)
+    if CONTEXT in measures:
+        contexts = sorted(lengths)
+        if position_has_longest(scorer.model, measures):
+            contexts.pop()
+        for context in contexts:
+            key = ModeKey(measure=CONTEXT, name=MODEL, context=context)
+            yield ReadingMode(key=key, scorer=scorer, share=CHUNK_SHARE)
 
 
-def _modes_of_base(base: Scorer | None, lengths: Sequence[int]) -> Iterator[ReadingMode]:
+def _modes_of_base(
+    base: Scorer | None, lengths: Sequence[int], measures: Sequence[str]
+) -> Iterator[ReadingMode]:
+    """Yield the modes of the base, if it is known: by position, then by context length.
+
+    The base's longest context is always among these, since all contexts of the model are compared
+    with it.
+    """
     if base is None:
         return
     longest = min(base.model.max_len, max(lengths))
-    for name, share in ((TRUNCATED, 1), (SLIDING, SLIDING_SHARE)):
-        yield ReadingMode(
-            measure="position",
-            name=name,
-            scorer=base,
-            context=longest,
-            share=share,
-        )
-    # Always with the base's longest context, which all contexts are compared with.
-    contexts = {longest, *(context for context in lengths if context <= longest)}
-    for context in sorted(contexts):
-        yield ReadingMode(
-            measure="context",
-            name=SLIDING,
-            scorer=base,
-            context=context,
-            share=CHUNK_SHARE,
-        )
+    if POSITION in measures:
+        for name, share in ((TRUNCATED, 1), (SLIDING, SLIDING_SHARE)):
+            key = ModeKey(measure=POSITION, name=name, context=longest)
+            yield ReadingMode(key=key, scorer=base, share=share)
+    if CONTEXT in measures:
+        contexts = {longest, *(context for context in lengths if context <= longest)}
+        for context in sorted(contexts):
+            key = ModeKey(measure=CONTEXT, name=SLIDING, context=context)
+            yield ReadingMode(key=key, scorer=base, share=CHUNK_SHARE)

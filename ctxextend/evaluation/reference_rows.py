@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,13 @@ from ctxextend.evaluation.evaluation_result import (
 from ctxextend.evaluation.evaluation_run import EvaluationRun
 from ctxextend.evaluation.losses import (
     NOT_FINITE,
+    POSITION,
+    ModeKey,
     ReadingMode,
     are_finite,
     choose_masked,
     loss_buckets,
+    split_by_text,
 )
 from ctxextend.evaluation.retrieval import (
     MRR,
@@ -55,7 +58,7 @@ from ctxextend.evaluation.retrieval import (
 from ctxextend.evaluation.scorer import Losses, Scorer, open_scorer
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.evaluation.unseen_text import read_unseen
-from ctxextend.evaluation.windows import TOKENS_SEARCHED, TextWindows
+from ctxextend.evaluation.windows import SEARCH_FACTOR, TextWindows
 from ctxextend.held_out import Ids
 from ctxextend.recipe import Evaluate
 from ctxextend.text_data import empty_files
@@ -71,9 +74,9 @@ COSINE_DECIMALS = 6  # embeddings are in float32
 # One array per text: a language model's losses, (targets,), an encoder's embedding, (d,), or the
 # scores that are computed from these, (k,).
 ArrayPerText = list[NDArray[Any]]
-ByPart = dict[
-    str, ArrayPerText
-]  # by `BEYOND_CUT` and `SHORT`; scores of queries by `RANKING_FIELDS`
+ByPart = dict[str, ArrayPerText]  # what is kept of the texts, by `BEYOND_CUT` and `SHORT`
+# The scores of the texts, by `BEYOND_CUT` and `SHORT`; scores of queries by `RANKING_FIELDS`.
+ByScore = dict[str, ArrayPerText]
 
 
 class HeldOutText(NamedTuple):
@@ -127,60 +130,135 @@ class TextParts:
         return total
 
 
-class PartReader(Protocol):
-    """Reads texts with a model, and compares what it has kept of them: losses or embeddings."""
+@dataclass(kw_only=True)
+class ReferenceTask:
+    """Texts, read with the reference rows and with the rows that the model has now.
+
+    It is an evaluation task (`task.Task`) whose base is the same model with its reference rows.
+    `ReferenceLosses` and `ReferenceEmbeddings` read the texts of the two kinds of models.
+    """
+
+    parts: TextParts
+    model: EvalModel  # texts have at most its `max_len` tokens, special tokens included
+    batch_size: int | None  # texts per batch; None: as many as fit 4,096 tokens
+    reference: ByPart = field(default_factory=dict)  # what is kept with the reference rows
+    current: ByPart = field(default_factory=dict)  # what is kept with the rows of now
 
     @property
-    def parts(self) -> TextParts:
-        """The texts."""
+    def tokens(self) -> int:
+        """The number of tokens that the model reads with the rows that it has now."""
+        return self.parts.tokens
+
+    @property
+    def base_tokens(self) -> int:
+        """The number of tokens of the texts that the model reads with the reference rows.
+
+        Queries, which are short, are not counted.
+        """
+        return self.parts.tokens
+
+    def run_base(self, advance: Callable[[int], None]) -> None:
+        """Read the texts with the reference rows, which the model must have now."""
+        self.reference = self._read_all(advance)
+
+    def measure(self, advance: Callable[[int], None]) -> None:
+        """Read the texts with the rows that the model has now."""
+        self.current = self._read_all(advance)
+
+    def _read_all(self, advance: Callable[[int], None]) -> ByPart:
+        """Read all texts in the same batches each time, and return what is kept of each."""
+        read = dict[str, ArrayPerText]()
+        for part, texts in self.parts.by_part.items():
+            sizes = [len(text) for text in texts]
+            kept = dict[int, NDArray[Any]]()  # by number of the text
+            for batch in batches(sizes, self.batch_size):
+                kept.update(zip(batch, self.read(part, batch), strict=True))
+                advance(sum(sizes[number] for number in batch))
+            read[part] = [kept[number] for number in range(len(texts))]
+        return read
 
     def read(self, part: str, numbers: Sequence[int]) -> ArrayPerText:
-        """Return what is kept of a part of some texts, given their numbers; all are as long."""
+        """Return what is kept of a part of some texts, given their numbers.
 
-    def scores(self, read: ByPart, reference: ByPart) -> ByPart:
-        """Return the scores of what was read, by name.
-
-        Args:
-            read: What was kept of each text.
-            reference: The same with the reference rows.
+        All of these parts have the same number of tokens.
         """
+        raise NotImplementedError
+
+    def scores_of(self, read: ByPart) -> ByScore:
+        """Return the scores of what was read, with the reference rows or with others."""
+        raise NotImplementedError
 
     def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
-        """Compare a score with the new rows and with the reference rows, given its name."""
+        """Compare the scores of a name with the new rows and with the reference rows."""
+        raise NotImplementedError
+
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Return the losses of whole texts by position; by default, there are none."""
+        return ()
+
+    @property
+    def scores(self) -> tuple[NDArray[np.float64], ...]:
+        """The values that rank methods: losses at held-out positions, or cosines of embeddings."""
+        return tuple(self.scores_of(self.current)[BEYOND_CUT])
+
+    def report(self) -> dict[str, Any]:
+        """Return the fields of `Evaluation` that this task measures."""
+        old = self.scores_of(self.reference)
+        compared = dict[str, AgainstReference]()
+        for name, new in self.scores_of(self.current).items():
+            compared[name] = self.compare(name, new, old[name])
+        warnings = []
+        if not are_finite(self.current[BEYOND_CUT]):
+            warnings.append(NOT_FINITE)
+        held_out_rows = HeldOutRows(
+            hold_out=self.parts.hold_out,
+            length=self.model.max_len,
+            texts=len(self.parts.texts),
+            scores=compared,
+            buckets=self.buckets(),
+        )
+        return {"held_out_rows": held_out_rows, "warnings": warnings}
 
 
 class TextTargets(NamedTuple):
-    """The indices of the target tokens of a text, sorted, each of shape (k,)."""
+    """The indices of the target tokens of a whole text, sorted, each of shape (k,)."""
 
-    short: Ids  # those that its short part has too
-    beyond: Ids  # those at held-out positions
+    short: Ids  # targets that the short text has too
+    beyond: Ids  # targets at held-out positions
+
+    @property
+    def all(self) -> Ids:
+        """All targets, the short text's first."""
+        return np.concatenate([self.short, self.beyond])
+
+    def select_beyond(self, losses: Losses) -> Losses:
+        """Return the losses at held-out positions, given the losses of all targets."""
+        return losses[len(self.short) :]
 
 
-@dataclass(frozen=True)
-class LossReader:
-    """Reads texts with a language model: what is kept are losses."""
+@dataclass(kw_only=True)
+class ReferenceLosses(ReferenceTask):
+    """Texts that a language model reads: the losses of their targets are kept."""
 
-    parts: TextParts
     scorer: Scorer
     seed: int  # for the masks of a masked model
 
     def read(self, part: str, numbers: Sequence[int]) -> ArrayPerText:
-        """Return the losses of the targets of equally long texts: of short ones, then of others."""
+        """Return the losses of each text's targets, in the order of `TextTargets.all`."""
         texts = [self.parts.by_part[part][number] for number in numbers]
         targets = list[Ids]()
         for number in numbers:
             of_text = self._targets(number)
-            targets.append(of_text.short if part == SHORT else np.concatenate(of_text))
+            targets.append(of_text.short if part == SHORT else of_text.all)
         size = len(texts[0])
         # One chunk reads all of a text, so that each target has the text around it.
+        context = size + self.parts.tokenizer.num_special
         mode = ReadingMode(
-            measure="position",
-            name=MODEL,
+            key=ModeKey(measure=POSITION, name=MODEL, context=context),
             scorer=self.scorer,
-            context=size + self.parts.tokenizer.num_special,
-            share=1.0,
+            share=1,
         )
-        losses: list[Losses] = mode.losses(texts, targets, (self._first_target, size))
+        losses: list[Losses] = mode.losses(texts, targets, range(self._first_target, size))
         return losses
 
     @property
@@ -197,7 +275,7 @@ class LossReader:
     def _targets(self, number: int) -> TextTargets:
         """Return the targets of a text: all tokens or, for a masked model, a share of each part.
 
-        Both parts of a text have the same targets with the reference rows and with the new ones.
+        They are the same with the reference rows and with the new ones.
         """
         short = np.arange(self._first_target, self.parts.short_size)
         beyond = np.arange(self.parts.first_beyond, len(self.parts.texts[number]))
@@ -207,15 +285,11 @@ class LossReader:
             beyond = choose_masked(beyond, generator)
         return TextTargets(short=short, beyond=beyond)
 
-    def scores(self, read: ByPart, reference: ByPart) -> ByPart:
-        """Return the losses at held-out positions, and those of short texts, each of shape (k,).
-
-        They need no reference.
-        """
+    def scores_of(self, read: ByPart) -> ByScore:
+        """Return the losses at held-out positions, and those of short texts, each of shape (k,)."""
         beyond = list[NDArray[Any]]()
         for number, losses in enumerate(read[BEYOND_CUT]):
-            count_before = len(self._targets(number).short)
-            beyond.append(losses[count_before:])
+            beyond.append(self._targets(number).select_beyond(losses))
         return {BEYOND_CUT: beyond, SHORT: read[SHORT]}
 
     def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
@@ -226,64 +300,69 @@ class LossReader:
             change=estimate(_differences(new, old)),
         )
 
-    def buckets(self, read: ByPart, reference: ByPart, length: int) -> tuple[Bucket, ...]:
-        """Return the losses of whole texts by position, of `length` positions."""
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Return the losses of whole texts by position."""
         before = len(self.parts.tokenizer.before)
         positions = list[Ids]()
         for number in range(len(self.parts.texts)):
-            positions.append(np.concatenate(self._targets(number)) + before)
-        losses_of = {MODEL: read[BEYOND_CUT], REFERENCE: reference[BEYOND_CUT]}
-        return tuple(loss_buckets(positions, losses_of, length))
+            positions.append(self._targets(number).all + before)
+        losses_of = {MODEL: self.current[BEYOND_CUT], REFERENCE: self.reference[BEYOND_CUT]}
+        return tuple(loss_buckets(positions, losses_of, self.model.max_len))
 
 
-@dataclass(frozen=True)
-class EmbeddingReader:
-    """Reads texts with an encoder: what is kept are embeddings."""
+@dataclass(kw_only=True)
+class ReferenceEmbeddings(ReferenceTask):
+    """Texts that an encoder reads: their embeddings are kept, which have length 1."""
 
-    parts: TextParts
     embedder: Embedder
     # embeddings of the queries of each text, (queries, d), with the reference rows
     queries: ArrayPerText = field(default_factory=list)
 
+    def run_base(self, advance: Callable[[int], None]) -> None:
+        """Read the texts and their queries with the reference rows, which the model must have."""
+        super().run_base(advance)
+        self.queries = self._read_queries()
+
     def read(self, part: str, numbers: Sequence[int]) -> ArrayPerText:
-        """Return the embeddings of equally long texts, each of shape (d,)."""
+        """Return the embeddings of texts, each of shape (d,)."""
         texts = [self.parts.by_part[part][number] for number in numbers]
         return [*self.embedder.embed(texts)]
 
-    def read_queries(self) -> None:
-        """Embed queries that are cut from beyond the first rows of each text."""
+    def _read_queries(self) -> ArrayPerText:
+        """Embed the queries of each text, which are cut from its tokens at held-out positions."""
         size = min(QUERY_TOKENS, self.parts.short_size)
-        self.queries.clear()
+        embedded = list[NDArray[Any]]()
         for text in self.parts.texts:
-            starts = query_starts(self.parts.first_beyond, len(text), len(text) - size)
+            starts = query_starts(
+                first=self.parts.first_beyond, stop=len(text), last=len(text) - size
+            )
             queries = [text[start : start + size] for start in starts]
-            self.queries.append(self.embedder.embed(queries) if queries else np.empty(0))
+            embedded.append(self.embedder.embed(queries) if queries else np.empty(0))
+        return embedded
 
-    def scores(self, read: ByPart, reference: ByPart) -> ByPart:
+    def scores_of(self, read: ByPart) -> ByScore:
         """Return cosines to the reference embeddings, and scores of queries, each (k,)."""
         scores = {
-            BEYOND_CUT: _cosines_of_texts(read[BEYOND_CUT], reference[BEYOND_CUT]),
-            SHORT: _cosines_of_texts(read[SHORT], reference[SHORT]),
+            BEYOND_CUT: _cosines_of_texts(read[BEYOND_CUT], self.reference[BEYOND_CUT]),
+            SHORT: _cosines_of_texts(read[SHORT], self.reference[SHORT]),
         }
         if any(len(queries) for queries in self.queries):
             scores |= self._query_scores(np.stack(read[BEYOND_CUT]))
         return scores
 
-    def _query_scores(self, documents: NDArray[np.float32]) -> ByPart:
+    def _query_scores(self, documents: NDArray[np.float32]) -> ByScore:
         """Rank all texts, (texts, d), for each query; return scores by field, (queries,) per text.
 
         The text that a query was cut from is the one to find.
         """
-        queries = np.concatenate([queries for queries in self.queries if len(queries)])
         counts = [len(queries) for queries in self.queries]
-        relevant = list[dict[int, int]]()
-        for text, count in enumerate(counts):
-            relevant += [{text: 1}] * count
+        queries = np.concatenate([queries for queries in self.queries if len(queries)])
+        text_of_query = np.repeat(np.arange(len(counts)), counts)
+        relevant = [{text: 1} for text in text_of_query.tolist()]
         found = score_rankings(cosines(queries, documents), relevant)
-        ends = np.cumsum(counts)
         scores = dict[str, ArrayPerText]()
         for name, score in RANKING_FIELDS.items():
-            scores[name] = np.split(found[score], ends[:-1])
+            scores[name] = split_by_text(found[score], counts)
         return scores
 
     def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
@@ -302,82 +381,12 @@ def _differences(new: ArrayPerText, old: ArrayPerText) -> ArrayPerText:
 
 
 def _cosines_of_texts(embeddings: ArrayPerText, references: ArrayPerText) -> ArrayPerText:
-    """Return the cosine of each text to its reference embedding, each of shape (1,)."""
-    similar = np.einsum("td,td->t", np.stack(embeddings), np.stack(references), dtype=np.float64)
-    return [*np.round(similar, COSINE_DECIMALS)[:, None]]
+    """Return the cosine of each text to its reference embedding, each of shape (1,).
 
-
-@dataclass
-class ReferenceTask:
-    """Texts, read with the reference rows and with the rows that the model has now."""
-
-    reader: PartReader
-    model: EvalModel  # texts have at most its `max_len` tokens, special tokens included
-    batch_size: int | None  # texts per batch; None: as many as fit 4,096 tokens
-    reference: ByPart = field(default_factory=dict)
-    current: ByPart = field(default_factory=dict)
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens that the model reads with the rows that it has now."""
-        return self.reader.parts.tokens
-
-    @property
-    def base_tokens(self) -> int:
-        """The number of tokens that the model reads with the reference rows."""
-        return self.tokens
-
-    def run_base(self, advance: Callable[[int], None]) -> None:
-        """Read the texts with the reference rows, which the model has now, and queries if any."""
-        self.reference = self._read(advance)
-        if isinstance(self.reader, EmbeddingReader):
-            self.reader.read_queries()
-
-    def measure(self, advance: Callable[[int], None]) -> None:
-        """Read the texts with the rows that the model has now."""
-        self.current = self._read(advance)
-
-    def _read(self, advance: Callable[[int], None]) -> ByPart:
-        """Read all texts in the same batches each time, and return what is kept of each."""
-        read = dict[str, ArrayPerText]()
-        for part, texts in self.reader.parts.by_part.items():
-            sizes = [len(text) for text in texts]
-            kept = dict[int, NDArray[Any]]()  # by number of the text
-            for batch in batches(sizes, self.batch_size):
-                for number, values in zip(batch, self.reader.read(part, batch), strict=True):
-                    kept[number] = values
-                advance(sum(sizes[number] for number in batch))
-            read[part] = [kept[number] for number in range(len(texts))]
-        return read
-
-    def _scores(self, read: ByPart) -> ByPart:
-        return self.reader.scores(read, self.reference)
-
-    @property
-    def scores(self) -> tuple[NDArray[np.float64], ...]:
-        """The values that rank methods: losses at held-out positions, or cosines of embeddings."""
-        return tuple(self._scores(self.current)[BEYOND_CUT])
-
-    def report(self) -> dict[str, Any]:
-        """Return the fields of `Evaluation` that this task measures."""
-        references = self._scores(self.reference)
-        scores = dict[str, AgainstReference]()
-        for name, values in self._scores(self.current).items():
-            scores[name] = self.reader.compare(name, values, references[name])
-        buckets = tuple[Bucket, ...]()
-        if isinstance(self.reader, LossReader):
-            buckets = self.reader.buckets(self.current, self.reference, self.model.max_len)
-        warnings = []
-        if not are_finite(self.current[BEYOND_CUT]):
-            warnings.append(NOT_FINITE)
-        held_out_rows = HeldOutRows(
-            hold_out=self.reader.parts.hold_out,
-            length=self.model.max_len,
-            texts=len(self.reader.parts.texts),
-            scores=scores,
-            buckets=buckets,
-        )
-        return {"held_out_rows": held_out_rows, "warnings": warnings}
+    It is the dot product, since all embeddings have length 1.
+    """
+    products = np.einsum("td,td->t", np.stack(embeddings), np.stack(references), dtype=np.float64)
+    return [*np.round(products, COSINE_DECIMALS)[:, None]]
 
 
 def read_texts(
@@ -392,25 +401,24 @@ def read_texts(
         settings: Which text to read, and how much.
         hold_out: The first held-out row.
         length: Maximum tokens of a text, special tokens included.
-        advice: What to use if the text is too short to choose a method, for the hint.
+        advice: The end of the error's hint: what to use if the text is too short.
 
     Raises:
         DataError: There are too few such texts.
     """
     tokenizer = files.tokenizer
-    most = length - tokenizer.num_special
-    fewest = hold_out - len(tokenizer.before) + 1  # the last one is at a held-out position
-    documents, warnings = read_unseen([files], settings, MIN_SAMPLES * fewest)
-    found = _find_texts(documents, settings.tokens, fewest, most)
+    max_text = length - tokenizer.num_special
+    min_text = hold_out - len(tokenizer.before) + 1  # the last token is at a held-out position
+    documents, warnings = read_unseen([files], settings, MIN_SAMPLES * min_text)
+    found = _find_texts(documents, requested=settings.tokens, min_text=min_text, max_text=max_text)
     if len(found.texts) < MIN_SAMPLES:
         longest = max(map(len, found.documents), default=0) + tokenizer.num_special
         raise _too_few_texts(len(found.texts), hold_out, longest, advice)
     chosen = _choose_texts(found.texts, settings.tokens)
-    uses_all = not found.stopped_early and len(chosen) == len(found.texts)
-    is_enough = sum(map(len, chosen)) >= settings.tokens
-    limited_by = "text" if uses_all and not is_enough else "tokens"
     text = TextWindows(
-        windows=tuple(chosen), documents=tuple(found.documents), limited_by=limited_by
+        windows=tuple(chosen),
+        documents=tuple(found.documents),
+        limited_by=_limited_by(found, chosen, settings.tokens),
     )
     return HeldOutText(hold_out=hold_out, text=text, warnings=tuple(warnings))
 
@@ -423,25 +431,34 @@ class FoundTexts(NamedTuple):
     stopped_early: bool  # since there were enough texts
 
 
-def _find_texts(documents: Iterator[Ids], tokens: int, fewest: int, most: int) -> FoundTexts:
+def _limited_by(found: FoundTexts, chosen: Sequence[Ids], requested: int) -> str:
+    """Return what limited the texts: ``text`` if all were chosen and are too few, or ``tokens``."""
+    are_all = not found.stopped_early and len(chosen) == len(found.texts)
+    are_enough = sum(map(len, chosen)) >= requested
+    return "text" if are_all and not are_enough else "tokens"
+
+
+def _find_texts(
+    documents: Iterator[Ids], *, requested: int, min_text: int, max_text: int
+) -> FoundTexts:
     """Cut documents into texts, until these have several times the tokens that are needed.
 
     Args:
         documents: Token ids of each document, shape (tokens,).
-        tokens: How many tokens to choose of all texts.
-        fewest: Minimum tokens of a text; shorter ones are left out.
-        most: Maximum tokens of a text.
+        requested: Tokens of all texts that will be chosen.
+        min_text: Minimum tokens of a text; shorter ones are left out.
+        max_text: Maximum tokens of a text.
     """
-    enough = TOKENS_SEARCHED * max(tokens, MIN_SAMPLES * most)
+    enough = SEARCH_FACTOR * max(requested, MIN_SAMPLES * max_text)
     read = list[Ids]()
     texts_by_number = defaultdict[int, list[Ids]](list)  # number of a text inside its document
     total = 0
     stopped_early = False
     for ids in documents:
         read.append(ids)
-        for number, start in enumerate(range(0, len(ids), most)):
-            text = ids[start : start + most]
-            if len(text) >= fewest:
+        for number, start in enumerate(range(0, len(ids), max_text)):
+            text = ids[start : start + max_text]
+            if len(text) >= min_text:
                 texts_by_number[number].append(text)
                 total += len(text)
         if total >= enough:
@@ -487,13 +504,21 @@ def plan_held_out_rows(
     text = held_out.text
     check_vocabulary(model, text.ids)
     parts = TextParts(texts=text.windows, hold_out=held_out.hold_out, tokenizer=model.tokenizer)
-    reader: PartReader
+    batch_size = settings.batch_size
+    task: ReferenceTask
     if model.kind == ENCODER:
-        reader = EmbeddingReader(parts=parts, embedder=open_embedder(model, settings.batch_size))
+        embedder = open_embedder(model, batch_size)
+        task = ReferenceEmbeddings(
+            parts=parts, model=model, batch_size=batch_size, embedder=embedder
+        )
     else:
-        scorer = open_scorer(model, settings.batch_size)
-        reader = LossReader(parts=parts, scorer=scorer, seed=settings.seed)
-    task = ReferenceTask(reader=reader, model=model, batch_size=settings.batch_size)
+        task = ReferenceLosses(
+            parts=parts,
+            model=model,
+            batch_size=batch_size,
+            scorer=open_scorer(model, batch_size),
+            seed=settings.seed,
+        )
     return EvaluationRun(
         model=model,
         base=None,

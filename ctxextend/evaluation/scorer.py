@@ -13,8 +13,8 @@ from ctxextend.evaluation.eval_model import (
     CAUSAL,
     EvalModel,
     batches,
+    errors_as_unsupported,
     first_trial_token,
-    needs_only_text,
     prepare_inputs,
 )
 from ctxextend.held_out import Ids
@@ -91,7 +91,7 @@ def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
     """
     import torch
 
-    with needs_only_text(model, "logits"), torch.inference_mode():
+    with errors_as_unsupported(model, "logits"), torch.inference_mode():
         head = model.model.get_output_embeddings()
         expected = _logits(model, head, last_token=3)
         other = _logits(model, head, last_token=4)

@@ -1,5 +1,6 @@
 """Search in a corpus with judged queries."""
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +19,11 @@ from ctxextend.evaluation.search_set import SearchSet
 
 
 class SearchTask(DocumentTask):
-    """A search set as tokens, and the scores so far."""
+    """A search set as tokens, and the scores so far.
+
+    `DocumentTask` ranks the documents, keeps the scores of queries as `found`, by mode and name,
+    and returns the `mean` of a score.
+    """
 
     ranked_by: ClassVar = NDCG_AT_10
 
@@ -26,29 +31,35 @@ class SearchTask(DocumentTask):
         """Return the field of `Evaluation` that this task measures."""
         if MODEL not in self.found:
             return {}
-        longer_than_base = None
-        changes = dict[str, Estimate]()
-        against_chunks = None
-        if self.base is not None:
-            longer_than_base = self._longer_than(self.base.model.max_text)
-            for mode in (CHUNKS, MODEL):
-                changes[mode] = self.mean(NDCG_AT_10, mode, minus=TRUNCATED)
-            against_chunks = self.mean(NDCG_AT_10, MODEL, minus=CHUNKS)
-        scores = dict[str, dict[str, Estimate]]()
-        for mode, found in self.found.items():
-            scores[mode] = {name: self.mean(name, mode) for name in found}
         search = SearchResult(
             length=self.length,
             documents=len(self.documents),
             queries=len(self.queries),
             longer_than_model=self._longer_than(self.length - self.special),
-            longer_than_base=longer_than_base,
+            longer_than_base=None,
             pooling=self.model.pooling,
-            scores=scores,
-            changes=changes,
-            against_chunks=against_chunks,
+            scores=self._mean_scores(),
+            changes={},
         )
-        return {"search": search}
+        if self.base is None:
+            return {"search": search}
+        compared = replace(
+            search,
+            longer_than_base=self._longer_than(self.base.model.max_text),
+            changes={
+                CHUNKS: self.mean(NDCG_AT_10, CHUNKS, minus=TRUNCATED),
+                MODEL: self.mean(NDCG_AT_10, MODEL, minus=TRUNCATED),
+            },
+            against_chunks=self.mean(NDCG_AT_10, MODEL, minus=CHUNKS),
+        )
+        return {"search": compared}
+
+    def _mean_scores(self) -> dict[str, dict[str, Estimate]]:
+        """Return the means of all scores, by mode and name."""
+        scores = dict[str, dict[str, Estimate]]()
+        for mode, found in self.found.items():
+            scores[mode] = {name: self.mean(name, mode) for name in found}
+        return scores
 
     def _longer_than(self, size: int) -> int:
         """Return the number of documents of more than `size` tokens, without special tokens."""

@@ -17,7 +17,7 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
-from ctxextend.evaluation.losses import LossTask, ReadingMode
+from ctxextend.evaluation.losses import POSITION, LossTask, ModeKey, ReadingMode
 from ctxextend.evaluation.position_ids import position_base
 from ctxextend.evaluation.scorer import Scorer
 from ctxextend.evaluation.task import Task
@@ -65,10 +65,8 @@ class ShiftTask(Task):
         if isinstance(evaluator, Embedder):
             return list(evaluator.embed(self.passages))
         mode = ReadingMode(
-            measure="position",
-            name=MODEL,
+            key=ModeKey(measure=POSITION, name=MODEL, context=self.size),
             scorer=evaluator,
-            context=self.size,
             share=1,
         )
         task = LossTask(
@@ -76,7 +74,7 @@ class ShiftTask(Task):
             texts=self.passages,
             length=self.size,
             seed=self.seed,
-            measures=(),
+            requested=(),
             modes=[mode],
             base_length=None,
         )

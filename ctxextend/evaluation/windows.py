@@ -11,7 +11,7 @@ from ctxextend.recipe import MIN_WINDOW
 
 SHORTEST_CONTEXT = 128
 DOUBLINGS = 3  # start from a shorter context if fewer would fit
-TOKENS_SEARCHED = 8  # read to find long documents, per requested token
+SEARCH_FACTOR = 8  # tokens read to find long documents, per requested token
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def cut_windows(
         tokens += len(ids)
         own = _cut(ids, size)
         inside += own[:1] if one_each else own
-        if len(inside) >= count or tokens >= TOKENS_SEARCHED * count * size:
+        if len(inside) >= count or tokens >= SEARCH_FACTOR * count * size:
             limited_by = "tokens"
             break
     inside = inside[:count]

@@ -10,71 +10,84 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.rewrite import Layout, file_sizes
-from ctxextend.output.record import Hashes
+from ctxextend.recipe import RECIPE_FILE
 
 
 class NewTensors(NamedTuple):
-    """The tensors that an output changes."""
+    """The tensors that an output changes, and the recipe that records them."""
 
     tensor: Callable[[str], NDArray[Any]]  # by name, called once per tensor
-    hashes: Hashes  # for the recipe
+    recipe: bytes  # with the hashes of the tensors
     warnings: tuple[str, ...] = ()  # about values that are not finite
+
+
+@dataclass(frozen=True)
+class OutputFiles:
+    """The files of an output: what becomes of each, and why others are omitted."""
+
+    # weights files that change or are renamed, and files that this library generates from others of
+    # the source
+    rewritten: tuple[str, ...]
+    copied: tuple[str, ...]  # files of the source that stay as they are
+    edited: tuple[str, ...]  # files of the source with another text
+    created: tuple[str, ...]  # new files: the recipe and, if the source has none, the model card
+    omitted: Mapping[str, str]  # files of the source that the output does not have, with the reason
 
 
 @dataclass(frozen=True)
 class Output:
     """What an output folder will contain; `write_output` writes it.
 
-    Everything but the new tensors and their hashes is known before. `write_output` calls
-    `recipe` with `placeholders` for the size of the recipe in another folder than the default;
-    then `compute`; then `recipe` with the hashes that `compute` returned.
+    Everything is known before it is written, except the new tensors, and their hashes in the
+    recipe.
     """
 
     source: Checkpoint  # whose other tensors and files are copied
-    default_folder: Path  # in the current folder
+    default_folder: Path  # in the current folder, unless the user has given one
     layouts: Mapping[str, Layout]  # of weights files that change or are renamed, by new name
-    # Edited and created files, by path; the hashes in the recipe are placeholders.
+    # Edited and created files, by path; the recipe is the planned one for the default folder.
     texts: Mapping[str, bytes]
-    compute: Callable[[], NewTensors] = field(repr=False)  # called once, when it is written
-    placeholders: Hashes  # as long as those that `compute` returns
-    # Returns the recipe for an output folder, with the hashes of what was written.
-    recipe: Callable[[Path, Hashes], bytes] = field(repr=False)
+    # Returns the recipe for an output folder with placeholders, which are as long as the hashes:
+    # local paths in it are relative to the folder.
+    planned_recipe: Callable[[Path], bytes] = field(repr=False)
+    # Returns the new tensors, and the recipe for an output folder; called once, while it is
+    # written.
+    compute: Callable[[Path], NewTensors] = field(repr=False)
     has_weights: bool = True  # False: only edited and created files are written
 
     @cached_property
     def file_sizes(self) -> Mapping[str, int]:
-        """Size in bytes of each output file."""
+        """Size in bytes of each output file in the default folder."""
         return file_sizes(self.source, self.layouts, self.texts)
+
+    def sizes_in(self, folder: Path) -> Mapping[str, int]:
+        """Return the size in bytes of each output file in a folder."""
+        if folder == self.default_folder:
+            return self.file_sizes
+        return {**self.file_sizes, RECIPE_FILE: len(self.planned_recipe(folder))}
 
     @property
     def bytes_to_write(self) -> int:
-        """Total size at the default folder; elsewhere, local paths in the recipe differ."""
+        """Total size in the default folder."""
         return sum(self.file_sizes.values())
 
     @property
     def bytes_shareable(self) -> int:
         """Bytes in unchanged blocks, which a file system with block cloning does not write."""
-        copied = sum(self.file_sizes[name] for name in self.files["copied"])
+        copied = sum(self.file_sizes[name] for name in self.files.copied)
         return copied + sum(layout.shareable for layout in self.layouts.values())
 
     @property
-    def files(self) -> Mapping[str, Any]:
-        """The files of the output: what each becomes, and why others are omitted.
-
-        - ``rewritten``: weights files that change or are renamed, and those that this library
-          generates from others of the source.
-        - ``copied``: files of the source that stay as they are.
-        - ``edited``: files of the source with another text.
-        - ``created``: new files: the recipe and, if the source has none, the model card.
-        - ``omitted``: files of the source that the output does not have, with the reason.
-        """
-        names = self.source.files
+    def files(self) -> OutputFiles:
+        """The files of the output."""
+        in_source = self.source.files
         texts = self.texts.keys()
-        rewritten = [*self.layouts, *sorted(self.source.generated.keys() & names)]
-        return {
-            "rewritten": tuple(rewritten),
-            "copied": tuple(sorted(names - texts - self.layouts.keys())),
-            "edited": tuple(sorted((texts & names).difference(rewritten))),
-            "created": tuple(sorted(texts - names)),
-            "omitted": self.source.omitted,
-        }
+        generated = self.source.generated.keys() & in_source
+        weights = self.layouts.keys()
+        return OutputFiles(
+            rewritten=(*self.layouts, *sorted(generated)),
+            copied=tuple(sorted(in_source - texts - weights)),
+            edited=tuple(sorted((in_source & texts) - generated - weights)),
+            created=tuple(sorted(texts - in_source)),
+            omitted=self.source.omitted,
+        )

@@ -17,6 +17,7 @@ from ctxextend.output.card import CARD_FILE, UNDECODED, resize_card
 from ctxextend.output.output import NewTensors, Output
 from ctxextend.output.record import (
     Hashes,
+    RecipeOf,
     TableHashes,
     placeholders,
     resize_recipe_text,
@@ -49,21 +50,19 @@ def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = Fa
     layouts = weight_layouts(plan)
     if edit_only:
         _check_edit_only(layouts)
-    folder = Path(f"{plan.checkpoint.source.name}-{plan.max_len_after}")
+    default_folder = Path(f"{plan.checkpoint.source.name}-{plan.max_len_after}")
+    recipe = partial(_encoded_recipe, plan)
+    planned_recipe = partial(recipe, hashes=placeholders(plan))
     texts = edited_texts(plan, layouts)
-    texts[RECIPE_FILE] = resize_recipe_text(plan, folder, placeholders(plan))
     texts[CARD_FILE] = resize_card(plan, explanation)
-    source = plan.checkpoint
-    if edit_only:
-        source = _without_weights(source, texts)
+    contents = {**encode(texts), RECIPE_FILE: planned_recipe(default_folder)}
     return Output(
-        source=source,
-        default_folder=folder,
+        source=_without_weights(plan.checkpoint, contents) if edit_only else plan.checkpoint,
+        default_folder=default_folder,
         layouts=layouts,
-        texts=encode(texts),
-        compute=partial(compute_tables, plan, plan.checkpoint),
-        placeholders=placeholders(plan),
-        recipe=partial(_encoded_recipe, plan),
+        texts=contents,
+        planned_recipe=planned_recipe,
+        compute=partial(compute_tables, plan, plan.checkpoint, recipe),
         has_weights=not edit_only,
     )
 
@@ -132,15 +131,13 @@ def index_text(
     text = checkpoint.text(checkpoint.weights.index_file)
     metadata = (checkpoint.weights.index or {}).get("metadata")
     if isinstance(metadata, Mapping):
-        totals: dict[str, Any] = {"total_size": _tensor_bytes(checkpoint, layouts)}
+        totals: dict[tuple[str, ...], Any] = {}
+        if "total_size" in metadata:
+            totals["metadata", "total_size"] = _tensor_bytes(checkpoint, layouts)
         parameters = metadata.get("total_parameters")
         if isinstance(parameters, int | float):
-            totals["total_parameters"] = parameters + added
-        changed: dict[tuple[str, ...], Any] = {}
-        for key, value in totals.items():
-            if key in metadata:
-                changed["metadata", key] = value
-        text = edit(text, changed)
+            totals["metadata", "total_parameters"] = parameters + added
+        text = edit(text, totals)
     return delete(text, ("weight_map",), dropped)
 
 
@@ -151,12 +148,15 @@ def _tensor_bytes(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> int:
     return sum(sizes.values())
 
 
-def compute_tables(plan: Plan, fingerprinted: Checkpoint) -> NewTensors:
+def compute_tables(plan: Plan, source: Checkpoint, recipe: RecipeOf, folder: Path) -> NewTensors:
     """Create the new tables and buffers of an output.
 
     Args:
         plan: What changes.
-        fingerprinted: The checkpoint whose weights the recipe records.
+        source: The checkpoint whose fingerprint the recipe records: that of the plan or, for the
+            twin of a conversion, the source of the conversion.
+        recipe: Returns the recipe of the output.
+        folder: The output folder.
 
     Raises:
         CheckpointError: A table cannot be read.
@@ -165,7 +165,7 @@ def compute_tables(plan: Plan, fingerprinted: Checkpoint) -> NewTensors:
     tensors = {buffer.name: new_buffer(buffer) for buffer in plan.rebuilt_buffers}
     hashes = dict[str, TableHashes]()
     warnings = list[str]()
-    fingerprint = fingerprinted.weights.fingerprint()
+    fingerprint = source.weights.fingerprint()
     for table in plan.stored:
         before = read_rows(plan.checkpoint, table)
         after = resize_rows(table, before, plan.choice_of(table))
@@ -174,7 +174,7 @@ def compute_tables(plan: Plan, fingerprinted: Checkpoint) -> NewTensors:
         warnings += _nonfinite_warnings(table, before, after)
     return NewTensors(
         tensor=tensors.__getitem__,
-        hashes=Hashes(fingerprint=fingerprint, tables=hashes),
+        recipe=recipe(folder, Hashes(fingerprint=fingerprint, tables=hashes)),
         warnings=tuple(warnings),
     )
 

@@ -1,7 +1,7 @@
 """The recipe that an output contains: its settings, and the source that they belong to."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,10 @@ class Hashes(NamedTuple):
 
     fingerprint: str  # of the source's weights
     tables: Mapping[str, TableHashes]  # of stored tables, by name
+
+
+# Returns the recipe of an output, for its folder.
+RecipeOf = Callable[[Path, Hashes], bytes]
 
 
 def table_hash(array: NDArray[Any]) -> str:
@@ -77,9 +81,9 @@ def recipe_text(
         **facts,
         "versions": versions,
     }
-    texts = trainings(read_provenance(source))
-    if texts:
-        provenance["source_trainings"] = texts
+    earlier_runs = trainings(read_provenance(source))
+    if earlier_runs:
+        provenance["source_trainings"] = earlier_runs
     return yaml_text(recipe_values(recipe) | {"provenance": provenance}, folder)
 
 
@@ -109,42 +113,48 @@ def uses_ml_dtypes(plan: Plan) -> bool:
 
 
 def recorded_settings(plan: Plan) -> Resize:
-    """Return the settings to record, with the method's settings if all tables have the same."""
+    """Return the settings to record, with a method that gives the same output again.
+
+    - Without new rows, it is `TRUNCATE`, or None if no table changes.
+    - If all tables have the same method, it is that one, with the settings that were chosen.
+    - Else it is what the user gave, or None; `_facts` records the method of each table.
+    """
     settings = plan.settings
     if not plan.creates_rows:
         method = TRUNCATE if plan.is_changed else None
         return replace(settings, method=method, keep_first=None, drop_last=0)
     methods = set(plan.methods.values())
-    if len(methods) > 1:
-        # No method text means all of them: what the user gave is recorded, and each table's own
-        # method next to the table.
-        given = settings.choice.text if settings.method else None
-        return replace(settings, method=given, keep_first=settings.choice.keep_first)
-    return replace(settings, method=methods.pop(), keep_first=plan.main_choice.keep_first)
+    if len(methods) == 1:
+        return replace(settings, method=methods.pop(), keep_first=plan.main_choice.keep_first)
+    given = settings.choice.text if settings.method else None
+    return replace(settings, method=given, keep_first=settings.choice.keep_first)
 
 
 def _facts(plan: Plan, settings: Resize, hashes: Mapping[str, TableHashes]) -> dict[str, Any]:
-    """Return what a recipe records about the model and its tables."""
+    """Return what a recipe records about the model and its tables.
+
+    The method is stated once if all tables have the same, else for each table.
+    """
     facts: dict[str, Any] = {"model_type": plan.model_type}
     if settings.method:
         facts["method"] = settings.method
     if plan.creates_rows:
         facts["convention"] = plan.main_choice.facts.convention
-    methods = plan.methods
-    is_shared = all(method == settings.method for method in methods.values())
-    if is_shared:
-        methods = {}  # the method of all tables is stated once, above
-    tables = [_table_facts(table, methods, hashes) for table in plan.tables]
+    is_shared = all(method == settings.method for method in plan.methods.values())
+    tables = list[dict[str, Any]]()
+    for table in plan.tables:
+        own_method = None if is_shared else plan.methods.get(table.name)
+        tables.append(_table_facts(table, own_method, hashes))
     return {**facts, "tables": tables}
 
 
 def _table_facts(
-    table: TablePlan, methods: Mapping[str, str], hashes: Mapping[str, TableHashes]
+    table: TablePlan, own_method: str | None, hashes: Mapping[str, TableHashes]
 ) -> dict[str, Any]:
-    """Return what a recipe records about a table."""
+    """Return what a recipe records about a table, with its method if tables have several."""
     facts: dict[str, Any] = {"name": table.name}
-    if table.name in methods:
-        facts["method"] = methods[table.name]
+    if own_method is not None:
+        facts["method"] = own_method
     facts["rows_before"] = table.rows_before
     facts["rows_after"] = table.rows_after
     if table.is_stored:

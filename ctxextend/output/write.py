@@ -66,14 +66,11 @@ def write_output(
     """
     path = output_path(folder, output.default_folder)
     output.source.check_unchanged()
-    sizes = dict(output.file_sizes)
-    if path != output.default_folder:
-        # Local paths in the recipe depend on the folder.
-        sizes[RECIPE_FILE] = len(output.recipe(path, output.placeholders))
+    sizes = output.sizes_in(path)
     total = sum(sizes.values())
     with atomic_folder(path, protected_paths(output.source), sizes, force=force) as staged:
-        new = output.compute()
-        texts = {**output.texts, RECIPE_FILE: output.recipe(path, new.hashes)}
+        new = output.compute(path)
+        texts = {**output.texts, RECIPE_FILE: new.recipe}
         write_files(
             output.source,
             staged,

@@ -385,5 +385,5 @@ def _hidden_size(model: EvalModel) -> int:
     """Return the width of a model's last hidden states."""
     tokenizer = model.tokenizer
     ids = torch.from_numpy(tokenizer.add_special_tokens(tokenizer.encode("a")))
-    with torch.no_grad(), eval_model.needs_only_text(model, "states"):
+    with torch.no_grad(), eval_model.errors_as_unsupported(model, "states"):
         return int(last_states(model, ids.to(model.model.device)[None]).shape[-1])

@@ -1,8 +1,7 @@
 """Prepare a loaded model for training: objective, parameters, sequences, learning rate."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,11 +13,14 @@ from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel
 from ctxextend.training.choose_parameters import choose_parameters, default_learning_rate
 from ctxextend.training.objectives import Contrastive, Distillation, LanguageModeling
+from ctxextend.training.pairs import Documents, PairDataset, PairedText, Pairs
 from ctxextend.training.train_data import (
+    HeldOutSequences,
     Masking,
-    PairDataset,
-    SequenceDataset,
+    NumberedItems,
     SequenceSettings,
+    Text,
+    TrainingSequences,
 )
 from ctxextend.training.trainable import TrainableParameters
 from ctxextend.training.training_task import LoadedTask, TrainingTask, needs_teacher
@@ -37,20 +39,52 @@ class TrainingSetup:
     model: EvalModel
     objective: torch.nn.Module  # returns the ``loss`` to minimise
     trainable: TrainableParameters
-    sequences: SequenceSettings
+    sequence_settings: SequenceSettings
     lr: float  # peak learning rate
-    dataset: Callable[..., SequenceDataset]  # from a text, `sequences` and their number
 
-    @property
-    def held_out(self) -> SequenceDataset:
-        """The sequences of the held-out loss.
+    def training_items(self, count: int) -> NumberedItems:
+        """Return the sequences or pairs to train on.
+
+        Raises:
+            DataError: There are too few documents or pairs.
+        """
+        return self._items(self.task.text.train, count, is_held_out=False)
+
+    @cached_property
+    def held_out(self) -> NumberedItems:
+        """The sequences or pairs of the held-out loss.
 
         They are the same for every batch size, and for a resumed run.
+
+        Raises:
+            DataError: There are too few documents or pairs.
         """
         affordable = max(HELD_OUT_TOKENS // self.task.length, 1)
         enough = max(HELD_OUT_PER_STEP * self.task.planned_steps, MIN_HELD_OUT)
         count = min(affordable, enough)
-        return self.dataset(self.task.text.held_out, self.sequences, count, shuffled=False)
+        return self._items(self.task.text.held_out, count, is_held_out=True)
+
+    def _items(self, text: Text | PairedText, count: int, *, is_held_out: bool) -> NumberedItems:
+        """Return sequences, or for contrastive training pairs; at most `count` if held out."""
+        if isinstance(text, PairedText):
+            return self._pairs(Pairs(text), count, is_held_out=is_held_out)
+        if self.task.settings.contrastive:
+            separator = self.model.tokenizer.separator
+            documents = Documents(text, self.sequence_settings, separator)
+            return self._pairs(documents, count, is_held_out=is_held_out)
+        if is_held_out:
+            return HeldOutSequences(text, self.sequence_settings, count)
+        return TrainingSequences(text, self.sequence_settings, count)
+
+    def _pairs(self, source: Pairs | Documents, count: int, *, is_held_out: bool) -> PairDataset:
+        return PairDataset(
+            source,
+            self.sequence_settings,
+            count,
+            is_held_out=is_held_out,
+            model=self.model,
+            batch=self.task.settings.batch_size,
+        )
 
 
 def set_up(loaded: LoadedTask) -> TrainingSetup:
@@ -68,22 +102,22 @@ def set_up(loaded: LoadedTask) -> TrainingSetup:
     eval_model.check_vocabulary(model, np.array([text.tokens.max() for text in texts], np.int64))
     objective = choose_objective(loaded)
     trainable = choose_parameters(loaded)
-    dataset: Callable[..., SequenceDataset] = SequenceDataset
-    if task.settings.contrastive:
-        dataset = partial(PairDataset, model=model, batch=task.settings.batch_size)
     return TrainingSetup(
         task=task,
         model=model,
         objective=objective,
         trainable=trainable,
-        sequences=_sequence_settings(task, model),
+        sequence_settings=_sequence_settings(task, model),
         lr=task.settings.lr or default_learning_rate(trainable, task.settings, model),
-        dataset=dataset,
     )
 
 
 def choose_objective(loaded: LoadedTask) -> torch.nn.Module:
-    """Return the objective of a model: contrastive, distillation or language modelling.
+    """Return the objective of a model.
+
+    It is contrastive if the settings ask for it, distillation for other models without an LM head,
+    and else language modelling. The first and the last also distil from the teacher if a weight is
+    set.
 
     Raises:
         TrainingError: A setting does not apply to the model, or the teacher is unknown.
@@ -96,9 +130,9 @@ def choose_objective(loaded: LoadedTask) -> torch.nn.Module:
     _check_objective(loaded)
     has_windows = task.length < task.span
     weight = settings.distill or 0.0
-    side_teacher = loaded.teacher if weight else None  # of another objective
+    weighted_teacher = loaded.teacher if weight > 0 else None
     if settings.contrastive:
-        return Contrastive(model, side_teacher, weight, position_ids=has_windows)
+        return Contrastive(model, weighted_teacher, weight, position_ids=has_windows)
     if model.kind == ENCODER:
         assert loaded.teacher is not None  # it was checked
         is_sentence_encoder = (model.root / MODULES).is_file()
@@ -106,7 +140,7 @@ def choose_objective(loaded: LoadedTask) -> torch.nn.Module:
         return Distillation(model, loaded.teacher, poolings, position_ids=has_windows)
     return LanguageModeling(
         model,
-        side_teacher,
+        weighted_teacher,
         weight,
         position_ids=has_windows,
         short_positions=task.short_positions,

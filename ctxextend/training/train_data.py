@@ -1,72 +1,65 @@
-"""Training data: the user's text as a file of token ids, and the sequences or pairs cut from it.
+"""Training data: the user's text as a file of token ids, and the sequences that are cut from it.
 
-A sequence depends only on the seed and its index, so that resumed runs and several processes see
-the same ones.
+A sequence depends only on the seed and its number, so that resumed runs and several processes see
+the same sequences. Pairs of texts are in `pairs`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
-from ctxextend.errors import DataError, counted
-from ctxextend.evaluation.embedding import read_prompts
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
-from ctxextend.evaluation.search_set import read_rows
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
-from ctxextend.held_out import Ids, fingerprint
-from ctxextend.text_data import without_surrogates
+from ctxextend.held_out import Ids
 
 Tokens = NDArray[np.int32]
 TOKENS_PER_MESSAGE = 10_000_000  # between progress messages while a long text is tokenized
 IGNORE_INDEX = -100  # the label that torch's cross entropy ignores
-PREDICTED_SHARE = 0.15  # of the tokens of a text for a masked language model
-# Of these, tokens with a random number below the first are masked, below the second replaced.
+# Of the tokens of a text for a masked language model; evaluation masks `losses.MASKED_SHARE`.
+PREDICTED_SHARE = 0.15
+# Of the predicted tokens, those with a random number below the first limit are masked, and others
+# below the second limit replaced.
 MASKED_BELOW = 0.8
 REPLACED_BELOW = 0.9
 # First part of the seed of each random generator.
 ORDER = 1
 POSITION = 2
 MASK = 3
-COLUMNS = ("anchor", "positive", "negative")  # sentence-transformers' names; the last is optional
-REQUIRED_COLUMNS = COLUMNS[:2]
-# Tokens of a passage: the lengths of questions and of answers.
-MIN_PASSAGE = 16
-MAX_PASSAGE = 128
-REMOVED_SHARE = 0.9  # of passages that are removed from their document
-MAX_DOCUMENT = 8  # context lengths; longer documents are cut into pieces
 
 
 class Text(NamedTuple):
     """A tokenized text, and the parts of it that sequences are cut from."""
 
     tokens: Tokens  # shape (tokens,)
-    spans: Ids  # first token and end of each part, shape (parts, 2)
+    spans: Ids  # first token and end of each part, in order, shape (parts, 2)
 
     @classmethod
     def whole(cls, tokens: Tokens) -> "Text":
         """Return a text that is a single part."""
-        return cls(tokens, np.array([[0, len(tokens)]]))
+        return cls(tokens=tokens, spans=np.array([[0, len(tokens)]]))
 
 
 def write_tokens(
     chunks: Iterable[Ids], path: Path, notify: Callable[[str], None] = lambda text: None
-) -> None:
+) -> list[int]:
     """Write chunks of token ids to a file, int32 in native byte order.
 
     The file is renamed into place when it is complete.
+
+    Returns:
+        The number of tokens of each chunk.
 
     Raises:
         OutputError: The file cannot be written.
         DataError: The text that the chunks are read from cannot be read.
     """
+    sizes = list[int]()
     with (
         os_errors_as_output_error(path),
         atomic_file(path) as temporary,
@@ -75,10 +68,12 @@ def write_tokens(
         written = 0
         for ids in chunks:
             file.write(ids.astype(np.int32).data)
+            sizes.append(len(ids))
             messages = written // TOKENS_PER_MESSAGE
             written += len(ids)
             if written // TOKENS_PER_MESSAGE > messages:
                 notify(f"tokenized {written:,} tokens")
+    return sizes
 
 
 def open_tokens(path: Path) -> Tokens:
@@ -86,47 +81,6 @@ def open_tokens(path: Path) -> Tokens:
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.empty(0, np.int32)
     return np.memmap(path, np.int32, mode="r")
-
-
-def read_pairs(
-    paths: Sequence[str],
-    tokenizer: TextTokenizer,
-    pairs: list[list[int]],
-    files: list[dict[str, Any]],
-) -> Iterator[Ids]:
-    """Yield the ids of texts, equal ones once.
-
-    Each pair is added to `pairs`: the first token and the end of each of its texts. The fingerprint
-    of each file is added to `files`.
-
-    Raises:
-        DataError: A file cannot be read, a field is empty, or a negative is missing.
-    """
-    total = 0
-    known = dict[str, list[int]]()
-    for path in paths:
-        for where, row in read_rows(path, *REQUIRED_COLUMNS):
-            texts = [row[name] for name in COLUMNS if name in row]
-            expected = len(texts)
-            if pairs:  # as many as the first
-                expected = len(pairs[0]) // 2
-            _check_filled(texts, where, expected)
-            for text in texts:
-                if text not in known:
-                    ids = tokenizer.encode(without_surrogates(text))
-                    known[text] = [total, total + len(ids)]
-                    total += len(ids)
-                    yield ids
-            pairs.append(list(chain.from_iterable(known[text] for text in texts)))
-        files.append(fingerprint(Path(path)) | {"first_token": 0})
-
-
-def _check_filled(texts: list[Any], where: str, expected: int) -> None:
-    """Raise DataError unless a row has as many texts as expected, none of them empty."""
-    filled = [text for text in texts if isinstance(text, str) and text.strip()]
-    if len(filled) != expected:
-        message = f"{where} has {counted(len(filled), 'text')} instead of {expected}."
-        raise DataError(message, "Fill all fields, and give every line a negative, or none.")
 
 
 @dataclass(frozen=True)
@@ -156,9 +110,9 @@ class Masking:
     def apply(self, text: Ids, generator: np.random.Generator) -> tuple[Ids, Ids]:
         """Return a text with some tokens masked, and its labels, both of shape (tokens,).
 
-        Of the ordinary tokens, 15 % are predicted, at least one: 80 % of these are masked, 10 %
-        replaced with a random ordinary token. The label of other tokens is `IGNORE_INDEX`. If a
-        text has only special tokens, they count as ordinary.
+        Of the ordinary tokens, 15 % are predicted, at least one. Of the predicted tokens, 80 % are
+        masked and 10 % replaced with a random ordinary token. The label of all other tokens is
+        `IGNORE_INDEX`. If a text has only special tokens, they count as ordinary.
 
         Source: Devlin et al. 2018, section 3.1 and appendix A.1, arXiv:1810.04805.
         """
@@ -197,121 +151,174 @@ class SequenceSettings:
         """Tokens per sequence without special tokens."""
         return self.length - len(self.special_before) - len(self.special_after)
 
+    @property
+    def largest_offset(self) -> int:
+        """The largest offset of the positions of a sequence; 0 if it needs all positions."""
+        return self.span - self.length
+
     def generator(self, purpose: int, number: int) -> np.random.Generator:
         """Return the random generator of the epoch or sequence of this number, for a purpose."""
         return np.random.default_rng([purpose, self.seed, number])
 
 
-class SequencePlace(NamedTuple):
-    """Where a sequence is in the text, and at which positions."""
+class NumberedItems(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """The base class of training data: items that depend on the seed and their number only."""
 
-    start: int  # its first token
-    first: int  # its tokens before the skip
-    skip: int  # tokens of the text, and positions, that are skipped
-    offset: int  # of its first position
-
-
-class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Sequences cut from the parts of a text; none crosses the end of a part.
-
-    For training, there are `count` (`shuffled`): each epoch cuts each part at a random offset and
-    shuffles all. For evaluation, they follow each other from the start of each part; at most
-    `count`, evenly spaced, are used.
-    """
-
-    def __init__(
-        self, text: Text, settings: SequenceSettings, count: int, *, shuffled: bool
-    ) -> None:
-        self.tokens = text.tokens
-        self.settings = settings
-        self.shuffled = shuffled
-        length = settings.text_length
-        sizes = text.spans[:, 1] - text.spans[:, 0]
-        is_long_enough = sizes >= length
-        self.spans = text.spans[is_long_enough]
-        sizes = sizes[is_long_enough]
-        self.sequences = sizes // length
-        self.slack = np.zeros_like(sizes)
-        if shuffled:
-            # An epoch skips one sequence of each part, so that the first can start at any of its
-            # tokens.
-            self.sequences = np.maximum((sizes + 1) // length - 1, 1)
-            self.slack = sizes - self.sequences * length
-        self.epoch = int(self.sequences.sum())
-        self.count = count if shuffled else min(count, self.epoch)
-        self._cached_number = -1
-        self._cached_epoch: Ids = np.empty((0, 2), np.int64)
+    tokens: Tokens  # of the text that the items are cut from, shape (tokens,)
+    count: int  # the number of items
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
-        """Return a sequence as int64 tensors of shape (length,).
-
-        ``input_ids``; for language models ``labels``, not shifted, `IGNORE_INDEX` for tokens not
-        predicted; and for sequences at random positions ``position_ids``, counted from 0, the first
-        usable position.
+        """Return the item of a number; see `item`.
 
         Raises:
             IndexError: The number is not below `count`.
         """
         if not 0 <= number < self.count:
             raise IndexError(number)
+        return self.item(number)
+
+    def item(self, number: int) -> dict[str, torch.Tensor]:
+        """Return the item of a number below `count`."""
+        raise NotImplementedError
+
+
+class SequencePlace(NamedTuple):
+    """Which tokens of the text a sequence has, and at which positions."""
+
+    start: int  # index of its first token in the text
+    size_before_skip: int  # tokens of the sequence before the skip
+    skip: int  # tokens of the text that are skipped, and as many positions
+    offset: int  # of its positions, except those of leading special tokens
+
+
+class SequenceDataset(NumberedItems):
+    """Sequences cut from the parts of a text; none crosses the end of a part.
+
+    `TrainingSequences` and `HeldOutSequences` choose their places.
+    """
+
+    def __init__(self, text: Text, settings: SequenceSettings) -> None:
+        self.tokens = text.tokens
+        self.settings = settings
+        sizes = text.spans[:, 1] - text.spans[:, 0]
+        is_long_enough = sizes >= settings.text_length
+        self.spans = text.spans[is_long_enough]
+        self.sizes = sizes[is_long_enough]
+
+    def place(self, number: int) -> SequencePlace:
+        """Return the place of a sequence."""
+        raise NotImplementedError
+
+    def item(self, number: int) -> dict[str, torch.Tensor]:
+        """Return a sequence as int64 tensors of shape (length,).
+
+        ``input_ids``; for language models ``labels``, not shifted, `IGNORE_INDEX` for tokens not
+        predicted; and for sequences at random positions ``position_ids``, counted from 0, the first
+        usable position.
+        """
         settings = self.settings
-        place = self._place(number)
-        labels = text = self._text(place)
-        if settings.masking is not None:
-            text, labels = settings.masking.apply(text, settings.generator(MASK, number))
-        before = len(settings.special_before)
-        after = len(settings.special_after)
+        place = self.place(number)
+        inputs, labels = self._inputs_and_labels(number, self._text(place))
         item = {
-            "input_ids": np.concatenate([settings.special_before, text, settings.special_after])
+            "input_ids": np.concatenate([settings.special_before, inputs, settings.special_after])
         }
         if settings.kind in (CAUSAL, MASKED):
-            item["labels"] = np.pad(labels, (before, after), constant_values=IGNORE_INDEX)
-        if settings.span > settings.length:
-            positions = np.arange(settings.length)
-            positions[before:] += place.offset  # leading special tokens keep their usual positions
-            positions[before + place.first :] += place.skip
-            item["position_ids"] = positions
+            special = (len(settings.special_before), len(settings.special_after))
+            item["labels"] = np.pad(labels, special, constant_values=IGNORE_INDEX)
+        if settings.largest_offset > 0:
+            item["position_ids"] = self._positions(place)
         return {name: torch.from_numpy(values.astype(np.int64)) for name, values in item.items()}
 
     def _text(self, place: SequencePlace) -> Ids:
         """Return the tokens of a sequence without special tokens, shape (text_length,)."""
-        pause = place.start + place.first
-        resumed = pause + place.skip
-        stop = place.start + place.skip + self.settings.text_length
-        chunks = (self.tokens[place.start : pause], self.tokens[resumed:stop])
+        skip_start = place.start + place.size_before_skip
+        skip_end = skip_start + place.skip
+        end = place.start + place.skip + self.settings.text_length
+        chunks = (self.tokens[place.start : skip_start], self.tokens[skip_end:end])
         return np.concatenate(chunks).astype(np.int64)
 
-    def _place(self, number: int) -> SequencePlace:
-        """Return where a sequence is.
+    def _inputs_and_labels(self, number: int, text: Ids) -> tuple[Ids, Ids]:
+        """Return the inputs and the labels of a text: the text twice, unless tokens are masked."""
+        masking = self.settings.masking
+        if masking is None:
+            return text, text
+        return masking.apply(text, self.settings.generator(MASK, number))
 
-        Text and positions skip by the same number of tokens, by fewer near the end of a part.
+    def _positions(self, place: SequencePlace) -> Ids:
+        """Return the positions of a sequence, shape (length,).
+
+        Leading special tokens keep their usual positions, from 0.
+        """
+        special = len(self.settings.special_before)
+        positions = np.arange(self.settings.length)
+        positions[special:] += place.offset
+        positions[special + place.size_before_skip :] += place.skip
+        return positions
+
+
+class TrainingSequences(SequenceDataset):
+    """The sequences to train on, as many as are requested, in epochs.
+
+    Each epoch cuts each part of the text from a random token on, and shuffles the sequences. It
+    leaves out at least one token less than a sequence has, so that the first sequence of a part can
+    start at as many places: of 29 tokens, an epoch has two sequences of 10, the first of which
+    starts at token 0 to 9.
+    """
+
+    def __init__(self, text: Text, settings: SequenceSettings, count: int) -> None:
+        super().__init__(text, settings)
+        self.count = count
+        length = settings.text_length
+        self.per_part = np.maximum((self.sizes + 1) // length - 1, 1)  # sequences of an epoch
+        self.largest_starts = self.sizes - self.per_part * length  # of the first one in its part
+        self.epoch_size = int(self.per_part.sum())
+        self._cached_number = -1
+        self._cached_epoch: Ids = np.empty((0, 2), np.int64)
+
+    def place(self, number: int) -> SequencePlace:
+        """Return the place of a sequence: random positions, with a random skip if it is set."""
+        settings = self.settings
+        epoch, index = divmod(number, self.epoch_size)
+        start, part_end = self._epoch(epoch)[index].tolist()
+        generator = settings.generator(POSITION, number)
+        if settings.skip and settings.text_length > 1:
+            return self._place_with_skip(start, part_end, generator)
+        return SequencePlace(
+            start=start,
+            size_before_skip=settings.text_length,
+            skip=0,
+            offset=draw_offset(generator, settings.text_length, settings.largest_offset),
+        )
+
+    def _place_with_skip(
+        self, start: int, part_end: int, generator: np.random.Generator
+    ) -> SequencePlace:
+        """Return the place of a sequence whose text and positions skip as many tokens.
+
+        They are fewer near the end of a part of the text.
 
         Source: PoSE, Zhu et al. 2024, section 3, with v = u of appendix A and two chunks, the first
             of which has an offset too; arXiv:2309.10400.
         """
-        settings = self.settings
-        length = settings.text_length
-        largest = settings.span - settings.length
-        start, stop = self._epoch(number // self.epoch)[number % self.epoch].tolist()
-        if not self.shuffled:
-            offset = round(largest * number / max(self.count - 1, 1))
-            return SequencePlace(start, first=length, skip=0, offset=offset)
-        generator = settings.generator(POSITION, number)
-        offset, end = draw_offsets(generator, length, largest, 2)
-        if not settings.skip or length < 2:
-            return SequencePlace(start, first=length, skip=0, offset=offset)
-        offset, end = sorted((offset, end))
-        first = int(generator.integers(1, length))
-        skip = min(end - offset, stop - start - length)
-        return SequencePlace(start, first=first, skip=skip, offset=offset)
+        length = self.settings.text_length
+        largest = self.settings.largest_offset
+        offsets = [draw_offset(generator, length, largest) for _ in range(2)]
+        offset_before, offset_after = sorted(offsets)
+        size_before_skip = int(generator.integers(1, length))
+        return SequencePlace(
+            start=start,
+            size_before_skip=size_before_skip,
+            skip=min(offset_after - offset_before, part_end - start - length),
+            offset=offset_before,
+        )
 
     def _epoch(self, number: int) -> Ids:
-        """Return the sequences of an epoch, shape (sequences, 2).
+        """Return the first token of each sequence of an epoch, and the end of its part.
 
-        A row is the first token of a sequence, and the end of its part.
+        The shape is (epoch_size, 2). The last epoch is cached.
         """
         if self._cached_number != number:
             self._cached_number = number
@@ -320,132 +327,59 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
     def _new_epoch(self, generator: np.random.Generator) -> Ids:
         """Return what `_epoch` returns, from its random generator."""
-        firsts = self.spans[:, 0] + generator.integers(self.slack + 1)
-        pairs = np.stack([firsts, self.spans[:, 1]], axis=1).repeat(self.sequences, axis=0)
-        within = np.concatenate([np.arange(count) for count in self.sequences])
-        pairs[:, 0] += within * self.settings.text_length
-        if self.shuffled:
-            return generator.permutation(pairs)
-        spaced = np.linspace(0, self.epoch - 1, self.count).round().astype(np.int64)
-        return pairs[spaced]
+        first_starts = self.spans[:, 0] + generator.integers(self.largest_starts + 1)
+        starts = consecutive_starts(first_starts, self.per_part, self.settings.text_length)
+        part_ends = np.repeat(self.spans[:, 1], self.per_part)
+        return generator.permutation(np.stack([starts, part_ends], axis=1))
 
 
-def draw_offsets(
-    generator: np.random.Generator, length: int, largest: int, count: int
-) -> list[int]:
-    """Return random position offsets from 0 to `largest` of sequences of `length` tokens.
+class HeldOutSequences(SequenceDataset):
+    """The sequences of the held-out loss: the same at each evaluation, and for all batch sizes.
 
-    They are drawn beyond both ends, then clipped: otherwise only one offset would reach the first
-    and the last position.
-    """
-    drawn = generator.integers(1 - length, largest + length, size=count)
-    offsets: list[int] = drawn.clip(0, largest).tolist()
-    return offsets
-
-
-class PairDataset(SequenceDataset):
-    """Pairs of texts: a passage (anchor) and its document (positive), or those of `read_pairs`.
-
-    An epoch takes each document or positive once, in whole batches, so that none is a negative of
-    its anchor. Without windows, a text from `read_pairs` is read from its start.
-
-    Source: the inverse cloze task of Lee et al. 2019, section 4, arXiv:1906.00300, which also
-    removes 90 % of passages.
+    They follow each other from the start of each part of the text. If there are more than are
+    requested, they are chosen evenly spaced. Their positions are evenly spaced too.
     """
 
-    def __init__(
-        self,
-        text: Text,
-        settings: SequenceSettings,
-        count: int,
-        *,
-        shuffled: bool,
-        model: EvalModel,
-        batch: int,
-    ) -> None:
-        """Find the documents of a text, or take its pairs.
+    def __init__(self, text: Text, settings: SequenceSettings, most: int) -> None:
+        super().__init__(text, settings)
+        length = settings.text_length
+        starts = consecutive_starts(self.spans[:, 0], self.sizes // length, length)
+        self.count = min(most, len(starts))
+        chosen = np.linspace(0, len(starts) - 1, self.count).round().astype(np.int64)
+        self.starts = starts[chosen]
 
-        Raises:
-            DataError: There are fewer than two documents or positives.
-        """
-        self.tokens = text.tokens
-        self.spans = text.spans
-        self.settings = settings
-        self.prompts = [model.tokenizer.encode(prompt) for prompt in read_prompts(model.root)]
-        self.is_cut = text.spans.shape[1] == 2  # whether pairs are cut from documents
-        self.shortest = min(MIN_PASSAGE, settings.length // 8)  # tokens of a passage
-        if self.is_cut:
-            self.spans = self._documents(text, model.tokenizer.separator)
-        positives = self.spans[:, 0] if self.is_cut else self.spans[:, 2]
-        firsts, self.positive = np.unique(positives, return_inverse=True)
-        size = len(firsts)
-        if size < 2:
-            part = "to train on" if shuffled else "held out"
-            message = f"The text {part} has fewer than two documents or positives."
-            hint = f"Pass more text; documents require {2 * self.shortest} tokens."
-            raise DataError(message, hint)
-        if shuffled:
-            self.epoch = size - size % batch or size
-            self.count = count
-        else:
-            self.epoch = size
-            self.count = min(count, size)
+    def place(self, number: int) -> SequencePlace:
+        """Return the place of a sequence."""
+        last = max(self.count - 1, 1)
+        return SequencePlace(
+            start=int(self.starts[number]),
+            size_before_skip=self.settings.text_length,
+            skip=0,
+            offset=round(self.settings.largest_offset * number / last),
+        )
 
-    def _documents(self, text: Text, separator: int | None) -> Ids:
-        """Return the first token and the end of each document in the parts of a text, shape (k, 2).
 
-        Documents that are too short for a passage are left out, and long ones cut.
-        """
-        inner = text.spans.ravel()
-        borders = np.flatnonzero(text.tokens == separator)
-        pieces = np.arange(0, len(text.tokens), MAX_DOCUMENT * self.settings.span)
-        edges = np.unique(np.concatenate([inner, borders, borders + 1, pieces]))
-        documents = np.stack([edges[:-1], edges[1:]], axis=1)
-        is_inside = np.searchsorted(inner, edges[:-1], side="right") % 2 == 1
-        is_long_enough = np.diff(edges) >= 2 * self.shortest
-        chosen: Ids = documents[is_inside & is_long_enough]
-        return chosen
+def consecutive_starts(
+    first_starts: Sequence[int] | Ids, counts: Sequence[int] | Ids, length: int
+) -> Ids:
+    """Return where the sequences of all parts of a text start, shape (sequences,).
 
-    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
-        """Return a pair as int64 tensors of shape (texts, length).
+    Args:
+        first_starts: Where the first sequence of each part starts.
+        counts: How many sequences each part has, one directly after the other.
+        length: Tokens of a sequence.
+    """
+    starts = [np.empty(0, np.int64)]
+    for first, count in zip(first_starts, counts, strict=True):
+        starts.append(first + length * np.arange(count))
+    return np.concatenate(starts)
 
-        ``input_ids``, padded with `IGNORE_INDEX`, and for windows ``position_ids``.
-        """
-        settings = self.settings
-        length = settings.length
-        largest = settings.span - length
-        draw = settings.generator(POSITION, number)
-        texts = self._texts(number, draw)
-        ids = np.full((len(texts), length), IGNORE_INDEX)
-        positions = np.tile(np.arange(length), (len(texts), 1))
-        for row, text in enumerate(texts):
-            before = [*settings.special_before, *self.prompts[min(row, 1)]]
-            first = 0
-            size = length - len(before) - len(settings.special_after)
-            if row and (self.is_cut or largest):
-                first = int(draw.integers(max(len(text) - size, 0) + 1))
-                (offset,) = draw_offsets(draw, length, largest, 1)
-                positions[row, len(settings.special_before) :] += offset
-            content = [*before, *text[first : first + size], *settings.special_after]
-            ids[row, : len(content)] = content
-        item = {"input_ids": ids}
-        if largest:
-            item["position_ids"] = positions
-        return {name: torch.from_numpy(values) for name, values in item.items()}
 
-    def _texts(self, number: int, draw: np.random.Generator) -> list[Tokens]:
-        """Return the texts of a pair: an anchor, its positive and maybe a negative."""
-        epoch, index = divmod(number, self.epoch)
-        order = self.settings.generator(ORDER, epoch).permutation(self.positive.max() + 1)
-        spans = draw.choice(self.spans[self.positive == order[index]]).reshape(-1, 2)
-        texts = [self.tokens[start:stop] for start, stop in spans]
-        return self._cut(texts[0], draw) if self.is_cut else texts
+def draw_offset(generator: np.random.Generator, length: int, largest: int) -> int:
+    """Return a random position offset from 0 to `largest` of a sequence of `length` tokens.
 
-    def _cut(self, document: Tokens, draw: np.random.Generator) -> list[Tokens]:
-        """Return a random passage of a document, and the document, mostly without it."""
-        longest = min(MAX_PASSAGE, len(document) // 2)
-        size = int(draw.integers(self.shortest, longest + 1))
-        passage = int(draw.integers(len(document) - size + 1)) + np.arange(size)
-        is_removed = draw.random() < REMOVED_SHARE
-        rest = np.delete(document, passage) if is_removed else document
-        return [document[passage], rest]
+    It is drawn beyond both ends, then clipped: otherwise only one offset would reach the first and
+    the last position.
+    """
+    drawn = int(generator.integers(1 - length, largest + length))
+    return min(max(drawn, 0), largest)

@@ -2,17 +2,16 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.output.card import CARD_FILE, LOG_FILE
 from ctxextend.output.output import NewTensors, Output
 from ctxextend.output.prepare import encode
-from ctxextend.output.record import Hashes
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.training.finished_run import FinishedRun
@@ -21,12 +20,13 @@ from ctxextend.training.trained_recipe import trained_recipe
 from ctxextend.training.training_run import RunFolder
 
 CURVE_FILE = "train_loss.png"
-# The tensors are known before the output is written, so the recipe has their hashes already.
-RECORDED = Hashes(fingerprint="", tables={})
 
 
 def trained_output(run: FinishedRun) -> Output:
     """Return the output of a run, to be written by `write_output`.
+
+    Its tensors are known before it is written, so its recipe is complete. The recipe, card and logs
+    of the run replace files of the same name.
 
     Raises:
         CheckpointError: A file of the trained checkpoint cannot be read.
@@ -34,22 +34,21 @@ def trained_output(run: FinishedRun) -> Output:
     weights = run.weights
     source = weights.checkpoint
     layouts = weights.layouts
-    texts = _texts(run)
     if run.settings.save_adapter:
         source = _without_files(source)
         layouts = {}
-        texts = _adapter_files(run) | texts
+        files = _adapter_files(run)
     else:
-        texts = weights.texts | texts
-    new = NewTensors(tensor=weights.tensor, hashes=RECORDED)
+        files = weights.texts
+    files |= _record_files(run)
+    recipe = files[RECIPE_FILE]
     return Output(
         source=source,
         default_folder=run.result.output,
         layouts=layouts,
-        texts=texts,
-        compute=lambda: new,
-        placeholders=RECORDED,
-        recipe=partial(_recipe, texts[RECIPE_FILE]),
+        texts=files,
+        planned_recipe=lambda folder: recipe,
+        compute=lambda folder: NewTensors(tensor=weights.tensor, recipe=recipe),
     )
 
 
@@ -58,24 +57,20 @@ def _without_files(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, weights=Weights(files={}), copied=())
 
 
-def _recipe(text: bytes, folder: Path, hashes: Hashes) -> bytes:
-    """Return the recipe, which is complete: the folder of the run's result is the output."""
-    return text
-
-
 def _adapter_files(run: FinishedRun) -> dict[str, bytes]:
     """Return the files of a PEFT adapter for the source, with the table if that is trained."""
     from ctxextend.training.adapters import adapter_files
 
     trainable = run.weights.trainable
-    table = run.task.files.table
-    tables = dict[str, Any]()
-    if table in trainable.names:
-        tables[trainable.table] = run.weights.tensor(table)
+    tensor_name = run.task.files.table
+    tables = dict[str, NDArray[Any]]()
+    if tensor_name in trainable.names:
+        parameter_name = trainable.table
+        tables[parameter_name] = run.weights.tensor(tensor_name)
     return adapter_files(trainable, tables, run.source.ref)
 
 
-def _texts(run: FinishedRun) -> dict[str, bytes]:
+def _record_files(run: FinishedRun) -> dict[str, bytes]:
     """Return the recipe, card, log, loss curve and logs of trackers, by path."""
     log = "".join(f"{json.dumps(line)}\n" for line in run.result.log)
     texts = {
@@ -83,7 +78,7 @@ def _texts(run: FinishedRun) -> dict[str, bytes]:
         CARD_FILE: trained_card(run),
         LOG_FILE: log,
     }
-    return encode(texts) | _tracker_files(run.folder) | _curve(run)
+    return encode(texts) | _tracker_files(run.folder) | _write_curve(run)
 
 
 def _tracker_files(folder: RunFolder) -> dict[str, bytes]:
@@ -95,8 +90,11 @@ def _tracker_files(folder: RunFolder) -> dict[str, bytes]:
     return files
 
 
-def _curve(run: FinishedRun) -> dict[str, bytes]:
-    """Return the figure of the losses, if matplotlib is installed."""
+def _write_curve(run: FinishedRun) -> dict[str, bytes]:
+    """Write the figure of the losses into the run folder, and return it, by path.
+
+    Without matplotlib, there is none.
+    """
     if find_spec("matplotlib") is None:
         return {}
     result = run.result

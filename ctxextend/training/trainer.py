@@ -34,7 +34,7 @@ from ctxextend.training.memory import checkpoint_layers
 from ctxextend.training.objectives import Contrastive
 from ctxextend.training.parallel import shard
 from ctxextend.training.setup import TrainingSetup
-from ctxextend.training.train_data import IGNORE_INDEX, SequenceDataset
+from ctxextend.training.train_data import IGNORE_INDEX, NumberedItems
 from ctxextend.training.train_result import (
     HeldOutLosses,
     LossesByPosition,
@@ -277,9 +277,9 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
         setup.objective.micro_batch_size = per_device_batch_size
     arguments = _training_arguments(callback, per_device_batch_size)
     count = settings.steps * settings.batch_size
-    sequences = setup.dataset(setup.task.text.train, setup.sequences, count, shuffled=True)
+    items = setup.training_items(count)
     try:
-        trainer = RunTrainer(callback, arguments, sequences)
+        trainer = RunTrainer(callback, arguments, items)
     except (ImportError, RuntimeError, ValueError) as error:
         # Raised by integrations that are not installed.
         if settings.report_to == "none":
@@ -347,14 +347,14 @@ class RunTrainer(Trainer):
     """A Trainer that reads its data in order, and saves atomically, only trainable parameters."""
 
     def __init__(
-        self, callback: "RunCallback", arguments: TrainingArguments, sequences: SequenceDataset
+        self, callback: "RunCallback", arguments: TrainingArguments, items: NumberedItems
     ) -> None:
         self.setup = callback.setup
         self.folder = callback.folder
         super().__init__(
             self.setup.objective,
             arguments,
-            train_dataset=sequences,
+            train_dataset=items,
             eval_dataset=self.setup.held_out,
             callbacks=[callback],
         )

@@ -12,9 +12,10 @@ from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output
 from ctxextend.errors import DataError, flag_name
 from ctxextend.evaluation.eval_model import ModelFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
-from ctxextend.held_out import HeldOut, Ids, TextKey, TrainedText, read_ids, text_key, trained_texts
+from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
 from ctxextend.recipe import Train
 from ctxextend.training import train_data
+from ctxextend.training.pairs import PairedText, read_pairs, tokenize
 from ctxextend.training.train_data import Text, Tokens
 from ctxextend.training.training_run import RunFolder
 
@@ -28,7 +29,8 @@ MIN_READ = 20 * 65_536
 MIN_FULL_WINDOWS = 10
 TEXTS_FILE = "texts.json"
 Facts = dict[str, Any]  # what a recipe records about a text
-TokenRows = list[list[int]]
+# What the run folder contains of a pair: the first token and the end of each of its texts.
+PairRow = list[int]
 
 
 class SequenceLengths(NamedTuple):
@@ -63,8 +65,8 @@ class SequenceLengths(NamedTuple):
 class TrainingText:
     """The text of a training run as tokens."""
 
-    train: Text
-    held_out: Text
+    train: Text | PairedText
+    held_out: Text | PairedText
     facts: Mapping[str, Any]  # for the recipe: files of ``data`` and ``eval_data``, ``held_out``
     # Files of the held-out text that the model was trained on before.
     seen: tuple[str, ...] = ()
@@ -75,7 +77,13 @@ class _ReadText(NamedTuple):
 
     tokens: Tokens  # shape (tokens,)
     files: list[Facts]  # that it was read from
-    pairs: TokenRows  # first token and end of each text of each pair; empty if there are no pairs
+    pairs: list[PairRow]  # empty unless the text was read as pairs
+
+    @property
+    def paired(self) -> PairedText:
+        """The text as pairs, if it was read as pairs."""
+        spans = np.array(self.pairs).reshape(len(self.pairs), -1, 2)
+        return PairedText(tokens=self.tokens, spans=spans)
 
 
 def read_training_text(
@@ -101,8 +109,8 @@ def read_training_text(
     seen = [file for file in source_of_held_out.files if text_key(file) in trained_before]
     names = tuple(file["name"] for file in seen)
     if settings.contrastive == "pairs":
-        train, held_out = _split_pairs(texts)
-        return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
+        pairs, held_out_pairs = _split_pairs(texts)
+        return TrainingText(train=pairs, held_out=held_out_pairs, facts=facts, seen=names)
     _check_length(texts, lengths)
     tokens = texts["data"].tokens
     if "eval_data" in texts:
@@ -115,8 +123,8 @@ def read_training_text(
         windows = earlier
         names = ()
     facts["held_out"] = asdict(windows)
-    train = Text(tokens, windows.trained_spans)
-    held_out = Text(tokens, windows.spans)
+    train = Text(tokens=tokens, spans=windows.trained_spans)
+    held_out = Text(tokens=tokens, spans=windows.spans)
     return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
 
 
@@ -129,13 +137,17 @@ def _tokenize(
 ) -> None:
     """Write the tokens of each text into the run folder, then the names of the files read."""
     read = dict[str, list[Facts]]()
-    pairs = dict[str, TokenRows]()
+    pairs = dict[str, list[PairRow]]()
     for name, (paths, maximum) in _texts_to_read(settings, lengths).items():
-        read[name] = []
-        pairs[name] = []
+        tokens_file = folder.path / f"{name}.bin"
         if settings.contrastive == "pairs":
-            ids = train_data.read_pairs(paths, tokenizer, pairs[name], read[name])
+            rows = read_pairs(paths)
+            sizes = train_data.write_tokens(tokenize(rows.texts, tokenizer), tokens_file, notify)
+            read[name] = rows.files
+            pairs[name] = rows.spans(sizes).reshape(len(rows.pairs), -1).tolist()
         else:
+            read[name] = []
+            pairs[name] = []
             ids = read_ids(
                 paths,
                 settings.text_field,
@@ -144,7 +156,7 @@ def _tokenize(
                 maximum,
                 read[name],
             )
-        train_data.write_tokens(ids, folder.path / f"{name}.bin", notify)
+            train_data.write_tokens(ids, tokens_file, notify)
     texts_file = folder.path / TEXTS_FILE
     with os_errors_as_output_error(texts_file), atomic_file(texts_file) as staged:
         staged.write_text(json.dumps([read, pairs]), "utf-8")
@@ -191,17 +203,19 @@ def _check_length(texts: Mapping[str, _ReadText], lengths: SequenceLengths) -> N
             raise DataError(f"{label} has {tokens:,} tokens, but {use} {required:,}.", hint)
 
 
-def _split_pairs(texts: Mapping[str, _ReadText]) -> tuple[Text, Text]:
-    """Return the pairs to train on, and those to hold out: all pairs of one positive in 20."""
-    tokens = texts["data"].tokens
-    spans: Ids = np.array(texts["data"].pairs)
+def _split_pairs(texts: Mapping[str, _ReadText]) -> tuple[PairedText, PairedText]:
+    """Return the pairs to train on, and the pairs to hold out.
+
+    Without other text to hold out, these are all pairs of one positive in 20.
+    """
+    text = texts["data"].paired
     if "eval_data" in texts:
-        others = texts["eval_data"]
-        return Text(tokens, spans), Text(others.tokens, np.array(others.pairs))
-    positives = np.unique(spans[:, 2], return_inverse=True)[1]
-    chosen = HeldOut.for_text(int(positives.max()) + 1, 1).spans[:, 0]
+        return text, texts["eval_data"].paired
+    positives = text.positives
+    # One "window" is one positive.
+    chosen = HeldOut.for_text(tokens=int(positives.max()) + 1, window=1).spans[:, 0]
     is_held_out = np.isin(positives, chosen)
-    return Text(tokens, spans[~is_held_out]), Text(tokens, spans[is_held_out])
+    return text.select(~is_held_out), text.select(is_held_out)
 
 
 def _choose_windows(tokens: int, lengths: SequenceLengths) -> HeldOut:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.losses import spans
+from ctxextend.evaluation.losses import causal_spans, centred_spans
 from ctxextend.evaluation.windows import context_lengths, cut_windows
 
 
@@ -93,12 +93,15 @@ def test_context_lengths_doubles_up_to_the_longest(
 
 
 def test_spans_are_back_to_back_or_overlap() -> None:
-    for stride, centred, expected in (
-        (4, False, [(0, 4, 0, 4), (4, 8, 4, 8)]),
-        (3, False, [(0, 3, 0, 3), (2, 6, 3, 6), (5, 8, 6, 8)]),
-        (2, True, [(0, 4, 0, 2), (1, 5, 2, 4), (3, 7, 4, 6), (4, 8, 6, 8)]),
+    for found, expected in (
+        (causal_spans(range(8), 4, 4), [(0, 4, 0, 4), (4, 8, 4, 8)]),
+        (causal_spans(range(8), 4, 3), [(0, 3, 0, 3), (2, 6, 3, 6), (5, 8, 6, 8)]),
+        (
+            centred_spans(range(8), 8, 4, 2),
+            [(0, 4, 0, 2), (1, 5, 2, 4), (3, 7, 4, 6), (4, 8, 6, 8)],
+        ),
     ):
-        assert [astuple(span) for span in spans((0, 8), 8, 4, stride, centred=centred)] == expected
+        assert [astuple(span) for span in found] == expected
 
 
 @given(
@@ -108,7 +111,10 @@ def test_spans_score_each_token_once(
     tokens: int, size: int, stride: int, first: int, centred: bool
 ) -> None:
     first, stride = min(first, tokens - 1), min(stride, size)
-    found = list(spans((first, tokens), tokens, size, stride, centred=centred))
+    scored = range(first, tokens)
+    found = list(causal_spans(scored, size, stride))
+    if centred:
+        found = list(centred_spans(scored, tokens, size, stride))
     assert [token for span in found for token in range(span.first, span.last)] == list(
         range(first, tokens)
     )

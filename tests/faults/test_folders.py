@@ -144,7 +144,7 @@ def test_resize_warns_about_outside_links_with_a_copy_command(make_pico: MakePic
     shutil.copytree(folder, copied)  # follows symlinks
     plan = plan_resize(copied, to=NEW)
     assert not plan.warnings
-    assert "vocab.txt" in plan.output.files["copied"]
+    assert "vocab.txt" in plan.output.files.copied
 
 
 def test_resize_follows_links_inside_the_folder(make_pico: MakePico) -> None:
@@ -169,13 +169,13 @@ def test_resize_follows_links_of_the_hub_cache_from_a_subfolder(
     make_pico("gpt2").folder.rename(blobs)
     for path in blobs.iterdir():
         (snapshot / path.name).symlink_to(os.path.relpath(path, snapshot))
-    assert resize(snapshot, to=NEW, output="out").planned.output.files["copied"] == (
+    assert resize(snapshot, to=NEW, output="out").planned.output.files.copied == (
         "generation_config.json",
     )
     link_outside(snapshot / "vocab.txt")
     assert "vocab.txt" in plan_resize(snapshot, to=NEW).plan.checkpoint.omitted
     Path("linked").symlink_to(snapshot)
-    assert "config.json" in plan_resize("linked", to=NEW).output.files["edited"]
+    assert "config.json" in plan_resize("linked", to=NEW).output.files.edited
 
 
 UNUSUAL_NAMES = (

@@ -66,7 +66,7 @@ def test_resize_changes_only_the_table_and_keeps_the_source(
     rewritten = {
         name for name in files if name.endswith(".safetensors") and files[name] != out[name]
     }
-    assert rewritten == set(plan.output.files["rewritten"])
+    assert rewritten == set(plan.output.files.rewritten)
     assert len(rewritten) == 1
 
 
@@ -262,7 +262,7 @@ def test_resize_to_the_same_length_copies_and_warns(make_pico: MakePico, tmp_pat
     )
     out = pico.contents(tmp_path / "out")
     assert all(out[name] == data for name, data in pico.contents(source).items())
-    assert (result.plan.dropped, result.planned.output.files["rewritten"]) == ((), ())
+    assert (result.plan.dropped, result.planned.output.files.rewritten) == ((), ())
 
 
 def test_resize_appends_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.recipe import CheckpointRef
 from ctxextend.training.memory import disable_dropout
 from ctxextend.training.objectives import Contrastive
-from ctxextend.training.train_data import IGNORE_INDEX, PairDataset, SequenceSettings, Text
+from ctxextend.training.pairs import Documents, PairDataset
+from ctxextend.training.train_data import IGNORE_INDEX, SequenceSettings, Text
 from ctxextend.training.trainer import RunCallback
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import NEW, invoke, log_of, make_encoder, make_resized
@@ -231,7 +232,8 @@ def test_pairs_are_a_passage_and_its_document_with_borders() -> None:
     )
     settings = SequenceSettings((7,), (8,), 64, 128, "encoder", seed=1)
     text = Text.whole(tokens.astype(np.int32))
-    data = PairDataset(text, settings, 400, shuffled=True, model=model, batch=2)
+    documents_of = Documents(text, settings, model.tokenizer.separator)
+    data = PairDataset(documents_of, settings, 400, is_held_out=False, model=model, batch=2)
     seen = set[int]()
     removed = 0
     positions = set[int]()
@@ -249,8 +251,11 @@ def test_pairs_are_a_passage_and_its_document_with_borders() -> None:
     assert removed > 360
     assert {1, 65} <= positions
     # Each document occurs once in an epoch.
-    firsts = [int(data[number]["input_ids"][0, 1]) // 1000 for number in range(data.epoch)]
+    firsts = [int(data[number]["input_ids"][0, 1]) // 1000 for number in range(data.epoch_size)]
     assert len({*firsts}) == len(firsts)
+    assert len([*iter(data)]) == len(data)
+    with pytest.raises(IndexError):
+        data[len(data)]
 
 
 def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> None:
@@ -260,6 +265,12 @@ def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> 
         '{"anchor": "w1", "positive": "w2"}\n{"anchor": "w1", "positive": "w2", "negative": "w3"}\n'
     )
     Path(tmp_path, "empty.tsv").write_text("w1\t \n")
+    for name, negative in (("blank", ""), ("null", None)):
+        rows = [
+            {"anchor": "w1", "positive": "w2"},
+            {"anchor": "w1", "positive": "w2", "negative": negative},
+        ]
+        Path(tmp_path, f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for code, source, flags, message in (
         (2, "long", (), "No training text."),
         (
@@ -290,6 +301,8 @@ def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> 
         (1, "long", ("--pairs", tmp_path / "one.jsonl"), "fewer than two documents or positives"),
         (1, "long", ("--pairs", tmp_path / "mixed.jsonl"), "has 3 texts instead of 2."),
         (1, "long", ("--pairs", tmp_path / "empty.tsv"), "has 1 text instead of 2."),
+        (1, "long", ("--pairs", tmp_path / "blank.jsonl"), "has 1 empty text."),
+        (1, "long", ("--pairs", tmp_path / "null.jsonl"), "has 1 empty text."),
     ):
         done = invoke("train", source, "--steps", 1, *flags, "-o", "refused")
         assert done.exit_code == code, done.stderr

@@ -13,10 +13,12 @@ from ctxextend.evaluation.eval_model import CAUSAL, MASKED
 from ctxextend.held_out import HeldOut
 from ctxextend.training.train_data import (
     IGNORE_INDEX,
+    HeldOutSequences,
     Masking,
-    SequenceDataset,
+    NumberedItems,
     SequenceSettings,
     Text,
+    TrainingSequences,
     open_tokens,
     write_tokens,
 )
@@ -47,11 +49,18 @@ def one_part(tokens: int) -> Text:
     return Text.whole(numbered_tokens(tokens))
 
 
+def sequences(
+    text: Text, config: SequenceSettings, count: int, *, shuffled: bool
+) -> TrainingSequences | HeldOutSequences:
+    """Return sequences to train on, or those of the held-out loss."""
+    return (TrainingSequences if shuffled else HeldOutSequences)(text, config, count)
+
+
 def causal(length: int, span: int, **options: Any) -> SequenceSettings:
     return SequenceSettings((), (), length, span, CAUSAL, **options)
 
 
-def items(dataset: SequenceDataset) -> list[dict[str, torch.Tensor]]:
+def items(dataset: NumberedItems) -> list[dict[str, torch.Tensor]]:
     return [dataset[number] for number in range(len(dataset))]
 
 
@@ -75,7 +84,7 @@ def causal_settings(draw: Any) -> SequenceSettings:
 
 
 def test_evaluation_sequences_are_consecutive_with_special_tokens_that_are_not_predicted() -> None:
-    dataset = SequenceDataset(
+    dataset = sequences(
         one_part(8), SequenceSettings((101,), (102, 103), 6, 6, CAUSAL), 2, shuffled=False
     )
     assert dataset[0]["input_ids"].tolist() == [101, 0, 1, 2, 102, 103]
@@ -90,12 +99,12 @@ def test_evaluation_sequences_are_spread_over_all_parts_of_a_text(count: int) ->
     parts = Text(numbered_tokens(1000), np.array([[0, 200], [400, 600], [800, 1000]]))
     firsts = [
         int(item["input_ids"][0])
-        for item in items(SequenceDataset(parts, causal(10, 40), count, shuffled=False))
+        for item in items(sequences(parts, causal(10, 40), count, shuffled=False))
     ]
     assert (len({*firsts}), firsts[0], firsts[-1]) == (count, 0, 990)
     per_part = np.bincount(np.array(firsts) // 400, minlength=3)
     assert per_part.max() - per_part.min() <= 2 if count > 2 else per_part.tolist() == [1, 0, 1]
-    dataset = SequenceDataset(parts, causal(10, 40), 1000, shuffled=False)
+    dataset = sequences(parts, causal(10, 40), 1000, shuffled=False)
     assert [int(item["input_ids"][0]) for item in items(dataset)] == [
         part + start for part in (0, 400, 800) for start in range(0, 200, 10)
     ]
@@ -106,7 +115,7 @@ def test_a_sequence_depends_only_on_the_seed_and_its_index(
     config: SequenceSettings, more: int, shuffled: bool
 ) -> None:
     one, other = (
-        SequenceDataset(one_part(config.text_length + more), config, 12, shuffled=shuffled)
+        sequences(one_part(config.text_length + more), config, 12, shuffled=shuffled)
         for _ in range(2)
     )
     reverse_order = [other[number] for number in reversed(range(len(other)))]
@@ -123,15 +132,15 @@ def test_each_epoch_has_each_sequence_once_and_only_the_text(
         numbered_tokens(config.text_length + more, 1000),
         replace(config, span=config.length),
     )
-    dataset = SequenceDataset(Text.whole(tokens), config, 1000, shuffled=True)
+    dataset = TrainingSequences(Text.whole(tokens), config, 1000)
     text = slice(len(config.special_before), len(config.special_before) + config.text_length)
     for epoch in range(3):
-        numbers = range(epoch * dataset.epoch, (epoch + 1) * dataset.epoch)
+        numbers = range(epoch * dataset.epoch_size, (epoch + 1) * dataset.epoch_size)
         seen = np.sort(
             np.concatenate([dataset[number]["input_ids"][text].numpy() for number in numbers])
         )
         assert np.array_equal(
-            seen, np.arange(seen[0], seen[0] + dataset.epoch * config.text_length)
+            seen, np.arange(seen[0], seen[0] + dataset.epoch_size * config.text_length)
         )
         assert seen[0] >= 1000
         assert seen[-1] < 1000 + len(tokens)
@@ -152,7 +161,7 @@ def test_training_sequences_never_overlap_held_out_ones(
             *np.concatenate(
                 [
                     item["input_ids"][text]
-                    for item in items(SequenceDataset(spans, config, 80, shuffled=is_train))
+                    for item in items(sequences(spans, config, 80, shuffled=is_train))
                 ]
             )
         }
@@ -164,10 +173,9 @@ def test_training_sequences_never_overlap_held_out_ones(
 
 def test_epochs_differ_in_order_and_offset() -> None:
     dataset, other = (
-        SequenceDataset(one_part(100), causal(10, 10, seed=seed), 900, shuffled=True)
-        for seed in (1, 2)
+        TrainingSequences(one_part(100), causal(10, 10, seed=seed), 900) for seed in (1, 2)
     )
-    assert dataset.epoch == 9
+    assert dataset.epoch_size == 9
     firsts = np.array([item["input_ids"][0] for item in items(dataset)]).reshape(100, 9)
     assert {*firsts.min(axis=1).tolist()} == set(range(11))  # sequences start at each offset
     assert len(np.unique(firsts // 10, axis=0)) > 90
@@ -178,7 +186,7 @@ def test_epochs_differ_in_order_and_offset() -> None:
 def test_positions_are_within_the_span_and_match_token_distances(
     config: SequenceSettings, more: int, shuffled: bool
 ) -> None:
-    dataset = SequenceDataset(one_part(config.text_length + more), config, 20, shuffled=shuffled)
+    dataset = sequences(one_part(config.text_length + more), config, 20, shuffled=shuffled)
     prefix, text = (
         len(config.special_before),
         slice(len(config.special_before), len(config.special_before) + config.text_length),
@@ -204,7 +212,7 @@ def test_positions_are_within_the_span_and_match_token_distances(
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_each_position_of_the_span_is_about_equally_frequent(skip: bool) -> None:
-    dataset = SequenceDataset(one_part(5000), causal(32, 256, skip=skip), 3000, shuffled=True)
+    dataset = sequences(one_part(5000), causal(32, 256, skip=skip), 3000, shuffled=True)
     counts = np.bincount(
         np.concatenate([item["position_ids"] for item in items(dataset)]), minlength=256
     )
@@ -215,7 +223,7 @@ def test_each_position_of_the_span_is_about_equally_frequent(skip: bool) -> None
 def test_skips_are_as_long_as_the_span_and_the_text_allow() -> None:
     def skips(tokens: int) -> Any:
         """Return the positions skipped after each token of 500 sequences, shape (500, 31)."""
-        dataset = SequenceDataset(one_part(tokens), causal(32, 256, skip=True), 500, shuffled=True)
+        dataset = sequences(one_part(tokens), causal(32, 256, skip=True), 500, shuffled=True)
         return np.array([np.diff(item["position_ids"]) for item in items(dataset)]) - 1
 
     found = skips(5000)
@@ -226,7 +234,7 @@ def test_skips_are_as_long_as_the_span_and_the_text_allow() -> None:
 
 
 def test_evaluation_sequences_are_spread_over_the_span() -> None:
-    dataset = SequenceDataset(
+    dataset = sequences(
         one_part(100), SequenceSettings((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False
     )
     firsts = [item["position_ids"][:2].tolist() for item in items(dataset)]
@@ -262,7 +270,7 @@ def test_masking_masks_80_percent_and_replaces_10_percent() -> None:
 
 def test_sequences_of_a_masked_model_have_different_masks_but_never_at_special_tokens() -> None:
     config = SequenceSettings((2,), (3,), 22, 22, MASKED, MASKING)
-    dataset = SequenceDataset(Text.whole(np.full(20, 7, np.int32)), config, 50, shuffled=True)
+    dataset = sequences(Text.whole(np.full(20, 7, np.int32)), config, 50, shuffled=True)
     masks = [tuple(item["labels"].tolist()) for item in items(dataset)]
     assert len(set(masks)) > 40
     assert all(labels.count(7) == 3 and labels.count(IGNORE_INDEX) == 19 for labels in masks)

@@ -1,0 +1,334 @@
+"""Pairs of texts for contrastive training: those of a file, or passages and their documents."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ctxextend.errors import DataError, counted
+from ctxextend.evaluation.embedding import read_prompts
+from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.evaluation.search_set import read_rows
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.held_out import Ids, fingerprint
+from ctxextend.text_data import without_surrogates
+from ctxextend.training.train_data import (
+    IGNORE_INDEX,
+    ORDER,
+    POSITION,
+    NumberedItems,
+    SequenceSettings,
+    Text,
+    Tokens,
+    draw_offset,
+)
+
+COLUMNS = ("anchor", "positive", "negative")  # sentence-transformers' names; the last is optional
+REQUIRED_COLUMNS = COLUMNS[:2]
+POSITIVE = 1  # the index of a pair's positive, as in `COLUMNS`
+# Tokens of a passage: the lengths of questions and of answers.
+MIN_PASSAGE = 16
+MAX_PASSAGE = 128
+REMOVED_SHARE = 0.9  # of passages that are removed from their document
+MAX_DOCUMENT = 8  # context lengths; longer documents are cut into pieces
+
+
+# ---- reading
+
+
+class PairRows(NamedTuple):
+    """The rows of files of pairs."""
+
+    texts: list[str]  # different texts, in order of their first use
+    pairs: list[list[int]]  # the indices in `texts` of each row's texts; all rows have as many
+    files: list[dict[str, Any]]  # the fingerprint of each file
+
+    def spans(self, sizes: Sequence[int]) -> Ids:
+        """Return the first token and the end of each text of each pair, (pairs, texts, 2).
+
+        Args:
+            sizes: Tokens of each of `texts`, which follow each other.
+        """
+        ends = np.cumsum(sizes)
+        starts = ends - np.array(sizes)
+        spans: Ids = np.stack([starts, ends], axis=1)[np.array(self.pairs)]
+        return spans
+
+
+def read_pairs(paths: Sequence[str]) -> PairRows:
+    """Return the rows of files.
+
+    Raises:
+        DataError: A file cannot be read, a field is empty, or a row has a negative and the first
+            one has none, or the reverse.
+    """
+    number_of = dict[str, int]()  # by text
+    pairs = list[list[int]]()
+    files = list[dict[str, Any]]()
+    for path in paths:
+        for where, row in read_rows(path, *REQUIRED_COLUMNS):
+            texts = [row[name] for name in COLUMNS if name in row]
+            texts_per_row = len(pairs[0] if pairs else texts)
+            _check_filled(texts, where, texts_per_row)
+            pairs.append([number_of.setdefault(text, len(number_of)) for text in texts])
+        # Held-out pairs are not windows of tokens, so the file's first token is never used.
+        files.append(fingerprint(Path(path)) | {"first_token": 0})
+    return PairRows(texts=list(number_of), pairs=pairs, files=files)
+
+
+def _check_filled(texts: Sequence[Any], where: str, expected: int) -> None:
+    """Raise DataError unless a row has as many texts as expected, none of them empty."""
+    filled = [text for text in texts if isinstance(text, str) and text.strip()]
+    if len(filled) == len(texts) == expected:
+        return
+    message = f"{where} has {counted(len(filled), 'text')} instead of {expected}."
+    if len(filled) == expected:
+        message = f"{where} has {counted(len(texts) - len(filled), 'empty text')}."
+    raise DataError(message, "Fill all fields, and give every line a negative, or none.")
+
+
+def tokenize(texts: Sequence[str], tokenizer: TextTokenizer) -> Iterator[Ids]:
+    """Yield the ids of each text, shape (tokens,).
+
+    Raises:
+        DataError: The tokenizer has no token for a character.
+    """
+    for text in texts:
+        yield tokenizer.encode(without_surrogates(text))
+
+
+class PairedText(NamedTuple):
+    """Tokenized texts, and which of them are pairs."""
+
+    tokens: Tokens  # of all texts, shape (tokens,)
+    # first token and end of each pair's anchor, positive and maybe negative, (pairs, texts, 2)
+    spans: Ids
+
+    @property
+    def positives(self) -> Ids:
+        """The number of each pair's positive, shape (pairs,); equal positives have one number."""
+        first_tokens = self.spans[:, POSITIVE, 0]
+        return np.unique(first_tokens, return_inverse=True)[1]
+
+    def select(self, chosen: NDArray[np.bool_]) -> "PairedText":
+        """Return some of the pairs, given a mask of shape (pairs,)."""
+        return self._replace(spans=self.spans[chosen])
+
+
+# ---- drawing pairs
+
+
+class PairSource(Protocol):
+    """What pairs are drawn from, by the number of their positive."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens of all texts, shape (tokens,)."""
+
+    @property
+    def positives(self) -> int:
+        """The number of different positives."""
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether positives are documents; a random part is read of those that are too long."""
+
+    def draw(self, positive: int, generator: np.random.Generator) -> list[Tokens]:
+        """Return an anchor, the positive and maybe a negative."""
+
+
+class Pairs:
+    """The pairs of files."""
+
+    has_documents = False
+
+    def __init__(self, text: PairedText) -> None:
+        self.tokens = text.tokens
+        self.spans = text.spans
+        self.positive_of_pair = text.positives
+        self.positives = len(np.unique(self.positive_of_pair))
+
+    def draw(self, positive: int, generator: np.random.Generator) -> list[Tokens]:
+        """Return the texts of a random pair that has this positive."""
+        pairs = self.spans[self.positive_of_pair == positive]
+        return [self.tokens[start:end] for start, end in generator.choice(pairs)]
+
+
+class Documents:
+    """Documents, from which passages are cut as anchors.
+
+    Source: the inverse cloze task of Lee et al. 2019, section 4, arXiv:1906.00300, which also
+    removes 90 % of passages.
+    """
+
+    has_documents = True
+
+    def __init__(self, text: Text, settings: SequenceSettings, separator: int | None) -> None:
+        self.tokens = text.tokens
+        self.shortest_passage = shortest_passage(settings)
+        self.spans = find_documents(
+            text,
+            separator,
+            shortest=2 * self.shortest_passage,
+            longest=MAX_DOCUMENT * settings.span,
+        )
+        self.positives = len(self.spans)
+
+    def draw(self, positive: int, generator: np.random.Generator) -> list[Tokens]:
+        """Return a random passage of a document, and the document, mostly without it."""
+        start, end = self.spans[positive]
+        document = self.tokens[start:end]
+        longest = min(MAX_PASSAGE, len(document) // 2)
+        size = int(generator.integers(self.shortest_passage, longest + 1))
+        passage = int(generator.integers(len(document) - size + 1)) + np.arange(size)
+        is_removed = generator.random() < REMOVED_SHARE
+        rest = np.delete(document, passage) if is_removed else document
+        return [document[passage], rest]
+
+
+def shortest_passage(settings: SequenceSettings) -> int:
+    """Return the minimum tokens of a passage."""
+    return min(MIN_PASSAGE, settings.length // 8)
+
+
+def find_documents(text: Text, separator: int | None, *, shortest: int, longest: int) -> Ids:
+    """Return the first token and the end of each document in the parts of a text, shape (k, 2).
+
+    Args:
+        text: Documents with a separator after each.
+        separator: The token between documents, or None.
+        shortest: Minimum tokens; shorter documents are left out.
+        longest: The text is cut at multiples of this, so that no document has more tokens.
+    """
+    separators = np.flatnonzero(text.tokens == separator)
+    cuts = np.arange(0, len(text.tokens), longest)
+    borders = np.unique(np.concatenate([text.spans.ravel(), separators, separators + 1, cuts]))
+    starts = borders[:-1]
+    ends = borders[1:]
+    is_document = are_inside(starts, text.spans) & (ends - starts >= shortest)
+    documents: Ids = np.stack([starts, ends], axis=1)[is_document]
+    return documents
+
+
+def are_inside(tokens: Ids, spans: Ids) -> NDArray[np.bool_]:
+    """Whether each token is inside a part, given sorted parts that do not overlap, (parts, 2).
+
+    A token inside a part has an odd number of borders before or at it: two of each earlier part,
+    and one of the part that it is in.
+    """
+    borders_before = np.searchsorted(spans.ravel(), tokens, side="right")
+    is_inside: NDArray[np.bool_] = borders_before % 2 == 1
+    return is_inside
+
+
+class PaddedText(NamedTuple):
+    """A text of a pair as it is read, with special tokens and a prompt."""
+
+    ids: Ids  # shape (length,), padded with `IGNORE_INDEX`
+    positions: Ids  # shape (length,)
+
+
+class PairDataset(NumberedItems):
+    """Pairs of texts, in epochs.
+
+    An epoch takes each positive once, in whole batches, so that none is a negative of its
+    anchor. Anchors are read from their first token. So are the other texts if they are not
+    documents and need all positions; else a random part of them is read, at random positions.
+    """
+
+    def __init__(
+        self,
+        source: PairSource,
+        settings: SequenceSettings,
+        count: int,
+        *,
+        is_held_out: bool,
+        model: EvalModel,
+        batch: int,
+    ) -> None:
+        """Plan the epochs of `count` pairs; if they are held out, there is at most one epoch.
+
+        Raises:
+            DataError: There are fewer than two positives.
+            CheckpointError: The prompts of the model cannot be read.
+        """
+        self.source = source
+        self.tokens = source.tokens
+        self.settings = settings
+        query_prompt, document_prompt = read_prompts(model.root)
+        encode = model.tokenizer.encode
+        self.before_anchor = [*settings.special_before, *encode(query_prompt)]
+        self.before_others = [*settings.special_before, *encode(document_prompt)]
+        _check_positives(source.positives, settings, is_held_out=is_held_out)
+        if is_held_out:
+            self.epoch_size = source.positives
+            self.count = min(count, source.positives)
+        else:
+            in_whole_batches = source.positives - source.positives % batch
+            self.epoch_size = in_whole_batches or source.positives
+            self.count = count
+
+    def item(self, number: int) -> dict[str, torch.Tensor]:
+        """Return a pair as int64 tensors of shape (texts, length).
+
+        ``input_ids``, padded with `IGNORE_INDEX`, and for windows ``position_ids``.
+        """
+        generator = self.settings.generator(POSITION, number)
+        anchor, *others = self.source.draw(self._positive(number), generator)
+        texts = [self._read(self.before_anchor, anchor, first=0, offset=0)]
+        for text in others:
+            texts.append(self._other(text, generator))
+        item = {"input_ids": np.stack([text.ids for text in texts])}
+        if self.settings.largest_offset > 0:
+            item["position_ids"] = np.stack([text.positions for text in texts])
+        return {name: torch.from_numpy(values) for name, values in item.items()}
+
+    def _positive(self, number: int) -> int:
+        """Return the number of the positive of a pair."""
+        epoch, index = divmod(number, self.epoch_size)
+        order = self.settings.generator(ORDER, epoch).permutation(self.source.positives)
+        return int(order[index])
+
+    def _other(self, text: Tokens, generator: np.random.Generator) -> PaddedText:
+        """Return a positive or negative as it is read.
+
+        Without documents and windows, it is read from its first token on, else from a random one.
+        """
+        length = self.settings.length
+        largest = self.settings.largest_offset
+        if not self.source.has_documents and largest == 0:
+            return self._read(self.before_others, text, first=0, offset=0)
+        left_out = max(len(text) - self._size(self.before_others), 0)
+        first = int(generator.integers(left_out + 1))
+        offset = draw_offset(generator, length, largest)
+        return self._read(self.before_others, text, first=first, offset=offset)
+
+    def _size(self, before: Sequence[int]) -> int:
+        """Return how many tokens of a text are read after some special tokens and a prompt."""
+        return self.settings.length - len(before) - len(self.settings.special_after)
+
+    def _read(self, before: Sequence[int], text: Tokens, *, first: int, offset: int) -> PaddedText:
+        """Return a text from a token on, at positions with an offset.
+
+        Leading special tokens keep their usual positions, from 0.
+        """
+        settings = self.settings
+        read = text[first : first + self._size(before)]
+        content = [*before, *read, *settings.special_after]
+        ids = np.full(settings.length, IGNORE_INDEX)
+        ids[: len(content)] = content
+        positions = np.arange(settings.length)
+        positions[len(settings.special_before) :] += offset
+        return PaddedText(ids=ids, positions=positions)
+
+
+def _check_positives(positives: int, settings: SequenceSettings, *, is_held_out: bool) -> None:
+    """Raise DataError if there are fewer than two positives, which nothing can be compared with."""
+    if positives < 2:
+        part = "held out" if is_held_out else "to train on"
+        message = f"The text {part} has fewer than two documents or positives."
+        hint = f"Pass more text; documents require {2 * shortest_passage(settings)} tokens."
+        raise DataError(message, hint)
