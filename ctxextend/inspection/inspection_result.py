@@ -32,12 +32,6 @@ class Limit:
 
     json_properties: ClassVar = ("agrees",)
 
-    def __post_init__(self) -> None:
-        is_padding = isinstance(self.value, dict) and self.tokens is not None
-        if not (self.value is None or isinstance(self.value, int) or is_padding):
-            # 1e400 is read as infinity, which JSON cannot represent.
-            object.__setattr__(self, "value", str(self.value))
-
     @property
     def agrees(self) -> bool:
         """Whether it agrees with its table."""

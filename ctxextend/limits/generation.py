@@ -199,7 +199,7 @@ def _last_part(table: HasLocation) -> str:
     return table.location.part.rpartition(".")[2]
 
 
-def runs_beyond(location: TableLocation) -> bool:
+def needs_no_limit(location: TableLocation) -> bool:
     """Whether longer inputs run as well, since positions are computed when they are needed.
 
     Rotary positions run too, but their quality falls soon, so that limits must not exceed them.

@@ -14,7 +14,7 @@ from ctxextend.limits.generation import (
     MINIMA,
     GenerationLimit,
     generation_limits,
-    runs_beyond,
+    needs_no_limit,
     shares_positions,
 )
 from ctxextend.limits.side_files import PADS_TO_LONGEST, StatedLimit, stated_limits
@@ -202,7 +202,7 @@ def lowered_limits(
     maximum is.
     """
     lowered = dict[str, int]()
-    if runs_beyond(location):
+    if needs_no_limit(location):
         return lowered
     if MAX_LENGTH in stated and stated[MAX_LENGTH] > after:
         lowered[MAX_LENGTH] = after
