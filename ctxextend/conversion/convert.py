@@ -8,7 +8,7 @@ from ctxextend.conversion.conversion import Conversion, twin_checkpoint
 from ctxextend.conversion.describe import conversion_warnings, summarise
 from ctxextend.conversion.find import SCHEME_NAMES
 from ctxextend.errors import printable
-from ctxextend.limits.length_edits import is_raised
+from ctxextend.limits.length_edits import raises_generation_limit
 from ctxextend.output.card import (
     CARD_FILE,
     RECIPE_POINTER,
@@ -50,7 +50,9 @@ def plan_twin(conversion: Conversion) -> Plan:
     settings = Resize(conversion.settings.to, fix_limits=True)
     plan = plan_model(replace(model, ref=ref), settings)
     # Where generated texts stop is the user's choice: it is not raised, but noted.
-    return replace(plan, edits=tuple(edit for edit in plan.edits if not is_raised(edit)))
+    return replace(
+        plan, edits=tuple(edit for edit in plan.edits if not raises_generation_limit(edit))
+    )
 
 
 def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Explanation) -> Output:

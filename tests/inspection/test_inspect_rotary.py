@@ -123,7 +123,8 @@ def test_inspect_reads_an_edited_recipe_without_the_factor_of_theta(llama: Path)
     recipe = Path("out", RECIPE_FILE)
     recipe.write_text(recipe.read_text().replace("theta:factor=4", "theta"))
     rope = only_rope(inspect("out"))
-    assert (rope.trained_length, rope.slowdown) == (64, pytest.approx(4))
+    assert rope.trained_length == 64
+    assert rope.slowdown == pytest.approx(4)
     assert rope.unscaled_wavelengths == pytest.approx(wavelengths)
 
 
