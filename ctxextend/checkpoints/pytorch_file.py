@@ -82,7 +82,10 @@ class PytorchFile(TensorFile):
         return replace(super().with_names(names), tensors=tensors)
 
     def offset(self, name: str) -> int | None:
-        """Return the file offset of a tensor's bytes; None if they have another order there."""
+        """Return the file offset of a tensor's bytes, in the order of safetensors.
+
+        None if they have another order there, and of a tensor that is empty or not mapped.
+        """
         tensor = self.tensors[name]
         if not tensor.is_contiguous():
             return None

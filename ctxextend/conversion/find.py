@@ -310,16 +310,17 @@ def _find_origins(
         if found is not None:
             target, how = found
             origins[target] = Origin(tensor=tensor, how=how)
-        elif any(match_pattern(pattern, name) for pattern in ignored):
             continue
-        elif head == twins.BASE_MODEL or name.removeprefix(prefix).startswith(DROPPED):
-            dropped.append(tensor)
-        else:
+        if any(match_pattern(pattern, name) for pattern in ignored):
+            continue
+        is_of_dropped_head = head == twins.BASE_MODEL
+        if not is_of_dropped_head and not name.removeprefix(prefix).startswith(DROPPED):
             message = (
                 f"{tensor} is not a tensor of {source_type.class_name} models that "
                 f"{twin.model_type} models have."
             )
             raise UnsupportedModelError(message, DROP_HEAD)
+        dropped.append(tensor)
     if head == twins.CAUSAL_LM and twin.lm_head:
         _add_lm_head(origins, twin.lm_head)
     if model.checkpoint.config.get("tie_word_embeddings") is False:

@@ -128,9 +128,10 @@ def _agreed_length(table: PositionReport, limits: Sequence[Limit]) -> int:
     It is the number of rows that were trained, if a limit states it: such limits keep texts from
     rows that were not. Else it is the largest length that a limit states and the positions serve.
     """
-    stated = [
-        limit.tokens for limit in limits if limit.table == table.name and limit.tokens is not None
-    ]
+    stated = list[int]()
+    for limit in limits:
+        if limit.table == table.name and limit.tokens is not None:
+            stated.append(limit.tokens)
     if isinstance(table, TableReport) and table.trained_positions in stated:
         return table.trained_positions
     served = served_length(table)

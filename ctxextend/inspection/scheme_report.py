@@ -102,6 +102,7 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     """
     location = table.location
     lengths = position_lengths(location)
+    # What the config key should state: the context length, or the length before scaling.
     key_length = lengths.context
     if lengths.key_is_first_trained:
         key_length = lengths.stated

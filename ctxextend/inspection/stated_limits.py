@@ -128,12 +128,12 @@ def _limits_of_own_keys(model: OpenedModel, tables: Sequence[PositionReport]) ->
         return []
     limits = list[Limit]()
     for table in tables:
-        limits += _own_key_limits(model, table)
+        limits += _limits_of_length_paths(model, table)
         default = table.location.family.defaults.get(table.location.table.config_key)
         if default is not None and not _states_length(table):
             limits.append(_default_limit(model, default, table))
         limits += _following_key_limits(model, table)
-    return _one_of_each_key(limits, agrees=False)
+    return _one_of_each_key(limits, prefers_agreeing=False)
 
 
 def _limits_of_other_keys(model: OpenedModel, tables: Sequence[PositionReport]) -> list[Limit]:
@@ -145,19 +145,19 @@ def _limits_of_other_keys(model: OpenedModel, tables: Sequence[PositionReport]) 
     for table in tables:
         for path, value in config_length_keys(table.location):
             limits.append(_other_key_limit(model, table, path, value))
-    return _one_of_each_key(limits, agrees=True)
+    return _one_of_each_key(limits, prefers_agreeing=True)
 
 
-def _one_of_each_key(limits: Iterable[Limit], *, agrees: bool) -> list[Limit]:
+def _one_of_each_key(limits: Iterable[Limit], *, prefers_agreeing: bool) -> list[Limit]:
     """Return one limit of each key: the last that agrees, or disagrees; else the first of all."""
     chosen = dict[str, Limit]()
     for limit in limits:
-        if limit.key not in chosen or limit.agrees == agrees:
+        if limit.key not in chosen or limit.agrees == prefers_agreeing:
             chosen[limit.key] = limit
     return list(chosen.values())
 
 
-def _own_key_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
+def _limits_of_length_paths(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
     """Yield the limits of the paths that state a table's length; transformers reads one of them."""
     location = table.location
     path_in_use = location.paths_of(location.effective_key)[-1]
