@@ -20,7 +20,7 @@ from ctxextend.checkpoints.source import (
     not_a_file,
     points_outside,
 )
-from ctxextend.checkpoints.weights import Weights, open_shards, open_weights
+from ctxextend.checkpoints.weights import NEXT_TO_CONFIG, Weights, open_shards, open_weights
 from ctxextend.checkpoints.wrappers import without_prefix, without_wrappers
 from ctxextend.errors import CheckpointError, size_text
 
@@ -261,7 +261,8 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         weights = open_shards(path, source, model, ties=ties)
         generated |= weights.generated
     else:
-        file, stated = open_weights(path, ties=ties, has_config=config is not None)
+        why_not_nanogpt = NEXT_TO_CONFIG if config is not None else ""
+        file, stated = open_weights(path, ties=ties, why_not_nanogpt=why_not_nanogpt)
         name = (model / filenames.output_name(path.name)).as_posix()
         weights = Weights(files={name: file})
         if stated is not None:

@@ -12,7 +12,8 @@ LOGIN = "run `hf auth login`, or set HF_TOKEN"
 LOGS = "runs"  # TensorBoard logs, which contain local paths and the host name
 RETRY = "Run the same command again (complete files are kept)"
 FAILED = "{id} could not be downloaded from the Hub: "
-# Messages and hints by exception classes or HTTP statuses; the first match applies.
+# Messages and hints by exception classes, HTTP statuses, or ``errno`` for errors of the system; the
+# first match applies.
 MESSAGES = {
     ("GatedRepoError",): (
         "{id} is a gated model on the Hub, and this account has no access.",
@@ -125,7 +126,11 @@ def _download(
 
 
 def _list_files(repo: str, revision: str | None) -> list[str]:
-    """Return the names of all files of a repository."""
+    """Return the names of all files of a repository; none if the Hub does not list them.
+
+    Raises:
+        SourceError: The Hub lists no files but those of Git.
+    """
     from huggingface_hub import HfApi
 
     siblings = HfApi().model_info(repo, revision=revision).siblings
@@ -155,12 +160,16 @@ def _download_error(error: Exception, repo: str, revision: str | None) -> Source
     kinds, reason = _error_kinds(error)
     if isinstance(error, OSError) and error.errno is not None:
         kinds.add("errno")
-    message, hint = OTHER_MESSAGE
-    for names, texts in MESSAGES.items():
-        if kinds.intersection(names):
-            message, hint = texts
-            break
+    message, hint = _message_and_hint(kinds)
     return SourceError(message.format(id=repo, revision=revision, reason=reason), hint)
+
+
+def _message_and_hint(kinds: set[str]) -> tuple[str, str]:
+    """Return the first of `MESSAGES` for one of an error's kinds."""
+    for names, message_and_hint in MESSAGES.items():
+        if kinds.intersection(names):
+            return message_and_hint
+    return OTHER_MESSAGE
 
 
 def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:

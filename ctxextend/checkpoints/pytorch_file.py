@@ -10,7 +10,7 @@ import re
 import sys
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -56,7 +56,6 @@ TIED_ON_LOADING = re.compile(
     r"|(?:encoder|decoder)\.(?:embed_tokens|word_embeddings)\.weight|entity_predictions\.decoder\.weight"
     r"|(?:generator_lm_head|output_projection|pred_layer\.proj|proj_out|vocab_projector)\.weight)"
 )
-# Sorted last: a tied tensor has its embedding's name, but RoBERTa's head is before it.
 LM_HEAD = ".lm_head."
 # Bytes of a tensor beyond those stored: a stride of 0 expands a few bytes to terabytes.
 MAX_EXPANSION = 1 << 30
@@ -83,7 +82,10 @@ class PytorchFile(TensorFile):
         return replace(super().with_names(names), tensors=tensors)
 
     def offset(self, name: str) -> int | None:
-        """Return the file offset of a tensor's bytes; None if they have another order there."""
+        """Return the file offset of a tensor's bytes, in the order of safetensors.
+
+        None if they have another order there, and of a tensor that is empty or not mapped.
+        """
         tensor = self.tensors[name]
         if not tensor.is_contiguous():
             return None
@@ -151,6 +153,33 @@ def unpickle(path: Path) -> tuple[Any, range | None]:
 
 def _load(path: Path) -> tuple[Any, range | None]:
     """Load a file, mapped if it can be; return its content and the mapped addresses."""
+    if zipfile.is_zipfile(path):
+        offsets = _data_offsets(path)
+        if offsets is not None:
+            return _load_mapped(path, offsets)
+
+    def keep(storage: Any, location: str) -> Any:
+        return storage
+
+    return _torch_load(path, keep, mmap=False), None
+
+
+def _load_mapped(path: Path, offsets: set[int]) -> tuple[Any, range]:
+    """Load a zip file without reading its tensors, whose bytes are mapped into memory.
+
+    torch maps the whole file, so that each record of tensor data is at ``start + its offset``, with
+    one `start` for all: the lowest address less the lowest offset.
+
+    Args:
+        path: The file.
+        offsets: The file offsets of all records of tensor data.
+
+    Returns:
+        The content, and the memory addresses of the file.
+
+    Raises:
+        CheckpointError: A record belongs to no tensor, so that it could be anything.
+    """
     addresses = set[int]()
 
     def note_address(storage: Any, location: str) -> Any:
@@ -158,21 +187,20 @@ def _load(path: Path) -> tuple[Any, range | None]:
             addresses.add(storage.data_ptr())
         return storage
 
-    offsets = None
-    if zipfile.is_zipfile(path):
-        offsets = _data_offsets(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's warnings are in the error, or irrelevant
-        content = torch.load(
-            path, map_location=note_address, weights_only=True, mmap=offsets is not None
-        )
-    if offsets is None:
-        return content, None
+    content = _torch_load(path, note_address, mmap=True)
     start = min(addresses, default=0) - min(offsets, default=0)
-    if {address - start for address in addresses} != offsets:
+    tensor_offsets = {address - start for address in addresses}
+    if tensor_offsets != offsets:
         message = f"{path} contains data records that belong to no tensor."
         raise CheckpointError(message, SAVE_TENSORS)
     return content, range(start, start + path.stat().st_size)
+
+
+def _torch_load(path: Path, map_location: Callable[[Any, str], Any], *, mmap: bool) -> Any:
+    """Load a file with torch; `map_location` returns each storage, on the CPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's warnings are in the error, or irrelevant
+        return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
 
 
 def _load_error(path: Path, error: Exception) -> CheckpointError:
@@ -251,10 +279,7 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
     check_names("\n".join(plain.values()), str(path))
     tensors: dict[str, torch.Tensor] = {}
     for key, value in state.items():
-        name = plain[key]
-        for old, new in RENAMED.items():
-            if name.endswith(old):
-                name = name.removesuffix(old) + new
+        name = _current_name(plain[key])
         if name in tensors:
             message = f"{path} contains {name!r} twice, under its old and its new name."
             raise CheckpointError(message, SAVE_TENSORS)
@@ -262,14 +287,28 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def find_stored_names(content: Any, path: Path) -> dict[str, str]:
-    """Return the stored names of tensors whose names `find_tensors` shortens, by the new ones.
+def find_wrapped_names(content: Any, path: Path) -> dict[str, str]:
+    """Return the names with wrappers, such as ``module.``, that `find_tensors` removes.
+
+    They are by the names that it returns. LayerNorm's old parameters have their present names in
+    both.
 
     Raises:
         CheckpointError: Two names become one.
     """
-    plain = plain_names(_state_dict(content), str(path))
-    return {name: stored for stored, name in plain.items() if name != stored}
+    wrapped = dict[str, str]()
+    for stored, name in plain_names(_state_dict(content), str(path)).items():
+        if name != stored:
+            wrapped[_current_name(name)] = _current_name(stored)
+    return wrapped
+
+
+def _current_name(name: str) -> str:
+    """Return the name that transformers gives a tensor today; see `RENAMED`."""
+    for old, new in RENAMED.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
 
 
 def _state_dict(content: Any) -> Any:
@@ -311,7 +350,7 @@ def as_tensor_file(
     mapped: range | None,
     *,
     ties: bool,
-    stored_names: Mapping[str, str] | None = None,
+    wrapped_names: Mapping[str, str] | None = None,
 ) -> PytorchFile:
     """Describe tensors as a safetensors file.
 
@@ -320,7 +359,7 @@ def as_tensor_file(
         tensors: The tensors by name.
         mapped: The memory addresses of the mapped file; None if its tensors were read.
         ties: Whether names that transformers ties on loading are dropped.
-        stored_names: Names in the file that differ, by name.
+        wrapped_names: Names with wrappers, by name; see `find_wrapped_names`.
 
     Raises:
         CheckpointError: Safetensors cannot store them.
@@ -346,22 +385,39 @@ def as_tensor_file(
         tensors=kept,
         mapped=mapped,
         is_in_memory=mapped is None,
-        stored_names=stored_names or {},
+        stored_names=wrapped_names or {},
     )
 
 
 def _tied_names(tensors: Mapping[str, torch.Tensor]) -> set[str]:
-    """Return the names to drop: all but the first of each tied tensor, with LM heads last."""
-    kept: dict[Any, str] = {}
-    tied = set()
-    for name in sorted(tensors, key=lambda name: LM_HEAD in f".{name}"):
+    """Return the names to drop: transformers ties them to the first name of the same tensor.
+
+    For example, BERT's ``cls.predictions.decoder.weight`` is dropped, and its
+    ``bert.embeddings.word_embeddings.weight`` is kept. Names of LM heads count as last ones, since
+    RoBERTa's head precedes its embeddings in files.
+    """
+    first_names: dict[Any, str] = {}
+    tied = set[str]()
+    for name in sorted(tensors, key=_is_of_lm_head):
         tensor = tensors[name]
-        # Empty tensors have no storage, so they all share one address.
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        first = kept.setdefault(place, name)
-        match = TIED_ON_LOADING.fullmatch(name)
-        # Other tensors that share storage are written out: transformers does not tie across
-        # submodels.
-        if first != name and tensor.numel() and match and first.startswith(match["owner"]):
+        if not tensor.numel():
+            continue  # empty tensors have no storage, so they all share one address
+        view = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        first = first_names.setdefault(view, name)
+        if first != name and _is_tied_on_loading(name, first):
             tied.add(name)
     return tied
+
+
+def _is_of_lm_head(name: str) -> bool:
+    return LM_HEAD in f".{name}"
+
+
+def _is_tied_on_loading(name: str, first: str) -> bool:
+    """Whether transformers ties a name to the first name of its tensor.
+
+    It does so only within one submodel, whose prefix is the owner. Across submodels, and for other
+    names, tensors that share storage are written twice.
+    """
+    match = TIED_ON_LOADING.fullmatch(name)
+    return match is not None and first.startswith(match["owner"])

@@ -87,7 +87,7 @@ class TensorFile:
     entries: Mapping[str, TensorEntry]  # by name, in header order
     data_start: int  # the file offset of the first tensor byte
     is_in_memory: bool = field(default=False, kw_only=True)  # whether opening it read its tensors
-    # Names in the file that differ, by name.
+    # Names in the file, before what was removed from them, by name; see `removed_wrappers`.
     stored_names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
@@ -28,6 +28,9 @@ from ctxextend.errors import CheckpointError
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
 HALF_DTYPES = ("BF16", "F16")
+# Why a file must not be a nanoGPT checkpoint.
+NEXT_TO_CONFIG = "a config.json is next to it"
+LISTED_AS_SHARD = "an index lists it as a shard"
 
 
 @dataclass(frozen=True)
@@ -126,18 +129,24 @@ class Weights:
         for file in self.files.values():
             digest.update(json.dumps(file.header).encode())
             with open_source(file.path) as opened, reading(file.path):
-                for name, entry in file.entries.items():
-                    stored = file.stored_range(name)
-                    if stored is None:
-                        content = io.BytesIO(file.read_bytes(name).data)
-                        for start, size in _samples(0, entry.size):
-                            content.seek(start)
-                            digest.update(content.read(size))
-                        continue
-                    for start, size in _samples(*stored):
-                        opened.seek(start)
-                        digest.update(opened.read(size))
+                for name in file.entries:
+                    for sample in _sampled_bytes(file, name, opened):
+                        digest.update(sample)
         return digest.hexdigest()
+
+
+def _sampled_bytes(file: TensorFile, name: str, opened: BinaryIO) -> Iterator[bytes]:
+    """Yield the samples of a tensor: from its open file, or computed if they are not stored."""
+    stored = file.stored_range(name)
+    if stored is not None:
+        offset, stored_size = stored
+        content = opened
+    else:
+        offset, stored_size = 0, file.entries[name].size
+        content = io.BytesIO(file.read_bytes(name).data)
+    for start, size in _samples(offset, stored_size):
+        content.seek(start)
+        yield content.read(size)
 
 
 def _samples(start: int, size: int) -> Iterator[tuple[int, int]]:
@@ -151,17 +160,18 @@ def _samples(start: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def open_weights(
-    path: Path, *, ties: bool, has_config: bool = True
+    path: Path, *, ties: bool, why_not_nanogpt: str
 ) -> tuple[TensorFile, dict[str, Any] | None]:
     """Open a weights file; also return the config that a nanoGPT checkpoint contains.
 
     Args:
         path: The file.
         ties: Whether the model ties tensors, so that only one of them is an output's.
-        has_config: Whether there is a config.json.
+        why_not_nanogpt: Why it must not be a nanoGPT checkpoint, as a clause; empty if it may.
 
     Raises:
-        CheckpointError: The file is malformed, contains no model, or states another config.
+        CheckpointError: The file is malformed, contains no model, or is a nanoGPT checkpoint that
+            it must not be.
     """
     check_training_file(path)
     _check_not_pointer(path)
@@ -170,21 +180,19 @@ def open_weights(
     from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
     from ctxextend.checkpoints.pytorch_file import (
         as_tensor_file,
-        find_stored_names,
         find_tensors,
+        find_wrapped_names,
         unpickle,
     )
 
     content, mapped = unpickle(path)
     if not is_nanogpt(content):
         tensors = find_tensors(content, path)
-        stored = find_stored_names(content, path)
-        return as_tensor_file(path, tensors, mapped, ties=ties, stored_names=stored), None
-    if has_config:
-        message = (
-            f"{path} is a nanoGPT checkpoint, which contains its config, but a config.json is "
-            "next to it."
-        )
+        wrapped = find_wrapped_names(content, path)
+        return as_tensor_file(path, tensors, mapped, ties=ties, wrapped_names=wrapped), None
+    if why_not_nanogpt:
+        kind = "a nanoGPT checkpoint, which contains its config"
+        message = f"{path} is {kind}, but {why_not_nanogpt}."
         raise CheckpointError(message, "Move it to a separate folder.")
     config, tensors = from_nanogpt(content, path)
     return as_tensor_file(path, tensors, mapped, ties=ties), config
@@ -202,7 +210,7 @@ def _check_not_pointer(path: Path) -> None:
 def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool) -> Weights:
     """Open the shards in an index, sorted by name, and check that each contains its tensors.
 
-    The index of an output is another one if shards are not in safetensors' format.
+    PyTorch shards have the names of the safetensors files that they become, and a new index.
 
     Args:
         path: The index.
@@ -221,18 +229,23 @@ def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool)
             raise CheckpointError(
                 f"{path} lists {name}, which is missing.", "Download or copy that shard too."
             )
-    if len({filenames.shard_name(name) for name in names}) < len(names):
+    output_names = {name: filenames.shard_name(name) for name in names}
+    if len(set(output_names.values())) < len(names):
         raise CheckpointError(f"{path} lists a shard in two formats.", "Save the checkpoint again.")
-    shards = {name: open_weights(path.parent / name, ties=ties)[0] for name in names}
+    shards = dict[str, TensorFile]()
+    files = dict[str, TensorFile]()
+    for name in names:
+        shard, _ = open_weights(path.parent / name, ties=ties, why_not_nanogpt=LISTED_AS_SHARD)
+        shards[name] = shard
+        files[(model / output_names[name]).as_posix()] = shard
     _check_shards(path, shard_of, shards)
-    index_file = (model / path.name).as_posix()
-    files = {(model / filenames.shard_name(name)).as_posix(): shards[name] for name in names}
     if all(name.endswith(".safetensors") for name in names):
-        return Weights(files=files, index=index, index_file=index_file)
+        return Weights(files=files, index=index, index_file=(model / path.name).as_posix())
+    output_index = path.name.replace("pytorch_model.bin", filenames.SINGLE_FILE)
     return Weights(
         files=files,
         index=_new_index(index, shards),
-        index_file=index_file.replace("pytorch_model.bin", filenames.SINGLE_FILE),
+        index_file=(model / output_index).as_posix(),
         is_index_new=True,
     )
 

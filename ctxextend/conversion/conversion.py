@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,12 @@ from ctxextend.conversion import twins
 from ctxextend.conversion.twins import Array, Twin
 from ctxextend.errors import ResizeError, counted, printable
 from ctxextend.limits.side_files import TOKENIZER_FILES
+from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.recipe import Convert
 from ctxextend.tables.apply import nonfinite_rows
+
+DtypeAndShape: TypeAlias = tuple[str, tuple[int, ...]]  # the dtype in safetensors' spelling
 
 
 class Origin(NamedTuple):
@@ -45,7 +48,8 @@ class ComputedFile(TensorFile):
     def offset(self, name: str) -> None:
         """Return None: the bytes of no tensor are stored."""
 
-    stored_range = offset
+    def stored_range(self, name: str) -> None:
+        """Return None: the bytes of no tensor are stored."""
 
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
         """Compute the bytes of a tensor, shape (size,)."""
@@ -78,9 +82,9 @@ class Conversion:
 
     @property
     def added_parameters(self) -> int:
-        """The number of parameters that the source ties and the twin does not.
+        """The number of parameters that the source ties and the twin does not: of its LM head.
 
-        They are those of its LM head.
+        Each tensor of the source is counted once less than it is used.
         """
         entries = self.model.checkpoint.weights.entries
         uses = Counter(origin.tensor for origin in self.origins.values())
@@ -107,26 +111,36 @@ class Conversion:
             raise ResizeError(message, hint)
         return np.asarray(rows.astype(np.float64).mean(axis=0))
 
+    @property
+    def angles_name(self) -> str | None:
+        """The name of the twin's table of angles, which is computed; None if it has none."""
+        if not self.twin.has_angles:
+            return None
+        if self.model_class.endswith(twins.BASE_MODEL):
+            return twins.ANGLES_TABLE
+        return self.twin.prefix + twins.ANGLES_TABLE
+
     @cached_property
-    def shapes(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """The dtype and shape of every tensor of the twin."""
-        shapes = dict[str, tuple[str, tuple[int, ...]]]()
-        for name, (tensor, how) in self.origins.items():
-            entry = self.model.checkpoint.weights.entries[tensor]
-            shape = entry.shape
-            if how in (twins.BY_HEAD, twins.TRANSPOSED):
-                shape = shape[::-1]
-            shapes[name] = (entry.dtype, shape)
-        if self.twin.has_angles:
-            size = self.config["hidden_size"] // self.config["num_attention_heads"]
-            is_base = self.model_class.endswith(twins.BASE_MODEL)
-            prefix = "" if is_base else self.twin.prefix
-            dtype, _ = next(iter(shapes.values()))
-            shapes[prefix + twins.ANGLES_TABLE] = (
-                dtype,
-                (self.config["max_position_embeddings"], size),
-            )
-        return shapes
+    def forms(self) -> Mapping[str, DtypeAndShape]:
+        """The dtype and shape of every tensor of the twin, by name."""
+        forms = {name: self._form(origin) for name, origin in self.origins.items()}
+        if self.angles_name is not None:
+            dtype_of_first, _ = next(iter(forms.values()))
+            forms[self.angles_name] = (dtype_of_first, self._angles_shape)
+        return forms
+
+    def _form(self, origin: Origin) -> DtypeAndShape:
+        """Return the dtype and shape of a tensor, computed from one of the source."""
+        entry = self.model.checkpoint.weights.entries[origin.tensor]
+        shape = entry.shape
+        if origin.how in (twins.BY_HEAD, twins.TRANSPOSED):
+            shape = shape[::-1]
+        return entry.dtype, shape
+
+    @property
+    def _angles_shape(self) -> tuple[int, int]:
+        head_dim = self.config["hidden_size"] // self.config["num_attention_heads"]
+        return self.config["max_position_embeddings"], head_dim
 
     def tensor(self, name: str) -> Array:
         """Compute a tensor of the twin.
@@ -135,9 +149,9 @@ class Conversion:
             CheckpointError: The source cannot be read.
             ResizeError: A position row of the source contains NaN or infinity.
         """
-        if name not in self.origins:
-            dtype, shape = self.shapes[name]
-            return twins.angles(*shape).astype(numpy_dtype(dtype))
+        if name == self.angles_name:
+            dtype, _ = self.forms[name]
+            return twins.angles(*self._angles_shape).astype(numpy_dtype(dtype))
         tensor, how = self.origins[name]
         values = self.model.checkpoint.weights.read_floats(tensor)
         if how == twins.BY_HEAD:
@@ -160,11 +174,13 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
     path = source.weights.first_file.path
     name = (source.model / with_variant(SINGLE_FILE, source.weights.variant)).as_posix()
     try:
-        described = describe_tensors(conversion.shapes)
-        file = ComputedFile(path, *described, 0, conversion.tensor)
+        header, entries = describe_tensors(conversion.forms)
     except ValueError:
         length = conversion.config["max_position_embeddings"]
         raise ResizeError(f"--to {length:,} is too large.", "Lower --to.") from None
+    file = ComputedFile(
+        path=path, header=header, entries=entries, data_start=0, compute=conversion.tensor
+    )
     generated = {source.config_file: json.dumps(conversion.config, indent=2) + "\n"}
     return replace(
         source,
@@ -177,16 +193,25 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
 def _tokenizer_config(conversion: Conversion) -> dict[str, str]:
     """Return tokenizer_config.json with the class of the source's tokenizer, by path.
 
-    Without a class, the model type would decide. Empty without a tokenizer, or if it has a class.
+    Without a class, transformers would choose one by the twin's model type. The result is empty if
+    the source has no tokenizer, or if its tokenizer_config.json states a class.
     """
     source = conversion.model.checkpoint
-    config = (source.model / "tokenizer_config.json").as_posix()
-    files = {(source.model / name).as_posix() for name in TOKENIZER_FILES}
-    if not {config, *files} & set(source.copied):
+    if not _has_tokenizer(source):
         return {}
-    stated = load_object(source.root / config) if config in source.copied else {}
-    if stated.get("tokenizer_class"):
-        return {}
-    text = source.text(config) if stated else "{}\n"
+    path = (source.model / TOKENIZER_CONFIG).as_posix()
+    text = "{}\n"
+    if path in source.copied:
+        stated = load_object(source.root / path)
+        if stated.get("tokenizer_class"):
+            return {}
+        if stated:
+            text = source.text(path)
     tokenizer = source.config.get("tokenizer_class") or conversion.tokenizer
-    return {config: edit(text, {("tokenizer_class",): tokenizer})}
+    return {path: edit(text, {("tokenizer_class",): tokenizer})}
+
+
+def _has_tokenizer(checkpoint: Checkpoint) -> bool:
+    """Whether the model's folder has a file that a tokenizer is loaded from."""
+    files = {(checkpoint.model / name).as_posix() for name in TOKENIZER_FILES}
+    return not files.isdisjoint(checkpoint.copied)

@@ -8,7 +8,7 @@ from ctxextend.conversion.conversion import Conversion, twin_checkpoint
 from ctxextend.conversion.describe import conversion_warnings, summarise
 from ctxextend.conversion.find import SCHEME_NAMES
 from ctxextend.errors import printable
-from ctxextend.limits.length_edits import is_raised
+from ctxextend.limits.length_edits import raises_generation_limit
 from ctxextend.output.card import (
     CARD_FILE,
     RECIPE_POINTER,
@@ -45,12 +45,15 @@ def plan_twin(conversion: Conversion) -> Plan:
         CheckpointError: A file of the source is malformed.
         ResizeError: The length is too large.
     """
-    ref = conversion.model.ref
-    model = identify_model(twin_checkpoint(conversion), replace(ref, model_type=None))
-    settings = Resize(conversion.settings.to, fix_limits=True)
-    plan = plan_model(replace(model, ref=ref), settings)
+    source_ref = conversion.model.ref
+    ref_without_type = replace(source_ref, model_type=None)
+    identified = identify_model(twin_checkpoint(conversion), ref_without_type)
+    twin = replace(identified, ref=source_ref)
+    plan = plan_model(twin, Resize(conversion.settings.to, fix_limits=True))
     # Where generated texts stop is the user's choice: it is not raised, but noted.
-    return replace(plan, edits=tuple(edit for edit in plan.edits if not is_raised(edit)))
+    return replace(
+        plan, edits=tuple(edit for edit in plan.edits if not raises_generation_limit(edit))
+    )
 
 
 def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Explanation) -> Output:
@@ -107,7 +110,7 @@ def _card(conversion: Conversion, twin_plan: Plan, explanation: Explanation, *, 
         f"{printable(source.hub_id or source.name)} with its learned positions converted by "
         f"ctxextend {__version__}: {summarise(conversion)}, from {conversion.max_len_before} to "
         f"{after} tokens.",
-        f"Every tensor is one of the source's: {rearranged}.",
+        f"{_computed_tensors(conversion)} computed from the source's: {rearranged}.",
         explanation.effects,
         *conversion_warnings(conversion, twin_plan),
     ]
@@ -118,3 +121,10 @@ def _card(conversion: Conversion, twin_plan: Plan, explanation: Explanation, *, 
         title=title,
         section=f"{heading}\n\n{' '.join(sentences)}{RECIPE_POINTER}\n",
     )
+
+
+def _computed_tensors(conversion: Conversion) -> str:
+    """Return the tensors that are computed from the source's: all but a table of angles."""
+    if conversion.angles_name is None:
+        return "Every tensor is"
+    return f"Every tensor but {conversion.angles_name}, a table of angles, is"

@@ -26,6 +26,7 @@ PASS_MODEL = (
 DROP_HEAD = "To drop the head and convert the base model, add --encoder-only."
 # Tensors that are dropped with a warning: most uses of a base model do not need them.
 DROPPED = ("pooler.", "cls.seq_relationship.")
+NOT_COPIED = ("architectures", "model_type")  # config keys that the twin states for itself
 
 
 def check_type(model_type: str) -> None:
@@ -61,8 +62,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     )
     head = twins.BASE_MODEL if settings.encoder_only else _find_head(model, source_type, twin)
     model_class = f"{twin.class_name}{head}"
-    config = _twin_config(model, source_type, twin, settings)
-    config["architectures"] = [model_class]
+    config = _twin_config(model, source_type, twin, model_class, settings)
     origins, dropped = _find_origins(model, source_type, twin, head)
     _check_dtypes(model, origins)
     _check_heads(model, config, twin)
@@ -162,7 +162,7 @@ def _old_length(model: OpenedModel) -> int:
 
 
 def _new_length(settings: Convert, max_len: int) -> int:
-    """Return the requested length as a number, in positions."""
+    """Return the requested length in positions; ``4x`` is four times the old one."""
     if isinstance(settings.to, str):
         return max_len * int(settings.to[:-1])
     return settings.to
@@ -187,26 +187,28 @@ def _find_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> str:
     Raises:
         UnsupportedModelError: No class of the twin has the same head.
     """
-    stated = model.checkpoint.model_class
-    head = _stated_head(stated) if stated else _stored_head(model, source_type)
+    model_class = model.checkpoint.model_class
+    if model_class:
+        twin_head = _twin_of_stated_head(model_class, source_type, twin)
+    else:
+        twin_head = source_type.heads[_stored_head(model, source_type)]
+    if twin_head == twins.MASKED_LM:
+        _check_activation(model, source_type, twin)
+    return twin_head
+
+
+def _twin_of_stated_head(model_class: str, source_type: SourceType, twin: Twin) -> str:
+    """Return how the name of the twin's class ends, from the class that the config states.
+
+    Raises:
+        UnsupportedModelError: No class of the twin has the same head.
+    """
+    type_names = "|".join(item.class_name for item in SOURCE_TYPES.values())
+    head = re.sub(f"^(?:{type_names})", "", model_class)
     if head not in source_type.heads:
-        message = f"{twin.model_type} models have no head like that of {stated}."
-        raise UnsupportedModelError(message, DROP_HEAD)
-    act = model.checkpoint.config.get("hidden_act", source_type.lm_act)
-    has_lm_head = source_type.heads[head] == twins.MASKED_LM
-    if has_lm_head and source_type.lm_act not in (None, act):
-        message = (
-            f"hidden_act is {act}, but the LM head uses {source_type.lm_act}: {twin.model_type} "
-            "has one for both."
-        )
+        message = f"{twin.model_type} models have no head like that of {model_class}."
         raise UnsupportedModelError(message, DROP_HEAD)
     return source_type.heads[head]
-
-
-def _stated_head(model_class: str) -> str:
-    """Return the end of a class name, without the name of its model type."""
-    names = "|".join(item.class_name for item in SOURCE_TYPES.values())
-    return re.sub(f"^(?:{names})", "", model_class)
 
 
 def _stored_head(model: OpenedModel, source_type: SourceType) -> str:
@@ -218,23 +220,61 @@ def _stored_head(model: OpenedModel, source_type: SourceType) -> str:
     return source_type.default_head
 
 
+def _check_activation(model: OpenedModel, source_type: SourceType, twin: Twin) -> None:
+    """Check that layers and LM head use one activation, as those of the twin do.
+
+    Raises:
+        UnsupportedModelError: The LM head uses another one.
+    """
+    lm_act = source_type.lm_act
+    if lm_act is None:  # the LM head uses that of the layers
+        return
+    hidden_act = model.checkpoint.config.get("hidden_act", lm_act)  # by default, they are equal
+    if hidden_act != lm_act:
+        message = (
+            f"hidden_act is {hidden_act}, but the LM head uses {lm_act}: {twin.model_type} "
+            "has one for both."
+        )
+        raise UnsupportedModelError(message, DROP_HEAD)
+
+
 def _twin_config(
-    model: OpenedModel, source_type: SourceType, twin: Twin, settings: Convert
+    model: OpenedModel, source_type: SourceType, twin: Twin, model_class: str, settings: Convert
 ) -> dict[str, Any]:
-    """Return the config of a twin: keys of the source, renamed, except those that only it has."""
-    length_key = model.tables[0].location.table.config_key
-    unused = [*source_type.required, *source_type.unused, length_key]
-    values: dict[str, Any] = {"architectures": [], "model_type": twin.model_type}
-    for key, value in {**source_type.defaults, **model.checkpoint.config}.items():
-        is_new = key not in values or key in source_type.aliases  # an alias overrides other names
-        if is_new and not any(match_pattern(pattern, key) for pattern in unused):
-            values[twin.keys.get(key, key)] = value
-    config = {**values, **twin.fixed, "max_position_embeddings": settings.to}
+    """Return the config of a twin; of these values, later ones replace earlier ones.
+
+    1. The twin's class and model type.
+    2. The source's values, under the twin's names.
+    3. What the configs of all twins of this type state.
+    4. The new length, a default that transformers would derive, and the rotary settings.
+    """
+    config: dict[str, Any] = {"architectures": [model_class], "model_type": twin.model_type}
+    config |= _renamed_values(model, source_type, twin)
+    config |= twin.fixed
+    config["max_position_embeddings"] = settings.to
     if config.get("intermediate_size", 0) is None:
         config["intermediate_size"] = 4 * config["hidden_size"]
     if settings.theta is not None:
         config |= _rotary_config(settings.theta)
     return config
+
+
+def _renamed_values(model: OpenedModel, source_type: SourceType, twin: Twin) -> dict[str, Any]:
+    """Return the source's config by the twin's keys, without keys that only the source has.
+
+    If two keys of the source have one name in the twin, its name in the source counts, unless the
+    other one is an alias.
+    """
+    length_key = model.tables[0].location.table.config_key
+    unused = [*NOT_COPIED, *source_type.required, *source_type.unused, length_key]
+    values = dict[str, Any]()
+    for key, value in {**source_type.defaults, **model.checkpoint.config}.items():
+        if any(match_pattern(pattern, key) for pattern in unused):
+            continue
+        is_set = key in values
+        if not is_set or key in source_type.aliases:
+            values[twin.keys.get(key, key)] = value
+    return values
 
 
 def _rotary_config(theta: float) -> dict[str, Any]:
@@ -270,17 +310,21 @@ def _find_origins(
         if found is not None:
             target, how = found
             origins[target] = Origin(tensor=tensor, how=how)
-        elif any(match_pattern(pattern, name) for pattern in ignored):
             continue
-        elif head == twins.BASE_MODEL or name.removeprefix(prefix).startswith(DROPPED):
-            dropped.append(tensor)
-        else:
+        if any(match_pattern(pattern, name) for pattern in ignored):
+            continue
+        is_of_dropped_head = head == twins.BASE_MODEL
+        if not is_of_dropped_head and not name.removeprefix(prefix).startswith(DROPPED):
             message = (
                 f"{tensor} is not a tensor of {source_type.class_name} models that "
                 f"{twin.model_type} models have."
             )
             raise UnsupportedModelError(message, DROP_HEAD)
-    _add_untied(origins, model, twin, head)
+        dropped.append(tensor)
+    if head == twins.CAUSAL_LM and twin.lm_head:
+        _add_lm_head(origins, twin.lm_head)
+    if model.checkpoint.config.get("tie_word_embeddings") is False:
+        _add_decoder_bias(origins)
     return origins, dropped
 
 
@@ -299,8 +343,8 @@ def _origin_rules(source_type: SourceType, twin: Twin, head: str, prefix: str) -
 
 def _current_name(tensor: str) -> str:
     """Return the name that transformers gives a tensor today."""
-    stem, _, last = tensor.rpartition(".")
-    return f"{stem}.{OLD_NAMES.get(last, last)}"
+    module, dot, parameter = tensor.rpartition(".")
+    return f"{module}{dot}{OLD_NAMES.get(parameter, parameter)}"
 
 
 def _apply_first(rules: Sequence[Rule], name: str) -> tuple[str, str] | None:
@@ -312,12 +356,20 @@ def _apply_first(rules: Sequence[Rule], name: str) -> tuple[str, str] | None:
     return None
 
 
-def _add_untied(origins: dict[str, Origin], model: OpenedModel, twin: Twin, head: str) -> None:
-    """Add the tensors of an LM head that the source ties and the twin does not."""
-    if head == twins.CAUSAL_LM and twin.lm_head:
-        embeddings = next(item.tensor for item in origins.values() if item.how == twins.PLUS_MEAN)
-        origins.setdefault(twin.lm_head, Origin(tensor=embeddings, how=COPIED))
-    is_tied = model.checkpoint.config.get("tie_word_embeddings") is not False
-    bias = origins.get("cls.predictions.bias")
-    if bias is not None and not is_tied:  # transformers then does not tie it either
-        origins.setdefault("cls.predictions.decoder.bias", bias)
+def _add_lm_head(origins: dict[str, Origin], lm_head: str) -> None:
+    """Add the LM head of a decoder, if the source ties it to its embeddings.
+
+    The twin cannot tie it, since the mean position row is added to its embeddings.
+    """
+    embeddings = next(origin for origin in origins.values() if origin.how == twins.PLUS_MEAN)
+    origins.setdefault(lm_head, Origin(tensor=embeddings.tensor, how=COPIED))
+
+
+def _add_decoder_bias(origins: dict[str, Origin]) -> None:
+    """Add the second name of a masked LM's bias, for a config that says that nothing is tied.
+
+    Transformers then does not tie this bias either, and reads it under both names.
+    """
+    bias = origins.get(twins.MASKED_LM_BIAS)
+    if bias is not None:
+        origins.setdefault(twins.MASKED_LM_DECODER_BIAS, bias)

@@ -125,6 +125,9 @@ class SourceType:
 
 
 ANGLES_TABLE = "encoder.embed_positions.weight"  # the table of RoFormer's base model
+# The bias of RoFormer's LM head has two names, which transformers usually ties.
+MASKED_LM_BIAS = "cls.predictions.bias"
+MASKED_LM_DECODER_BIAS = "cls.predictions.decoder.bias"
 NO = (None, False)  # values of a config key that must not be set
 # Keys of any model type.
 CUSTOM = {"auto_map": (None,), "quantization_config": (None,)}

@@ -15,7 +15,7 @@ from ctxextend.inspection.table_report import TableReport, report_table
 from ctxextend.plan.found_table import ignored_tensors, tables_of_part
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.stated_type import resizable_ref
-from ctxextend.provenance import Provenance, read_provenance
+from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
 
 
@@ -45,21 +45,22 @@ def inspect(
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     """Inspect an open checkpoint; see `inspect` for the arguments and errors."""
-    recipe = None
+    first_step = None  # of the recipe; it states what was trained in all later steps too
     method = None
     trainable = None
     provenance = read_provenance(model.checkpoint)
     if provenance is not None:
-        recipe = provenance.chain[-1]
-        method = recipe.method
-        trainable = recipe.trainable
+        first_step = provenance.chain[-1]
+        method = first_step.method
+        trainable = first_step.trainable
     parameters = _count_parameters(model)
+    # Of all tables, since a command that fixes a limit must suit those that are not selected too.
     reports = dict[str, PositionReport]()
     for table in model.tables:
         if not table.has_rows:
-            reports[table.name] = report_scheme(table, recipe)
+            reports[table.name] = report_scheme(table, first_step)
         else:
-            reports[table.name] = report_table(model.checkpoint, table, recipe, parameters)
+            reports[table.name] = report_table(model.checkpoint, table, first_step, parameters)
     selected = [reports[table.name] for table in tables_of_part(model.tables, part)]
     limits = list(_with_fixes(model, reports, find_limits(model, selected)))
     limits += width_limits(model.checkpoint, selected)
@@ -74,7 +75,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         schemes=tuple(report for report in selected if isinstance(report, SchemeReport)),
         limits=tuple(limits),
         libraries=tuple(library_limits(model.checkpoint, limits, selected)),
-        notes=tuple(_notes(model, selected, recipe)),
+        notes=tuple(_notes(model, selected, has_recipe=provenance is not None)),
     )
 
 
@@ -88,12 +89,12 @@ def _count_parameters(model: OpenedModel) -> int:
 
 
 def _notes(
-    model: OpenedModel, selected: Sequence[PositionReport], recipe: Provenance | None
+    model: OpenedModel, selected: Sequence[PositionReport], *, has_recipe: bool
 ) -> Iterator[str]:
     """Yield how the reference was resolved, and what the files do not tell."""
     checkpoint = model.checkpoint
     yield from source_notes(checkpoint)
-    if recipe is None and RECIPE_FILE in checkpoint.copied:
+    if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."
     yield from ignored_tensors(checkpoint, model.tables)
     for report in selected:
@@ -104,12 +105,12 @@ def _notes(
 def _with_fixes(
     model: OpenedModel, reports: dict[str, PositionReport], limits: Sequence[Limit]
 ) -> Iterator[Limit]:
-    """Yield limits, those that disagree with the command that fixes them.
+    """Yield the limits; add to each that disagrees the command that fixes it.
 
     Args:
         model: The model.
         reports: All its positions, by name.
-        limits: Those of the selected ones.
+        limits: The limits of the positions that are selected.
     """
     ref = resizable_ref(model)
     for limit in limits:
@@ -124,13 +125,14 @@ def _with_fixes(
 def _agreed_length(table: PositionReport, limits: Sequence[Limit]) -> int:
     """Return the length on which all limits can agree, in tokens.
 
-    It is the largest that a limit states and the positions serve.
+    It is the number of rows that were trained, if a limit states it: such limits keep texts from
+    rows that were not. Else it is the largest length that a limit states and the positions serve.
     """
-    stated = [
-        limit.tokens for limit in limits if limit.table == table.name and limit.tokens is not None
-    ]
+    stated = list[int]()
+    for limit in limits:
+        if limit.table == table.name and limit.tokens is not None:
+            stated.append(limit.tokens)
     if isinstance(table, TableReport) and table.trained_positions in stated:
-        # The limits keep texts from rows that no training has changed.
         return table.trained_positions
     served = served_length(table)
     return max(length for length in (table.positions, *stated) if length <= served)

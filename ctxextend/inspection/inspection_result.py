@@ -32,12 +32,6 @@ class Limit:
 
     json_properties: ClassVar = ("agrees",)
 
-    def __post_init__(self) -> None:
-        is_padding = isinstance(self.value, dict) and self.tokens is not None
-        if not (self.value is None or isinstance(self.value, int) or is_padding):
-            # 1e400 is read as infinity, which JSON cannot represent.
-            object.__setattr__(self, "value", str(self.value))
-
     @property
     def agrees(self) -> bool:
         """Whether it agrees with its table."""
@@ -129,7 +123,12 @@ def _agreement(inspection: Inspection) -> str:
 
 
 def _state(inspection: Inspection) -> str:
-    """Return the most severe defect of the rows, or say that they look trained."""
+    """Say what the rows need, in this order.
+
+    1. New rows that need training.
+    2. The first defect of the first table that has any.
+    3. None of these: rows are sinusoidal, or look trained.
+    """
     new_rows = _count_new_rows(inspection)
     if new_rows and _need_training(inspection):
         how = "frozen in training" if inspection.trainable else "not trained yet"
@@ -150,10 +149,14 @@ def _count_new_rows(inspection: Inspection) -> int:
 
 
 def _need_training(inspection: Inspection) -> bool:
-    """Whether new rows, if there are any, are still as they were created, and no row is broken."""
-    if inspection.trainable not in FROZEN or _are_sinusoidal(inspection):
+    """Whether new rows, if there are any, need training, and no row has a worse defect."""
+    were_rows_trained = inspection.trainable not in FROZEN
+    if were_rows_trained:
         return False
-    return not any(table.stats.nonfinite or table.stats.zeros for table in inspection.tables)
+    if _are_sinusoidal(inspection):
+        return False  # rows of a formula are right as they are
+    has_broken_rows = any(table.stats.nonfinite or table.stats.zeros for table in inspection.tables)
+    return not has_broken_rows
 
 
 def _are_sinusoidal(inspection: Inspection) -> bool:

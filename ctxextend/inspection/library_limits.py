@@ -9,7 +9,7 @@ from ctxextend.inspection.inspection_result import LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.inspection.stated_limits import (
     NOT_SET,
-    beyond,
+    longer_inputs,
     served_length,
     tables_by_tokenizer,
 )
@@ -86,7 +86,10 @@ def _library_limit(library: str, limit: Limit | None, table: PositionReport) -> 
     served = served_length(table)
     if limit is None or limit.tokens is None or limit.tokens > served:
         return LibraryLimit(
-            name=library, tokens=served, decided_by=table.stated_in, beyond=beyond(table)
+            name=library,
+            tokens=served,
+            decided_by=table.stated_in,
+            beyond=longer_inputs(table).beyond,
         )
     return LibraryLimit(
         name=library, tokens=limit.tokens, decided_by=f"{limit.file} {limit.key}", beyond="cut"

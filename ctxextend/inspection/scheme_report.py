@@ -1,9 +1,7 @@
 """Positions without a table of rows: rotary with its wavelengths, ALiBi or relative."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,10 +72,22 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
         return f"{trained}; the config states {self.stated}, the settings serve {self.served}"
 
     @property
-    def kinds(self) -> Iterator[str]:
+    def kinds(self) -> tuple[str, ...]:
         """The scheme, and the rope types of layers that are scaled."""
-        types = (rope.parameters["rope_type"] for rope in self.layers if not rope.is_local)
-        return (kind for kind in dict.fromkeys((self.scheme, *types)) if kind != "default")
+        kinds = [self.scheme]
+        for rope in self.layers:
+            rope_type = rope.parameters["rope_type"]
+            if not rope.is_local and rope_type != "default":
+                kinds.append(rope_type)
+        return tuple(dict.fromkeys(kinds))
+
+
+@dataclass(frozen=True)
+class ThetaResize:
+    """A resize by method ``theta``: settings state only the new base, and the recipe the rest."""
+
+    factor: float
+    length_before: int  # in tokens
 
 
 def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
@@ -92,15 +102,16 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     """
     location = table.location
     lengths = position_lengths(location)
+    # What the config key should state: the context length, or the length before scaling.
     key_length = lengths.context
     if lengths.key_is_first_trained:
         key_length = lengths.stated
-    method, resized_from = _resized_by(table, recipe, lengths.context)
     layers = list[RopeReport]()
     facts = location.table.rope
     if facts is not None and facts.methods:  # other classes ignore the settings
+        theta = _theta_resize(table, recipe, lengths.context)
         for item in read_rope(location):
-            layers.append(_report_layers(location, item, method, resized_from))
+            layers.append(_report_layers(location, item, theta))
     question = ""
     if lengths.question:
         question = f"{lengths.question}. To resize it, pass {lengths.answer}."
@@ -121,78 +132,113 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     )
 
 
-def _resized_by(
-    table: FoundTable, recipe: Provenance | None, length: int
-) -> tuple[str | None, int]:
-    """Return the method that made positions of a length, and the length before, in tokens.
+def _theta_resize(table: FoundTable, recipe: Provenance | None, length: int) -> ThetaResize | None:
+    """Return the resize by ``theta`` that gave rotary positions a length; None if none did.
 
-    The method is None if no recipe tells.
+    Args:
+        table: The positions, whose rows in a recipe are tokens.
+        recipe: The resize that made the checkpoint, if any.
+        length: The context length, in tokens. A recipe of another length is out of date.
     """
     if recipe is None:
-        return None, 0
-    location = table.location
+        return None
     before, after = recipe.rows.get(table.name, (0, 0))
-    if 0 < before < after == location.rows(location.key_value(length)):
-        return recipe.methods.get(table.name, recipe.settings.method), before
-    return None, before
+    is_longer = 0 < before < after
+    if not is_longer or after != length:
+        return None
+    method, given = parse_method(recipe.methods.get(table.name, recipe.settings.method))
+    if method.name != "theta":
+        return None
+    # An edited recipe may lack the factor; the method's default serves the new length.
+    return ThetaResize(factor=given.get("factor", after / before), length_before=before)
 
 
 def _report_layers(
-    location: TableLocation, layers: RopeLayers, method: str | None, resized_from: int
+    location: TableLocation, layers: RopeLayers, theta: ThetaResize | None
 ) -> RopeReport:
-    """Report the layers of one type.
+    """Report the layers of one type: compare their settings with those before any scaling.
 
     Args:
         location: The positions.
         layers: The layers and their settings.
-        method: The method that resized them, if known.
-        resized_from: The length before, in tokens.
+        theta: The resize that changed their base, if one did.
     """
-    rope = layers.parameters
     lengths = layer_lengths(location, layers)
-    positions = lengths.served
-    factor = _theta_factor(method)
-    if layers.is_local:  # sliding windows are not resized
-        positions = position_lengths(location).served
-        factor = None
-    dim = rotary_dim(location, rope)
-    max_len = location.value(location.effective_key)
     trained = lengths.first_trained
-    plain: dict[str, Any] = {**rope, "rope_type": "default"}
-    if rope["rope_type"] == NTK_ALPHA:
-        plain = dict(rope)  # the model was trained with this base
-    if factor is not None:
-        plain["rope_theta"] = ntk_base(rope["rope_theta"], 1 / factor, dim)
-        trained = resized_from
-    inverse, attention_factor = frequencies(rope, dim, max_len, positions)
-    unscaled_inverse = frequencies(plain, dim, max_len).inverse
-    rotates = inverse > 0  # other pairs are the same at every position
-    after = 2 * math.pi / inverse[rotates]
-    before = 2 * math.pi / unscaled_inverse[rotates]
-    turns = positions / after
-    trained_turns = trained / before * (1 + ROUNDING)
-    was_partial = trained_turns < 1
-    is_slowed = after > before * (1 + ROUNDING)
-    return RopeReport(
-        layers=layers.layer_type,
-        is_local=layers.is_local,
-        parameters=rope,
-        trained_length=trained,
-        positions=positions,
-        attention_factor=attention_factor,
-        wavelengths=after,
-        unscaled_wavelengths=before,
-        partial_turns=int((turns < 1).sum()),
-        trained_partial_turns=int(was_partial.sum()),
-        slowed=int(is_slowed.sum()),
-        slowdown=float((after / before).max(initial=1)),
-        untrained=int((was_partial & (turns > trained_turns)).sum()),
+    served = lengths.served
+    if layers.is_local:
+        # Layers with a sliding window are not resized, but read the same inputs as the others.
+        theta = None
+        served = position_lengths(location).served
+    if theta is not None:
+        trained = theta.length_before
+    scaled_settings = layers.parameters
+    dim = rotary_dim(location, scaled_settings)
+    max_len = location.value(location.effective_key)
+    scaled = frequencies(scaled_settings, dim, max_len, served)
+    unscaled = frequencies(_unscaled_settings(scaled_settings, dim, theta), dim, max_len)
+    rotates = scaled.inverse > 0  # other pairs are the same at every position
+    return _compare_wavelengths(
+        layers=layers,
+        attention_factor=scaled.attention_factor,
+        scaled=2 * math.pi / scaled.inverse[rotates],
+        unscaled=2 * math.pi / unscaled.inverse[rotates],
+        served=served,
+        trained=trained,
     )
 
 
-def _theta_factor(method: str | None) -> float | None:
-    """Return the factor of method ``theta``, which leaves no trace in settings; None of others."""
-    resized_by, given = parse_method(method)
-    if resized_by.name != "theta":
-        return None
-    return float(given["factor"])
+def _unscaled_settings(rope: Parameters, dim: int, theta: ThetaResize | None) -> Parameters:
+    """Return the settings before any scaling: of type ``default``, with the base of the training.
+
+    Args:
+        rope: The scaled settings.
+        dim: The number of rotated values per head.
+        theta: The resize that changed the base, if one did.
+    """
+    unscaled = dict(rope)
+    if rope["rope_type"] != NTK_ALPHA:  # with alpha, the model was trained with the scaled base
+        unscaled["rope_type"] = "default"
+    if theta is not None:
+        unscaled["rope_theta"] = ntk_base(rope["rope_theta"], 1 / theta.factor, dim)
+    return unscaled
+
+
+def _compare_wavelengths(
+    *,
+    layers: RopeLayers,
+    attention_factor: float,
+    scaled: NDArray[np.float64],
+    unscaled: NDArray[np.float64],
+    served: int,
+    trained: int,
+) -> RopeReport:
+    """Compare the wavelengths of layers with those before any scaling.
+
+    Args:
+        layers: The layers and their settings.
+        attention_factor: By which cosines and sines are multiplied.
+        scaled: The wavelengths at the served length, in tokens, shape (pairs,).
+        unscaled: The wavelengths at the trained length, in tokens, shape (pairs,).
+        served: The length that the settings serve, in tokens.
+        trained: The length before any scaling, in tokens.
+    """
+    turns = served / scaled
+    trained_turns = trained / unscaled * (1 + ROUNDING)
+    was_partial = trained_turns < 1
+    is_slowed = scaled > unscaled * (1 + ROUNDING)
+    return RopeReport(
+        layers=layers.layer_type,
+        is_local=layers.is_local,
+        parameters=layers.parameters,
+        trained_length=trained,
+        positions=served,
+        attention_factor=attention_factor,
+        wavelengths=scaled,
+        unscaled_wavelengths=unscaled,
+        partial_turns=int((turns < 1).sum()),
+        trained_partial_turns=int(was_partial.sum()),
+        slowed=int(is_slowed.sum()),
+        slowdown=float((scaled / unscaled).max(initial=1)),
+        untrained=int((was_partial & (turns > trained_turns)).sum()),
+    )

@@ -1,13 +1,13 @@
 """All length limits in a checkpoint: what each states, who uses it, and whether it agrees."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.families.lookup import Keys, nested
-from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
+from ctxextend.families.schema import ROTARY, Buffer
 from ctxextend.inspection.inspection_result import Limit
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport
@@ -17,7 +17,7 @@ from ctxextend.limits.generation import (
     deciding_limit,
     generating_table,
     generation_limits,
-    runs_beyond,
+    needs_no_limit,
 )
 from ctxextend.limits.side_files import StatedLimit, sentence_config, stated_limits
 from ctxextend.limits.statements import (
@@ -32,24 +32,24 @@ from ctxextend.plan.stated_type import resizable_ref
 from ctxextend.plan.table_checks import stated_width
 
 UNUSED = "none"  # no library uses a limit
+NOT_USED = "not used by any library"
 
-ANY_LENGTH_RUNS = "any length"
-# What happens to inputs of more tokens than positions (see `LibraryLimit`): without a table of
-# rows, and as a clause.
-# What happens to longer inputs, by `longer_inputs` of the positions; those that run go by scheme.
-LONGER_INPUTS = {
-    "fail": "fails",
-    "share the last position": "last position",
-    "get computed rows": "more rows",
-}
-BEYOND_SCHEMES = {ROTARY: "untrained", ALIBI: ANY_LENGTH_RUNS, RELATIVE: ANY_LENGTH_RUNS}
-EFFECTS = {
-    "last position": "share the last position",
-    "more rows": "get computed rows",
-    "fails": "fail",
-    "untrained": "reach angles that were never trained",
-    ANY_LENGTH_RUNS: "run as well",
-}
+
+@dataclass(frozen=True)
+class LongerInputs:
+    """What happens to inputs of more tokens than a model has positions, if nothing cuts them."""
+
+    beyond: str  # in one word or two; see `LibraryLimit`
+    effect: str  # as a clause after "inputs of more than 512 tokens"
+
+
+FAIL = LongerInputs(beyond="fails", effect="fail")
+SHARE_LAST_POSITION = LongerInputs(beyond="last position", effect="share the last position")
+GET_COMPUTED_ROWS = LongerInputs(beyond="more rows", effect="get computed rows")
+REACH_UNTRAINED_ANGLES = LongerInputs(
+    beyond="untrained", effect="reach angles that were never trained"
+)
+RUN_AT_ANY_LENGTH = LongerInputs(beyond="any length", effect="run as well")
 
 NOT_LOADED_LIMIT = "the model does not load"
 # Appended to a key that is missing in the config, so that transformers uses its default.
@@ -58,7 +58,7 @@ NOT_SET = " (not set)"
 
 def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[Limit, ...]:
     """Return all length limits, those in the config first."""
-    limits = [*_limits_of_keys(model, tables), *_limits_of_other_keys(model, tables)]
+    limits = [*_limits_of_own_keys(model, tables), *_limits_of_other_keys(model, tables)]
     for table in tables:
         if isinstance(table, TableReport) and table.file:
             limits.append(
@@ -116,42 +116,77 @@ def tables_by_tokenizer(tables: Sequence[PositionReport]) -> dict[str, PositionR
     return first_tables
 
 
-# A type's own keys in the config
+# Keys in the config
 
 
-def _limits_of_keys(model: OpenedModel, tables: Sequence[PositionReport]) -> list[Limit]:
-    """Return the limits that a type's own keys state; if tables share a key, one that disagrees."""
-    limits = dict[str, Limit]()
+def _limits_of_own_keys(model: OpenedModel, tables: Sequence[PositionReport]) -> list[Limit]:
+    """Return the limits that a type's own keys state.
+
+    Tables that share a key must all agree with it, so that a limit that disagrees is returned.
+    """
     if not model.checkpoint.has_config:
         return []
+    limits = list[Limit]()
     for table in tables:
-        for limit in _config_limits(model, table):
-            if limit.key not in limits or not limit.agrees:
-                limits[limit.key] = limit
-    return list(limits.values())
+        limits += _limits_of_length_paths(model, table)
+        default = table.location.family.defaults.get(table.location.table.config_key)
+        if default is not None and not _states_length(table):
+            limits.append(_default_limit(model, default, table))
+        limits += _following_key_limits(model, table)
+    return _one_of_each_key(limits, prefers_agreeing=False)
 
 
-def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
-    config = model.checkpoint.config
-    file = model.checkpoint.config_file
+def _limits_of_other_keys(model: OpenedModel, tables: Sequence[PositionReport]) -> list[Limit]:
+    """Return the limits of keys that no table owns.
+
+    Such a key need agree with only one of the tables, so that a limit that agrees is returned.
+    """
+    limits = list[Limit]()
+    for table in tables:
+        for path, value in config_length_keys(table.location):
+            limits.append(_other_key_limit(model, table, path, value))
+    return _one_of_each_key(limits, prefers_agreeing=True)
+
+
+def _one_of_each_key(limits: Iterable[Limit], *, prefers_agreeing: bool) -> list[Limit]:
+    """Return one limit of each key: the last that agrees, or disagrees; else the first of all."""
+    chosen = dict[str, Limit]()
+    for limit in limits:
+        if limit.key not in chosen or limit.agrees == prefers_agreeing:
+            chosen[limit.key] = limit
+    return list(chosen.values())
+
+
+def _limits_of_length_paths(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
+    """Yield the limits of the paths that state a table's length; transformers reads one of them."""
     location = table.location
-    used_by = TRANSFORMERS
-    if beyond(table) == ANY_LENGTH_RUNS:
-        used_by = UNUSED
-    effective_path = location.paths_of(location.effective_key)[-1]
+    path_in_use = location.paths_of(location.effective_key)[-1]
     for path in location.length_paths:
-        value = nested(config, path)
+        value = nested(model.checkpoint.config, path)
         if value is not None:
-            library = used_by if path == effective_path else UNUSED
-            yield _key_limit(file, ".".join(path), value, table, library)
-    default = location.family.defaults.get(location.table.config_key)
-    if location.stated(location.effective_key) is None and default is not None:
-        yield _default_limit(file, default, table, used_by)
+            library = _reader_of_length(table) if path == path_in_use else UNUSED
+            yield _own_key_limit(model, ".".join(path), value, table, library)
+
+
+def _default_limit(model: OpenedModel, default: int, table: PositionReport) -> Limit:
+    """Return the limit of a key that is missing, so that transformers uses its default.
+
+    Only a default that disagrees is shown as the value, which is else None: the key is not set.
+    """
+    key = f"{table.location.config_key}{NOT_SET}"
+    limit = _own_key_limit(model, key, default, table, _reader_of_length(table))
+    if limit.agrees:
+        return replace(limit, value=None)
+    return limit
+
+
+def _following_key_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
+    """Yield the limits of a family's keys that follow the length of a table."""
     for key in model.architecture.family.limits:
-        value = config.get(key)
+        value = model.checkpoint.config.get(key)
         if isinstance(value, int):
             yield Limit(
-                file=file,
+                file=model.checkpoint.config_file,
                 key=key,
                 value=value,
                 tokens=value,
@@ -161,84 +196,76 @@ def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]
             )
 
 
-def _default_limit(file: str, default: int, table: PositionReport, library: str) -> Limit:
-    """Return the limit of a key that is missing, so that transformers uses its default."""
-    key = f"{table.location.config_key}{NOT_SET}"
-    limit = _key_limit(file, key, default, table, library)
-    if limit.agrees:
-        return replace(limit, value=None)
-    return limit
+def _reader_of_length(table: PositionReport) -> str:
+    """Return the library that uses the length in the config: none if any length runs."""
+    if longer_inputs(table) is RUN_AT_ANY_LENGTH:
+        return UNUSED
+    return TRANSFORMERS
 
 
-def _key_limit(file: str, key: str, value: Any, table: PositionReport, library: str) -> Limit:
-    """Return the limit that a value of a type's own key sets."""
+def _own_key_limit(
+    model: OpenedModel, key: str, value: Any, table: PositionReport, library: str
+) -> Limit:
+    """Return the limit that a value of a type's own key sets; `value` may be any JSON value."""
     location = table.location
-    tokens = None
-    if type(value) is int:
-        tokens = location.positions(location.rows(value))
-    reason = ""
-    is_blocking = False
-    if type(value) is int and value == table.key_value:
-        tokens = table.positions
-    elif library == UNUSED:
-        reason = "not used by any library"
-    elif not location.table.has_rows:
-        reason = f"the settings serve {table.positions} tokens, but engines read this length"
-    else:
-        reason = f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED_LIMIT}"
-        is_blocking = True
-    return Limit(
-        file=file,
+    is_number = type(value) is int
+    limit = Limit(
+        file=model.checkpoint.config_file,
         key=key,
-        value=value,
-        tokens=tokens,
+        value=_json_value(value),
+        tokens=location.positions(location.rows(value)) if is_number else None,
         used_by=library,
         table=table.name,
-        reason=reason,
-        is_blocking=is_blocking,
     )
+    if is_number and value == table.key_value:
+        # If the key states the length before scaling, the positions are those after it.
+        return replace(limit, tokens=table.positions)
+    if library == UNUSED:
+        return replace(limit, reason=NOT_USED)
+    if not location.table.has_rows:
+        reason = f"the settings serve {table.positions} tokens, but engines read this length"
+        return replace(limit, reason=reason)
+    reason = f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED_LIMIT}"
+    return replace(limit, reason=reason, is_blocking=True)
 
 
-# Other keys of the config
+def _json_value(value: Any) -> Any:
+    """Return a number or None as it is, and any other value as text.
 
-
-def _limits_of_other_keys(model: OpenedModel, tables: Sequence[PositionReport]) -> list[Limit]:
-    """Return the limits of keys that no table owns, which need to agree with one of them."""
-    limits = dict[str, Limit]()
-    for table in tables:
-        for path, value in config_length_keys(table.location):
-            limit = _other_key_limit(model, table, path, value)
-            if limit.key not in limits or limit.agrees:
-                limits[limit.key] = limit
-    return list(limits.values())
+    1e400 is read as infinity, which JSON cannot represent.
+    """
+    if value is None or isinstance(value, int):
+        return value
+    return str(value)
 
 
 def _other_key_limit(model: OpenedModel, table: PositionReport, path: Keys, value: int) -> Limit:
+    """Return the limit of a key that no table owns, compared with one table."""
     programs = readers(table.location, path)
-    tokens = value
-    reason = ""
-    remark = ""
-    if value in (table.positions, table.key_value):
-        tokens = table.positions
-    else:
-        reason = f"{table.location.config_key} is {table.key_value}"
-        if programs:
-            reason += f", and {may_take(programs, value)}"
-        if value > table.positions and _may_be_trained_longer(table):
-            command = resizable_ref(model).resize_command(to=value)
-            remark = (
-                f"if the model was trained at {value} tokens, raise its limits: {command} "
-                "--method limits"
-            )
-    return Limit(
+    limit = Limit(
         file=model.checkpoint.config_file,
         key=".".join(path),
         value=value,
-        tokens=tokens,
+        tokens=value,
         used_by=", ".join(programs) or UNUSED,
         table=table.name,
-        reason=reason,
-        remark=remark,
+    )
+    if value in (table.positions, table.key_value):
+        return replace(limit, tokens=table.positions)
+    reason = f"{table.location.config_key} is {table.key_value}"
+    if programs:
+        reason += f", and {may_take(programs, value)}"
+    remark = ""
+    if value > table.positions and _may_be_trained_longer(table):
+        remark = _raise_limits_remark(model, value)
+    return replace(limit, reason=reason, remark=remark)
+
+
+def _raise_limits_remark(model: OpenedModel, length: int) -> str:
+    """Return the remark that a model may have been trained at a length, and what to do then."""
+    command = resizable_ref(model).resize_command(to=length)
+    return (
+        f"if the model was trained at {length} tokens, raise its limits: {command} --method limits"
     )
 
 
@@ -274,7 +301,7 @@ def _generation_limit(limit: GenerationLimit, table: PositionReport, *, is_decid
     elif limit.is_of_task:
         library = OLD_PIPELINES
     reason = ""
-    if limit.tokens > table.positions and not runs_beyond(table.location):
+    if limit.tokens > table.positions and not needs_no_limit(table.location):
         reason = _consequence(limit.tokens, table)
     remark = ""
     if is_deciding and limit.tokens < table.positions:
@@ -304,14 +331,14 @@ def _early_stop(limit: GenerationLimit, positions: int) -> str:
 
 
 def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
-    """Yield the lengths of position buffers in the weights."""
-    expected = table.key_value
+    """Yield the lengths of position buffers in the weights: as the table's config key counts."""
+    reserved_in_key = table.key_value - table.positions
     for name, file in checkpoint.weights.names.items():
         buffer = table.location.buffer(name)
         shape = file.entries[name].shape
         if buffer is None or not shape:  # masked_bias of old files is a scalar
             continue
-        length = shape[0] if buffer.content == "rows" else shape[-1]
+        length = _buffer_length(buffer, shape)
         key = name
         if "*" in buffer.name:
             key = re.sub(r"\.\d+\.", ".*.", name)
@@ -319,27 +346,39 @@ def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Li
         if not buffer.is_kept:
             used_by = f"old {TRANSFORMERS}"
         reason = ""
-        if length != expected:
-            reason = f"{table.name} has {table.location.rows(expected)} rows"
+        if length != table.key_value:
+            reason = f"{table.name} has {table.location.rows(table.key_value)} rows"
         yield Limit(
             file=checkpoint.relative(file),
             key=key,
             value=length,
-            tokens=length - (expected - table.positions),
+            tokens=length - reserved_in_key,
             used_by=used_by,
             table=table.name,
             reason=reason,
         )
 
 
+def _buffer_length(buffer: Buffer, shape: tuple[int, ...]) -> int:
+    """Return how many positions a buffer has: rows come first, other positions last."""
+    if buffer.content == "rows":
+        return shape[0]
+    return shape[-1]
+
+
 def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: PositionReport) -> Limit:
+    """Return the limit that a file of a tokenizer or of sentence-transformers states."""
     used_by = ", ".join(stated.statement.read_by)
     if used_by == SENTENCE_TRANSFORMERS and stated.file != sentence_config(checkpoint):
         used_by = UNUSED
+    value = stated.value
+    is_padding_strategy = isinstance(value, dict) and stated.tokens is not None
+    if not is_padding_strategy:
+        value = _json_value(value)
     return Limit(
         file=stated.file,
         key=".".join(stated.path),
-        value=stated.value,
+        value=value,
         tokens=stated.tokens,
         used_by=used_by,
         table=table.name,
@@ -352,15 +391,17 @@ def _side_file_reason(stated: StatedLimit, table: PositionReport, used_by: str) 
     tokens = stated.tokens
     is_padding = stated.statement.meaning == "padding"
     is_shorter = tokens is not None and tokens < table.positions
-    if is_padding and (tokens is None or is_shorter):
-        return ""
-    if table.location.family.padding_effect and is_shorter:
-        return ""  # it is the padding length too, and so stays the old one
+    if is_padding and tokens is None:
+        return ""  # texts are not padded to a length
+    if is_padding and is_shorter:
+        return ""  # padding to a shorter length cuts no text
+    if is_shorter and table.location.family.padding_effect:
+        return ""  # the limit is the padding length too, and so stays the old one
     reason = _consequence(tokens, table)
     if not reason:
         return ""
     if used_by == UNUSED:
-        return "not used by any library"
+        return NOT_USED
     if is_padding:
         return f"all inputs are padded to {tokens} tokens: {reason}"
     return reason
@@ -369,25 +410,52 @@ def _side_file_reason(stated: StatedLimit, table: PositionReport, used_by: str) 
 # What limits do
 
 
-def _consequence(tokens: int | None, table: PositionReport) -> str:
-    """Describe what a limit does that is not the number of positions; empty if it does nothing."""
-    positions = table.positions
-    key = table.location.effective_key
-    effect = beyond(table)
-    if tokens == positions or (effect == ANY_LENGTH_RUNS and table.location.stated(key) is None):
+def _consequence(limit: int | None, table: PositionReport) -> str:
+    """Describe what a limit of inputs does; empty if it agrees with the positions.
+
+    Args:
+        limit: The limit in tokens; None if inputs are not truncated.
+        table: The positions.
+    """
+    if limit == table.positions:
         return ""
-    if tokens is None:
-        if effect in BEYOND_SCHEMES.values():
-            return ""
-        return f"inputs of more than {positions} tokens are not truncated and {EFFECTS[effect]}"
-    model = "table" if table.location.table.has_rows else "model"
-    count = f"the {model} has {positions} positions"
-    if tokens < positions:
-        return f"inputs are truncated to {tokens} tokens, but {count}"
+    if longer_inputs(table) is RUN_AT_ANY_LENGTH and not _states_length(table):
+        return ""  # there is no length with which a limit could disagree
+    if limit is None:
+        return _effect_of_no_limit(table)
+    if limit < table.positions:
+        return f"inputs are truncated to {limit} tokens, but {_count_of_positions(table)}"
+    return _effect_of_high_limit(limit, table)
+
+
+def _effect_of_no_limit(table: PositionReport) -> str:
+    """Say what happens to inputs that are not truncated; empty if they run."""
+    if table.location.table.longer_inputs == "run":
+        return ""
+    effect = longer_inputs(table).effect
+    return f"inputs of more than {table.positions} tokens are not truncated and {effect}"
+
+
+def _effect_of_high_limit(limit: int, table: PositionReport) -> str:
+    """Say what happens to inputs between the number of positions and a higher limit."""
+    positions = table.positions
     served = served_length(table)
-    if tokens <= served:
+    if limit <= served:
+        key = table.location.effective_key
         return f"the settings serve {served} tokens, but engines read {positions} from {key}"
-    return f"{count}: inputs of {positions + 1} to {tokens} tokens {EFFECTS[effect]}"
+    inputs = f"inputs of {positions + 1} to {limit} tokens"
+    return f"{_count_of_positions(table)}: {inputs} {longer_inputs(table).effect}"
+
+
+def _count_of_positions(table: PositionReport) -> str:
+    owner = "table" if table.location.table.has_rows else "model"
+    return f"the {owner} has {table.positions} positions"
+
+
+def _states_length(table: PositionReport) -> bool:
+    """Whether the config states the length of a table, so that no default applies."""
+    location = table.location
+    return location.stated(location.effective_key) is not None
 
 
 def served_length(table: PositionReport) -> int:
@@ -397,10 +465,15 @@ def served_length(table: PositionReport) -> int:
     return table.positions
 
 
-def beyond(table: PositionReport) -> str:
-    """Return what happens to longer inputs that are not truncated; see `LibraryLimit`."""
+def longer_inputs(table: PositionReport) -> LongerInputs:
+    """Return what happens to inputs of more tokens than positions, if nothing cuts them."""
     location = table.location
-    longer = LONGER_INPUTS.get(location.table.longer_inputs)
-    if longer is not None:
-        return longer
-    return BEYOND_SCHEMES[location.scheme]
+    match location.table.longer_inputs:
+        case "fail":
+            return FAIL
+        case "share the last position":
+            return SHARE_LAST_POSITION
+        case "get computed rows":
+            return GET_COMPUTED_ROWS
+        case "run":
+            return REACH_UNTRAINED_ANGLES if location.scheme == ROTARY else RUN_AT_ANY_LENGTH

@@ -72,26 +72,36 @@ def generation_limits(checkpoint: Checkpoint) -> tuple[GenerationLimit, ...]:
     uses config.json, if the model generates. Another generation_config.json at the root, which some
     folders with modules have, is not used.
     """
-    main_file = (checkpoint.model / GENERATION_CONFIG).as_posix()
-    limits = list[GenerationLimit]()
-    for file in dict.fromkeys((main_file, GENERATION_CONFIG)):
-        if file not in checkpoint.copied:
-            continue
-        for key, tokens in _stated(checkpoint.read_object(file)).items():
-            is_used = file == main_file
-            limits.append(GenerationLimit(file=file, path=(key,), tokens=tokens, is_used=is_used))
-    if not checkpoint.has_config:
-        return tuple(limits)
+    limits = [*_limits_of_generation_configs(checkpoint)]
+    if checkpoint.has_config:
+        limits += _limits_of_config(checkpoint)
+    return tuple(limits)
+
+
+def _limits_of_generation_configs(checkpoint: Checkpoint) -> Iterator[GenerationLimit]:
+    """Yield the limits in generation_config.json files, of which one is used."""
+    used_file = _used_file(checkpoint)
+    for file in dict.fromkeys((used_file, GENERATION_CONFIG)):
+        if file in checkpoint.copied:
+            for key, tokens in _stated(checkpoint.read_object(file)).items():
+                is_used = file == used_file
+                yield GenerationLimit(file=file, path=(key,), tokens=tokens, is_used=is_used)
+
+
+def _limits_of_config(checkpoint: Checkpoint) -> Iterator[GenerationLimit]:
+    """Yield the limits in config.json, which are used if no generation_config.json is."""
     used = set[Keys]()
-    if main_file not in checkpoint.copied and _generates(checkpoint):
+    if _used_file(checkpoint) not in checkpoint.copied and _generates_text(checkpoint):
         used = _used_paths(checkpoint.config)
     for path, tokens in _in_config(checkpoint.config):
-        limits.append(
-            GenerationLimit(
-                file=checkpoint.config_file, path=path, tokens=tokens, is_used=path in used
-            )
+        yield GenerationLimit(
+            file=checkpoint.config_file, path=path, tokens=tokens, is_used=path in used
         )
-    return tuple(limits)
+
+
+def _used_file(checkpoint: Checkpoint) -> str:
+    """Return the path of the generation_config.json next to the model's config, if it exists."""
+    return (checkpoint.model / GENERATION_CONFIG).as_posix()
 
 
 def deciding_limit(limits: tuple[GenerationLimit, ...]) -> GenerationLimit | None:
@@ -154,23 +164,26 @@ def _used_paths(config: Mapping[str, Any]) -> set[Keys]:
     They are those at the top level and, for keys that it does not state, those in the first of
     `DECODER_CONFIGS` that is not empty.
     """
-    used: set[Keys] = {(key,) for key in _stated(config)}
+    outer: set[Keys] = {(key,) for key in _stated(config)}
     stated_parts = [name for name in DECODER_CONFIGS if config.get(name)]
     if not stated_parts:
-        return used
+        return outer
     part = stated_parts[0]
     values = config[part]
-    if isinstance(values, Mapping):
-        used |= {(part, key) for key in _stated(values) if (key,) not in used}
-    return used
+    if not isinstance(values, Mapping):
+        return outer
+    inner: set[Keys] = {(part, key) for key in _stated(values) if (key,) not in outer}
+    return outer | inner
 
 
-def _generates(checkpoint: Checkpoint) -> bool:
+def _generates_text(checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint is of a model that generates text, as far as its config tells."""
-    if MODULES in checkpoint.copied:
+    if MODULES in checkpoint.copied:  # of a sentence encoder
         return False
-    is_decoder = checkpoint.config.get("is_encoder_decoder") or checkpoint.config.get("is_decoder")
-    return bool(is_decoder) or not no_lm(checkpoint)
+    if checkpoint.config.get("is_encoder_decoder") or checkpoint.config.get("is_decoder"):
+        return True
+    why_no_lm = no_lm(checkpoint)
+    return not why_no_lm
 
 
 class HasLocation(Protocol):
@@ -185,7 +198,10 @@ Located = TypeVar("Located", bound=HasLocation)
 
 
 def generating_table(tables: Sequence[Located]) -> Located | None:
-    """Return the table that generates: of the decoder, or else of the text; None without tables."""
+    """Return the table whose positions generated texts use up; None without tables.
+
+    It is the first of the decoder, else the first of the text, else the first of all.
+    """
     for table in tables:
         if _last_part(table).endswith(DECODER_PARTS):
             return table
@@ -199,8 +215,8 @@ def _last_part(table: HasLocation) -> str:
     return table.location.part.rpartition(".")[2]
 
 
-def runs_beyond(location: TableLocation) -> bool:
-    """Whether longer inputs run as well, since positions are computed when they are needed.
+def needs_no_limit(location: TableLocation) -> bool:
+    """Whether generated texts may exceed the positions, since more are computed when needed.
 
     Rotary positions run too, but their quality falls soon, so that limits must not exceed them.
     """

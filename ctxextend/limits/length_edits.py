@@ -14,7 +14,7 @@ from ctxextend.limits.generation import (
     MINIMA,
     GenerationLimit,
     generation_limits,
-    runs_beyond,
+    needs_no_limit,
     shares_positions,
 )
 from ctxextend.limits.side_files import PADS_TO_LONGEST, StatedLimit, stated_limits
@@ -61,24 +61,27 @@ class LengthChange(NamedTuple):
 
 
 def length_key_changes(lengths: Sequence[LengthChange], *, fix_limits: bool) -> dict[Keys, int]:
-    """Return new values of the keys that agree with an old length, and with `fix_limits` of all.
+    """Return the new values of keys in config.json that state a context length.
 
-    A key that agrees with the length of any table follows it; only one that agrees with none is
-    wrong, and states the new number of positions with `fix_limits`.
+    - A key that agrees with the old length of any table follows this table.
+    - A key that agrees with none is wrong: with `fix_limits` it states the new number of positions,
+      else it stays.
     """
-    new = dict[Keys, int]()
-    fixed = dict[Keys, int]()
+    following = dict[Keys, int]()
+    corrected = dict[Keys, int]()
     for change in lengths:
         for path, value in config_length_keys(change.location):
-            following = _following_value(change, value)
-            if following is None:
-                fixed[path] = change.after
+            new_value = _following_value(change, value)
+            if new_value is None:
+                corrected[path] = change.after
             else:
-                new[path] = following
+                following[path] = new_value
+    values = following
     if fix_limits:
-        new = {**fixed, **new}
+        # A key can follow one table and disagree with others: then it is not wrong.
+        values = {**corrected, **following}
     config = lengths[0].location.config if lengths else {}
-    return {path: value for path, value in new.items() if nested(config, path) != value}
+    return {path: value for path, value in values.items() if nested(config, path) != value}
 
 
 def _following_value(change: LengthChange, value: int) -> int | None:
@@ -102,7 +105,8 @@ def _following_value(change: LengthChange, value: int) -> int | None:
 
 def limit_edits(
     checkpoint: Checkpoint,
-    lengths: tuple[int, int],
+    before: int,
+    after: int,
     tokenizer: str,
     *,
     fix_limits: bool,
@@ -115,33 +119,44 @@ def limit_edits(
 
     Args:
         checkpoint: Its files state the limits.
-        lengths: The old and the new context length, in tokens.
+        before: The old context length, in tokens.
+        after: The new context length, in tokens.
         tokenizer: The tokenizer's folder if it has a separate one, else empty.
         fix_limits: Whether all limits must state the new length, even if it is the old one.
         fixed_padding: Whether padding to a fixed length stays such, with the new length; else it
             becomes padding to the longest text.
         longer_fail: Whether longer inputs fail. If so, a limit is added to a tokenizer without one.
     """
-    before, after = lengths
     if before == after and not fix_limits:
         return ()
-    sets_all = fix_limits or after > before
+    only_lowers = after < before and not fix_limits
     edits = list[Edit]()
     for limit in stated_limits(checkpoint, tokenizer):
-        fits = isinstance(limit.number, int | float) and limit.number <= after
-        if fits and not sets_all:
+        if only_lowers and _fits(limit, after):
             continue
-        if limit.statement.meaning == "padding":
-            edit = _padding_edit(limit, after, is_fixed=fixed_padding)
-        elif limit.statement.should_be_stated and limit.tokens is None:
-            if not longer_fail:
-                continue
-            edit = _limit_edit(limit, after, "no limit was stated, and longer texts would fail")
-        else:
-            edit = _limit_edit(limit, after)
-        if edit.before != edit.after:
+        edit = _edit_of_limit(limit, after, fixed_padding=fixed_padding, longer_fail=longer_fail)
+        if edit is not None and edit.before != edit.after:
             edits.append(edit)
     return tuple(edits)
+
+
+def _fits(limit: StatedLimit, length: int) -> bool:
+    """Whether a limit is a number up to a length; one that is missing does not fit."""
+    return isinstance(limit.number, int | float) and limit.number <= length
+
+
+def _edit_of_limit(
+    limit: StatedLimit, after: int, *, fixed_padding: bool, longer_fail: bool
+) -> Edit | None:
+    """Return the edit that sets one limit to a length; None if no limit is stated, or needed."""
+    if limit.statement.meaning == "padding":
+        return _padding_edit(limit, after, is_fixed=fixed_padding)
+    is_missing = limit.statement.should_be_stated and limit.tokens is None
+    if not is_missing:
+        return _limit_edit(limit, after)
+    if longer_fail:
+        return _limit_edit(limit, after, "no limit was stated, and longer texts would fail")
+    return None
 
 
 def _limit_edit(limit: StatedLimit, after: int, reason: str = "") -> Edit:
@@ -198,22 +213,33 @@ def lowered_limits(
 ) -> dict[str, int]:
     """Return lower values of the limits that would fail at a context length of `after` tokens.
 
-    A minimum is lowered if it is above the context or its own new maximum, and then to what its
-    maximum is.
+    A minimum that is above the context, or above a maximum that is lowered, becomes this maximum.
+    From 1024 to 512 tokens:
+
+    - A minimum of 900 becomes 512 without a maximum, and 400 next to a maximum of 400.
+    - A minimum of 300 becomes 256 if its maximum of new tokens becomes 256.
     """
+    if needs_no_limit(location):
+        return {}
+    lowered = _lowered_maxima(stated, location, before, after)
+    for minimum, maximum in MAXIMUM_OF.items():
+        highest = lowered.get(maximum, after)
+        if minimum in stated and stated[minimum] > highest:
+            new_maximum = lowered.get(maximum, stated.get(maximum, after))
+            lowered[minimum] = new_maximum
+    return lowered
+
+
+def _lowered_maxima(
+    stated: Mapping[str, int], location: TableLocation, before: int, after: int
+) -> dict[str, int]:
+    """Return lower values of the maxima that are above a context length of `after` tokens."""
     lowered = dict[str, int]()
-    if runs_beyond(location):
-        return lowered
     if MAX_LENGTH in stated and stated[MAX_LENGTH] > after:
         lowered[MAX_LENGTH] = after
     if MAX_NEW_TOKENS in stated and stated[MAX_NEW_TOKENS] > after:
-        lowered[MAX_NEW_TOKENS] = _lowered_new_tokens(
-            stated[MAX_NEW_TOKENS], location, before, after
-        )
-    for minimum, maximum in MAXIMUM_OF.items():
-        highest = min(after, lowered.get(maximum, after))
-        if minimum in stated and stated[minimum] > highest:
-            lowered[minimum] = min(highest, stated.get(maximum, highest))
+        new_tokens = stated[MAX_NEW_TOKENS]
+        lowered[MAX_NEW_TOKENS] = _lowered_new_tokens(new_tokens, location, before, after)
     return lowered
 
 
@@ -255,8 +281,8 @@ def is_of_generation(edit: Edit) -> bool:
     return name in (GENERATION_CONFIG, CONFIG) and edit.path[-1] in (*MAXIMA, *MINIMA)
 
 
-def is_raised(edit: Edit) -> bool:
-    """Whether an edit raises a limit of generated texts."""
+def raises_generation_limit(edit: Edit) -> bool:
+    """Whether an edit raises a maximum of generated texts."""
     if not is_of_generation(edit) or edit.path[-1] not in MAXIMA:
         return False
     return isinstance(edit.before, int) and bool(edit.after > edit.before)

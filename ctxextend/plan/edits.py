@@ -65,7 +65,8 @@ def _tokenizer_edits(
             continue
         yield from limit_edits(
             model.checkpoint,
-            (table.max_len_before, table.max_len_after),
+            table.max_len_before,
+            table.max_len_after,
             tokenizer,
             fix_limits=fix_limits,
             fixed_padding=bool(table.location.family.padding_effect),

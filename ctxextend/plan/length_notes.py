@@ -10,7 +10,7 @@ from ctxextend.limits.generation import (
     generating_table,
     generation_limits,
 )
-from ctxextend.limits.length_edits import Edit, is_of_generation, is_raised
+from ctxextend.limits.length_edits import Edit, is_of_generation, raises_generation_limit
 from ctxextend.limits.statements import MAX_NEW_TOKENS
 from ctxextend.plan.edits import length_changes
 from ctxextend.plan.opened_model import OpenedModel
@@ -59,7 +59,7 @@ def generation_edit_notes(edits: Sequence[Edit]) -> Iterator[str]:
     """Yield a note for each limit that `generate()` may use and a plan changes."""
     for edit in edits:
         if is_of_generation(edit) and TASKS not in edit.path:
-            verb = "raised" if is_raised(edit) else "lowered"
+            verb = "raised" if raises_generation_limit(edit) else "lowered"
             yield (
                 f"generate(): {edit.key} is {verb} from {edit.before} to {edit.after} "
                 f"({edit.file})."

@@ -38,7 +38,15 @@ class NoOutput:
     reason: str
 
 
-OutputDifference = float | OtherShape | NoOutput  # a number: the largest absolute difference
+@dataclass(frozen=True)
+class ValueDifference:
+    """How the values of two outputs of one shape differ."""
+
+    largest: float  # the largest absolute difference; NaN equals NaN, and is the one to a number
+    is_bit_identical: bool  # whether NaN and the signs of zeros are the same too
+
+
+OutputDifference = ValueDifference | OtherShape | NoOutput
 
 
 @dataclass(frozen=True)
@@ -61,23 +69,33 @@ class ComparedOutputs:
     must_be_identical: bool
 
     @property
-    def numbers(self) -> list[float]:
+    def of_values(self) -> list[ValueDifference]:
         """The differences of outputs that have the same shape."""
-        return [value for value in self.differences.values() if isinstance(value, float)]
+        return [item for item in self.differences.values() if isinstance(item, ValueDifference)]
+
+    @property
+    def have_values(self) -> bool:
+        """Whether the values of all outputs were compared, and of at least one."""
+        return 0 < len(self.of_values) == len(self.differences)
 
     @property
     def are_identical(self) -> bool:
-        """Whether all outputs are bit-identical to the base's."""
-        return not any(self.differences.values())
+        """Whether all outputs are bit-identical to the base's. False if none was compared."""
+        return self.have_values and all(item.is_bit_identical for item in self.of_values)
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether all outputs equal the base's; NaN equals NaN. False if none was compared."""
+        return self.have_values and all(item.largest == 0 for item in self.of_values)
 
     @property
     def are_right(self) -> bool:
-        """Whether all differences are as expected."""
-        if len(self.numbers) < len(self.differences):
+        """Whether all differences are as expected. False if none was compared."""
+        if not self.have_values:
             return False
         if self.tolerance is not None:
-            return all(value <= self.tolerance for value in self.numbers)
-        return self.are_identical or not self.must_be_identical
+            return all(item.largest <= self.tolerance for item in self.of_values)
+        return self.are_equal or not self.must_be_identical
 
 
 def compare_outputs(expected: Expected, before: Outcomes, after: Outcomes) -> ComparedOutputs:
@@ -99,8 +117,11 @@ def compare_outputs(expected: Expected, before: Outcomes, after: Outcomes) -> Co
     )
 
 
-def stored_dtype(conversion: Conversion) -> str:
-    """Return the dtype of the embeddings, to which a conversion rounds their sums."""
+def embedding_dtype(conversion: Conversion) -> str:
+    """Return the dtype of the embeddings, to which a conversion rounds their sums.
+
+    It is that of the source's position table, which is added to them.
+    """
     model = conversion.model
     return model.checkpoint.weights.entries[model.tables[0].name].dtype
 
@@ -133,16 +154,24 @@ def _why_unrun(table: TablePlan, before: Outcomes) -> NotRun | Failed | None:
 def _tolerance(expected: Expected, before: Outcomes) -> float | None:
     """Return how far rounding can move the outputs of a conversion, which are sums over layers.
 
-    None if training does too, or if it is a resize.
+    None of a resize, after a training, which moves them too, and if the base has no output.
     """
     conversion = expected.conversion
-    recorded = expected.recorded
-    found = [outcome.values for outcome in before.values() if isinstance(outcome, Ran)]
-    if conversion is None or recorded.trainable or recorded.adapted or not found:
+    if conversion is None:
         return None
-    relative = STEPS_PER_LAYER * int(conversion.config["num_hidden_layers"]) * FLOAT32_STEP
-    relative += SUM_ROUNDING.get(stored_dtype(conversion), 0.0)
-    return relative * min(float(values.nan_to_num().abs().max()) for values in found)
+    if expected.recorded.trainable or expected.recorded.adapted:
+        return None
+    sizes = list[float]()  # of the outputs for each input: their largest absolute value
+    for outcome in before.values():
+        if isinstance(outcome, Ran):
+            sizes.append(float(outcome.values.nan_to_num().abs().max()))
+    if not sizes:
+        return None
+    layers = int(conversion.config["num_hidden_layers"])
+    relative = STEPS_PER_LAYER * layers * FLOAT32_STEP
+    relative += SUM_ROUNDING.get(embedding_dtype(conversion), 0.0)
+    # One tolerance is used for all inputs, so it is that of the smallest outputs.
+    return relative * min(sizes)
 
 
 def _difference(table: TablePlan, old: Ran, new: RunOutcome | None) -> OutputDifference:
@@ -155,18 +184,31 @@ def _difference(table: TablePlan, old: Ran, new: RunOutcome | None) -> OutputDif
         return NoOutput(new.reason)
     left = old.values
     right = new.values
-    if old.tokens == new.tokens and _has_value_per_row(table, left, right):
+    if old.tokens == new.tokens and _differ_only_in_length(table, left, right):
         sizes = zip(left.shape, right.shape, strict=True)
         shared = tuple(slice(min(pair)) for pair in sizes)
         left = left[shared]
         right = right[shared]
     if left.shape != right.shape:
         return OtherShape(tuple(left.shape), tuple(right.shape))
-    return largest_difference(left, right)
+    return ValueDifference(
+        largest=largest_difference(left, right),
+        is_bit_identical=left.dtype == right.dtype and bool((_bytes(left) == _bytes(right)).all()),
+    )
 
 
-def _has_value_per_row(table: TablePlan, old: Tensor, new: Tensor) -> bool:
-    """Whether outputs differ only in the size that is the number of positions, for any input."""
+def _bytes(values: Tensor) -> Tensor:
+    """Return the bytes of a tensor, shape (size,)."""
+    import torch
+
+    return values.contiguous().flatten().view(torch.uint8)
+
+
+def _differ_only_in_length(table: TablePlan, old: Tensor, new: Tensor) -> bool:
+    """Whether outputs have one shape, but for sizes that are the number of positions or rows.
+
+    Some models have such outputs for an input of any length.
+    """
     if not table.is_changed or old.dim() != new.dim():
         return False
     sizes = {(table.max_len_before, table.max_len_after), (table.rows_before, table.rows_after)}

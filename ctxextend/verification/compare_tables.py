@@ -81,10 +81,10 @@ class ComparedRows:
     learned: ChangedRows
 
 
-ComparedTable = ComparedPositions | ComputedTable | WrongForm | UncheckedRows | ComparedRows
+TableComparison = ComparedPositions | ComputedTable | WrongForm | UncheckedRows | ComparedRows
 
 
-def compare_table(expected: Expected, table: TablePlan, resized: Checkpoint) -> ComparedTable:
+def compare_table(expected: Expected, table: TablePlan, resized: Checkpoint) -> TableComparison:
     """Compare one position table, or positions without a table of rows.
 
     Raises:

@@ -8,11 +8,11 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.verification.checks import MODEL_CHECKS, Check
 
 # What a resize or conversion has changed: rows, rotary settings, only length limits, or nothing.
-Changed = Literal["resized", "rotary", "fixed", "converted", "same"]
+Changed = Literal["resized", "rotary", "limits", "converted", "same"]
 CHANGED_PLACES: dict[Changed, str] = {
     "resized": "its position table",
     "rotary": "its rotary settings and length limits",
-    "fixed": "its length limits",
+    "limits": "its length limits",
 }
 
 

@@ -26,9 +26,9 @@ from ctxextend.verification.compare_rope import (
 from ctxextend.verification.compare_tables import (
     ChangedRows,
     ComparedRows,
-    ComparedTable,
     ComputedTable,
     RecordedHash,
+    TableComparison,
     UncheckedRows,
 )
 from ctxextend.verification.compare_tensors import ComparedTensors, WrongBuffer, WrongForm
@@ -36,10 +36,9 @@ from ctxextend.verification.expected import Expected, FoundBy
 from ctxextend.verification.json_changes import json_text
 
 CLOSEST_METHOD = "closest of all methods"
-# Why rows should match nevertheless, for each value of `trainable` that leaves some as they are;
-# with the other values, all rows were trained, so none is wrong.
-UNTRAINED_ROWS = {
-    None: "",
+# Why rows should match although a checkpoint was trained, by `trainable`. With its other values,
+# all rows were trained, so none is wrong.
+UNTRAINED_ROWS: dict[str | None, str] = {
     "new": ", although only new rows were trained",
     "all-but-positions": ", although the table was not trained",
 }
@@ -118,7 +117,7 @@ def _kept_tensors_text(expected: Expected, compared: ComparedTensors) -> str:
 # ---- position tables
 
 
-def tables_check(expected: Expected, compared: list[ComparedTable]) -> Check:
+def tables_check(expected: Expected, compared: list[TableComparison]) -> Check:
     """Return the check of position tables, and of positions without a table of rows."""
     evidence = Evidence()
     for table in compared:
@@ -137,21 +136,27 @@ def tables_check(expected: Expected, compared: list[ComparedTable]) -> Check:
 
 
 def _add_positions(evidence: Evidence, expected: Expected, compared: ComparedPositions) -> None:
-    name = compared.table.name
     if compared.error:
         evidence.failures.append(compared.error)
     for layers in compared.layers:
         evidence.failures += _wrong_layers(layers)
     if expected.conversion:
-        evidence.findings.append(f"{name}: {positions_text(expected.conversion)}")
-        return
-    changed = 0
+        text = positions_text(expected.conversion)
+        evidence.findings.append(f"{compared.table.name}: {text}")
+    else:
+        evidence.findings += _slowdowns(compared)
+
+
+def _slowdowns(compared: ComparedPositions) -> list[str]:
+    """Say for each type of layers how far a resize slows it down, or that no settings changed."""
+    texts = list[str]()
     for layers in compared.layers:
         if layers.frequencies is not None:
-            changed += 1
-            evidence.findings.append(f"{layers.name}: {_slowdown_text(layers.frequencies)}")
-    if changed == 0 and not compared.error:
-        evidence.findings.append(f"{name}: {compared.table.scheme} positions, no settings changed")
+            texts.append(f"{layers.name}: {_slowdown_text(layers.frequencies)}")
+    if not texts and not compared.error:
+        table = compared.table
+        texts.append(f"{table.name}: {table.scheme} positions, no settings changed")
+    return texts
 
 
 def _wrong_layers(layers: ComparedLayers) -> list[str]:
@@ -245,7 +250,7 @@ def _wrong_rows_text(expected: Expected, compared: ComparedRows) -> str:
     if expected.conversion:
         fault = "are not the angles of their positions"
     else:
-        reason = UNTRAINED_ROWS[expected.recorded.trainable]
+        reason = UNTRAINED_ROWS.get(expected.recorded.trainable, "")
         fault = f"do not match method {expected.rows[name].method}{reason}"
     count = f"{len(compared.wrong)} of {compared.table.rows_after} rows"
     return f"{name}: {count} {fault}: {describe_rows(compared.wrong)}"
@@ -259,18 +264,21 @@ def _matching_rows_text(expected: Expected, compared: ComparedRows) -> str:
     exactness = "bit for bit"
     if rows.tolerance:
         exactness = f"within {rows.tolerance:g} of the median norm"
-    parts = [
-        _size_text(table),
-        f"{compared.matching} of {table.rows_after} rows match {origin} ({_found_by(expected)}) "
-        f"{exactness}",
-    ]
-    trainable = expected.recorded.trainable
-    if trainable:
-        trained = "not trained afterwards" if trainable in FROZEN else "trained afterwards"
-        if compared.recorded_hash is not RecordedHash.NONE:
-            trained += ", SHA-256 as recorded"
-        parts.append(trained)
+    matching = f"{compared.matching} of {table.rows_after} rows match {origin}"
+    parts = [_size_text(table), f"{matching} ({_found_by(expected)}) {exactness}"]
+    if expected.recorded.trainable:
+        parts.append(_training_text(expected.recorded.trainable, compared.recorded_hash))
     return "; ".join(parts)
+
+
+def _training_text(trainable: str, recorded_hash: RecordedHash) -> str:
+    """Say whether a training changed the table, and whether the table is the one it wrote."""
+    text = "trained afterwards"
+    if trainable in FROZEN:
+        text = "not trained afterwards"
+    if recorded_hash is not RecordedHash.NONE:
+        text += ", SHA-256 as recorded"
+    return text
 
 
 def _found_by(expected: Expected) -> str:

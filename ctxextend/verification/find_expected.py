@@ -12,7 +12,7 @@ from ctxextend.verification.try_methods import detect_resize
 
 
 def find_expected(
-    model: OpenedModel, resized: Checkpoint, recipe: Provenance | None, unusable: str = ""
+    model: OpenedModel, resized: Checkpoint, recipe: Provenance | None, why_unusable: str = ""
 ) -> Expected:
     """Find what a checkpoint should contain: from its recipe, or by trying each method.
 
@@ -22,14 +22,14 @@ def find_expected(
         model: The base.
         resized: The checkpoint to verify.
         recipe: Its recipe; None if there is none that can be read.
-        unusable: Why the recipe in the folder was not read, as a sentence.
+        why_unusable: Why the recipe in the folder was not read, as a sentence.
 
     Raises:
         ResizeError: No resize creates the tables of the checkpoint.
         CheckpointError: A file of the base is malformed.
     """
     if recipe is None:
-        return detect_resize(model, resized, Recorded(), unusable or "No recipe found.")
+        return detect_resize(model, resized, Recorded(), why_unusable or "No recipe found.")
     reasons = list[str]()
     for index, step in enumerate(recipe.chain):
         recorded = Recorded(

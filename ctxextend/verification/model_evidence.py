@@ -17,7 +17,8 @@ from ctxextend.verification.compare_outputs import (
     NoOutput,
     OtherShape,
     OutputDifference,
-    stored_dtype,
+    ValueDifference,
+    embedding_dtype,
 )
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import (
@@ -199,7 +200,7 @@ def outputs_check(expected: Expected, compared: ComparedOutputs, after: Observed
             evidence.unchecked.append(
                 f"{unrun.table.name}: the base fails on all inputs: {unrun.reason.error}"
             )
-    if compared.differences and compared.are_right:
+    if compared.are_right:
         evidence.findings += _outputs_text(expected, compared)
     elif compared.differences:
         evidence.failures += _outputs_text(expected, compared)
@@ -211,8 +212,10 @@ def _outputs_text(expected: Expected, compared: ComparedOutputs) -> list[str]:
     inputs = ", ".join(compared.differences)
     if compared.are_identical and not expected.conversion:
         return [f"bit-identical to the base's on inputs of {inputs}"]
+    if compared.are_equal and not expected.conversion:
+        return [f"equal to the base's on inputs of {inputs}, but for NaN and signs of zeros"]
     if expected.conversion and compared.tolerance is not None:
-        dtype = stored_dtype(expected.conversion)
+        dtype = embedding_dtype(expected.conversion)
         relation = "equal the base's within"
         if not compared.are_right:
             relation = "differ from the base's by more than"
@@ -223,10 +226,8 @@ def _outputs_text(expected: Expected, compared: ComparedOutputs) -> list[str]:
             f"without positions, outputs {relation} {rounding} (tolerance {compared.tolerance:.2g})"
         )
     elif compared.are_right:
-        text = (
-            "outputs on short inputs differ from the base's by up to "
-            f"{max(compared.numbers):.3g}, as expected"
-        )
+        largest = max(item.largest for item in compared.of_values)
+        text = f"outputs on short inputs differ from the base's by up to {largest:.3g}, as expected"
     else:
         text = "outputs on short inputs must be identical to the base's but differ"
     values = [f"{_value_text(value)} at {name}" for name, value in compared.differences.items()]
@@ -239,5 +240,5 @@ def _value_text(difference: OutputDifference) -> str:
             return f"shape {list(difference.after)} instead of {list(difference.before)}"
         case NoOutput():
             return f"fails ({difference.reason})"
-        case _:
-            return format(difference, ".3g")
+        case ValueDifference():
+            return format(difference.largest, ".3g")

@@ -84,10 +84,10 @@ def verify_resized(
         CtxextendError: As `verify`.
     """
     source = resolve_source(reference)
-    recipe, unusable = _read_recipe(source)
+    recipe, why_unusable = _read_recipe(source)
     stated_base = find_base(recipe, base_name)
     if stated_base is None:
-        message = unusable or f"{reference} has no recipe that names its base checkpoint."
+        message = why_unusable or f"{reference} has no recipe that names its base checkpoint."
         raise SourceError(message, "Pass --base MODEL.")
     ref = replace(stated_base.ref, **settings)
     base = open_reference(ref)
@@ -96,7 +96,7 @@ def verify_resized(
     except CheckpointError as error:
         return _failed(ref, reference, "readable", error)
     try:
-        expected = find_expected(identify_model(base, ref), resized, recipe, unusable)
+        expected = find_expected(identify_model(base, ref), resized, recipe, why_unusable)
     except ResizeError as error:
         return _failed(ref, reference, "table", error)
     checks = check_files(expected, resized, progress)
@@ -113,10 +113,9 @@ def check_output(planned: Planned, folder: Path) -> None:
     Raises:
         VerificationError: A check fails, or could not be made.
     """
+    source = Source(reference=str(folder), kind="folder", folder=folder, name=folder.name)
     try:
-        resized = open_resized(
-            Source(str(folder), "folder", folder, folder.name), planned.plan.checkpoint
-        )
+        resized = open_resized(source, planned.plan.checkpoint)
         checks = check_files(expect(planned, FoundBy.PLAN), resized, no_progress)
     except CtxextendError as error:
         message = f"The output could not be verified: {error.message}"
@@ -145,17 +144,19 @@ def check_files(expected: Expected, resized: Checkpoint, progress: Progress) -> 
 
 
 def _read_recipe(source: Source) -> tuple[Provenance | None, str]:
-    """Return the recipe in a folder, also of weights without a config.json, or why it is not used.
+    """Return the recipe in a folder, also of weights without a config.json, and why it is unusable.
 
-    An invalid recipe is treated like a missing one. Without a file, the reason is empty.
+    An invalid recipe is treated like a missing one: it is returned as None, with the reason as a
+    sentence. The reason is empty if the recipe is valid, or if there is none.
     """
     path = source.folder / RECIPE_FILE
     try:
-        if has_file(source, path):
-            return parse_provenance(read_text(path), RECIPE_FILE, source.folder), ""
+        if not has_file(source, path):
+            return None, ""
+        recipe = parse_provenance(read_text(path), RECIPE_FILE, source.folder)
     except (CheckpointError, RecipeError) as error:
         return None, f"{error.message.removesuffix('.')}."
-    return None, ""
+    return recipe, ""
 
 
 def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError) -> Verification:
@@ -173,23 +174,30 @@ def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError
 def _conclude(
     ref: CheckpointRef, reference: str, expected: Expected, checks: list[Check]
 ) -> Verification:
+    """Return the result of all checks."""
     recorded = expected.recorded
-    method = recorded.unregistered_method or expected.method
-    if expected.conversion or expected.how_found.found_by is FoundBy.CLOSEST:
-        method = None
     notes = expected.how_found.notes
     if recorded.trainable or recorded.adapted:
         notes = (*notes, TRAINING_UNVERIFIED)
     return Verification(
         base=ref.source,
         resized=reference,
-        method=method,
+        method=_reported_method(expected),
         trainable=recorded.trainable,
         checks=tuple(checks),
         adapted=tuple(sorted(recorded.adapted)),
         notes=notes,
         what=_changed(expected),
     )
+
+
+def _reported_method(expected: Expected) -> str | None:
+    """Return the method that created the rows; None of a conversion, and if no method did."""
+    if expected.conversion:
+        return None
+    if expected.how_found.found_by is FoundBy.CLOSEST:  # it does not recreate all rows
+        return None
+    return expected.recorded.unregistered_method or expected.method
 
 
 def _changed(expected: Expected) -> Changed:
@@ -200,4 +208,6 @@ def _changed(expected: Expected) -> Changed:
         return "resized"
     if not expected.files.edits:
         return "same"
-    return "rotary" if expected.has_rope_changes else "fixed"
+    if expected.has_rope_changes:
+        return "rotary"
+    return "limits"

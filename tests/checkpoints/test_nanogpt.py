@@ -129,6 +129,14 @@ def test_resize_rejects_a_nanogpt_checkpoint_next_to_a_config(tmp_path: Path) ->
         resize(tmp_path / "ckpt.pt", to=NEW, output="out")
 
 
+def test_resize_rejects_a_nanogpt_checkpoint_as_a_shard(tmp_path: Path) -> None:
+    torch.save(make(), tmp_path / "ckpt.pt")
+    index = {"weight_map": {"transformer.wpe.weight": "ckpt.pt"}}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="nanoGPT.*but an index lists it as a shard"):
+        resize(tmp_path, to=NEW, output="out")
+
+
 @pytest.mark.parametrize("change", ["untied", "copied", "dropped"])
 def test_resize_of_a_nanogpt_checkpoint_ties_a_head_that_equals_the_embeddings(
     change: str, tmp_path: Path

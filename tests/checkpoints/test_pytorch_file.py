@@ -16,9 +16,12 @@ from safetensors.torch import save_file
 from ctxextend.checkpoints.pytorch_file import (
     NAMES_OF_DTYPES,
     PytorchFile,
+    as_tensor_file,
     find_tensors,
+    find_wrapped_names,
 )
 from ctxextend.checkpoints.safetensors_file import open_safetensors
+from ctxextend.checkpoints.wrappers import removed_wrappers
 from ctxextend.errors import CheckpointError
 from tests.helpers import pico
 from tests.helpers.pytorch_files import (
@@ -209,6 +212,17 @@ def test_open_pytorch_file_ties_names_of_one_tensor_but_not_views_or_copies(
 )
 def test_find_tensors_returns_transformers_names(content: Any, names: list[str]) -> None:
     assert list(find_tensors(content, Path("a.bin"))) == names
+
+
+def test_find_wrapped_names_has_the_present_names_of_old_parameters(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    content = {"module.net.LayerNorm.gamma": torch.ones(1)}
+    wrapped = find_wrapped_names(content, path)
+    assert wrapped == {"net.LayerNorm.weight": "module.net.LayerNorm.weight"}
+    file = as_tensor_file(path, find_tensors(content, path), None, ties=True, wrapped_names=wrapped)
+    shorter = file.with_names({"net.LayerNorm.weight": "LayerNorm.weight"})
+    assert removed_wrappers([file]) == ["module."]
+    assert removed_wrappers([shorter]) == ["module.", "net."]
 
 
 # Created in the test, because torch warns about some of them.

@@ -198,6 +198,30 @@ def test_convert_writes_the_angles_of_roformer_and_no_others(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("model_type", "head", "sentence"),
+    [
+        (
+            "gpt2",
+            "LMHeadModel",
+            "Every tensor is computed from the source's: ",
+        ),
+        (
+            "bert",
+            "ForMaskedLM",
+            "Every tensor but roformer.encoder.embed_positions.weight, a table of angles, is "
+            "computed from the source's: ",
+        ),
+    ],
+)
+def test_convert_says_in_the_card_which_tensors_are_computed_from_the_sources(
+    model_type: str, head: str, sentence: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "source", model_type, head)
+    convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
+    assert sentence in (tmp_path / "out/README.md").read_text()
+
+
+@pytest.mark.parametrize(
     ("theta", "written"), [(None, "1000"), (500, "500"), (2.5e4, "25000"), (1234.5, "1234.5")]
 )
 def test_convert_writes_theta_for_all_readers(

@@ -222,7 +222,7 @@ def test_verify_detects_the_formula_of_a_computed_table(model_type: str) -> None
     ctxextend.resize(source, to=NEW, output="out")
     Path("out/ctxextend.yaml").unlink()
     verified = ctxextend.verify("out", source)
-    assert (verified.passed, verified.method, verified.what) == (True, "formula", "fixed")
+    assert (verified.passed, verified.method, verified.what) == (True, "formula", "limits")
 
 
 def test_verify_fails_if_the_base_does_not_equal_the_recorded_formula() -> None:

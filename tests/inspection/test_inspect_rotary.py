@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from typer.testing import Result
 
 from ctxextend import Inspection, RopeReport, inspect, resize
+from ctxextend.recipe import RECIPE_FILE
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
@@ -114,6 +115,17 @@ def test_inspect_compares_wavelengths_before_and_after_a_resize(
         f"{TOKENIZER} model_max_length": (256, 256),
     }
     assert run("out", "--check").exit_code == 0
+
+
+def test_inspect_reads_an_edited_recipe_without_the_factor_of_theta(llama: Path) -> None:
+    wavelengths = only_rope(inspect(llama)).wavelengths
+    resize(llama, 256, method="theta", output="out")
+    recipe = Path("out", RECIPE_FILE)
+    recipe.write_text(recipe.read_text().replace("theta:factor=4", "theta"))
+    rope = only_rope(inspect("out"))
+    assert rope.trained_length == 64
+    assert rope.slowdown == pytest.approx(4)
+    assert rope.unscaled_wavelengths == pytest.approx(wavelengths)
 
 
 @pytest.mark.parametrize(

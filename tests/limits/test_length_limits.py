@@ -21,9 +21,7 @@ TOKENIZER = {
 
 def edits(folder: Path, before: int = 16, after: int = 64) -> dict[str, tuple[Any, Any]]:
     checkpoint = open_checkpoint(Source(str(folder), "folder", folder, folder.name))
-    edits = list(
-        limit_edits(checkpoint, (before, after), "", fix_limits=False, fixed_padding=False)
-    )
+    edits = list(limit_edits(checkpoint, before, after, "", fix_limits=False, fixed_padding=False))
     (location,) = find_architecture(checkpoint.config).locations
     edits += generation_edits(checkpoint, location, before, after, fix_limits=False)
     return {f"{edit.file} {edit.key}": (edit.before, edit.after) for edit in edits}

@@ -21,7 +21,7 @@ def result(statuses: dict[str, Status], **fields: Any) -> Verification:
     ("fields", "verdict"),
     [
         ({}, "new differs from base only in its position table."),
-        ({"what": "fixed"}, "new differs from base only in its length limits."),
+        ({"what": "limits"}, "new differs from base only in its length limits."),
         (
             {"what": "rotary"},
             "new differs from base only in its rotary settings and length limits.",

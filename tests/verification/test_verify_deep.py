@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
 from ctxextend import Check, Verification, resize, verify
+from ctxextend.verification import observe
 from tests.helpers import pico
 from tests.helpers.trainings import invoke
 
@@ -438,6 +440,33 @@ def test_verify_deep_runs_an_output_whose_base_transformers_cannot_load(tmp_path
     )
     refused = invoke("verify", output, "--deep")
     assert (refused.exit_code, "Run verify without --deep." in refused.stderr) == (1, True)
+
+
+DIFFERENT = "outputs on short inputs must be identical to the base's but differ"
+
+
+@pytest.mark.parametrize(
+    ("value", "passes", "evidence"),
+    [
+        (0.0, True, "bit-identical to the base's on inputs of 32 tokens, 64 tokens, 128 tokens"),
+        (-0.0, True, "equal to the base's on inputs of 32 tokens, 64 tokens, 128 tokens, but for "),
+        (0.5, False, DIFFERENT),
+        (np.nan, False, DIFFERENT),
+    ],
+)
+def test_verify_deep_calls_outputs_bit_identical_only_if_all_bits_are(
+    value: float, passes: bool, evidence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resize("tiny-gpt2", NEW, method="last", output="out")
+
+    def run(model: Any, *_: Any, **__: Any) -> torch.Tensor:
+        is_base = model.config.n_positions < NEW
+        return torch.tensor([1.0, 0.0 if is_base else value])
+
+    monkeypatch.setattr(observe, "run_on_tokens", run)
+    outputs = checks_of(verify("out", deep=True))["outputs"]
+    assert outputs.evidence[0].startswith(evidence)
+    assert outputs.passed == passes
 
 
 @pytest.mark.parametrize("is_file", [False, True], ids=["folder", "file"])
