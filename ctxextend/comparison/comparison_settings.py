@@ -141,7 +141,7 @@ def _check_untrained(training: Mapping[str, Any]) -> None:
 
 
 def _check_length_given(to: int | str | None) -> None:
-    """Raise ResizeError if there is no new length, which only held-out rows can do without."""
+    """Raise ResizeError if a new length is missing. Only --hold-out works without one."""
     if to is None:
         hint = "Pass a longer context length, such as --to 4x."
         raise ResizeError("--to or --hold-out is missing.", hint)

@@ -28,8 +28,8 @@ from ctxextend.held_out import Ids
 
 # What is measured. By position, every token of a window is scored; by context length, the targets
 # that all context lengths share.
-POSITION = "position"
-CONTEXT = "context"
+BY_POSITION = "position"
+BY_CONTEXT = "context"
 # Of a masked model's tokens, as in BERT: Devlin et al. 2018, section 3.1. Training predicts
 # `train_data.PREDICTED_SHARE`.
 MASKED_SHARE = 0.15
@@ -106,7 +106,7 @@ def centred_spans(scored: range, tokens: int, size: int, stride: int) -> Iterato
 class ModeKey(NamedTuple):
     """What identifies a reading mode, whichever model reads."""
 
-    measure: str  # `POSITION` or `CONTEXT`
+    measure: str  # `BY_POSITION` or `BY_CONTEXT`
     name: str  # `MODEL`, or for the base `TRUNCATED` or `SLIDING`
     context: int  # tokens per chunk, special tokens included
 
@@ -188,9 +188,9 @@ def scored_ranges(model: EvalModel, length: int) -> dict[str, range]:
     count = max(int(tokens * SCORED_SHARE), 1)
     if model.kind == MASKED:
         start = (tokens - count) // 2
-        return {POSITION: range(tokens), CONTEXT: range(start, start + count)}
+        return {BY_POSITION: range(tokens), BY_CONTEXT: range(start, start + count)}
     first = 0 if model.tokenizer.before else 1  # the first token that something predicts
-    return {POSITION: range(first, tokens), CONTEXT: range(tokens - count, tokens)}
+    return {BY_POSITION: range(first, tokens), BY_CONTEXT: range(tokens - count, tokens)}
 
 
 @dataclass
@@ -201,7 +201,7 @@ class LossTask:
     texts: Sequence[Ids]  # windows without special tokens, each of shape (length - special tokens,)
     length: int  # tokens of a window, special tokens included
     seed: int  # for the masks of a masked model
-    requested: Sequence[str]  # what to report: `POSITION`, `CONTEXT`, or both
+    requested: Sequence[str]  # what to report: `BY_POSITION`, `BY_CONTEXT`, or both
     modes: list[ReadingMode]  # the first ranks models: by position if that is measured
     base_length: int | None  # context length of the base; None if unknown
     across_documents: bool = False  # whether texts span several documents
@@ -282,7 +282,7 @@ class LossTask:
         for mode in self.modes:
             if mode.key.measure == measure:
                 losses_of[mode.key.name, mode.key.context] = self._losses_in(mode.key)
-        if measure == CONTEXT and position_has_longest(self.scorer.model, self.requested):
+        if measure == BY_CONTEXT and position_has_longest(self.scorer.model, self.requested):
             losses_of[MODEL, self.length] = self._longest_context_losses()
         return losses_of
 
@@ -292,8 +292,8 @@ class LossTask:
 
     def _longest_context_losses(self) -> list[Losses]:
         """Return the losses with the longest context, which end the losses by position."""
-        by_position = self._losses_in(ModeKey(measure=POSITION, name=MODEL, context=self.length))
-        count = len(scored_ranges(self.scorer.model, self.length)[CONTEXT])
+        by_position = self._losses_in(ModeKey(measure=BY_POSITION, name=MODEL, context=self.length))
+        count = len(scored_ranges(self.scorer.model, self.length)[BY_CONTEXT])
         return [losses[-count:] for losses in by_position]
 
     def report(self) -> dict[str, Any]:
@@ -306,8 +306,8 @@ class LossTask:
             "tokens": self.length * self.windows_scored,
             "across_documents": self.across_documents,
             "warnings": warnings,
-            "positions": _position_losses(self) if POSITION in reported else None,
-            "contexts": _context_losses(self) if CONTEXT in reported else None,
+            "positions": _position_losses(self) if BY_POSITION in reported else None,
+            "contexts": _context_losses(self) if BY_CONTEXT in reported else None,
         }
 
 
@@ -317,13 +317,13 @@ def position_has_longest(model: EvalModel, requested: Sequence[str]) -> bool:
     Both read a whole window at once, and a causal model is scored at its last tokens in both. A
     masked model reads other masks.
     """
-    return POSITION in requested and model.kind != MASKED
+    return BY_POSITION in requested and model.kind != MASKED
 
 
 def _position_losses(task: LossTask) -> results.PositionLosses:
-    by_name = {name: losses for (name, _), losses in task.losses(POSITION).items()}
+    by_name = {name: losses for (name, _), losses in task.losses(BY_POSITION).items()}
     before = len(task.scorer.model.tokenizer.before)
-    positions = [task.targets(i)[POSITION] + before for i in range(task.windows_scored)]
+    positions = [task.targets(i)[BY_POSITION] + before for i in range(task.windows_scored)]
     changes = dict[str, Estimate]()
     for name, losses in by_name.items():
         if name != MODEL:
@@ -345,7 +345,7 @@ def _context_losses(task: LossTask) -> results.ContextLosses:
     """
     of_model = dict[int, list[Losses]]()
     of_base = dict[int, list[Losses]]()
-    for (name, context), losses in task.losses(CONTEXT).items():
+    for (name, context), losses in task.losses(BY_CONTEXT).items():
         if name == MODEL:
             of_model[context] = losses
         else:
@@ -423,7 +423,7 @@ def plan_losses(
     texts: Sequence[Ids],
     lengths: Sequence[int],
     seed: int,
-    measures: Sequence[str] = (POSITION, CONTEXT),
+    measures: Sequence[str] = (BY_POSITION, BY_CONTEXT),
 ) -> LossTask:
     """Return the task that scores a model, and its base if known, on windows of the longest length.
 
@@ -433,7 +433,7 @@ def plan_losses(
         texts: Windows without special tokens.
         lengths: Context lengths to measure.
         seed: For the masks of a masked model.
-        measures: `POSITION`, `CONTEXT`, or both; others are ignored.
+        measures: `BY_POSITION`, `BY_CONTEXT`, or both; others are ignored.
     """
     modes = [*_modes_of_model(scorer, lengths, measures), *_modes_of_base(base, lengths, measures)]
     return LossTask(
@@ -451,15 +451,15 @@ def _modes_of_model(
     scorer: Scorer, lengths: Sequence[int], measures: Sequence[str]
 ) -> Iterator[ReadingMode]:
     """Yield the modes of the model: by position, then by context length, shortest first."""
-    if POSITION in measures:
-        key = ModeKey(measure=POSITION, name=MODEL, context=max(lengths))
+    if BY_POSITION in measures:
+        key = ModeKey(measure=BY_POSITION, name=MODEL, context=max(lengths))
         yield ReadingMode(key=key, scorer=scorer, share=1)
-    if CONTEXT in measures:
+    if BY_CONTEXT in measures:
         contexts = sorted(lengths)
         if position_has_longest(scorer.model, measures):
             contexts.pop()
         for context in contexts:
-            key = ModeKey(measure=CONTEXT, name=MODEL, context=context)
+            key = ModeKey(measure=BY_CONTEXT, name=MODEL, context=context)
             yield ReadingMode(key=key, scorer=scorer, share=CHUNK_SHARE)
 
 
@@ -474,12 +474,12 @@ def _modes_of_base(
     if base is None:
         return
     longest = min(base.model.max_len, max(lengths))
-    if POSITION in measures:
+    if BY_POSITION in measures:
         for name, share in ((TRUNCATED, 1), (SLIDING, SLIDING_SHARE)):
-            key = ModeKey(measure=POSITION, name=name, context=longest)
+            key = ModeKey(measure=BY_POSITION, name=name, context=longest)
             yield ReadingMode(key=key, scorer=base, share=share)
-    if CONTEXT in measures:
+    if BY_CONTEXT in measures:
         contexts = {longest, *(context for context in lengths if context <= longest)}
         for context in sorted(contexts):
-            key = ModeKey(measure=CONTEXT, name=SLIDING, context=context)
+            key = ModeKey(measure=BY_CONTEXT, name=SLIDING, context=context)
             yield ReadingMode(key=key, scorer=base, share=CHUNK_SHARE)

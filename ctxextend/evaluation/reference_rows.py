@@ -39,8 +39,8 @@ from ctxextend.evaluation.evaluation_result import (
 )
 from ctxextend.evaluation.evaluation_run import EvaluationRun
 from ctxextend.evaluation.losses import (
+    BY_POSITION,
     NOT_FINITE,
-    POSITION,
     ModeKey,
     ReadingMode,
     are_finite,
@@ -254,7 +254,7 @@ class ReferenceLosses(ReferenceTask):
         # One chunk reads all of a text, so that each target has the text around it.
         context = size + self.parts.tokenizer.num_special
         mode = ReadingMode(
-            key=ModeKey(measure=POSITION, name=MODEL, context=context),
+            key=ModeKey(measure=BY_POSITION, name=MODEL, context=context),
             scorer=self.scorer,
             share=1,
         )

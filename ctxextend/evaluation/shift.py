@@ -17,7 +17,7 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
-from ctxextend.evaluation.losses import POSITION, LossTask, ModeKey, ReadingMode
+from ctxextend.evaluation.losses import BY_POSITION, LossTask, ModeKey, ReadingMode
 from ctxextend.evaluation.position_ids import position_base
 from ctxextend.evaluation.scorer import Scorer
 from ctxextend.evaluation.task import Task
@@ -65,7 +65,7 @@ class ShiftTask(Task):
         if isinstance(evaluator, Embedder):
             return list(evaluator.embed(self.passages))
         mode = ReadingMode(
-            key=ModeKey(measure=POSITION, name=MODEL, context=self.size),
+            key=ModeKey(measure=BY_POSITION, name=MODEL, context=self.size),
             scorer=evaluator,
             share=1,
         )

@@ -420,7 +420,7 @@ def _consequence(limit: int | None, table: PositionReport) -> str:
     if limit == table.positions:
         return ""
     if longer_inputs(table) is RUN_AT_ANY_LENGTH and not _states_length(table):
-        return ""  # there is no length with which a limit could disagree
+        return ""  # without a length, no limit can disagree
     if limit is None:
         return _effect_of_no_limit(table)
     if limit < table.positions:

@@ -459,6 +459,21 @@ def largest_difference(first: "torch.Tensor", second: "torch.Tensor") -> float:
     return float(difference.max())
 
 
+def are_bit_identical(first: "torch.Tensor", second: "torch.Tensor") -> bool:
+    """Whether two tensors of one shape have the same dtype and the same bits."""
+    if first.dtype != second.dtype:
+        return False
+    equal_bytes = _bytes(first) == _bytes(second)
+    return bool(equal_bytes.all())
+
+
+def _bytes(values: "torch.Tensor") -> "torch.Tensor":
+    """Return the bytes of a tensor, shape (size,)."""
+    import torch
+
+    return values.contiguous().flatten().view(torch.uint8)
+
+
 def continue_text(
     model: Any, tokenizer: Any, text: str, prompt_tokens: int, new_tokens: int
 ) -> tuple[str, str]:

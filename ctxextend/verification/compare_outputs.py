@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ctxextend.conversion.conversion import Conversion
-from ctxextend.models.load import largest_difference
+from ctxextend.models.load import are_bit_identical, largest_difference
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import (
@@ -193,15 +193,8 @@ def _difference(table: TablePlan, old: Ran, new: RunOutcome | None) -> OutputDif
         return OtherShape(tuple(left.shape), tuple(right.shape))
     return ValueDifference(
         largest=largest_difference(left, right),
-        is_bit_identical=left.dtype == right.dtype and bool((_bytes(left) == _bytes(right)).all()),
+        is_bit_identical=are_bit_identical(left, right),
     )
-
-
-def _bytes(values: Tensor) -> Tensor:
-    """Return the bytes of a tensor, shape (size,)."""
-    import torch
-
-    return values.contiguous().flatten().view(torch.uint8)
 
 
 def _differ_only_in_length(table: TablePlan, old: Tensor, new: Tensor) -> bool:
