@@ -142,7 +142,8 @@ def _sampled_bytes(file: TensorFile, name: str, opened: BinaryIO) -> Iterator[by
         offset, stored_size = stored
         content = opened
     else:
-        offset, stored_size = 0, file.entries[name].size
+        offset = 0
+        stored_size = file.entries[name].size
         content = io.BytesIO(file.read_bytes(name).data)
     for start, size in _samples(offset, stored_size):
         content.seek(start)

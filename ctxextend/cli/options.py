@@ -33,9 +33,10 @@ def heading(title: str) -> Any:
     ) -> Any:
         words = declaration.split()
         names = [word for word in words if word.startswith("-")]
+        metavar = " ".join(words[len(names) :]) or None
         return typer.Option(
             *names,
-            metavar=" ".join(words[len(names) :]) or None,
+            metavar=metavar,
             help=about,
             show_default=default,
             rich_help_panel=title,

@@ -105,9 +105,10 @@ def _card(conversion: Conversion, twin_plan: Plan, explanation: Explanation, *, 
     """Return the model card of a twin."""
     source = twin_plan.checkpoint.source
     after = twin_plan.max_len_after
+    source_name = printable(source.hub_id or source.name)
     rearranged = ", ".join(f"{count} {how}" for how, count in conversion.counts.items())
     sentences = [
-        f"{printable(source.hub_id or source.name)} with its learned positions converted by "
+        f"{source_name} with its learned positions converted by "
         f"ctxextend {__version__}: {summarise(conversion)}, from {conversion.max_len_before} to "
         f"{after} tokens.",
         f"{_computed_tensors(conversion)} computed from the source's: {rearranged}.",

@@ -339,8 +339,9 @@ def _check_not_seq2seq(stated: str | None, model_type: str) -> None:
         return
     if stated in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         return
+    name = stated or model_type
     message = (
-        f"{stated or model_type} is an encoder-decoder model; only decoders, masked "
+        f"{name} is an encoder-decoder model; only decoders, masked "
         "language models and encoders are supported here."
     )
     raise UnsupportedModelError(message, "Use verify --deep to test it.")

@@ -135,7 +135,8 @@ def _check_directions(plans: Sequence[TablePlan], settings: Resize) -> None:
     shrinks = by_direction[False]
     extended = f"{grows.name} (from {grows.max_len_before})"
     shortened = f"{shrinks.name} (from {shrinks.max_len_before})"
-    parts = " or ".join(f"--part {plan.part or '…'}" for plan in by_direction.values())
+    names = [plan.part or "…" for plan in by_direction.values()]
+    parts = " or ".join(f"--part {name}" for name in names)
     raise ResizeError(
         f"--to {settings.to} would extend {extended} and shrink {shortened}.",
         f"Resize one at a time: {parts}.",

@@ -165,7 +165,10 @@ def choose_split(
         repeat: The rows whose high-frequency part is tiled.
         within: The rows to split; by default, without outlier and untrained rows at both ends.
     """
-    split = _typical_rows(table) if within is None else BandSplit(*within)
+    if within is None:
+        split = _typical_rows(table)
+    else:
+        split = BandSplit(head=within[0], stop=within[1])
     source = table[split.head : split.stop]
     if not _can_be_split(source):
         return split
@@ -264,7 +267,8 @@ def extend_bands(
 ) -> Rows:
     """Extend a table, shape (n, d), to `rows` rows as the method `bands` does."""
     if within and sigma == 0 and gain is not None:
-        split = BandSplit(*within)  # nothing to choose, and measuring a large table takes seconds
+        # There is nothing to choose, and to measure a large table takes seconds.
+        split = BandSplit(head=within[0], stop=within[1])
     else:
         split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat, within=within)
     default = gain

@@ -128,4 +128,5 @@ def _unknown_setting(method: Method, typed: str, accepted: Mapping[str, Setting]
 
 def _settings_hint(method: Method, accepted: Mapping[str, Setting]) -> str:
     names = [key.replace("_", "-") for key in accepted]
-    return f"Settings of {method.name}: {', '.join(names) or 'none'}."
+    listed = ", ".join(names) or "none"
+    return f"Settings of {method.name}: {listed}."
