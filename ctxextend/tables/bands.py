@@ -165,10 +165,7 @@ def choose_split(
         repeat: The rows whose high-frequency part is tiled.
         within: The rows to split; by default, without outlier and untrained rows at both ends.
     """
-    if within is None:
-        split = _typical_rows(table)
-    else:
-        split = BandSplit(head=within[0], stop=within[1])
+    split = _typical_rows(table) if within is None else BandSplit(head=within[0], stop=within[1])
     source = table[split.head : split.stop]
     if not _can_be_split(source):
         return split
