@@ -162,7 +162,7 @@ def save_shards(folder: Path) -> tuple[Path, dict[str, str]]:
     """Save a checkpoint in shards; return the path and the weight map of its index."""
     pico.shard(folder)
     index = folder / "model.safetensors.index.json"
-    return index, json.loads(index.read_text())["weight_map"]
+    return index, pico.read_json(index)["weight_map"]
 
 
 def test_open_checkpoint_rejects_an_index_that_does_not_match_its_shards(
@@ -197,7 +197,8 @@ def test_check_unchanged_detects_a_replacement_of_equal_size_and_time(
     pico.shard(folder)
     (folder / "vocab.txt").write_text("words")
     for name in open_folder(folder).files:
-        checkpoint, data = open_folder(folder), (folder / name).read_bytes()
+        checkpoint = open_folder(folder)
+        data = (folder / name).read_bytes()
         checkpoint.check_unchanged()
         other.write_bytes(data[::-1])
         os.utime(other, ns=((folder / name).stat().st_mtime_ns,) * 2)

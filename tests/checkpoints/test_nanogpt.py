@@ -17,7 +17,7 @@ from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.recipe import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.nanogpt import ARGUMENTS, OLD, make
-from tests.helpers.trainings import invoke
+from tests.helpers.trainings import invoke, succeed, unwrapped
 
 NEW = 40
 
@@ -56,7 +56,7 @@ def convert(content: Any, folder: Path) -> dict[str, Any]:
         "already has 16 positions: the output is the same weights as safetensors"
         in result.warnings[0]
     )
-    config: dict[str, Any] = json.loads((folder / "out" / "config.json").read_text())
+    config: dict[str, Any] = pico.config_of(folder / "out")
     return config
 
 
@@ -89,9 +89,10 @@ def test_resize_of_a_nanogpt_checkpoint_returns_an_equivalent_gpt2(
         tmp_path / "saved"
     )
     assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(tmp_path / "saved")
-    stated = json.loads((tmp_path / "saved" / "config.json").read_text())
+    stated = pico.config_of(tmp_path / "saved")
     assert {key: stated.get(key) for key in config} == config
-    assert (config["tie_word_embeddings"], config["activation_function"]) == (True, "gelu")
+    assert config["tie_word_embeddings"] is True
+    assert config["activation_function"] == "gelu"
     assert {config[f"{part}_pdrop"] for part in ("resid", "embd", "attn")} == {0.1}
 
 
@@ -105,11 +106,9 @@ def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_pat
     untouched = pico.contents(out_dir)
     plan = plan_resize(out_dir / "ckpt.pt" if by_file else out_dir, to=NEW)
     assert "gelu_new" in plan.explanation.notes[0]
-    assert (plan.output.default_folder, plan.plan.model_type, plan.warnings) == (
-        Path("out-shakespeare-40"),
-        "gpt2",
-        (),
-    )
+    assert plan.output.default_folder == Path("out-shakespeare-40")
+    assert plan.plan.model_type == "gpt2"
+    assert plan.warnings == ()
     output = plan.execute().output
     assert pico.contents(out_dir) == untouched
     files = {"config.json", "model.safetensors", "README.md", "ctxextend.yaml"}
@@ -144,10 +143,8 @@ def test_resize_of_a_nanogpt_checkpoint_ties_a_head_that_equals_the_embeddings(
         for name, tensor in state.items()
         if change != "dropped" or name != "lm_head.weight"
     }
-    config, tensors = (
-        convert(content | {"model": kept}, tmp_path),
-        pico.tensor_bytes(tmp_path / "out"),
-    )
+    config = convert(content | {"model": kept}, tmp_path)
+    tensors = pico.tensor_bytes(tmp_path / "out")
     assert (
         config["tie_word_embeddings"] == (change != "untied") == ("lm_head.weight" not in tensors)
     )
@@ -157,11 +154,9 @@ def test_resize_of_a_nanogpt_checkpoint_ties_a_head_that_equals_the_embeddings(
 def test_from_nanogpt_sets_the_end_of_text_of_gpt2s_vocabulary() -> None:
     for vocab_size, end in ((50304, 50256), (32, None)):
         config, _ = from_nanogpt(make(vocab_size=vocab_size), Path("ckpt.pt"))
-        assert (config["vocab_size"], config["bos_token_id"], config["eos_token_id"]) == (
-            vocab_size,
-            end,
-            end,
-        )
+        assert config["vocab_size"] == vocab_size
+        assert config["bos_token_id"] == end
+        assert config["eos_token_id"] == end
 
 
 def test_from_nanogpt_accepts_old_arguments_without_bias() -> None:
@@ -173,7 +168,8 @@ def test_from_nanogpt_accepts_old_arguments_without_bias() -> None:
     }
     content["model"] = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
     config, tensors = from_nanogpt(content | {"model_args": old}, Path("ckpt.pt"))
-    assert (config["resid_pdrop"], config["dtype"]) == (0, "bfloat16")
+    assert config["resid_pdrop"] == 0
+    assert config["dtype"] == "bfloat16"
     assert tensors["transformer.ln_f.bias"].any()
 
 
@@ -252,7 +248,8 @@ TEXT = "to be, or not to be: that is the question\n"
 
 def write_folder(folder: Path) -> tuple[Path, Path]:
     """Write the output folder of train.py and the character vocabulary of prepare.py."""
-    out, meta = folder / "out", folder / "meta.pkl"
+    out = folder / "out"
+    meta = folder / "meta.pkl"
     out.mkdir()
     torch.save(make(), out / "ckpt.pt")
     characters = dict(enumerate(sorted(set(TEXT))))
@@ -270,7 +267,9 @@ def test_open_eval_model_of_a_nanogpt_checkpoint_equals_nanogpt(tmp_path: Path) 
     ids = model.tokenizer.encode(TEXT[:OLD])
     assert ids.tolist() == [sorted(set(TEXT)).index(character) for character in TEXT[:OLD]]
     assert model.tokenizer.tokenizer.decode(ids) == TEXT[:OLD]
-    assert (model.kind, model.max_len, model.tokenizer.num_special) == ("causal", OLD, 0)
+    assert model.kind == "causal"
+    assert model.max_len == OLD
+    assert model.tokenizer.num_special == 0
     assert any("gelu_new" in note for note in model.notes)
     expected = logits(make()["model"], torch.tensor(ids))
     with torch.no_grad():
@@ -286,7 +285,8 @@ def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(
     evaluated = invoke("evaluate", out, *text, "--measure", "position", "--json")
     assert evaluated.exit_code == 0, evaluated.output
     loss = json.loads(evaluated.stdout)
-    assert (loss["model_type"], loss["kind"]) == ("gpt2", "causal")
+    assert loss["model_type"] == "gpt2"
+    assert loss["kind"] == "causal"
     compared = invoke(
         "compare", out, "--to", NEW, *text, "--method", "copy", "--method", "linear", "--json"
     )
@@ -300,11 +300,11 @@ def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(
         done.output
     )  # its recipe states the tokenizer of the model and its base
     assert json.loads(done.stdout)["base"] == str(out)
-    assert invoke("verify", "trained").exit_code == 0
+    succeed("verify", "trained")
     longer = resize(out, to=NEW, output="longer").output
     deep = invoke("verify", longer, "--deep")
-    assert "bit-identical to the base's on inputs of" in " ".join(deep.stdout.split())
-    assert invoke("evaluate", longer, *text, "--measure", "position").exit_code == 0
+    assert "bit-identical to the base's on inputs of" in unwrapped(deep.stdout)
+    succeed("evaluate", longer, *text, "--measure", "position")
 
 
 def test_nanogpt_folder_without_a_tokenizer_suggests_one(tmp_path: Path) -> None:
@@ -315,10 +315,8 @@ def test_nanogpt_folder_without_a_tokenizer_suggests_one(tmp_path: Path) -> None
     assert "or pass --tokenizer: the model's own, or nanoGPT's meta.pkl." in done.stderr
     Path("other.txt").write_text("Zebra" * 99)
     done = invoke("evaluate", out, "--data", "other.txt", "--tokenizer", meta)
-    assert (done.exit_code, done.stderr.splitlines()[-2]) == (
-        1,
-        "Error: The tokenizer has no token for 'Z'.",
-    )
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-2] == "Error: The tokenizer has no token for 'Z'."
 
 
 class WritesFile:

@@ -205,7 +205,8 @@ def check_listed_names(model_type: str, built: list[tiny.Built]) -> None:
 
 def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> dict[Any, str]:
     """Resize a small model per set of table names; return their classes, with how it was done."""
-    conforming, kinds = set[frozenset[str]](), dict[Any, str]()
+    conforming = set[frozenset[str]]()
+    kinds = dict[Any, str]()
     for one in built if model_type in WITH_ROWS else []:
         locations = architecture_of(model_type, one.config).locations
         tables = frozenset(
@@ -298,7 +299,8 @@ def check_rope(model: Any, part: Any, table: TablePlan) -> None:
     modules = dict(rules.rotary_modules(model, part.model_type)) if model else {}
     assert modules or not (model and table.rope), "no module computes angles"
     for rope in table.rope:
-        name, settings = rope.before.layer_type, rope.after
+        name = rope.before.layer_type
+        settings = rope.after
         loaded = part.rope_parameters[name] if name else part.rope_parameters
         assert {key: loaded.get(key) for key in settings} == dict(settings)
         kind = settings["rope_type"]
@@ -408,7 +410,8 @@ def test_sinusoids_in_half_precision_are_resized_by_formula(
     )
     loaded = pico.Pico(tmp_path / "output", small.model_class).load(dtype=dtype)
     fresh = small.build(small.new).to(dtype)
-    assert names and all(same_table(loaded, fresh, name) for name in names)
+    assert names
+    assert all(same_table(loaded, fresh, name) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -431,10 +434,8 @@ def test_learned_rows_and_sinusoids_of_one_model_are_resized_by_their_own_method
     check_verified(tmp_path / "output", tmp_path / "source")
     (tmp_path / "output" / "ctxextend.yaml").unlink()
     check_verified(tmp_path / "output", tmp_path / "source")
-    loaded, fresh = (
-        pico.Pico(tmp_path / "output", EncoderDecoderModel).load(),
-        small.build(small.new),
-    )
+    loaded = pico.Pico(tmp_path / "output", EncoderDecoderModel).load()
+    fresh = small.build(small.new)
     assert [same_table(loaded, fresh, name) for _, name in small.waves] == [True]
     extend_model(small.model, to=small.new)
     check_same_state(small.model, loaded)
@@ -516,7 +517,8 @@ def check_resize(small: SmallModel, extended: Any, folder: Path) -> None:
         pico.realign(model)
     for location, name, reader, _ in small.readers:
         plan = next(plan for plan in result.plan.tables if plan.part == location.part)
-        before, after = plan.max_len_before, plan.max_len_after
+        before = plan.max_len_before
+        after = plan.max_len_after
         kept = min(plan.rows_before, plan.rows_after)
         assert torch.equal(
             loaded.get_parameter(name)[:kept], small.model.get_parameter(name)[:kept]
@@ -556,7 +558,8 @@ def check_beyond_the_old_length(
 
 def same_table(one: Any, other: Any, name: str) -> bool:
     """Return whether a table is equal in two models, or computed in each forward pass."""
-    first, second = tiny.find_tensor(one, name), tiny.find_tensor(other, name)
+    first = tiny.find_tensor(one, name)
+    second = tiny.find_tensor(other, name)
     return first is None or second is None or torch.equal(first, second)
 
 
@@ -592,11 +595,13 @@ def check_waves_resize(small: SmallModel, folder: Path, *, all_methods: bool) ->
         assert {plan.name for plan in result.plan.tables if plan.is_stored} == set(stored)
         check_verified(output, folder / "source")
         loaded = pico.realign(pico.Pico(output, small.model_class).load())
-        extended, fresh = pico.realign(copy.deepcopy(small.model)), small.build(positions)
+        extended = pico.realign(copy.deepcopy(small.model))
+        fresh = small.build(positions)
         extend_model(extended, to=positions)
         check_same_state(extended, loaded)
         for location, name in small.waves:
-            reader, kept = small.waves_reader(name), min(small.old, positions)
+            reader = small.waves_reader(name)
+            kept = min(small.old, positions)
             assert same_table(loaded, fresh, name), f"{name}: other rows than transformers computes"
             expected, found = overlap(reader.run(small.model, kept), reader.run(loaded, kept))
             assert torch.equal(expected, found), f"{name}: outputs at old lengths changed"
@@ -650,14 +655,16 @@ def check_fine_tuned(small: SmallModel, names: list[str], folder: Path) -> None:
     check_verified(folder / "tuned-output", folder / "tuned")
     loaded = pico.Pico(folder / "tuned-output", small.model_class).load()
     for name in names:
-        before, after = tiny.find_tensor(model, name), tiny.find_tensor(loaded, name)
-        assert (
-            before is not None and after is not None and torch.equal(after[: len(before)], before)
-        )
+        before = tiny.find_tensor(model, name)
+        after = tiny.find_tensor(loaded, name)
+        assert before is not None
+        assert after is not None
+        assert torch.equal(after[: len(before)], before)
 
 
 def check_same_state(extended: Any, loaded: Any) -> None:
-    expected, found = loaded.state_dict(), extended.state_dict()
+    expected = loaded.state_dict()
+    found = extended.state_dict()
     assert list(found) == list(expected)
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     buffers = dict(extended.named_buffers())

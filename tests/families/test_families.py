@@ -14,7 +14,7 @@ from ctxextend.families.schema import PositionScheme
 from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
 from tests.helpers import tiny
 from tests.helpers.model_types import WITH_ROWS
-from tests.helpers.trainings import invoke
+from tests.helpers.trainings import invoke, unwrapped
 
 # Composite types without default parts in transformers.
 OF_ANY_PARTS = (
@@ -112,9 +112,12 @@ def test_table_location_buffer_matches_full_names(name: str, is_buffer: bool) ->
 def test_find_architecture_combines_parts() -> None:
     parts = {"encoder": {"model_type": "roberta"}, "decoder": {"model_type": "gpt2"}}
     encoder, decoder = find_architecture({"model_type": "encoder-decoder", **parts}).locations
-    assert (encoder.part, encoder.config_key) == ("encoder", "encoder.max_position_embeddings")
-    assert (decoder.part, decoder.config_key) == ("decoder", "decoder.n_positions")
-    assert (encoder.reserved_rows, decoder.reserved_rows) == (2, 0)
+    assert encoder.part == "encoder"
+    assert encoder.config_key == "encoder.max_position_embeddings"
+    assert decoder.part == "decoder"
+    assert decoder.config_key == "decoder.n_positions"
+    assert encoder.reserved_rows == 2
+    assert decoder.reserved_rows == 0
     assert "decoder.transformer.wpe.weight" in decoder.names
     rag = find_architecture({"model_type": "rag"})
     assert [found.part for found in rag.locations] == [
@@ -203,7 +206,9 @@ def test_list_families_reports_scheme_and_advice_of_unsupported_types(
         *FAMILIES
     }:
         (listed,) = list_families([model_type])
-        assert (listed.model_type, listed.table, listed.scheme) == (model_type, "", scheme.name)
+        assert listed.model_type == model_type
+        assert listed.table == ""
+        assert listed.scheme == scheme.name
         assert listed.notes == (f"not resized: it uses {scheme.uses}", scheme.advice)
         with pytest.raises(UnsupportedModelError) as caught:
             find_architecture({"model_type": model_type})
@@ -258,10 +263,8 @@ def test_list_families_returns_every_table() -> None:
         "relative",
     }
     assert [table.scheme for table in every if table.model_type == "falcon"] == ["rotary", "ALiBi"]
-    assert (listed["gemma3", "text"].table, listed["gemma3", "text"].methods) == (
-        "text_config.rope_parameters",
-        ("yarn", "linear", "dynamic", "theta"),
-    )
+    assert listed["gemma3", "text"].table == "text_config.rope_parameters"
+    assert listed["gemma3", "text"].methods == ("yarn", "linear", "dynamic", "theta")
     assert listed["pegasus", "decoder"].scheme == "sinusoidal"
     assert listed["pegasus", "decoder"].notes == ("layout halves",)
     assert listed["xglm", ""].notes == (
@@ -300,7 +303,7 @@ def test_families_fits_all_types_into_the_terminal_width(
     counted = re.findall(r"(\d+)\s+[A-Za-z]", " ".join(lines).partition("Not resized")[2])
     assert sum(map(int, counted)) == len(POSITION_SCHEMES)
     shown = invoke("families", "bart", "layout", "glm4v_")
-    text = " ".join(shown.stdout.split())
+    text = unwrapped(shown.stdout)
     assert max(map(len, shown.stdout.splitlines())) <= width
     assert (
         "encoder: encoder.embed_positions.weight, length set by max_position_embeddings learned; "

@@ -25,7 +25,7 @@ def siglip(folder: Path, model_type: str = "siglip", *, is_fixed: bool = False) 
 
     add_tokenizer(pico.make_siglip(folder, model_type), special_tokens=True, max_len=OLD)
     if is_fixed:  # as `tokenizers` saves it
-        values = json.loads((folder / "tokenizer.json").read_text())
+        values = pico.read_json(folder / "tokenizer.json")
         padding = {"strategy": {"Fixed": OLD}, "direction": "Right", "pad_id": 0, "pad_type_id": 0}
         values["padding"] = padding | {"pad_to_multiple_of": None, "pad_token": "[PAD]"}
         values["truncation"] = {
@@ -156,7 +156,8 @@ def last_hidden_states(model_type: str, length: int) -> list[torch.Tensor]:
 
 @pytest.mark.slow
 def test_registry_states_every_encoder_whose_outputs_depend_on_the_padding_length() -> None:
-    found, ran = set(), set()
+    found = set()
+    ran = set()
     for model_type, family in FAMILIES.items():
         if family.parts or len(family.tables) != 1 or model_type == "imagegpt":
             continue

@@ -50,7 +50,7 @@ SCALED = DEEPSEEK | {"rope_parameters": YARN | {"rope_theta": 10_000.0}}
 
 def edit_rope(**values: Any) -> None:
     """Change rotary settings of the folder ``resized``; None removes one."""
-    config = json.loads(Path("resized/config.json").read_text())
+    config = pico.config_of("resized")
     rope = {**config["rope_parameters"], **values}
     pico.edit_json(
         Path("resized/config.json"),
@@ -72,8 +72,10 @@ def test_extend_model_equals_the_resized_checkpoint(
     source = make(model_type, **changes)
     for method in methods:
         resize(source.folder, NEW, method, output=method)
-        model, loaded = pico.realign(source.load()), pico.realign(source.load(Path(method)))
-        _, before = logits(model, NEW), logits(model, OLD // 2)
+        model = pico.realign(source.load())
+        loaded = pico.realign(source.load(Path(method)))
+        logits(model, NEW)
+        before = logits(model, OLD // 2)
         extend_model(model, NEW, method)
         for length in (
             OLD,
@@ -144,11 +146,9 @@ def test_verify_compares_rotary_settings_and_frequencies() -> None:
         assert is_same or "differ from the base's by up to" in outputs.evidence[0]
         Path(method, "ctxextend.yaml").unlink()
         found = verify(method, "llama")
-        assert (found.passed, found.method, found.notes) == (
-            True,
-            method,
-            ("No recipe found. All methods were tried.",),
-        )
+        assert found.passed is True
+        assert found.method == method
+        assert found.notes == ("No recipe found. All methods were tried.",)
     # theta = 10,000, so the wavelengths are 6, 63, 628 and 6,283 positions: of 16, the first turns
     # more than once.
     kept = (
@@ -206,7 +206,8 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
         resize("llama", NEW, method, output=method)
         measured = evaluate(method, "book.txt", **measures)
         outcome = rows[method].evaluation
-        assert (measured.positions, measured.contexts) == (outcome.positions, outcome.contexts)
+        assert measured.positions == outcome.positions
+        assert measured.contexts == outcome.contexts
     costs = {method: outcome.short_inputs for method, outcome in rows.items()}
     assert all(costs.values())
     assert [method for method, cost in costs.items() if cost and cost.mean == 0] == ["dynamic"]
@@ -265,7 +266,8 @@ def test_run_resizes_trains_and_evaluates_a_rotary_model() -> None:
     done = invoke("run", "recipe.yaml", "--json")
     assert "Rotary positions have no rows to train: all weights are trained." in done.stderr
     result = json.loads(done.stdout)
-    assert (result["train"]["trainable"], result["evaluate"]["max_len"]) == ("all", NEW)
+    assert result["train"]["trainable"] == "all"
+    assert result["evaluate"]["max_len"] == NEW
     assert "trainable: all" in Path("llama-64/ctxextend.yaml").read_text()
     assert (
         Path("llama-64/model.safetensors").read_bytes()

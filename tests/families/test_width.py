@@ -13,7 +13,7 @@ from ctxextend.plan.table_checks import stated_width
 from tests.helpers import model_types, pico, tiny
 from tests.helpers.model_types import NOT_INSTANTIABLE, WITH_ROWS
 from tests.helpers.small_model import architecture_of
-from tests.helpers.trainings import invoke
+from tests.helpers.trainings import invoke, unwrapped
 
 # Tables as wide as no config key says, by model type and part.
 NO_KEY = {("roformer", ""): "the size of a head", ("lilt", "layout"): "a share of hidden_size"}
@@ -76,7 +76,7 @@ def test_resize_refuses_a_config_that_states_another_width(
             convert(source, "rotary", 40, output=tmp_path / "out")
     done = invoke("inspect", source, "--check")
     assert done.exit_code == 3
-    assert f"config.json {key} is {2 * pico.WIDTH}" in " ".join(done.stdout.split())
+    assert f"config.json {key} is {2 * pico.WIDTH}" in unwrapped(done.stdout)
     limits = [limit for limit in inspect(source).limits if not limit.agrees]
     assert [(limit.key, limit.value, limit.fix) for limit in limits] == [
         (key, 2 * pico.WIDTH, None)

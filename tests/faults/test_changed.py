@@ -103,8 +103,10 @@ def test_resize_of_a_changing_source_fails_or_reads_one_version(
         server: ForkServer = request.getfixturevalue("torch_server")
         source = make_torch_source(Path("source"))
     else:
-        server, source = request.getfixturevalue("server"), request.getfixturevalue("source")
-    before, first = contents(source), expected_output(server, 32)
+        server = request.getfixturevalue("server")
+        source = request.getfixturevalue("source")
+    before = contents(source)
+    first = expected_output(server, 32)
     other_source(source)
     source.rename("kept")
     shutil.copytree("other", "source")

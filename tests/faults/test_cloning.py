@@ -32,7 +32,8 @@ from tests.helpers.tracing import Call, calls, needs_strace, sample, traced
 BLOCK = 4096
 MEBIBYTE = 1 << 20
 # XFS needs at least 300 MiB.
-DISK, WEIGHTS = 320 * MEBIBYTE, 24 * MEBIBYTE
+DISK = 320 * MEBIBYTE
+WEIGHTS = 24 * MEBIBYTE
 HOLE = 2 * MEBIBYTE
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 

@@ -59,7 +59,8 @@ def is_output_error(done: Completed, error: str) -> bool:
 def test_resize_reports_any_failing_call_and_leaves_nothing(
     error: str, server: ForkServer, source: Path
 ) -> None:
-    before, new = contents(source), expected_output(server, 32)
+    before = contents(source)
+    new = expected_output(server, 32)
     write_calls = calls(server, *RESIZE)
     for call in sample(write_calls, *ERRORS[error]):
         remove_output()
@@ -83,7 +84,8 @@ def test_resize_reports_any_failing_call_and_leaves_nothing(
 def test_resize_force_leaves_the_old_or_the_new_output_if_any_call_fails(
     error: str, injections: tuple[str, ...], server: ForkServer, source: Path
 ) -> None:
-    new, old = expected_output(server, 32), expected_output(server, 20)
+    new = expected_output(server, 32)
+    old = expected_output(server, 20)
     restore_old_output()
     for call in sample(
         publishing_calls(calls(server, *RESIZE, "--force", injections=injections)), 0, 2
@@ -103,7 +105,8 @@ def test_resize_force_leaves_the_old_or_the_new_output_if_any_call_fails(
 @pytest.mark.usefixtures("sweep")
 @needs_strace
 def test_resize_retries_interrupted_calls(server: ForkServer, source: Path) -> None:
-    new, old = expected_output(server, 32), expected_output(server, 20)
+    new = expected_output(server, 32)
+    old = expected_output(server, 20)
     restore_old_output()
     assert old != new
     for call in sample(calls(server, *RESIZE, "--force"), 0, 2):

@@ -164,7 +164,7 @@ class FakeTensorBoard(TrainerCallback):
 
 
 def edit_config(path: Path, **values: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | values, indent=1))
+    path.write_text(json.dumps(pico.read_json(path) | values, indent=1))
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -241,7 +241,8 @@ def test_push_to_hub_uploads_no_local_path_of_a_source_and_no_logs(
     )
     assert remote["config.json"] == expected != local["config.json"]
     pushed = json.loads(remote["tokenizer_config.json"])
-    assert (pushed["name_or_path"], pushed["special_tokens_map_file"]) == ("owner/name", "map.json")
+    assert pushed["name_or_path"] == "owner/name"
+    assert pushed["special_tokens_map_file"] == "map.json"
 
 
 def test_push_to_hub_reports_the_url_in_json_and_keeps_a_recipe_without_paths(hub: Hub) -> None:
@@ -266,7 +267,8 @@ def test_push_to_hub_keeps_the_folder_if_it_fails(
 ) -> None:
     hub.faults.append(Fault(pattern, status, ECHO))
     done = invoke("resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "owner/long")
-    assert (done.exit_code, done.stdout) == (1, "out\n")
+    assert done.exit_code == 1
+    assert done.stdout == "out\n"
     assert "Error: owner/long could not be pushed to the Hub: " in done.stderr
     assert message in done.stderr
     assert "The local folder out is complete." in done.stderr
@@ -362,7 +364,8 @@ def test_resolve_source_skips_files_of_version_control(hub: Hub, repo: Repo) -> 
 def test_resolve_source_rejects_an_empty_repository(repo: Repo) -> None:
     repo.files.clear()
     done = invoke("resize", "owner/model", "--to", 40)
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.exit_code == 1
+    assert done.stdout == ""
     assert done.stderr.startswith("Error: The repository owner/model on the Hub is empty.")
     repo.files[".gitattributes"] = b"*.bin filter=lfs"
     assert "owner/model on the Hub is empty." in invoke("inspect", "owner/model").stderr

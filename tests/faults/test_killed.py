@@ -35,7 +35,8 @@ pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 def test_resize_killed_at_any_call_leaves_no_or_complete_output(
     server: ForkServer, source: Path
 ) -> None:
-    before, new = contents(source), expected_output(server, 32)
+    before = contents(source)
+    new = expected_output(server, 32)
     write_calls = calls(server, *RESIZE)
     assert len(write_calls) > 30
     outcomes = []
@@ -54,7 +55,9 @@ def test_resize_killed_at_any_call_leaves_no_or_complete_output(
 def test_resize_force_killed_at_any_call_leaves_the_old_or_the_new_output(
     injections: tuple[str, ...], server: ForkServer, source: Path
 ) -> None:
-    before, new, old = contents(source), expected_output(server, 32), expected_output(server, 20)
+    before = contents(source)
+    new = expected_output(server, 32)
+    old = expected_output(server, 20)
     restore_old_output()
     outcomes = []
     for call in publishing_calls(calls(server, *RESIZE, "--force", injections=injections)):
@@ -75,7 +78,8 @@ def test_resize_force_killed_at_any_call_leaves_the_old_or_the_new_output(
 def test_resize_interrupted_at_any_call_leaves_nothing(
     signal: str, code: int, step: int, server: ForkServer, source: Path
 ) -> None:
-    before, new = contents(source), expected_output(server, 32)
+    before = contents(source)
+    new = expected_output(server, 32)
     outcomes = []
     for call in sample(calls(server, *RESIZE), 1, step):
         remove_output()
@@ -93,7 +97,8 @@ def test_resize_interrupted_at_any_call_leaves_nothing(
 def test_resize_force_interrupted_at_any_call_leaves_the_old_or_the_new_output(
     injections: tuple[str, ...], server: ForkServer, source: Path
 ) -> None:
-    new, old = expected_output(server, 32), expected_output(server, 20)
+    new = expected_output(server, 32)
+    old = expected_output(server, 20)
     restore_old_output()
     for call in sample(
         publishing_calls(calls(server, *RESIZE, "--force", injections=injections)), 0, 2
@@ -127,4 +132,5 @@ def test_resize_killed_in_a_normal_process_leaves_nothing(name: str, source: Pat
     assert read_output() is None
     assert leftovers() != []
     subprocess.run(command, env=environment, check=True, capture_output=True)
-    assert (read_output() is not None, leftovers()) == (True, [])
+    assert read_output() is not None
+    assert leftovers() == []

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from tests.helpers.pico import read_json
 from tests.helpers.repository import ROOT
 
 TABLE = "wpe.weight"
-SOURCE, OUTPUT = Path("source"), Path("out")
+SOURCE = Path("source")
+OUTPUT = Path("out")
 
 # Measure in a separate process: the peak memory of a child includes that of its parent, here
 # pytest.
@@ -77,7 +79,7 @@ def peak_memory(command: list[str]) -> float:
 
 
 def rows_of_output() -> int:
-    index = json.loads((OUTPUT / "model.safetensors.index.json").read_text())
+    index = read_json(OUTPUT / "model.safetensors.index.json")
     with safe_open(OUTPUT / index["weight_map"][TABLE], "np") as file:
         return int(file.get_slice(TABLE).get_shape()[0])
 

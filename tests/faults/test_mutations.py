@@ -65,7 +65,9 @@ def test_open_safetensors_accepts_no_more_than_safetensors(kind: str, tmp_path: 
 
 def test_resize_of_damaged_weights_succeeds_or_fails_cleanly(kind: str, tmp_path: Path) -> None:
     """Resizing succeeds with a valid output, or fails without one."""
-    random, folder, output = Random(2), model(tmp_path / "model", VALID), Path("output")
+    random = Random(2)
+    folder = model(tmp_path / "model", VALID)
+    output = Path("output")
     rejected = set()
     for _ in range(examples(60)):
         (folder / "model.safetensors").write_bytes(DAMAGES[kind](random))

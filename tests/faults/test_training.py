@@ -178,7 +178,8 @@ def is_complete(page: Path) -> bool:
 
 
 def test_compare_killed_at_any_call_leaves_the_old_or_the_new_page(training: Training) -> None:
-    found, page = changing_calls(training.server, *COMPARE), Path("page.html")
+    found = changing_calls(training.server, *COMPARE)
+    page = Path("page.html")
     for call in sample(found, 2, 16):
         page.write_bytes(b"old")
         done, _ = traced(training.server, COMPARE, f"{call.name}:signal=KILL:when={call.k}")

@@ -25,6 +25,7 @@ import torch
 from safetensors.torch import save_file
 
 from ctxextend import resize
+from tests.helpers.pico import read_json
 
 GOLDEN = Path(__file__).parent / "golden.json"
 OLD = 32
@@ -368,7 +369,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def golden() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(GOLDEN.read_text())
+    found: dict[str, dict[str, Any]] = read_json(GOLDEN)
     return found
 
 
@@ -389,10 +390,8 @@ def test_resize_writes_the_golden_bytes(
     )
     for name in [name for name, value in expected.items() if value in golden["tables"]]:
         dtype = name.split()[-1].partition("[")[0]
-        actual, target = (
-            values(observed.pop(name), dtype),
-            values(golden["tables"][expected.pop(name)], dtype),
-        )
+        actual = values(observed.pop(name), dtype)
+        target = values(golden["tables"][expected.pop(name)], dtype)
         spacing = torch.finfo(actual.dtype).eps  # values can be rounded the other direction
         limit = float(target.float().abs().max()) * max(TOLERANCE, spacing)
         torch.testing.assert_close(actual.float(), target.float(), atol=limit, rtol=0)
@@ -405,7 +404,8 @@ def main() -> None:
     tables: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as name:
         for form, (create, flags) in FORMS.items():
-            source, found = create(Path(name) / form), dict[str, dict[str, str]]()
+            source = create(Path(name) / form)
+            found = dict[str, dict[str, str]]()
             for request, settings in REQUESTS.items():
                 output = Path(name) / f"{form}-{request}"
                 resize(source, output=output, **settings, **flags)

@@ -4,7 +4,6 @@ Its table has 512 rows, sentence_bert_config.json limits texts to 256 tokens, an
 truncates and pads to 128 tokens.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,8 @@ def test_resize_real_encoder_loads_in_transformers_with_equal_weights(
     pico.logits(model, NEW)
     with pytest.raises((IndexError, RuntimeError)):
         pico.logits(model, NEW + 1)
-    before, after = pico.tensor_bytes(SOURCE), pico.tensor_bytes(outputs[method])
+    before = pico.tensor_bytes(SOURCE)
+    after = pico.tensor_bytes(outputs[method])
     table = "embeddings.position_embeddings.weight"
     assert set(before) - set(after) == {"embeddings.position_ids"}
     assert {name: value for name, value in after.items() if name != table} == {
@@ -113,13 +113,15 @@ def test_resize_real_encoder_copy_keeps_hidden_states_of_short_texts(
     outputs: dict[str, Path],
 ) -> None:
     loader = pico.Pico(SOURCE, transformers.BertModel)
-    old, new = loader.load(), loader.load(outputs["copy"])
+    old = loader.load()
+    new = loader.load(outputs["copy"])
     for length in (2, 300, 512):
         assert torch.equal(pico.logits(old, length), pico.logits(new, length))
 
 
 def test_resize_real_encoder_edits_only_length_limits(outputs: dict[str, Path]) -> None:
-    before, after = pico.contents(SOURCE), pico.contents(outputs["copy"])
+    before = pico.contents(SOURCE)
+    after = pico.contents(outputs["copy"])
     edited = {
         "config.json": [('"max_position_embeddings": 512', '"max_position_embeddings": 2048')],
         "tokenizer_config.json": [('"model_max_length": 512', '"model_max_length": 2048')],
@@ -166,8 +168,8 @@ def test_resize_real_encoder_tokenizer_truncates_at_new_length(outputs: dict[str
 
 def test_resize_real_encoder_shrinks(tmp_path: Path) -> None:
     out = resize(SOURCE, to=200, output=tmp_path / "short").output
-    assert json.loads((out / "sentence_bert_config.json").read_text())["max_seq_length"] == 200
-    tokenizer = json.loads((out / "tokenizer.json").read_text())
+    assert pico.read_json(out / "sentence_bert_config.json")["max_seq_length"] == 200
+    tokenizer = pico.read_json(out / "tokenizer.json")
     assert tokenizer["truncation"]["max_length"] == 128
     assert tokenizer["padding"]["strategy"] == {"Fixed": 128}
     encoder = SentenceTransformer(str(out), device="cpu")

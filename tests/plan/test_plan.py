@@ -1,7 +1,6 @@
 """`resize` and `plan_resize` on pico models, checked with transformers and by their bytes."""
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-import yaml
 from safetensors.torch import load_file, save_file
 
 import ctxextend
@@ -112,13 +110,11 @@ def test_resize_updates_the_shard_index(make_pico: MakePico, tmp_path: Path) -> 
     source = make_pico("gpt2")
     pico.shard(source.folder)
     index = source.folder / "model.safetensors.index.json"
-    values = json.loads(index.read_text())
+    values = pico.read_json(index)
     pico.edit_json(index, metadata=values["metadata"] | {"note": "kept"})
     resize(source.folder, to=NEW, output=tmp_path / "out")
-    new, tensors = (
-        json.loads((tmp_path / "out" / index.name).read_text()),
-        pico.tensor_bytes(tmp_path / "out"),
-    )
+    new = pico.read_json(tmp_path / "out" / index.name)
+    tensors = pico.tensor_bytes(tmp_path / "out")
     assert new["weight_map"] == values["weight_map"]
     assert new["metadata"] == {
         "total_parameters": source.load(tmp_path / "out").num_parameters(),
@@ -148,9 +144,7 @@ def test_resize_adds_a_missing_length_to_the_config(make_pico: MakePico, tmp_pat
     source = make_pico("bert", max_position_embeddings=512)
     pico.edit_json(source.folder / "config.json", max_position_embeddings=None)
     resize(source.folder, to=600, output=tmp_path / "out")
-    assert (
-        json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 600
-    )
+    assert pico.config_of(tmp_path / "out")["max_position_embeddings"] == 600
     pico.logits(source.load(tmp_path / "out"), 600)
 
 
@@ -187,7 +181,7 @@ def test_resize_recipe_reproduces_the_output_of_every_method(
         "drop_last": int(METHODS[method.partition(":")[0]].reads_learned_rows),
     }
     out = resize(source, to=NEW, **settings, output=tmp_path / "out").output
-    recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
+    recipe = pico.recipe_of(out)
     full_method = recipe["resize"].pop("method")
     method = full_method.partition(":")[0]
     assert recipe["resize"] == {
@@ -205,11 +199,9 @@ def test_resize_recipe_reproduces_the_output_of_every_method(
     assert verify(out, source).passed
     provenance = recipe["provenance"]
     table = provenance["tables"][0]
-    assert (table["rows_before"], table["rows_after"], provenance["versions"]["numpy"]) == (
-        OLD,
-        NEW,
-        np.__version__,
-    )
+    assert table["rows_before"] == OLD
+    assert table["rows_after"] == NEW
+    assert provenance["versions"]["numpy"] == np.__version__
     for folder, when in ((source, "before"), (out, "after")):
         assert (
             table[f"sha256_{when}"]
@@ -235,7 +227,7 @@ def test_resize_recipe_records_the_methods_defaults(
     settings: dict[str, Any], added: dict[str, Any], method: str | None, tmp_path: Path
 ) -> None:
     out = resize("tiny-gpt2", **settings, output=tmp_path / "out").output
-    recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
+    recipe = pico.recipe_of(out)
     assert recipe["resize"] == settings | added
     assert recipe["provenance"].get("method") == method
     again = resize("tiny-gpt2", **recipe["resize"], output=tmp_path / "again")
@@ -249,7 +241,8 @@ def test_resize_accepts_numpy_integers(make_pico: MakePico, tmp_path: Path) -> N
     keep_first: Any = np.int32(1)
     plan = plan_resize(source, to, "hierarchical", keep_first=keep_first)
     values = to_json(plan)
-    assert (values["keep_first"], type(plan.plan.max_len_after)) == (1, int)
+    assert values["keep_first"] == 1
+    assert type(plan.plan.max_len_after) is int
     plan.execute(tmp_path / "out")
 
 
@@ -262,7 +255,8 @@ def test_resize_to_the_same_length_copies_and_warns(make_pico: MakePico, tmp_pat
     )
     out = pico.contents(tmp_path / "out")
     assert all(out[name] == data for name, data in pico.contents(source).items())
-    assert (result.plan.dropped, result.planned.output.files["rewritten"]) == ((), ())
+    assert result.plan.dropped == ()
+    assert result.planned.output.files["rewritten"] == ()
 
 
 def test_resize_appends_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> None:
@@ -327,7 +321,8 @@ def test_plan_resize_writes_nothing_and_predicts_the_size(
 def test_resize_warns_about_rows_with_nan(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     table = torch.ones(OLD, pico.WIDTH)
-    table[3, 1], table[7, 0] = math.nan, math.inf
+    table[3, 1] = math.nan
+    table[7, 0] = math.inf
     pico.add_tensors(source, {WPE: table})
     result = resize(source, to=NEW, output=tmp_path / "out")
     assert (
@@ -509,7 +504,7 @@ def test_resize_rejects_an_output_that_exists_or_overlaps_the_source(make_pico: 
     out = resize(source, to=NEW, output=source.parent / "out").output
     assert_rejected(source, OutputError, "exists")
     resize(source, to=24, output=out, force=True)
-    assert json.loads((out / "config.json").read_text())["max_position_embeddings"] == 24
+    assert pico.config_of(out)["max_position_embeddings"] == 24
 
 
 def test_resize_reports_too_little_memory(
@@ -559,7 +554,7 @@ def test_resize_supports_names_that_are_not_utf8(make_pico: MakePico, tmp_path: 
     card = (output / "README.md").read_bytes()
     assert card.startswith(b"# Caf\xe9\n")
     assert b"b\\xffad: x with its position table" in card
-    assert yaml.safe_load((output / "ctxextend.yaml").read_text())["resize"]["to"] == NEW
+    assert pico.recipe_of(output)["resize"]["to"] == NEW
 
 
 def test_public_names_exist_and_have_docstrings() -> None:

@@ -13,7 +13,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
-from tests.helpers.trainings import invoke
+from tests.helpers.pico import read_json
+from tests.helpers.trainings import invoke, unwrapped
 
 OLD, NEW, WIDTH = 12, 30, 8
 LAYERS = {
@@ -62,7 +63,7 @@ def make(tmp_path: Path) -> Make:
         folder = tmp_path / "source"
         built = transformers.AutoConfig.for_model(model_type, **settings)
         getattr(transformers, class_name)(built).save_pretrained(folder)
-        values = json.loads((folder / "config.json").read_text())
+        values = read_json(folder / "config.json")
         (folder / "config.json").write_text(json.dumps(values | config))
         if rows is not None:
             tensors = load_file(folder / "model.safetensors")
@@ -85,7 +86,7 @@ def rejected(source: Path, *flags: str, to: int = NEW) -> str:
     done = invoke("resize", str(source), "--to", str(to), "-o", str(source.parent / "out"), *flags)
     assert done.exit_code in {1, 2}
     assert [path.name for path in source.parent.iterdir()] == ["source"]
-    return " ".join(done.stderr.split())
+    return unwrapped(done.stderr)
 
 
 def rows_of(source: Path, name: str) -> np.ndarray[Any, Any]:
@@ -322,13 +323,11 @@ def test_resize_continues_a_row_that_fits_two_layouts_as_its_model_does(
     model_type: str, layout: str, make: Make
 ) -> None:
     """The first row fits `halves` and `halves-log`; two columns fit `interleaved` too."""
-    source, flags = (
-        make(model_type.replace("unknown", "distilbert"), max_position_embeddings=1),
-        list[str](),
-    )
+    source = make(model_type.replace("unknown", "distilbert"), max_position_embeddings=1)
+    flags = list[str]()
     name = TABLES[model_type.replace("unknown", "distilbert")]
     if model_type == "unknown":
-        config = json.loads((source / "config.json").read_text())
+        config = read_json(source / "config.json")
         (source / "config.json").write_text(json.dumps(config | {"model_type": "my-own"}))
         flags = [*NAMED, name]
     assert f"its sinusoids continue (layout {layout})" in resize(source, *flags)
