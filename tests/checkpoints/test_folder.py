@@ -1,4 +1,3 @@
-import json
 import os
 import shlex
 from collections.abc import Callable
@@ -53,7 +52,7 @@ def test_open_checkpoint_rejects_invalid_and_outside_modules(
     content: object, tmp_path: Path
 ) -> None:
     modules = [{"path": content, "type": "x.Transformer"}] if isinstance(content, str) else content
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    pico.write_json(tmp_path / "modules.json", modules)
     with pytest.raises(
         CheckpointError, match=r"modules\.json (lists no Transformer module|is not a list)"
     ):

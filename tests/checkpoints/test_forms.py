@@ -57,12 +57,8 @@ def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
 
 def add_side_files(folder: Path) -> None:
     """Add side files with length limits to a model folder."""
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"model_max_length": OLD, "note": "kept"})
-    )
-    (folder / "tokenizer.json").write_text(
-        json.dumps({"truncation": {"max_length": OLD}, "padding": None})
-    )
+    pico.write_json(folder / "tokenizer_config.json", {"model_max_length": OLD, "note": "kept"})
+    pico.write_json(folder / "tokenizer.json", {"truncation": {"max_length": OLD}, "padding": None})
     (folder / "vocab.txt").write_bytes(b"\x00words")
 
 
@@ -385,7 +381,8 @@ def variant_source(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.
     (source.folder / SINGLE).unlink()
     size = {"single": "5GB", "shards": "2KB"}[request.param]
     model.save_pretrained(source.folder, variant="fp16", max_shard_size=size)
-    assert not any(path.name == SINGLE for path in source.folder.iterdir())
+    for path in source.folder.iterdir():
+        assert path.name != SINGLE
     return source
 
 
@@ -568,12 +565,14 @@ def test_resize_of_a_snapshot_in_the_hub_cache(
     old = source.load()
     hub.add("owner/model", source.folder)
     cached = Path(snapshot_download("owner/model"))
-    assert all(path.is_symlink() for path in cached.iterdir())
+    for path in cached.iterdir():
+        assert path.is_symlink()
     untouched = snapshot(cached)
     for number, reference in enumerate((cached, cached / SINGLE)):
         result = resize(reference, to=NEW, output=f"out-{number}")
         assert snapshot(cached) == untouched
-        assert not any(path.is_symlink() for path in result.output.rglob("*"))
+        for path in result.output.rglob("*"):
+            assert not path.is_symlink()
         assert result.planned.output.default_folder == Path("model-40")
         assert to_json(result.planned)["revision"] == SHA
         assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
@@ -855,8 +854,8 @@ def custom_model(folder: Path, rows: int, table: str = "net.pos.weight", **confi
         "net.head.weight": torch.randn(8, 8),
     }
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
-    (folder / "config.json").write_text(
-        json.dumps({"model_type": "mine", "vocab_size": 48, "width": 8, **config})
+    pico.write_json(
+        folder / "config.json", {"model_type": "mine", "vocab_size": 48, "width": 8, **config}
     )
     add_side_files(folder)
     return folder
@@ -1027,10 +1026,8 @@ def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path
     pico.edit_json(
         source.folder / "config.json", auto_map={"AutoModel": "modeling.Model"}
     )  # custom code may read model_type
-    assert not any(
-        edit.key == "model_type"
-        for edit in plan_resize(source.folder, to=NEW, model_type="gpt2").plan.edits
-    )
+    for edit in plan_resize(source.folder, to=NEW, model_type="gpt2").plan.edits:
+        assert edit.key != "model_type"
 
 
 @pytest.mark.parametrize(
@@ -1114,7 +1111,7 @@ def without_type(source: pico.Pico) -> Path:
     kept = {
         key: value for key, value in config.items() if key not in ("model_type", "architectures")
     }
-    (source.folder / "config.json").write_text(json.dumps(kept))
+    pico.write_json(source.folder / "config.json", kept)
     return source.folder
 
 
@@ -1148,9 +1145,8 @@ def test_resize_detects_a_missing_model_type_from_the_tensors(
     assert_same_outputs(old, source.load(output))
     assert transformers.AutoModel.from_pretrained(output).config.model_type == model_type
     assert verify(output)
-    assert not any(
-        "model_type" in note for note in plan_resize(output, to=NEW + 1).explanation.notes
-    )
+    for note in plan_resize(output, to=NEW + 1).explanation.notes:
+        assert "model_type" not in note
     succeed("inspect", folder, "-q")
 
 

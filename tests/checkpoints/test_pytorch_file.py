@@ -95,7 +95,8 @@ def test_open_pytorch_file_describes_the_safetensors_file(tmp_path: Path) -> Non
     assert file.entries == open_safetensors(tmp_path / "a.safetensors").entries
     assert list(file.header) == ["__metadata__", "b", "a", "c"]
     assert file.header["__metadata__"] == {"format": "pt"}
-    assert not any(tensor.requires_grad for tensor in file.tensors.values())
+    for tensor in file.tensors.values():
+        assert not tensor.requires_grad
 
 
 def test_open_pytorch_file_reads_no_tensor(tmp_path: Path) -> None:
@@ -292,9 +293,8 @@ def test_open_pytorch_file_of_mutated_bytes_succeeds_or_raises(
             file = open_pytorch_file(path)
         except CheckpointError:
             return
-        assert all(
-            file.read_bytes(name).nbytes == entry.size for name, entry in file.entries.items()
-        )
+        for name, entry in file.entries.items():
+            assert file.read_bytes(name).nbytes == entry.size
 
 
 def test_read_bytes_raises_for_a_file_that_was_truncated(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """First trained, stated and served length of rotary positions, on published configs."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from typer.testing import Result
 import ctxextend
 from ctxextend.families.lengths import PositionLengths, position_lengths
 from ctxextend.families.lookup import find_architecture
-from tests.helpers.pico import config_of, read_json
+from tests.helpers.pico import config_of, read_json, write_json
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 K = 1024
@@ -42,10 +41,10 @@ def make(name: str, model_type: str, limit: float | None = None, **config: Any) 
     tensors = {"lm_head.weight": np.zeros((4, 4), np.float32)}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     values = {"model_type": model_type, **SIZES, "head_dim": 32, **config}
-    (folder / "config.json").write_text(json.dumps(values))
+    write_json(folder / "config.json", values)
     if limit is not None:
         tokenizer = {"model_max_length": limit}
-        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+        write_json(folder / "tokenizer_config.json", tokenizer)
     return folder
 
 
@@ -345,7 +344,7 @@ def test_resize_refuses_a_trained_length_that_does_not_apply(
 ) -> None:
     make("source", "llama", max_position_embeddings=64 * K)
     changed = {**config_of("source"), **config}
-    Path("source/config.json").write_text(json.dumps(changed))
+    write_json("source/config.json", changed)
     done = invoke("resize", "source", "--to", 256 * K, "--trained-length", 4 * K, *arguments)
     assert done.exit_code == code
     assert message in unwrapped(done.stderr)
@@ -508,7 +507,8 @@ def test_extend_model_decides_between_two_conventions_as_resize_does() -> None:
 
 
 def test_extend_model_refuses_a_negative_trained_length() -> None:
-    config = transformers.LlamaConfig(**SIZES)
+    sizes: dict[str, Any] = dict(SIZES)
+    config = transformers.LlamaConfig(**sizes)
     model = transformers.LlamaModel(config)
     with pytest.raises(ctxextend.ResizeError, match="--trained-length must be at least 1, got -5"):
         ctxextend.extend_model(model, 512, trained_length=-5)
@@ -601,7 +601,7 @@ def test_resize_of_a_config_without_sizes_takes_those_of_transformers(
     Path("source").mkdir()
     tensors = {"lm_head.weight": np.zeros((4, 4), np.float32)}
     save_file(tensors, "source/model.safetensors", metadata={"format": "pt"})
-    Path("source/config.json").write_text(json.dumps(config))
+    write_json("source/config.json", config)
     (scheme,) = ctxextend.inspect("source").schemes
     assert scheme.layers[0].wavelengths.shape == (64,)
     resized = resize("2x")
@@ -625,7 +625,7 @@ def save_hunyuan(name: str) -> None:
     values = config_of(name)
     del values["rope_parameters"]
     values |= {"rope_theta": 10_000.0, "rope_scaling": ALPHA}
-    (Path(name) / "config.json").write_text(json.dumps(values))
+    write_json(Path(name) / "config.json", values)
 
 
 def test_inspect_shows_the_frequencies_of_alpha() -> None:
@@ -672,7 +672,7 @@ def make_nested(name: str, model_type: str, text: dict[str, Any], outer: dict[st
     """Write a folder with a text config, and keys of it once more around it."""
     make(name, model_type, text_config=text)
     config = {"model_type": model_type, "text_config": text, **outer}
-    (Path(name) / "config.json").write_text(json.dumps(config))
+    write_json(Path(name) / "config.json", config)
 
 
 def load_config(name: str) -> Any:

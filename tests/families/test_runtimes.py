@@ -53,29 +53,34 @@ def test_runtime_lengths_follow_the_rules_of_each_runtime(
     served = expected[0]
     assert served is not None
     lengths = runtime_lengths(rope, max_len, served * K)
-    assert [item.runtime for item in lengths] == [*RUNTIMES]
-    assert [item.length and item.length / K for item in lengths] == expected
+    names = [item.runtime for item in lengths]
+    assert names == [*RUNTIMES]
+    found = [item.length and item.length / K for item in lengths]
+    assert found == expected
 
 
 def test_runtime_lengths_rounds_a_factor_that_is_not_exact() -> None:
     rope = {"rope_type": "yarn", "factor": 1001 / 1000, "original_max_position_embeddings": 1000}
-    assert {item.length for item in runtime_lengths(rope, 1001, 1001)} == {1001}
+    lengths = {item.length for item in runtime_lengths(rope, 1001, 1001)}
+    assert lengths == {1001}
 
 
 def test_runtime_lengths_of_gemma3_are_never_multiplied() -> None:
-    lengths = runtime_lengths(
-        {"rope_type": "linear", "factor": 16.0}, 256 * K, 256 * K, "gemma3_text"
-    )
-    assert {item.length for item in lengths} == {256 * K}
+    rope = {"rope_type": "linear", "factor": 16.0}
+    lengths = runtime_lengths(rope, 256 * K, 256 * K, "gemma3_text")
+    found = {item.length for item in lengths}
+    assert found == {256 * K}
 
 
 def test_all_runtimes_have_rules_for_the_same_rope_types() -> None:
-    assert len({tuple(runtime.lengths) for runtime in RUNTIMES}) == 1
+    tables = {tuple(runtime.lengths) for runtime in RUNTIMES}
+    assert len(tables) == 1
 
 
 def test_runtime_lengths_says_that_it_has_no_rule_for_a_type() -> None:
     lengths = runtime_lengths({"rope_type": "spiral"}, 64, 64)
-    assert {(item.rule, item.length) for item in lengths} == {(None, None)}
+    found = {(item.rule, item.length) for item in lengths}
+    assert found == {(None, None)}
     assert describe_runtimes(lengths, 64) == (
         "Context length 64 in no runtime; no rule for this rope type in transformers, vLLM, "
         "SGLang, llama.cpp."

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from tests.helpers.pico import read_json
+from tests.helpers.pico import read_json, write_json
 from tests.helpers.repository import ROOT
 
 TABLE = "wpe.weight"
@@ -27,7 +27,7 @@ MEASURE = (
 def write_sparse(*shards: int, size: int = 400, rows: int = 16, width: int = 8) -> None:
     """Write a GPT-2 of sparse files: its shards contain so many tensors of `size` bytes."""
     SOURCE.mkdir()
-    (SOURCE / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_positions": rows}))
+    write_json(SOURCE / "config.json", {"model_type": "gpt2", "n_positions": rows})
     names = [
         f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)
     ]
@@ -50,9 +50,7 @@ def write_sparse(*shards: int, size: int = 400, rows: int = 16, width: int = 8) 
         with (SOURCE / name).open("wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
             file.truncate(8 + len(text) + end)
-    (SOURCE / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": weight_map})
-    )
+    write_json(SOURCE / "model.safetensors.index.json", {"metadata": {}, "weight_map": weight_map})
 
 
 def resize_command(rows: int) -> list[str]:

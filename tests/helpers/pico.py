@@ -212,6 +212,11 @@ def recipe_of(folder: str | Path) -> Any:
     return yaml.safe_load(Path(folder, "ctxextend.yaml").read_text())
 
 
+def write_json(path: str | Path, value: object) -> None:
+    """Write a JSON file."""
+    Path(path).write_text(json.dumps(value))
+
+
 def edit_json(path: Path, **changes: Any) -> None:
     """Change keys of a JSON file; None deletes one."""
     values = json.loads(path.read_text()) if path.exists() else {}

@@ -1,6 +1,5 @@
 """Folders whose model runs its own code, and model types that transformers does not have."""
 
-import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +37,7 @@ def write(
         folder / SINGLE,
         metadata={"format": "pt"},
     )
-    (folder / "config.json").write_text(json.dumps(SIZES | config))
+    pico.write_json(folder / "config.json", SIZES | config)
     return folder
 
 
@@ -223,7 +222,8 @@ def test_own_tokenizers_are_not_own_models(key: str) -> None:
     folder = write(
         "llama", {"model_type": "llama", **ROTARY, "auto_map": {key: "tokenization_x.Tokenizer"}}
     )
-    assert not any("auto_map" in note for note in plan_resize(folder, to=NEW).explanation.notes)
+    for note in plan_resize(folder, to=NEW).explanation.notes:
+        assert "auto_map" not in note
     pico.edit_json(folder / "config.json", model_type="mine")
     plan = plan_resize(folder, to=NEW, model_type="llama")
     assert any(edit.path == ("model_type",) and edit.after == "llama" for edit in plan.plan.edits)
@@ -476,8 +476,8 @@ def test_inspect_suggests_a_fix_that_resize_accepts_for_own_code(tmp_path: Path)
     folder.mkdir()
     sizes = {"hidden_size": 64, "num_attention_heads": 2, "max_position_embeddings": 64}
     auto_map = {"AutoModelForCausalLM": "modeling_mistral_yarn.MistralForCausalLM"}
-    (folder / "config.json").write_text(
-        json.dumps({"model_type": "mistral", **sizes, "auto_map": auto_map})
+    pico.write_json(
+        folder / "config.json", {"model_type": "mistral", **sizes, "auto_map": auto_map}
     )
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 32}')
     save_file(

@@ -232,7 +232,8 @@ def test_resize_recipe_records_the_methods_defaults(
     assert recipe["provenance"].get("method") == method
     again = resize("tiny-gpt2", **recipe["resize"], output=tmp_path / "again")
     assert pico.contents(again.output) == pico.contents(out)
-    assert not any("No effect" in warning for warning in again.warnings)
+    for warning in again.warnings:
+        assert "No effect" not in warning
 
 
 def test_resize_accepts_numpy_integers(make_pico: MakePico, tmp_path: Path) -> None:
@@ -254,7 +255,8 @@ def test_resize_to_the_same_length_copies_and_warns(make_pico: MakePico, tmp_pat
         "already has 16 positions: the output is a copy. No effect: --method." in result.warnings[0]
     )
     out = pico.contents(tmp_path / "out")
-    assert all(out[name] == data for name, data in pico.contents(source).items())
+    for name, data in pico.contents(source).items():
+        assert out[name] == data
     assert result.plan.dropped == ()
     assert result.planned.output.files["rewritten"] == ()
 
@@ -576,7 +578,8 @@ def test_resize_of_an_untrained_table_warns_as_inspect_does_and_gives_no_reason(
     assert f"{table.name} {finding}" in result.warnings
     assert result.choices == ()
     trained = resize("tiny-gpt2", 256, output=tmp_path / "trained")
-    assert not any("untrained" in warning for warning in trained.warnings)
+    for warning in trained.warnings:
+        assert "untrained" not in warning
     assert trained.choices
 
 

@@ -28,7 +28,7 @@ def make(
     model = AutoModelForCausalLM.from_config(sizes)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     path = folder / "config.json"
-    path.write_text(json.dumps({**pico.read_json(path), **(config or {})}))
+    pico.write_json(path, {**pico.read_json(path), **(config or {})})
     return add_tokenizer(folder, special_tokens=False, max_len=max_len)
 
 
@@ -85,14 +85,13 @@ def test_resize_edits_the_dialect_of_the_file_and_keeps_unlimited_tokenizers() -
     old = {"rope_scaling": None, "rope_theta": 500_000.0, "transformers_version": "4.46.0"}
     source = make(config=old, max_len=10**30)
     path = source / "config.json"
-    path.write_text(
-        json.dumps(
-            {
-                key: value
-                for key, value in read("llama/config.json").items()
-                if key != "rope_parameters"
-            }
-        )
+    pico.write_json(
+        path,
+        {
+            key: value
+            for key, value in read("llama/config.json").items()
+            if key != "rope_parameters"
+        },
     )
     succeed("resize", "llama", "--to", "64")
     config = read("llama-64/config.json")
@@ -228,7 +227,7 @@ def test_resize_of_a_table_and_other_positions_names_the_method_of_each() -> Non
     )
     parts = {"encoder": read("pair/config.json"), "decoder": read("llama/config.json")}
     config = {"model_type": "encoder-decoder", **parts}
-    (folder / "config.json").write_text(json.dumps(config))
+    pico.write_json(folder / "config.json", config)
     done = invoke("resize", "pair", "--to", "64")
     assert done.exit_code == 0
     assert "--method" not in done.stderr  # no method applies to both
@@ -239,8 +238,8 @@ def test_resize_of_a_table_and_other_positions_names_the_method_of_each() -> Non
         in invoke("resize", "pair", "--to", "16").stderr
     )
 
-    (folder / "config.json").write_text(
-        json.dumps(config | {"decoder": {"model_type": "bloom", "seq_length": 8}})
+    pico.write_json(
+        folder / "config.json", config | {"decoder": {"model_type": "bloom", "seq_length": 8}}
     )
     done = invoke("resize", "pair", "--to", "16")
     assert done.exit_code == 0

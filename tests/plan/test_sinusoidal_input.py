@@ -1,6 +1,5 @@
 """Sinusoidal tables that contradict their config or the flags: errors, or a documented choice."""
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
-from tests.helpers.pico import read_json
+from tests.helpers.pico import read_json, write_json
 from tests.helpers.trainings import invoke, unwrapped
 
 OLD, NEW, WIDTH = 12, 30, 8
@@ -64,7 +63,7 @@ def make(tmp_path: Path) -> Make:
         built = transformers.AutoConfig.for_model(model_type, **settings)
         getattr(transformers, class_name)(built).save_pretrained(folder)
         values = read_json(folder / "config.json")
-        (folder / "config.json").write_text(json.dumps(values | config))
+        write_json(folder / "config.json", values | config)
         if rows is not None:
             tensors = load_file(folder / "model.safetensors")
             tensors[TABLES[model_type]] = torch.tensor(rows, dtype=torch.float32)
@@ -328,7 +327,7 @@ def test_resize_continues_a_row_that_fits_two_layouts_as_its_model_does(
     name = TABLES[model_type.replace("unknown", "distilbert")]
     if model_type == "unknown":
         config = read_json(source / "config.json")
-        (source / "config.json").write_text(json.dumps(config | {"model_type": "my-own"}))
+        write_json(source / "config.json", config | {"model_type": "my-own"})
         flags = [*NAMED, name]
     assert f"its sinusoids continue (layout {layout})" in resize(source, *flags)
     np.testing.assert_array_equal(
