@@ -219,7 +219,8 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
     assert trained.trainable == "all"
     assert "Rotary positions have no rows to train: all weights are trained." in trained.notes
     for row in trained.rows:
-        assert row.trained and row.trained.score != row.untrained.score
+        assert row.trained
+        assert row.trained.score != row.untrained.score
 
 
 def test_compare_and_resize_choose_rotary_methods_on_a_text() -> None:

@@ -66,11 +66,14 @@ def test_resize_reports_any_failing_call_and_leaves_nothing(
         remove_output()
         done, log = traced(server, RESIZE, f"{call.name}:error={error}:when={call.k}")
         assert "(INJECTED)" in log, call
-        assert (contents(source) == before, leftovers()) == (True, []), call
+        assert contents(source) == before, call
+        assert leftovers() == [], call
         if succeeds(call, error, write_calls):
-            assert (done.code, read_output()) == (0, new), (call, done)
+            assert done.code == 0, (call, done)
+            assert read_output() == new, (call, done)
         elif call.name == "write" and call.arguments.startswith("1<"):
-            assert (done.code, read_output()) == (1, new), (call, done)
+            assert done.code == 1, (call, done)
+            assert read_output() == new, (call, done)
             assert "Error: Cannot print the result" in done.stderr
         else:
             assert is_output_error(done, error), (call, done)
@@ -97,7 +100,8 @@ def test_resize_force_leaves_the_old_or_the_new_output_if_any_call_fails(
             server, (*RESIZE, "--force"), *injections, f"{call.name}:error={error}:when={call.k}"
         )
         assert "Traceback" not in done.stderr, (call, done)
-        assert (read_output() in (old, new), leftovers()) == (True, []), (call, done)
+        assert read_output() in (old, new), (call, done)
+        assert leftovers() == [], (call, done)
         if done.code == 0:
             assert read_output() == new, (call, done)
 
@@ -116,7 +120,9 @@ def test_resize_retries_interrupted_calls(server: ForkServer, source: Path) -> N
                 server, (*RESIZE, "--force"), f"{call.name}:error=EINTR:when={call.k}"
             )
             assert "(INJECTED)" in log, call
-            assert (done.code, read_output(), leftovers()) == (0, new, []), (call, done)
+            assert done.code == 0, (call, done)
+            assert read_output() == new, (call, done)
+            assert leftovers() == [], (call, done)
 
 
 @needs_strace
@@ -139,7 +145,9 @@ def test_resize_reports_the_file_if_any_read_fails(server: ForkServer, source: P
             assert (
                 f"Error: {Path.cwd() / file[1]} cannot be read: Input/output error" in done.stderr
             ), (call, done)
-            assert (read_output(), leftovers(), OUTPUT.parent.exists()) == (None, [], False), call
+            assert read_output() is None, call
+            assert leftovers() == [], call
+            assert not OUTPUT.parent.exists(), call
         else:
             assert read_output() == new, call
 

@@ -184,7 +184,8 @@ def test_push_to_hub_uploads_the_output_without_local_paths(
         "run": ["run", "recipe.yaml"],
     }
     done = invoke(*commands[command], "-o", "out", "--push-to-hub", "owner/long")
-    assert (done.exit_code, done.stdout) == (0, "out\n"), done.stderr
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == "out\n", done.stderr
     assert f"pushed to {hub.endpoint}/owner/long\n" in done.stderr
     assert (
         "ctxextend.yaml is uploaded with local paths shortened to names; fingerprints are kept."

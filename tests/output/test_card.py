@@ -14,7 +14,8 @@ def card_of(old: str | None, base_model: str | None = "owner/old", is_adapter: b
 
 
 def front_matter(card: str) -> object:
-    return yaml.safe_load(card.lstrip("\ufeff").replace("\r\n", "\n").lstrip().split("---\n")[1])
+    text = card.lstrip("\ufeff").replace("\r\n", "\n").lstrip()
+    return yaml.safe_load(text.split("---\n")[1])
 
 
 def test_model_card_appends_to_the_sources_card() -> None:
@@ -32,7 +33,8 @@ def test_model_card_appends_to_the_sources_card() -> None:
 @pytest.mark.parametrize("relation", ["", "base_model_relation: quantized\n"])
 def test_model_card_sets_base_model_or_only_adds_the_relation(stated: str, relation: str) -> None:
     old = f"---\nlicense: mit\n{stated}{relation}language: en\n---\n# Old\n"
-    assert front_matter(card_of(old)) == {"license": "mit", "language": "en", **FINETUNE}
+    found = front_matter(card_of(old))
+    assert found == {"license": "mit", "language": "en", **FINETUNE}
     kept = yaml.safe_load(
         f"license: mit\nlanguage: en\nbase_model_relation: adapter\n{stated}{relation}"
     )
@@ -48,13 +50,15 @@ def test_model_card_removes_a_base_model_that_is_a_local_path(path: str, stated:
 
 @pytest.mark.parametrize("name", ["yes", "1.0", "2024-01-01", "null"])
 def test_model_card_quotes_names_that_yaml_would_misread(name: str) -> None:
-    assert front_matter(card_of(None, name)) == FINETUNE | {"base_model": name}
+    found = front_matter(card_of(None, name))
+    assert found == FINETUNE | {"base_model": name}
 
 
 @pytest.mark.parametrize("old", [None, "# Old\n", "---\nlicense: mit\n---\n# Old\n"])
 def test_model_card_omits_an_unknown_base_model(old: str | None) -> None:
     before = (old or "# old-64").strip()
-    assert card_of(old, None) == f"{before}\n\n{SECTION.strip()}\n"
+    expected = f"{before}\n\n{SECTION.strip()}\n"
+    assert card_of(old, None) == expected
 
 
 @pytest.mark.parametrize(

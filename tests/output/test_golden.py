@@ -76,7 +76,8 @@ REQUESTS: dict[str, Values] = {
 
 
 def is_approximate(name: str) -> bool:
-    return str(REQUESTS[name].get("method")).partition(":")[0] in APPROXIMATE
+    method = str(REQUESTS[name].get("method"))
+    return method.partition(":")[0] in APPROXIMATE
 
 
 # ---- checkpoints, built from integers and powers of two so that they are identical on every
@@ -92,7 +93,8 @@ def numbers(name: str, *shape: int) -> torch.Tensor:
 def table(name: str, rows: int = OLD, reserved: int = 0) -> torch.Tensor:
     """Return a table like a learned one: slow waves with a little noise, after reserved rows."""
     angles = np.arange(rows)[:, None] * 2 * np.pi * (1 + np.arange(WIDTH) // 2) / rows / 2
-    waves = np.where(np.arange(WIDTH) % 2, np.cos(angles), np.sin(angles)) / 4
+    is_odd = np.arange(WIDTH) % 2
+    waves = np.where(is_odd, np.cos(angles), np.sin(angles)) / 4
     smooth = torch.from_numpy((np.round(waves * 512) / 512).astype(np.float32))
     return torch.cat(
         [numbers(f"{name} reserved", reserved, WIDTH), smooth + numbers(name, rows, WIDTH) / 8]
@@ -105,7 +107,8 @@ def gpt2_tensors(prefix: str = "transformer.") -> Tensors:
         "h.0.attn.c_attn.weight": (WIDTH, 3 * WIDTH),
         "ln_f.bias": (WIDTH,),
     }
-    masks = {f"{prefix}h.0.attn.bias": torch.ones(OLD, OLD).tril().view(1, 1, OLD, OLD)}
+    mask = torch.ones(OLD, OLD).tril()
+    masks = {f"{prefix}h.0.attn.bias": mask.view(1, 1, OLD, OLD)}
     values = {f"{prefix}{name}": numbers(name, *shape) for name, shape in shapes.items()}
     return values | masks | {f"{prefix}wpe.weight": table("wpe")}
 

@@ -28,12 +28,15 @@ def make(
     model = AutoModelForCausalLM.from_config(sizes)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     path = folder / "config.json"
-    pico.write_json(path, {**pico.read_json(path), **(config or {})})
+    values = pico.read_json(path)
+    if config is not None:
+        values |= config
+    pico.write_json(path, values)
     return add_tokenizer(folder, special_tokens=False, max_len=max_len)
 
 
 def read(path: str) -> dict[str, Any]:
-    values: dict[str, Any] = pico.read_json(Path(path))
+    values: dict[str, Any] = pico.read_json(path)
     return values
 
 
@@ -57,18 +60,22 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     }
     assert config == before | {"max_position_embeddings": 64, "rope_parameters": rope}
     assert read("llama-64/tokenizer_config.json")["model_max_length"] == 64
-    weights = "model.safetensors"
-    assert (Path("llama-64") / weights).read_bytes() == (source / weights).read_bytes()
-    assert (Path("llama-64") / weights).stat().st_ino != (source / weights).stat().st_ino
+
+    weights = source / "model.safetensors"
+    copied = Path("llama-64/model.safetensors")
+    assert copied.read_bytes() == weights.read_bytes()
+    assert copied.stat().st_ino != weights.stat().st_ino
+
     card = Path("llama-64/README.md").read_text()
-    assert (
+    change = (
         "rotary positions (`rope_parameters`) resized from 16 to 64 positions with method `yarn`"
-        in card
     )
+    assert change in card
+
     succeed("verify", "llama-64")
-    again = invoke("run", "llama-64/ctxextend.yaml", "--output", "again")
-    assert again.exit_code == 0
-    assert Path("again/config.json").read_bytes() == Path("llama-64/config.json").read_bytes()
+    succeed("run", "llama-64/ctxextend.yaml", "--output", "again")
+    reproduced = Path("again/config.json").read_bytes()
+    assert reproduced == Path("llama-64/config.json").read_bytes()
 
 
 def test_resize_again_multiplies_the_factor_and_keeps_the_first_trained_length() -> None:
@@ -84,15 +91,9 @@ def test_resize_again_multiplies_the_factor_and_keeps_the_first_trained_length()
 def test_resize_edits_the_dialect_of_the_file_and_keeps_unlimited_tokenizers() -> None:
     old = {"rope_scaling": None, "rope_theta": 500_000.0, "transformers_version": "4.46.0"}
     source = make(config=old, max_len=10**30)
-    path = source / "config.json"
-    pico.write_json(
-        path,
-        {
-            key: value
-            for key, value in read("llama/config.json").items()
-            if key != "rope_parameters"
-        },
-    )
+    values = read("llama/config.json")
+    values.pop("rope_parameters", None)
+    pico.write_json(source / "config.json", values)
     succeed("resize", "llama", "--to", "64")
     config = read("llama-64/config.json")
     assert "rope_parameters" not in config
@@ -113,14 +114,15 @@ def test_resize_with_dynamic_keeps_the_trained_length_and_names_the_runtimes_tha
         "rope_parameters.factor": [None, 4.0],
     }
     assert values["max_len_after"] == 64
-    assert {name for name, length in values["runtimes"].items() if length == 64} == {
-        "transformers",
-        "SGLang",
-    }
+    runtimes = {name for name, length in values["runtimes"].items() if length == 64}
+    assert runtimes == {"transformers", "SGLang"}
     assert read("llama-64/tokenizer_config.json")["model_max_length"] == 64
+
     note = "Inputs up to 16 tokens give identical outputs"
-    assert note in invoke("resize", "llama", "--to", "64", "--method", "dynamic", "--force").stderr
-    assert note in invoke("resize", "llama-64", "--to", "128").stderr
+    again = invoke("resize", "llama", "--to", "64", "--method", "dynamic", "--force")
+    assert note in again.stderr
+    longer = invoke("resize", "llama-64", "--to", "128")
+    assert note in longer.stderr
 
 
 def test_resize_with_theta_prints_the_base() -> None:
@@ -169,7 +171,8 @@ def test_resize_refuses_what_does_not_apply_to_rotary_positions(
     done = invoke("resize", "llama", *arguments)
     assert done.exit_code == code
     assert message in unwrapped(done.stderr)
-    assert {path.name for path in Path().iterdir()} == {"llama"}
+    files = {path.name for path in Path().iterdir()}
+    assert files == {"llama"}
 
 
 def test_resize_refuses_a_config_with_remote_code_unless_the_model_type_is_given() -> None:
@@ -185,10 +188,8 @@ def test_resize_refuses_a_config_with_remote_code_unless_the_model_type_is_given
 
 def test_resize_notes_that_a_sliding_window_sees_no_further() -> None:
     make("mistral", {"sliding_window": 8})
-    assert (
-        "All layers see 8 tokens (sliding_window)"
-        in invoke("resize", "mistral", "--to", "64").stderr
-    )
+    done = invoke("resize", "mistral", "--to", "64")
+    assert "All layers see 8 tokens (sliding_window)" in done.stderr
 
 
 def test_resize_edit_only_writes_no_weights_and_prints_the_command_that_adds_them() -> None:
@@ -219,28 +220,25 @@ def test_resize_refuses_a_length_of_zero() -> None:
 
 def test_resize_of_a_table_and_other_positions_names_the_method_of_each() -> None:
     make()
-    folder = pico.make(Path("pair"), "bert", base=True, max_position_embeddings=16).folder
+    checkpoint = pico.make(Path("pair"), "bert", base=True, max_position_embeddings=16)
+    folder = checkpoint.folder
     tensors = load_file(folder / "model.safetensors")
-    save_file(
-        {f"encoder.{name}": tensor for name, tensor in tensors.items()},
-        folder / "model.safetensors",
-    )
+    prefixed = {f"encoder.{name}": tensor for name, tensor in tensors.items()}
+    save_file(prefixed, folder / "model.safetensors")
     parts = {"encoder": read("pair/config.json"), "decoder": read("llama/config.json")}
     config = {"model_type": "encoder-decoder", **parts}
     pico.write_json(folder / "config.json", config)
     done = invoke("resize", "pair", "--to", "64")
     assert done.exit_code == 0
     assert "--method" not in done.stderr  # no method applies to both
-    assert "48 new rows created by copy" in invoke("inspect", "pair-64", "--check").stdout
+    inspected = invoke("inspect", "pair-64", "--check")
+    assert "48 new rows created by copy" in inspected.stdout
 
-    assert (
-        "Resize other parts than decoder with --part."
-        in invoke("resize", "pair", "--to", "16").stderr
-    )
+    equal = invoke("resize", "pair", "--to", "16")
+    assert "Resize other parts than decoder with --part." in equal.stderr
 
-    pico.write_json(
-        folder / "config.json", config | {"decoder": {"model_type": "bloom", "seq_length": 8}}
-    )
+    decoder = {"model_type": "bloom", "seq_length": 8}
+    pico.write_json(folder / "config.json", config | {"decoder": decoder})
     done = invoke("resize", "pair", "--to", "16")
     assert done.exit_code == 0
     assert "beyond that, biases continue" in done.stderr
