@@ -42,11 +42,13 @@ def test_resize_killed_at_any_call_leaves_no_or_complete_output(
     outcomes = []
     for call in [*sample(write_calls[:-2], 0, 3), *write_calls[-2:]]:
         remove_output()
-        assert run_with_signal(server, call, RESIZE, "KILL").code == -9, call
+        done = run_with_signal(server, call, RESIZE, "KILL")
+        assert done.code == -9, call
         assert contents(source) == before, call
         assert read_output() in (None, new), call
         outcomes.append(read_output() is None)
-        retry = server.run(*RESIZE, *(["--force"] if OUTPUT.exists() else []))
+        force = ["--force"] if OUTPUT.exists() else []
+        retry = server.run(*RESIZE, *force)
         assert retry.code == 0, (call, retry)
         assert read_output() == new, (call, retry)
         assert leftovers() == [], (call, retry)
@@ -64,7 +66,8 @@ def test_resize_force_killed_at_any_call_leaves_the_old_or_the_new_output(
     outcomes = []
     for call in publishing_calls(calls(server, *RESIZE, "--force", injections=injections)):
         restore_old_output()
-        run_with_signal(server, call, (*RESIZE, "--force"), "KILL", *injections)
+        arguments = (*RESIZE, "--force")
+        run_with_signal(server, call, arguments, "KILL", *injections)
         outcomes.append(read_output())
         assert contents(source) == before, call
         retry = server.run(*RESIZE, "--force")
@@ -110,7 +113,8 @@ def test_resize_force_interrupted_at_any_call_leaves_the_old_or_the_new_output(
         publishing_calls(calls(server, *RESIZE, "--force", injections=injections)), 0, 2
     ):
         restore_old_output()
-        done = run_with_signal(server, call, (*RESIZE, "--force"), "TERM", *injections)
+        arguments = (*RESIZE, "--force")
+        done = run_with_signal(server, call, arguments, "TERM", *injections)
         assert done.code == 143, (call, done)
         assert read_output() in (old, new), call
         assert leftovers() == [], call
@@ -118,7 +122,8 @@ def test_resize_force_interrupted_at_any_call_leaves_the_old_or_the_new_output(
 
 @pytest.mark.parametrize("name", ["fsync", "rename"])
 def test_resize_killed_in_a_normal_process_leaves_nothing(name: str, source: Path) -> None:
-    command = [sys.executable, "-m", "ctxextend", *map(str, RESIZE)]
+    arguments = map(str, RESIZE)
+    command = [sys.executable, "-m", "ctxextend", *arguments]
     kill = [
         "strace",
         "-f",
@@ -130,12 +135,8 @@ def test_resize_killed_in_a_normal_process_leaves_nothing(name: str, source: Pat
         f"inject={name}:signal=KILL:when=1",
     ]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    assert (
-        subprocess.run(
-            [*kill, *command], env=environment, check=False, capture_output=True
-        ).returncode
-        == -9
-    )
+    done = subprocess.run([*kill, *command], env=environment, check=False, capture_output=True)
+    assert done.returncode == -9
     assert read_output() is None
     assert leftovers() != []
     subprocess.run(command, env=environment, check=True, capture_output=True)
