@@ -107,7 +107,7 @@ def test_open_pytorch_file_describes_the_safetensors_file(tmp_path: Path) -> Non
 
 
 def kilobytes_in_memory() -> int:
-    """Return how much memory of this process is no mapped file; 0 where the system doesn't tell."""
+    """Return how much memory of this process isn't a mapped file, or 0 if nothing states it."""
     status = Path("/proc/self/status")
     if not status.exists():
         return 0

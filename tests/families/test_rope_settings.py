@@ -514,9 +514,9 @@ def test_read_rope_names_the_config_between() -> None:
 )
 def test_read_rope_accepts_copies_that_mean_the_same(text: Config, outer: Config) -> None:
     with_copies = nested_config("llava", outer, **text)
-    alone = nested_config("llava", {}, **text)
+    without_copies = nested_config("llava", {}, **text)
     (layers,) = read_rope(locate(with_copies))
-    (expected,) = read_rope(locate(alone))
+    (expected,) = read_rope(locate(without_copies))
     assert layers.parameters == expected.parameters
 
 
