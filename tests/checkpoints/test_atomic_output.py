@@ -125,13 +125,15 @@ def test_atomic_folder_force_restores_the_old_output_if_the_second_rename_fails(
 @pytest.mark.parametrize(
     "name",
     [
-        *("notes.txt", "src/train.py", ".git/config", "1_notes/diary.txt", "onnx/model.onnx"),
-        *(
-            "checkpoint-500/model.safetensors",
-            "pytorch_model.bin",
-            "model-mine.safetensors",
-            "optimizer.pt",
-        ),
+        "notes.txt",
+        "src/train.py",
+        ".git/config",
+        "1_notes/diary.txt",
+        "onnx/model.onnx",
+        "checkpoint-500/model.safetensors",
+        "pytorch_model.bin",
+        "model-mine.safetensors",
+        "optimizer.pt",
     ],
 )
 def test_check_output_force_rejects_a_folder_with_other_files(

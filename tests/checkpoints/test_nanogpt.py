@@ -280,7 +280,8 @@ def test_open_eval_model_of_a_nanogpt_checkpoint_equals_nanogpt(tmp_path: Path) 
     assert model.kind == "causal"
     assert model.max_len == OLD
     assert model.tokenizer.num_special == 0
-    assert any("gelu_new" in note for note in model.notes)
+    notes = "\n".join(model.notes)
+    assert "gelu_new" in notes
 
     content = make()
     tokens = torch.tensor(ids)
@@ -303,14 +304,14 @@ def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(
     methods = ("--method", "copy", "--method", "linear")
     compared = succeed("compare", out, "--to", NEW, *text, *methods, "--json")
     rows = json.loads(compared.stdout)["rows"]
-    assert {row["method"] for row in rows} == {"copy", "linear"}
+    compared_methods = {row["method"] for row in rows}
+    assert compared_methods == {"copy", "linear"}
     trained = invoke("train", out, *text, "--steps", 2, "-o", "trained")
     assert trained.exit_code == 0, trained.output
     transformers.GPT2LMHeadModel.from_pretrained("trained")
     done = invoke("evaluate", "trained", "--data", "text.txt", "--measure", "position", "--json")
-    assert done.exit_code == 0, (
-        done.output
-    )  # its recipe states the tokenizer of the model and its base
+    # Its recipe states the tokenizer of the model and its base.
+    assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert result["base"] == str(out)
     succeed("verify", "trained")

@@ -29,23 +29,18 @@ from tests.helpers.pytorch_files import (
     write_zip,
 )
 
+ONE = torch.ones(1)
 BERT = pico.CONFIGS["bert"]
-
-
 ENCODER_DECODER = {
-    **{
-        "d_model": 8,
-        "vocab_size": 32,
-        "max_position_embeddings": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-    },
-    **{
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 16,
-        "decoder_ffn_dim": 16,
-    },
+    "d_model": 8,
+    "vocab_size": 32,
+    "max_position_embeddings": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
 }
 GPT = {"n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 32}
 # Models with all variants of tying in transformers: the head, encoder and decoder, biases, and
@@ -199,44 +194,45 @@ def test_open_pytorch_file_ties_names_of_one_tensor_but_not_views_or_copies(
 @pytest.mark.parametrize(
     ("content", "names"),
     [
-        ({"state_dict": {"a": torch.ones(1)}, "epoch": 3}, ["a"]),
-        ({"model": {"a": torch.ones(1)}, "optimizer": {"state": {}, "groups": [1]}}, ["a"]),
-        ({"model": {"a": torch.ones(1)}, "state_dict": {"b": torch.ones(1)}}, ["b"]),
-        ({"model": torch.ones(1), "state_dict": torch.ones(1)}, ["model", "state_dict"]),
-        ({"module.a": torch.ones(1), "module.module.b": torch.ones(1)}, ["a", "module.b"]),
-        ({"module._orig_mod.a": torch.ones(1)}, ["a"]),
-        ({"_orig_mod.module.a": torch.ones(1)}, ["a"]),
-        ({"module.a": torch.ones(1), "b": torch.ones(1)}, ["module.a", "b"]),
+        ({"state_dict": {"a": ONE}, "epoch": 3}, ["a"]),
+        ({"model": {"a": ONE}, "optimizer": {"state": {}, "groups": [1]}}, ["a"]),
+        ({"model": {"a": ONE}, "state_dict": {"b": ONE}}, ["b"]),
+        ({"model": ONE, "state_dict": ONE}, ["model", "state_dict"]),
+        ({"module.a": ONE, "module.module.b": ONE}, ["a", "module.b"]),
+        ({"module._orig_mod.a": ONE}, ["a"]),
+        ({"_orig_mod.module.a": ONE}, ["a"]),
+        ({"module.a": ONE, "b": ONE}, ["module.a", "b"]),
         (
-            {"x.LayerNorm.gamma": torch.ones(1), "x.LayerNorm.beta": torch.ones(1)},
+            {"x.LayerNorm.gamma": ONE, "x.LayerNorm.beta": ONE},
             ["x.LayerNorm.weight", "x.LayerNorm.bias"],
         ),
         (
-            {"ls1.gamma": torch.ones(1), "LayerNorm.gammas": torch.ones(1)},
+            {"ls1.gamma": ONE, "LayerNorm.gammas": ONE},
             ["ls1.gamma", "LayerNorm.gammas"],
         ),
     ],
 )
 def test_find_tensors_returns_transformers_names(content: Any, names: list[str]) -> None:
-    assert list(find_tensors(content, Path("a.bin"))) == names
+    tensors = find_tensors(content, Path("a.bin"))
+    assert list(tensors) == names
 
 
 # Created in the test, because torch warns about some of them.
 REJECTED: list[tuple[Callable[[], Any], str]] = [
     (lambda: {}, "contains no named tensors"),
-    (lambda: [torch.ones(1)], "an object of type list"),
-    (lambda: torch.ones(1), "an object of type Tensor"),
-    (lambda: {"a": torch.ones(1), "b": 3}, "'b' is of type int"),
+    (lambda: [ONE], "an object of type list"),
+    (lambda: ONE, "an object of type Tensor"),
+    (lambda: {"a": ONE, "b": 3}, "'b' is of type int"),
     (lambda: {"epoch": 3, "model": {"a": 1}}, "'epoch' is of type int"),
     (lambda: {"state_dict": {}}, "'state_dict' is of type dict"),
-    (lambda: {1: torch.ones(1)}, "1 is not a valid tensor name"),
-    (lambda: {"\ud800": torch.ones(1)}, "cannot be written as safetensors"),
-    (lambda: {"__metadata__": torch.ones(1)}, "not a valid tensor name"),
-    (lambda: {"LayerNorm.beta": torch.ones(1), "LayerNorm.bias": torch.ones(1)}, "twice"),
+    (lambda: {1: ONE}, "1 is not a valid tensor name"),
+    (lambda: {"\ud800": ONE}, "cannot be written as safetensors"),
+    (lambda: {"__metadata__": ONE}, "not a valid tensor name"),
+    (lambda: {"LayerNorm.beta": ONE, "LayerNorm.bias": ONE}, "twice"),
     (lambda: {"a": torch.eye(2).to_sparse()}, "'a' is not a dense tensor .*sparse"),
     (lambda: {"a": torch.eye(2).to_sparse_csr()}, "'a' is not a dense tensor .*sparse"),
     (
-        lambda: {"a": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])},
+        lambda: {"a": torch.nested.nested_tensor([ONE, torch.ones(2)])},
         "'a' is not a dense tensor",
     ),
     (lambda: {"a": torch.empty(2, device="meta")}, "'a' is not a dense tensor .*meta"),
@@ -249,7 +245,7 @@ REJECTED: list[tuple[Callable[[], Any], str]] = [
         "'a' is a conjugate or negative view",
     ),
     (lambda: {"a": torch.ones(2, dtype=torch.complex128)}, "'a' is of dtype torch.complex128"),
-    (lambda: {"a": torch.ones(1).expand(1 << 40)}, "'a' is expanded from 4 bytes"),
+    (lambda: {"a": ONE.expand(1 << 40)}, "'a' is expanded from 4 bytes"),
 ]
 
 
@@ -271,9 +267,8 @@ def test_open_pytorch_file_rejects_what_safetensors_cannot_store(
 def test_open_pytorch_file_rejects_broken_files(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(content)
-    with pytest.raises(
-        CheckpointError, match=f"{path} is not a valid PyTorch file with only tensors"
-    ):
+    problem = f"{path} is not a valid PyTorch file with only tensors"
+    with pytest.raises(CheckpointError, match=problem):
         open_pytorch_file(path)
 
 

@@ -404,31 +404,29 @@ def test_resize_of_a_lightning_checkpoint_with_objects_prints_a_command_that_wor
     assert result.output.is_dir()
 
 
+EMPTY = {"wpe.weight": torch.empty(0)}
+ZERO_3 = {"module": EMPTY, "ds_version": "0.18"}
+MEGATRON = {"checkpoint_version": 3.0, "model": {"language_model": {}}}
+# Path and content of a file that a user passes, by what it is.
+PART_FILES: dict[str, tuple[str, Any]] = {
+    "zero 3": ("global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt", ZERO_3),
+    "zero 3 under the name of zero 2": ("global_step5/mp_rank_00_model_states.pt", ZERO_3),
+    "meta": ("consolidated.00.pth", {"layers.0.attention.wq.weight": torch.ones(2)}),
+    "megatron": ("iter_5/mp_rank_00/model_optim_rng.pt", MEGATRON),
+    "megatron under another name": ("model.pt", MEGATRON),
+    "optimizer": (
+        "optimizer.pt",
+        {"state": {0: {"step": torch.ones(1)}}, "param_groups": [{"lr": 1.0}]},
+    ),
+}
+
+
 def write_parts(folder: Path, kind: str) -> Path:
     """Write a checkpoint in parts; return the path that a user passes."""
-    empty = {"wpe.weight": torch.empty(0)}
-    if kind == "zero 3":
-        path = folder / "global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt"
-    elif kind == "zero 3 under the name of zero 2":
-        path = folder / "global_step5/mp_rank_00_model_states.pt"
-    elif kind == "meta":
-        path = folder / "consolidated.00.pth"
-    elif kind == "megatron":
-        path = folder / "iter_5/mp_rank_00/model_optim_rng.pt"
-    elif kind == "megatron under another name":
-        path = folder / "model.pt"
-    else:
-        path = folder / "optimizer.pt"
+    name, content = PART_FILES[kind]
+    path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    contents: dict[str, Any] = {
-        "zero 3": {"module": empty, "ds_version": "0.18"},
-        "zero 3 under the name of zero 2": {"module": empty, "ds_version": "0.18"},
-        "meta": {"layers.0.attention.wq.weight": torch.ones(2)},
-        "megatron": {"checkpoint_version": 3.0, "model": {"language_model": {}}},
-        "megatron under another name": {"checkpoint_version": 3.0, "model": {"language_model": {}}},
-        "optimizer": {"state": {0: {"step": torch.ones(1)}}, "param_groups": [{"lr": 1.0}]},
-    }
-    torch.save(contents[kind], path)
+    torch.save(content, path)
     return path
 
 

@@ -515,17 +515,12 @@ def test_learned_rows_and_sinusoids_of_one_model_are_resized_by_their_own_method
 @pytest.mark.parametrize(
     ("model_type", "model_class"),
     [
-        *(
-            (name, None)
-            for name in (
-                "cohere_asr",
-                "ctrl",
-                "fsmt",
-                "seamless_m4t",
-                "tipsv2_text_model",
-                "videoprism",
-            )
-        ),
+        ("cohere_asr", None),
+        ("ctrl", None),
+        ("fsmt", None),
+        ("seamless_m4t", None),
+        ("tipsv2_text_model", None),
+        ("videoprism", None),
         ("speecht5", SpeechT5ForSpeechToText),
         ("speecht5", SpeechT5ForTextToSpeech),
     ],

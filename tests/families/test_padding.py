@@ -65,10 +65,10 @@ def test_resize_keeps_the_padding_of_a_model_that_pools_the_last_position(
     result = resize(source, to=NEW, output=tmp_path / "out")
     flags: dict[str, Any]
     for flags in ({}, {"truncation": True}, {"max_length": OLD}):
-        if (
-            model_type == "siglip" or is_fixed or "max_length" in flags
-        ):  # by itself, Siglip2Processor pads to 64
-            old, new = (features(folder, 5, **flags) for folder in (source, result.output))
+        # By itself, Siglip2Processor pads to 64.
+        if model_type == "siglip" or is_fixed or "max_length" in flags:
+            old = features(source, 5, **flags)
+            new = features(result.output, 5, **flags)
             assert torch.equal(old, new)
     long = features(result.output, NEW - 2, truncation=True, max_length=NEW)
     assert long.isfinite().all()
@@ -138,7 +138,8 @@ def test_verify_deep_pads_token_ids_if_there_is_no_tokenizer(tmp_path: Path) -> 
 
 def test_list_families_notes_that_a_model_pools_the_last_position() -> None:
     for name in ("siglip", "siglip2", "siglip_text_model"):
-        assert "pools the last position, padding included" in list_families([name])[0].notes
+        (family,) = list_families([name])
+        assert "pools the last position, padding included" in family.notes
 
 
 def last_hidden_states(model_type: str, length: int) -> list[torch.Tensor]:
@@ -152,11 +153,13 @@ def last_hidden_states(model_type: str, length: int) -> list[torch.Tensor]:
     tokens = torch.full((1, length), 1)
     tokens[0, :WORDS] = 8 + torch.arange(WORDS)
     is_word = torch.arange(length).unsqueeze(0) < WORDS
-    inputs = {"input_ids": tokens, "attention_mask": (is_word).long()}
+    inputs = {"input_ids": tokens, "attention_mask": is_word.long()}
     with torch.no_grad():
         output = model(**inputs)
-    pooled = [output.pooler_output] if output.get("pooler_output") is not None else []
-    return [output.last_hidden_state[:, :WORDS], *pooled]
+    outputs = [output.last_hidden_state[:, :WORDS]]
+    if output.get("pooler_output") is not None:
+        outputs.append(output.pooler_output)
+    return outputs
 
 
 @pytest.mark.slow
@@ -167,15 +170,14 @@ def test_registry_states_every_encoder_whose_outputs_depend_on_the_padding_lengt
         if family.parts or len(family.tables) != 1 or model_type == "imagegpt":
             continue
         try:
-            short, long = (last_hidden_states(copy.copy(model_type), length) for length in (32, 40))
+            short = last_hidden_states(copy.copy(model_type), 32)
+            long = last_hidden_states(copy.copy(model_type), 40)
         except Exception:  # needs other inputs, or cannot be built here
             continue
         ran.add(model_type)
-        if any(
-            (one - other).abs().max() > 1e-3 * one.abs().max()
-            for one, other in zip(short, long, strict=True)
-        ):
-            found.add(model_type)
+        for one, other in zip(short, long, strict=True):
+            if (one - other).abs().max() > 1e-3 * one.abs().max():
+                found.add(model_type)
     assert len(ran) > 50
     expected = {name for name, family in FAMILIES.items() if family.padding_effect}
     assert found == expected

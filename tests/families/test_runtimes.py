@@ -19,26 +19,17 @@ FIRST_32K: dict[str, Any] = {
     [  # transformers, vLLM up to 0.29, vLLM after 0.29, SGLang, llama.cpp
         ({"rope_type": "default", "rope_theta": 1e6}, 16 * K, [16, 16, 16, 16, 16]),
         (FIRST_32K, 128 * K, [128, 128, 128, 128, 128]),
-        (
-            FIRST_32K,
-            32 * K,
-            [128, 128, 32, 32, 32],
-        ),  # as the model card of Qwen2.5 says: only the rotary settings
+        # As the model card of Qwen2.5 says: only the rotary settings.
+        (FIRST_32K, 32 * K, [128, 128, 32, 32, 32]),
         (
             {**FIRST_32K, "rope_type": "llama3", "original_max_position_embeddings": 8 * K},
             256 * K,
             [256] * 5,
         ),
-        (
-            {"rope_type": "linear", "factor": 2.0},
-            8 * K,
-            [8, 16, 16, 16, 8],
-        ),  # the new length everywhere
-        (
-            {"rope_type": "dynamic", "factor": 4.0},
-            4 * K,
-            [16, None, None, 16, None],
-        ),  # the old length stays
+        # The new length everywhere.
+        ({"rope_type": "linear", "factor": 2.0}, 8 * K, [8, 16, 16, 16, 8]),
+        # The old length stays.
+        ({"rope_type": "dynamic", "factor": 4.0}, 4 * K, [16, None, None, 16, None]),
         ({"rope_type": "proportional", "factor": 2.0}, 256 * K, [256, None, None, None, None]),
         (
             {"rope_type": "longrope", "original_max_position_embeddings": 4 * K},
@@ -55,14 +46,16 @@ def test_runtime_lengths_follow_the_rules_of_each_runtime(
     lengths = runtime_lengths(rope, max_len, served * K)
     names = [item.runtime for item in lengths]
     assert names == [*RUNTIMES]
-    found = [item.length and item.length / K for item in lengths]
-    assert found == expected
+    expected_lengths = [length and length * K for length in expected]
+    found = [item.length for item in lengths]
+    assert found == expected_lengths
 
 
 def test_runtime_lengths_rounds_a_factor_that_is_not_exact() -> None:
     rope = {"rope_type": "yarn", "factor": 1001 / 1000, "original_max_position_embeddings": 1000}
-    lengths = {item.length for item in runtime_lengths(rope, 1001, 1001)}
-    assert lengths == {1001}
+    lengths = runtime_lengths(rope, 1001, 1001)
+    found = {item.length for item in lengths}
+    assert found == {1001}
 
 
 def test_runtime_lengths_of_gemma3_are_never_multiplied() -> None:
@@ -107,5 +100,6 @@ def test_runtime_lengths_says_that_it_has_no_rule_for_a_type() -> None:
 def test_describe_runtimes_says_what_each_runtime_does(
     rope: dict[str, Any], max_len: int, expected: str
 ) -> None:
-    described = describe_runtimes(runtime_lengths(rope, max_len, 64), 64)
+    lengths = runtime_lengths(rope, max_len, 64)
+    described = describe_runtimes(lengths, 64)
     assert described == f"Context length 64 in {expected}"

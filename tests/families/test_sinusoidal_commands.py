@@ -57,12 +57,11 @@ def test_train_keeps_sinusoids_frozen_by_default(model_type: str) -> None:
     changed = changed_tensors(Path("long"), Path("out"))
     assert changed == others - {MODELS[model_type][2]}
     assert result["trainable"] == "all-but-positions"
-    assert result["objective"] == ("causal" if model_type in CAUSAL else "masked")
-    reason = (
-        "equals its formula (train it with --trainable positions)"
-        if model_type in TRAINED
-        else "does not train"
-    )
+    objective = "causal" if model_type in CAUSAL else "masked"
+    assert result["objective"] == objective
+    reason = "does not train"
+    if model_type in TRAINED:
+        reason = "equals its formula (train it with --trainable positions)"
     assert reason in done.stderr
     assert "so it stays frozen: all other weights are trained." in done.stderr
     assert "  trainable: all-but-positions\n" in Path("out/ctxextend.yaml").read_text()
@@ -71,17 +70,15 @@ def test_train_keeps_sinusoids_frozen_by_default(model_type: str) -> None:
     checks = {check.name: check for check in verified.checks}
     failed = [name for name, check in checks.items() if not check.passed]
     assert failed == ["tensors"]
-    fact = (
-        "match method formula (from the recipe) bit for bit; not trained"
-        if MODELS[model_type][2]
-        else "computed by"
-    )
+    fact = "computed by"
+    if MODELS[model_type][2]:
+        fact = "match method formula (from the recipe) bit for bit; not trained"
     assert fact in checks["table"].evidence[0]
 
 
 @pytest.mark.parametrize(
     ("model_type", "trainable"),
-    [("distilbert", "positions"), *(("xlm", name) for name in ("positions", "new", "all"))],
+    [("distilbert", "positions"), ("xlm", "positions"), ("xlm", "new"), ("xlm", "all")],
 )
 def test_train_trains_sinusoids_if_asked(model_type: str, trainable: str) -> None:
     write_book()
@@ -92,7 +89,8 @@ def test_train_trains_sinusoids_if_asked(model_type: str, trainable: str) -> Non
     changed = changed_tensors(Path("long"), Path("out"))
     assert name in changed
     assert (changed == {name}) == (trainable != "all")
-    before, after = (load_file(f"{folder}/model.safetensors")[name] for folder in ("long", "out"))
+    before = load_file("long/model.safetensors")[name]
+    after = load_file("out/model.safetensors")[name]
     keeps_rows = torch.equal(before[:OLD], after[:OLD])
     assert keeps_rows == (trainable == "new")
     verified = ctxextend.verify("out", deep=True)
@@ -126,9 +124,11 @@ def test_registry_states_which_tables_transformers_reads_without_gradients(model
     source = make(model_type, model_class)
     model = getattr(transformers, model_class).from_pretrained(source)
     ids = 5 + torch.arange(8)[None]
-    model(input_ids=ids, **({"decoder_input_ids": ids} if model_type == "fsmt" else {}))[
-        0
-    ].sum().backward()
+    inputs = {"input_ids": ids}
+    if model_type == "fsmt":
+        inputs["decoder_input_ids"] = ids
+    output = model(**inputs)
+    output[0].sum().backward()
     name = next(name for name in reversed(dict(model.named_parameters())) if "position" in name)
     is_fixed = {
         isinstance(table, SinusoidalTable) and table.is_fixed
@@ -295,9 +295,8 @@ def test_extend_model_rejects_settings_that_do_not_apply_to_computed_sinusoids(
     flag: str, value: Any
 ) -> None:
     model = transformers.CTRLLMHeadModel.from_pretrained(make("ctrl"))
-    with pytest.raises(
-        ctxextend.ResizeError, match="does not apply|has no effect|Only --method formula applies"
-    ):
+    problem = "does not apply|has no effect|Only --method formula applies"
+    with pytest.raises(ctxextend.ResizeError, match=problem):
         ctxextend.extend_model(model, NEW, **{flag: value})
 
 
@@ -305,18 +304,20 @@ def test_extend_model_rejects_settings_that_do_not_apply_to_computed_sinusoids(
 def test_fix_limits_keeps_the_length(model_type: str) -> None:
     pico.edit_json(make(model_type) / "tokenizer_config.json", model_max_length=12)
     ctxextend.resize(model_type, to=OLD, fix_limits=True, output="out")
-    assert ctxextend.verify("out", deep=True).passed
-    assert pico.read_json("out/tokenizer_config.json")["model_max_length"] == OLD
+    verified = ctxextend.verify("out", deep=True)
+    assert verified.passed
+    tokenizer = pico.read_json("out/tokenizer_config.json")
+    assert tokenizer["model_max_length"] == OLD
 
 
 @pytest.mark.parametrize("model_type", ["xlm", "ctrl"])
 def test_card_says_what_was_changed(model_type: str) -> None:
     ctxextend.resize(make(model_type), to=NEW, output="out")
-    others, edits = (
-        "No other weights were changed.",
-        "computes the rows: only config and tokenizer files were changed.",
-    )
-    assert (others if model_type == "xlm" else edits) in (card := Path("out/README.md").read_text())
+    card = Path("out/README.md").read_text()
+    others = "No other weights were changed."
+    edits = "computes the rows: only config and tokenizer files were changed."
+    expected = others if model_type == "xlm" else edits
+    assert expected in card
     assert (others in card) != (edits in card)
 
 

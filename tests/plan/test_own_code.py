@@ -119,7 +119,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "chatglm",
             "ChatGLMForConditionalGeneration",
             model_type="chatglm",
-            **{"original_rope": True},
+            original_rope=True,
         ),
         ("modeling_chatglm.ChatGLMForConditionalGeneration", "original_rope true"),
     ),
@@ -354,7 +354,7 @@ def test_resize_suggests_a_rotary_type_by_the_class_of_the_weights() -> None:
 @pytest.mark.parametrize(
     ("model_type", "config"),
     [
-        ("brt", {**LENGTH}),  # near bert, whose table is not there
+        ("brt", LENGTH),  # near bert, whose table is not there
         ("gpt3", {"n_positions": OLD}),
         ("llamma", ROTARY),  # near llama, but no class says so
         ("llamma", {"architectures": ["LlamaForCausalLM"]}),  # no context length
