@@ -86,7 +86,8 @@ def test_position_lengths_of_published_settings(
     model_type: str, stated: int, settings: dict[str, Any], first_trained: int, served: int
 ) -> None:
     config = {"model_type": model_type, **SIZES, "head_dim": 32, "max_position_embeddings": stated}
-    (location,) = find_architecture({**config, "rope_scaling": settings}).locations
+    architecture = find_architecture({**config, "rope_scaling": settings})
+    (location,) = architecture.locations
     lengths = position_lengths(location)
     assert lengths.first_trained == first_trained
     assert lengths.stated == stated
@@ -97,10 +98,7 @@ def test_position_lengths_of_published_settings(
 def test_position_lengths_of_settings_per_layer_are_those_of_full_attention() -> None:
     full = {"rope_theta": 1e6, **yarn(4.0, 8 * K)}
     sliding = {"rope_type": "default", "rope_theta": 1e4}
-    layers = {
-        FULL: full,
-        SLIDING: sliding,
-    }
+    layers = {FULL: full, SLIDING: sliding}
     config = {
         "model_type": "olmo3",
         **SIZES,

@@ -134,8 +134,9 @@ def test_plan_resize_edits_all_keys_of_the_length(
 def test_plan_resize_rejects_unsupported_lengths_and_parts(
     model_class: str, sizes: dict[str, Any], options: dict[str, Any], message: str, save: Save
 ) -> None:
+    source = save(model_class, sizes)
     with pytest.raises(ResizeError, match=message):
-        plan_resize(save(model_class, sizes).folder, **options)
+        plan_resize(source.folder, **options)
 
 
 def test_plan_resize_uses_the_default_block_size_of_transformers(save: Save) -> None:
@@ -186,11 +187,15 @@ def test_resize_deberta_keeps_the_size_of_its_relative_embeddings(
 def test_resize_luke_resizes_both_tables_of_the_shared_key(save: Save, tmp_path: Path) -> None:
     source = save("LukeModel", {KEY: 18})
     plan = plan_resize(source.folder, to=NEW)
-    found = {
-        table.part: (table.rows_after, table.max_len_after, table.reserved_rows)
-        for table in plan.plan.tables
-    }
-    assert found == {"text": (42, NEW, 2), "entity": (42, 42, 0)}
+    text, entity = plan.plan.tables
+    assert text.part == "text"
+    assert text.rows_after == 42
+    assert text.max_len_after == NEW
+    assert text.reserved_rows == 2
+    assert entity.part == "entity"
+    assert entity.rows_after == 42
+    assert entity.max_len_after == 42
+    assert entity.reserved_rows == 0
     values = to_json(plan)
     assert values["max_len_before"] is None
     assert values["max_len_after"] is None
