@@ -407,7 +407,7 @@ def test_resize_of_a_lightning_checkpoint_with_objects_prints_a_command_that_wor
 EMPTY = {"wpe.weight": torch.empty(0)}
 ZERO_3 = {"module": EMPTY, "ds_version": "0.18"}
 MEGATRON = {"checkpoint_version": 3.0, "model": {"language_model": {}}}
-# Path and content of a file that a user passes, by what it is.
+# Path and content of the file that a user passes, by kind of part.
 PART_FILES: dict[str, tuple[str, Any]] = {
     "zero 3": ("global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt", ZERO_3),
     "zero 3 under the name of zero 2": ("global_step5/mp_rank_00_model_states.pt", ZERO_3),

@@ -119,7 +119,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "chatglm",
             "ChatGLMForConditionalGeneration",
             model_type="chatglm",
-            original_rope=True,
+            **{"original_rope": True},
         ),
         ("modeling_chatglm.ChatGLMForConditionalGeneration", "original_rope true"),
     ),
