@@ -16,7 +16,8 @@ from tests.helpers.pico import contents
 
 def checkpoint(folder: Path, content: str = "old", **files: str) -> Path:
     folder.mkdir(parents=True)
-    for name, text in {"config.json": content, "model.safetensors": content, **files}.items():
+    texts = {"config.json": content, "model.safetensors": content, **files}
+    for name, text in texts.items():
         (folder / name).write_text(text)
     return folder
 
@@ -24,13 +25,15 @@ def checkpoint(folder: Path, content: str = "old", **files: str) -> Path:
 def stage(
     output: Path, source: Path, force: bool = False, files: Iterable[str] = ()
 ) -> AbstractContextManager[Path]:
-    return atomic_folder(output, [source], dict.fromkeys(files, 0), force=force)
+    sizes = dict.fromkeys(files, 0)
+    return atomic_folder(output, [source], sizes, force=force)
 
 
 def check_output(
     output: Path, source: Path, force: bool = False, files: Iterable[str] = ()
 ) -> None:
-    atomic_output.check_output(output, [source], dict.fromkeys(files, 0), force=force)
+    sizes = dict.fromkeys(files, 0)
+    atomic_output.check_output(output, [source], sizes, force=force)
 
 
 def write(output: Path, source: Path, force: bool = False) -> None:
@@ -69,7 +72,8 @@ def test_atomic_folder_removes_everything_after_an_error(
     with pytest.raises(type(error)), stage(tmp_path / "a" / "b" / "out", source) as staged:
         (staged / "config.json").write_text("x")
         raise error
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["source"]
 
 
 def test_atomic_folder_replaces_an_empty_folder_and_keeps_its_mode(
@@ -121,13 +125,15 @@ def test_atomic_folder_force_restores_the_old_output_if_the_second_rename_fails(
 @pytest.mark.parametrize(
     "name",
     [
-        *("notes.txt", "src/train.py", ".git/config", "1_notes/diary.txt", "onnx/model.onnx"),
-        *(
-            "checkpoint-500/model.safetensors",
-            "pytorch_model.bin",
-            "model-mine.safetensors",
-            "optimizer.pt",
-        ),
+        "notes.txt",
+        "src/train.py",
+        ".git/config",
+        "1_notes/diary.txt",
+        "onnx/model.onnx",
+        "checkpoint-500/model.safetensors",
+        "pytorch_model.bin",
+        "model-mine.safetensors",
+        "optimizer.pt",
     ],
 )
 def test_check_output_force_rejects_a_folder_with_other_files(
@@ -146,28 +152,30 @@ def test_check_output_force_accepts_checkpoint_files_and_files_to_write(
     tmp_path: Path, source: Path
 ) -> None:
     output = checkpoint(tmp_path / "out", **{"data.json": "x"})
-    for name in (
-        *(
-            "model-00001-of-00002.safetensors",
-            "model.safetensors.index.json",
-            "1_Pooling/config.json",
-            "LICENSE.txt",
-        ),
-        *(
-            "2_Dense/pytorch_model.bin",
-            "0_Transformer/tokenizer.json",
-            "sentence_bert_config.json",
-            "ctxextend.yaml",
-        ),
-    ):
+    names = (
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "1_Pooling/config.json",
+        "LICENSE.txt",
+        "2_Dense/pytorch_model.bin",
+        "0_Transformer/tokenizer.json",
+        "sentence_bert_config.json",
+        "ctxextend.yaml",
+    )
+    for name in names:
         (output / name).parent.mkdir(exist_ok=True)
         (output / name).write_text("x")
     check_output(output, source, True, {"data.json"})
-    for needed in ("config.json", "model.safetensors"):
-        other = checkpoint(tmp_path / needed)
-        (other / needed).unlink()
-        with pytest.raises(OutputError, match="is not a checkpoint folder"):
-            check_output(other, source, True)
+
+
+@pytest.mark.parametrize("needed", ["config.json", "model.safetensors"])
+def test_check_output_force_rejects_a_folder_without_config_or_weights(
+    needed: str, tmp_path: Path, source: Path
+) -> None:
+    output = checkpoint(tmp_path / "out")
+    (output / needed).unlink()
+    with pytest.raises(OutputError, match="is not a checkpoint folder"):
+        check_output(output, source, True)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -180,15 +188,14 @@ def test_check_output_rejects_protected_locations(
     monkeypatch.setenv("HOME", str(home))
     link.symlink_to(source)
     file.write_text("x")
-    for output, message in (
-        *((path, "overlap") for path in (source, link, source / "inside", source.parent)),
-        *(
-            (path, "is the home, root or current folder|overlap")
-            for path in (Path("/"), home, Path())
-        ),
-        *((path, f"cannot be created: {file} is a file") for path in (file, file / "out")),
-    ):
-        with pytest.raises(OutputError, match=message):
+    for output in (source, link, source / "inside", source.parent):
+        with pytest.raises(OutputError, match="overlap"):
+            check_output(output, source, force)
+    for output in (Path("/"), home, Path()):
+        with pytest.raises(OutputError, match="is the home, root or current folder|overlap"):
+            check_output(output, source, force)
+    for output in (file, file / "out"):
+        with pytest.raises(OutputError, match=f"cannot be created: {file} is a file"):
             check_output(output, source, force)
 
 
@@ -328,7 +335,8 @@ def test_atomic_folder_removes_replaced_read_only_folders(public_path: Path) -> 
 def test_locked_rejects_removed_and_recreated_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BlockingIOError), locked(tmp_path / "missing"):
+    path = tmp_path / "missing"
+    with pytest.raises(BlockingIOError), locked(path):
         pass
     (tmp_path / "work").mkdir()
     real = fcntl.flock
@@ -340,7 +348,8 @@ def test_locked_rejects_removed_and_recreated_paths(
         (tmp_path / "work").mkdir()
 
     monkeypatch.setattr(fcntl, "flock", lock_late)
-    with pytest.raises(BlockingIOError), locked(tmp_path / "work"):
+    path = tmp_path / "work"
+    with pytest.raises(BlockingIOError), locked(path):
         pass
 
 

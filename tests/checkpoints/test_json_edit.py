@@ -20,8 +20,10 @@ INDENTS = st.sampled_from([None, 0, 2, "\t"])
 
 def test_edit_changes_only_the_value() -> None:
     text = '{\r\n\t"z": [1,  2], "n" :512 ,\n "a": {"n": "}"}}\n\n'
-    assert edit(text, {("n",): 4096}) == text.replace("512", "4096")
-    assert edit(text, {("a", "n"): 7}) == text.replace('"}"', "7")
+    longer = edit(text, {("n",): 4096})
+    assert longer == text.replace("512", "4096")
+    nested = edit(text, {("a", "n"): 7})
+    assert nested == text.replace('"}"', "7")
 
 
 def test_edit_appends_a_missing_key_in_the_same_style() -> None:
@@ -35,25 +37,28 @@ def test_edit_appends_a_missing_key_in_the_same_style() -> None:
 def test_edit_equals_editing_the_parsed_object(
     value: dict[str, Any], new: Any, indent: Any, data: Any
 ) -> None:
-    key = data.draw(st.sampled_from(sorted(value)) | st.text(max_size=4))
+    known = st.sampled_from(sorted(value))
+    key = data.draw(known | st.text(max_size=4))
     for ascii_only in (True, False):
         text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
         edited = edit(text, {(key,): new})
-        assert json.loads(edited) == value | {key: new}
-        assert list(json.loads(edited)) == list(value | {key: new})
+        parsed = json.loads(edited)
+        expected = value | {key: new}
+        assert parsed == expected
+        assert list(parsed) == list(expected)
 
 
 @given(value=OBJECTS, indent=INDENTS, data=st.data())
 def test_delete_equals_deleting_from_the_parsed_object(
     value: dict[str, Any], indent: Any, data: Any
 ) -> None:
-    names = data.draw(st.sets(st.sampled_from(sorted(value))))
+    some = st.sets(st.sampled_from(sorted(value)))
+    names = data.draw(some)
     text = json.dumps({"x": value, "y": 1}, indent=indent)
-    remaining = json.loads(delete(text, ("x",), names))
-    assert remaining == {
-        "x": {key: item for key, item in value.items() if key not in names},
-        "y": 1,
-    }
+    edited = delete(text, ("x",), names)
+    remaining = json.loads(edited)
+    kept = {key: item for key, item in value.items() if key not in names}
+    assert remaining == {"x": kept, "y": 1}
 
 
 @pytest.mark.parametrize(
@@ -74,5 +79,6 @@ def test_load_object_reports_the_problem(text: bytes | None, message: str, tmp_p
     path = tmp_path / "config.json"
     if text is not None:
         path.write_bytes(text)
-    with pytest.raises(CheckpointError, match=f"{path} .*{message}"):
+    problem = f"{path} .*{message}"
+    with pytest.raises(CheckpointError, match=problem):
         load_object(path)

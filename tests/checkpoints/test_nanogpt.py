@@ -17,7 +17,7 @@ from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.recipe import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.nanogpt import ARGUMENTS, OLD, make
-from tests.helpers.trainings import invoke
+from tests.helpers.trainings import invoke, succeed, unwrapped
 
 NEW = 40
 
@@ -26,37 +26,38 @@ def logits(state: Mapping[str, torch.Tensor], tokens: torch.Tensor) -> torch.Ten
     """Return nanoGPT's logits, from a separate implementation."""
 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:
-        return functional.layer_norm(
-            x, x.shape[-1:], state[f"{name}.weight"], state.get(f"{name}.bias")
-        )
+        weight = state[f"{name}.weight"]
+        bias = state.get(f"{name}.bias")
+        return functional.layer_norm(x, x.shape[-1:], weight, bias)
 
     def linear(x: torch.Tensor, name: str) -> torch.Tensor:
-        return functional.linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
+        weight = state[f"{name}.weight"]
+        bias = state.get(f"{name}.bias")
+        return functional.linear(x, weight, bias)
 
-    x = state["transformer.wte.weight"][tokens] + state["transformer.wpe.weight"][: len(tokens)]
+    embedded = state["transformer.wte.weight"][tokens]
+    positions = state["transformer.wpe.weight"][: len(tokens)]
+    x = embedded + positions
     for block in ("transformer.h.0", "transformer.h.1"):
-        heads = linear(norm(x, f"{block}.ln_1"), f"{block}.attn.c_attn").reshape(
-            len(x), 3, ARGUMENTS["n_head"], -1
-        )
+        attended = linear(norm(x, f"{block}.ln_1"), f"{block}.attn.c_attn")
+        heads = attended.reshape(len(x), 3, ARGUMENTS["n_head"], -1)
         q, k, v = heads.permute(1, 2, 0, 3)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + linear(mixed.transpose(0, 1).reshape(x.shape), f"{block}.attn.c_proj")
-        x = x + linear(
-            functional.gelu(linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")),
-            f"{block}.mlp.c_proj",
-        )
+        joined = mixed.transpose(0, 1).reshape(x.shape)
+        x = x + linear(joined, f"{block}.attn.c_proj")
+        hidden = linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")
+        x = x + linear(functional.gelu(hidden), f"{block}.mlp.c_proj")
     return linear(norm(x, "transformer.ln_f"), "lm_head")
 
 
 def convert(content: Any, folder: Path) -> dict[str, Any]:
     """Convert a checkpoint without changing its length; return the config."""
-    torch.save(content, folder / "ckpt.pt")
-    result = resize(folder / "ckpt.pt", to=OLD, output=folder / "out")
-    assert (
-        "already has 16 positions: the output is the same weights as safetensors"
-        in result.warnings[0]
-    )
-    config: dict[str, Any] = json.loads((folder / "out" / "config.json").read_text())
+    checkpoint = folder / "ckpt.pt"
+    torch.save(content, checkpoint)
+    result = resize(checkpoint, to=OLD, output=folder / "out")
+    warning = "already has 16 positions: the output is the same weights as safetensors"
+    assert warning in result.warnings[0]
+    config: dict[str, Any] = pico.config_of(folder / "out")
     return config
 
 
@@ -65,7 +66,8 @@ def assert_same_logits(content: Any, folder: Path) -> None:
     expected = logits(content["model"], tokens)
     model = pico.Pico(folder, transformers.GPT2LMHeadModel).load()
     with torch.no_grad():
-        torch.testing.assert_close(model(tokens[None]).logits[0], expected, atol=1e-5, rtol=0)
+        output = model(tokens[None])
+    torch.testing.assert_close(output.logits[0], expected, atol=1e-5, rtol=0)
     assert expected.std() > 0.1
 
 
@@ -77,22 +79,26 @@ def test_resize_of_a_nanogpt_checkpoint_returns_an_equivalent_gpt2(
     bias: bool, masks: bool, prefix: str, tmp_path: Path
 ) -> None:
     content = make(bias=bias)
-    state = {
-        prefix + name: t
-        for name, t in content["model"].items()
-        if masks or not name.endswith(".attn.bias")
-    }
+    state = {}
+    for name, tensor in content["model"].items():
+        is_mask = name.endswith(".attn.bias")
+        if masks or not is_mask:
+            state[prefix + name] = tensor
     config = convert(content | {"model": state}, tmp_path)
     assert_same_logits(content, tmp_path / "out")
     # The output equals a checkpoint saved with transformers.
-    transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").save_pretrained(
-        tmp_path / "saved"
-    )
-    assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(tmp_path / "saved")
-    stated = json.loads((tmp_path / "saved" / "config.json").read_text())
-    assert {key: stated.get(key) for key in config} == config
-    assert (config["tie_word_embeddings"], config["activation_function"]) == (True, "gelu")
-    assert {config[f"{part}_pdrop"] for part in ("resid", "embd", "attn")} == {0.1}
+    model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
+    model.save_pretrained(tmp_path / "saved")
+    written = pico.tensor_bytes(tmp_path / "out")
+    saved = pico.tensor_bytes(tmp_path / "saved")
+    assert written == saved
+    stated = pico.config_of(tmp_path / "saved")
+    found = {key: stated.get(key) for key in config}
+    assert found == config
+    assert config["tie_word_embeddings"] is True
+    assert config["activation_function"] == "gelu"
+    rates = {config[f"{part}_pdrop"] for part in ("resid", "embd", "attn")}
+    assert rates == {0.1}
 
 
 @pytest.mark.parametrize("by_file", [True, False])
@@ -103,22 +109,25 @@ def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_pat
     torch.save(content, out_dir / "ckpt.pt")
     (out_dir / "log.txt").write_text("loss")
     untouched = pico.contents(out_dir)
-    plan = plan_resize(out_dir / "ckpt.pt" if by_file else out_dir, to=NEW)
+    source = out_dir / "ckpt.pt" if by_file else out_dir
+    plan = plan_resize(source, to=NEW)
     assert "gelu_new" in plan.explanation.notes[0]
-    assert (plan.output.default_folder, plan.plan.model_type, plan.warnings) == (
-        Path("out-shakespeare-40"),
-        "gpt2",
-        (),
-    )
+    assert plan.output.default_folder == Path("out-shakespeare-40")
+    assert plan.plan.model_type == "gpt2"
+    assert plan.warnings == ()
     output = plan.execute().output
     assert pico.contents(out_dir) == untouched
     files = {"config.json", "model.safetensors", "README.md", "ctxextend.yaml"}
-    assert set(pico.contents(output)) == files | (set() if by_file else {"log.txt"})
+    if not by_file:
+        files.add("log.txt")
+    assert set(pico.contents(output)) == files
     assert_same_logits(content, output)
     loaded = pico.Pico(output, transformers.GPT2LMHeadModel).load()
     assert pico.logits(loaded, NEW).isfinite().all()
     learned = content["model"]["transformer.wpe.weight"]
-    assert torch.equal(loaded.transformer.wpe.weight[: 2 * OLD], torch.cat([learned, learned]))
+    table = loaded.transformer.wpe.weight[: 2 * OLD]
+    repeated = torch.cat([learned, learned])
+    assert torch.equal(table, repeated)
     resize(out_dir, to=NEW, output=output, force=True)
 
 
@@ -147,41 +156,36 @@ def test_resize_of_a_nanogpt_checkpoint_ties_a_head_that_equals_the_embeddings(
         state["lm_head.weight"] = torch.randn(32, 8) / 4
     elif change == "copied":
         state["lm_head.weight"] = state["lm_head.weight"].clone()
-    kept = {
-        name: tensor
-        for name, tensor in state.items()
-        if change != "dropped" or name != "lm_head.weight"
-    }
-    config, tensors = (
-        convert(content | {"model": kept}, tmp_path),
-        pico.tensor_bytes(tmp_path / "out"),
-    )
-    assert (
-        config["tie_word_embeddings"] == (change != "untied") == ("lm_head.weight" not in tensors)
-    )
+    kept = dict(state)
+    if change == "dropped":
+        del kept["lm_head.weight"]
+    config = convert(content | {"model": kept}, tmp_path)
+    tensors = pico.tensor_bytes(tmp_path / "out")
+    is_tied = change != "untied"
+    assert config["tie_word_embeddings"] == is_tied
+    assert ("lm_head.weight" not in tensors) == is_tied
     assert_same_logits(content, tmp_path / "out")
 
 
 def test_from_nanogpt_sets_the_end_of_text_of_gpt2s_vocabulary() -> None:
     for vocab_size, end in ((50304, 50256), (32, None)):
-        config, _ = from_nanogpt(make(vocab_size=vocab_size), Path("ckpt.pt"))
-        assert (config["vocab_size"], config["bos_token_id"], config["eos_token_id"]) == (
-            vocab_size,
-            end,
-            end,
-        )
+        content = make(vocab_size=vocab_size)
+        config, _ = from_nanogpt(content, Path("ckpt.pt"))
+        assert config["vocab_size"] == vocab_size
+        assert config["bos_token_id"] == end
+        assert config["eos_token_id"] == end
 
 
 def test_from_nanogpt_accepts_old_arguments_without_bias() -> None:
     content = make()
-    old = {
-        name: value
-        for name, value in content["model_args"].items()
-        if name not in ("bias", "dropout")
-    }
-    content["model"] = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
-    config, tensors = from_nanogpt(content | {"model_args": old}, Path("ckpt.pt"))
-    assert (config["resid_pdrop"], config["dtype"]) == (0, "bfloat16")
+    arguments = dict(content["model_args"])
+    arguments.pop("bias", None)
+    arguments.pop("dropout", None)
+    tensors = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
+    old_content = content | {"model_args": arguments, "model": tensors}
+    config, tensors = from_nanogpt(old_content, Path("ckpt.pt"))
+    assert config["resid_pdrop"] == 0
+    assert config["dtype"] == "bfloat16"
     assert tensors["transformer.ln_f.bias"].any()
 
 
@@ -249,7 +253,8 @@ def test_is_nanogpt_rejects_other_contents() -> None:
         {"model": {}, "model_args": ["block_size"]},
         no_tensors,
     ]
-    assert [content for content in others if is_nanogpt(content)] == []
+    for content in others:
+        assert not is_nanogpt(content)
 
 
 # ---- evaluated, compared and trained with a separate tokenizer
@@ -260,14 +265,14 @@ TEXT = "to be, or not to be: that is the question\n"
 
 def write_folder(folder: Path) -> tuple[Path, Path]:
     """Write the output folder of train.py and the character vocabulary of prepare.py."""
-    out, meta = folder / "out", folder / "meta.pkl"
+    out = folder / "out"
+    meta = folder / "meta.pkl"
     out.mkdir()
     torch.save(make(), out / "ckpt.pt")
     characters = dict(enumerate(sorted(set(TEXT))))
     stoi = {character: number for number, character in characters.items()}
-    meta.write_bytes(
-        pickle.dumps({"vocab_size": len(characters), "itos": characters, "stoi": stoi})
-    )
+    values = {"vocab_size": len(characters), "itos": characters, "stoi": stoi}
+    meta.write_bytes(pickle.dumps(values))
     Path("text.txt").write_text(TEXT * 40)
     return out, meta
 
@@ -275,15 +280,23 @@ def write_folder(folder: Path) -> tuple[Path, Path]:
 def test_open_eval_model_of_a_nanogpt_checkpoint_equals_nanogpt(tmp_path: Path) -> None:
     out, meta = write_folder(tmp_path)
     model = open_eval_model(CheckpointRef(str(out), tokenizer=str(meta)), "fp32")
-    ids = model.tokenizer.encode(TEXT[:OLD])
-    assert ids.tolist() == [sorted(set(TEXT)).index(character) for character in TEXT[:OLD]]
-    assert model.tokenizer.tokenizer.decode(ids) == TEXT[:OLD]
-    assert (model.kind, model.max_len, model.tokenizer.num_special) == ("causal", OLD, 0)
-    assert any("gelu_new" in note for note in model.notes)
-    expected = logits(make()["model"], torch.tensor(ids))
+    text = TEXT[:OLD]
+    ids = model.tokenizer.encode(text)
+    characters = sorted(set(TEXT))
+    assert ids.tolist() == [characters.index(character) for character in text]
+    assert model.tokenizer.tokenizer.decode(ids) == text
+    assert model.kind == "causal"
+    assert model.max_len == OLD
+    assert model.tokenizer.num_special == 0
+    notes = "\n".join(model.notes)
+    assert "gelu_new" in notes
+
+    content = make()
+    tokens = torch.tensor(ids)
+    expected = logits(content["model"], tokens)
     with torch.no_grad():
-        actual = model.model(torch.tensor(ids)[None]).logits[0]
-    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+        output = model.model(tokens[None])
+    torch.testing.assert_close(output.logits[0], expected, atol=1e-5, rtol=0)
 
 
 def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(
@@ -294,25 +307,26 @@ def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(
     evaluated = invoke("evaluate", out, *text, "--measure", "position", "--json")
     assert evaluated.exit_code == 0, evaluated.output
     loss = json.loads(evaluated.stdout)
-    assert (loss["model_type"], loss["kind"]) == ("gpt2", "causal")
-    compared = invoke(
-        "compare", out, "--to", NEW, *text, "--method", "copy", "--method", "linear", "--json"
-    )
-    assert compared.exit_code == 0, compared.output
-    assert {row["method"] for row in json.loads(compared.stdout)["rows"]} == {"copy", "linear"}
+    assert loss["model_type"] == "gpt2"
+    assert loss["kind"] == "causal"
+    methods = ("--method", "copy", "--method", "linear")
+    compared = succeed("compare", out, "--to", NEW, *text, *methods, "--json")
+    rows = json.loads(compared.stdout)["rows"]
+    compared_methods = {row["method"] for row in rows}
+    assert compared_methods == {"copy", "linear"}
     trained = invoke("train", out, *text, "--steps", 2, "-o", "trained")
     assert trained.exit_code == 0, trained.output
     transformers.GPT2LMHeadModel.from_pretrained("trained")
     done = invoke("evaluate", "trained", "--data", "text.txt", "--measure", "position", "--json")
-    assert done.exit_code == 0, (
-        done.output
-    )  # its recipe states the tokenizer of the model and its base
-    assert json.loads(done.stdout)["base"] == str(out)
-    assert invoke("verify", "trained").exit_code == 0
+    # Its recipe states the tokenizer of the model and its base.
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert result["base"] == str(out)
+    succeed("verify", "trained")
     longer = resize(out, to=NEW, output="longer").output
     deep = invoke("verify", longer, "--deep")
-    assert "bit-identical to the base's on inputs of" in " ".join(deep.stdout.split())
-    assert invoke("evaluate", longer, *text, "--measure", "position").exit_code == 0
+    assert "bit-identical to the base's on inputs of" in unwrapped(deep.stdout)
+    succeed("evaluate", longer, *text, "--measure", "position")
 
 
 def test_nanogpt_folder_without_a_tokenizer_suggests_one(tmp_path: Path) -> None:
@@ -323,10 +337,8 @@ def test_nanogpt_folder_without_a_tokenizer_suggests_one(tmp_path: Path) -> None
     assert "or pass --tokenizer: the model's own, or nanoGPT's meta.pkl." in done.stderr
     Path("other.txt").write_text("Zebra" * 99)
     done = invoke("evaluate", out, "--data", "other.txt", "--tokenizer", meta)
-    assert (done.exit_code, done.stderr.splitlines()[-2]) == (
-        1,
-        "Error: The tokenizer has no token for 'Z'.",
-    )
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-2] == "Error: The tokenizer has no token for 'Z'."
 
 
 class WritesFile:

@@ -32,23 +32,18 @@ from tests.helpers.pytorch_files import (
     write_zip,
 )
 
+ONE = torch.ones(1)
 BERT = pico.CONFIGS["bert"]
-
-
 ENCODER_DECODER = {
-    **{
-        "d_model": 8,
-        "vocab_size": 32,
-        "max_position_embeddings": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-    },
-    **{
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 16,
-        "decoder_ffn_dim": 16,
-    },
+    "d_model": 8,
+    "vocab_size": 32,
+    "max_position_embeddings": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
 }
 GPT = {"n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 32}
 # Models with all variants of tying in transformers: the head, encoder and decoder, biases, and
@@ -74,62 +69,78 @@ TIED: dict[str, dict[str, Any]] = {
 
 def tensor_bytes(file: PytorchFile) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """Return dtype, shape and bytes of all tensors, as `pico.tensor_bytes` does."""
-    return {
-        name: (e.dtype, e.shape, file.read_bytes(name).tobytes())
-        for name, e in file.entries.items()
-    }
+    found = {}
+    for name, entry in file.entries.items():
+        data = file.read_bytes(name)
+        found[name] = (entry.dtype, entry.shape, data.tobytes())
+    return found
 
 
 @pytest.mark.parametrize("name", TIED)
 def test_open_pytorch_file_equals_save_pretrained(name: str, tmp_path: Path) -> None:
     model_class = getattr(transformers, name)
-    model = model_class(model_class.config_class(**TIED[name]))
+    config = model_class.config_class(**TIED[name])
+    model = model_class(config)
     model.save_pretrained(tmp_path / "safe")
-    file = open_pytorch_file(save(model.state_dict(), tmp_path / "pytorch_model.bin"))
-    assert tensor_bytes(file) == pico.tensor_bytes(tmp_path / "safe")
-    assert set(file.tensors) <= set(model.state_dict())
+    path = save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    file = open_pytorch_file(path)
+    saved = pico.tensor_bytes(tmp_path / "safe")
+    assert tensor_bytes(file) == saved
+    names = set(file.tensors)
+    assert names <= set(model.state_dict())
 
 
 def test_open_pytorch_file_describes_the_safetensors_file(tmp_path: Path) -> None:
-    values = {"b": torch.ones(2, 3), "a": torch.zeros(5, dtype=torch.float16), "c": torch.tensor(1)}
+    half = torch.zeros(5, dtype=torch.float16)
+    values = {"b": torch.ones(2, 3), "a": half, "c": torch.tensor(1)}
     save_file(values, tmp_path / "a.safetensors")
-    trained = values | {"a": torch.nn.Parameter(values["a"])}
+    parameter = torch.nn.Parameter(values["a"])
+    trained = values | {"a": parameter}
     file = open_pytorch_file(save(trained, tmp_path / "a.bin"))
     assert file.entries == open_safetensors(tmp_path / "a.safetensors").entries
     assert list(file.header) == ["__metadata__", "b", "a", "c"]
     assert file.header["__metadata__"] == {"format": "pt"}
-    assert not any(tensor.requires_grad for tensor in file.tensors.values())
+    for tensor in file.tensors.values():
+        assert not tensor.requires_grad
+
+
+def kilobytes_in_memory() -> int:
+    """Return how much memory of this process isn't a mapped file, or 0 if nothing states it."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0
+    lines = status.read_text().splitlines()
+    line = next(line for line in lines if line.startswith("RssAnon"))
+    return int(line.split()[1])
 
 
 def test_open_pytorch_file_reads_no_tensor(tmp_path: Path) -> None:
-    path = save({"a": torch.ones(1 << 24)}, tmp_path / "a.bin")
-
-    def in_memory() -> int:
-        status = Path("/proc/self/status")
-        lines = status.read_text().splitlines() if status.exists() else ["RssAnon: 0"]
-        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
-
-    before = in_memory()
+    tensors = {"a": torch.ones(1 << 24)}
+    path = save(tensors, tmp_path / "a.bin")
+    before = kilobytes_in_memory()
     file = open_pytorch_file(path)
-    assert in_memory() - before < 8_000
+    assert kilobytes_in_memory() - before < 8_000
     assert not file.is_in_memory
-    assert file.read_bytes("a")[-4:].tobytes() == np.float32(1).tobytes()
-    assert open_pytorch_file(
-        save({"a": torch.ones(1)}, tmp_path / "b.bin", write_legacy)
-    ).is_in_memory
+    last = file.read_bytes("a")[-4:]
+    assert last.tobytes() == np.float32(1).tobytes()
+
+
+def test_open_pytorch_file_reads_legacy_files_into_memory(tmp_path: Path) -> None:
+    path = save({"a": torch.ones(1)}, tmp_path / "b.bin", write_legacy)
+    assert open_pytorch_file(path).is_in_memory
 
 
 @pytest.mark.parametrize("name", NAMES_OF_DTYPES)
 def test_read_bytes_equals_safetensors(name: str, tmp_path: Path) -> None:
-    values = (
-        torch.arange(24, dtype=torch.uint8).view(getattr(torch, name))
-        if name != "bool"
-        else torch.eye(3) > 0
-    )
+    if name == "bool":
+        values = torch.eye(3) > 0
+    else:
+        dtype = getattr(torch, name)
+        values = torch.arange(24, dtype=torch.uint8).view(dtype)
     save_file({"a": values}, tmp_path / "a.safetensors")
-    assert tensor_bytes(
-        open_pytorch_file(save({"a": values}, tmp_path / "a.bin"))
-    ) == pico.tensor_bytes(tmp_path)
+    path = save({"a": values}, tmp_path / "a.bin")
+    file = open_pytorch_file(path)
+    assert tensor_bytes(file) == pico.tensor_bytes(tmp_path)
 
 
 @given(
@@ -142,15 +153,19 @@ def test_read_bytes_equals_safetensors(name: str, tmp_path: Path) -> None:
 def test_read_bytes_of_any_strides(
     shape: list[int], steps: list[int], copies: int, transposed: bool
 ) -> None:
-    values = torch.randn(shape)[tuple(slice(None, None, step) for step in steps[: len(shape)])]
+    slices = tuple(slice(None, None, step) for step in steps[: len(shape)])
+    values = torch.randn(shape)[slices]
     values = values.expand(copies, *values.shape)
-    values = values.permute(*reversed(range(values.ndim))) if transposed else values
+    if transposed:
+        axes = reversed(range(values.ndim))
+        values = values.permute(*axes)
     with tempfile.TemporaryDirectory() as folder:
-        file = open_pytorch_file(
-            save({"first": torch.ones(3), "a": values}, Path(folder) / "a.bin")
-        )
+        tensors = {"first": torch.ones(3), "a": values}
+        path = save(tensors, Path(folder) / "a.bin")
+        file = open_pytorch_file(path)
         assert file.entries["a"].shape == values.shape
-        assert file.read_bytes("a").tobytes() == values.numpy().tobytes()
+        data = file.read_bytes("a")
+        assert data.tobytes() == values.numpy().tobytes()
 
 
 @pytest.mark.parametrize("write", [write_zip, write_legacy])
@@ -159,59 +174,50 @@ def test_open_pytorch_file_ties_names_of_one_tensor_but_not_views_or_copies(
 ) -> None:
     table = torch.randn(4, 4)
     state = {
-        **{
-            "lm_head.weight": table,
-            "table": table,
-            "again": table[:],
-            "transposed": table.T,
-            "rows": table[:2],
-        },
-        **{
-            "others": table[2:],
-            "copy": table.clone(),
-            "none": torch.empty(0),
-            "nothing": torch.empty(0),
-        },
+        "lm_head.weight": table,
+        "table": table,
+        "again": table[:],
+        "transposed": table.T,
+        "rows": table[:2],
+        "others": table[2:],
+        "copy": table.clone(),
+        "none": torch.empty(0),
+        "nothing": torch.empty(0),
     }
     path = save(state, tmp_path / "a.bin", write)
     file = open_pytorch_file(path)
-    assert list(file.tensors) == [
-        "table",
-        "again",
-        "transposed",
-        "rows",
-        "others",
-        "copy",
-        "none",
-        "nothing",
-    ]
-    assert file.read_bytes("others").tobytes() == table[2:].numpy().tobytes()
-    assert list(open_pytorch_file(path, ties=False).tensors) == list(state)
+    names = list(file.tensors)
+    assert names == ["table", "again", "transposed", "rows", "others", "copy", "none", "nothing"]
+    data = file.read_bytes("others")
+    assert data.tobytes() == table[2:].numpy().tobytes()
+    untied = open_pytorch_file(path, ties=False)
+    assert list(untied.tensors) == list(state)
 
 
 @pytest.mark.parametrize(
     ("content", "names"),
     [
-        ({"state_dict": {"a": torch.ones(1)}, "epoch": 3}, ["a"]),
-        ({"model": {"a": torch.ones(1)}, "optimizer": {"state": {}, "groups": [1]}}, ["a"]),
-        ({"model": {"a": torch.ones(1)}, "state_dict": {"b": torch.ones(1)}}, ["b"]),
-        ({"model": torch.ones(1), "state_dict": torch.ones(1)}, ["model", "state_dict"]),
-        ({"module.a": torch.ones(1), "module.module.b": torch.ones(1)}, ["a", "module.b"]),
-        ({"module._orig_mod.a": torch.ones(1)}, ["a"]),
-        ({"_orig_mod.module.a": torch.ones(1)}, ["a"]),
-        ({"module.a": torch.ones(1), "b": torch.ones(1)}, ["module.a", "b"]),
+        ({"state_dict": {"a": ONE}, "epoch": 3}, ["a"]),
+        ({"model": {"a": ONE}, "optimizer": {"state": {}, "groups": [1]}}, ["a"]),
+        ({"model": {"a": ONE}, "state_dict": {"b": ONE}}, ["b"]),
+        ({"model": ONE, "state_dict": ONE}, ["model", "state_dict"]),
+        ({"module.a": ONE, "module.module.b": ONE}, ["a", "module.b"]),
+        ({"module._orig_mod.a": ONE}, ["a"]),
+        ({"_orig_mod.module.a": ONE}, ["a"]),
+        ({"module.a": ONE, "b": ONE}, ["module.a", "b"]),
         (
-            {"x.LayerNorm.gamma": torch.ones(1), "x.LayerNorm.beta": torch.ones(1)},
+            {"x.LayerNorm.gamma": ONE, "x.LayerNorm.beta": ONE},
             ["x.LayerNorm.weight", "x.LayerNorm.bias"],
         ),
         (
-            {"ls1.gamma": torch.ones(1), "LayerNorm.gammas": torch.ones(1)},
+            {"ls1.gamma": ONE, "LayerNorm.gammas": ONE},
             ["ls1.gamma", "LayerNorm.gammas"],
         ),
     ],
 )
 def test_find_tensors_returns_transformers_names(content: Any, names: list[str]) -> None:
-    assert list(find_tensors(content, Path("a.bin"))) == names
+    tensors = find_tensors(content, Path("a.bin"))
+    assert list(tensors) == names
 
 
 def test_find_wrapped_names_has_the_present_names_of_old_parameters(tmp_path: Path) -> None:
@@ -228,19 +234,19 @@ def test_find_wrapped_names_has_the_present_names_of_old_parameters(tmp_path: Pa
 # Created in the test, because torch warns about some of them.
 REJECTED: list[tuple[Callable[[], Any], str]] = [
     (lambda: {}, "contains no named tensors"),
-    (lambda: [torch.ones(1)], "an object of type list"),
-    (lambda: torch.ones(1), "an object of type Tensor"),
-    (lambda: {"a": torch.ones(1), "b": 3}, "'b' is of type int"),
+    (lambda: [ONE], "an object of type list"),
+    (lambda: ONE, "an object of type Tensor"),
+    (lambda: {"a": ONE, "b": 3}, "'b' is of type int"),
     (lambda: {"epoch": 3, "model": {"a": 1}}, "'epoch' is of type int"),
     (lambda: {"state_dict": {}}, "'state_dict' is of type dict"),
-    (lambda: {1: torch.ones(1)}, "1 is not a valid tensor name"),
-    (lambda: {"\ud800": torch.ones(1)}, "cannot be written as safetensors"),
-    (lambda: {"__metadata__": torch.ones(1)}, "not a valid tensor name"),
-    (lambda: {"LayerNorm.beta": torch.ones(1), "LayerNorm.bias": torch.ones(1)}, "twice"),
+    (lambda: {1: ONE}, "1 is not a valid tensor name"),
+    (lambda: {"\ud800": ONE}, "cannot be written as safetensors"),
+    (lambda: {"__metadata__": ONE}, "not a valid tensor name"),
+    (lambda: {"LayerNorm.beta": ONE, "LayerNorm.bias": ONE}, "twice"),
     (lambda: {"a": torch.eye(2).to_sparse()}, "'a' is not a dense tensor .*sparse"),
     (lambda: {"a": torch.eye(2).to_sparse_csr()}, "'a' is not a dense tensor .*sparse"),
     (
-        lambda: {"a": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])},
+        lambda: {"a": torch.nested.nested_tensor([ONE, torch.ones(2)])},
         "'a' is not a dense tensor",
     ),
     (lambda: {"a": torch.empty(2, device="meta")}, "'a' is not a dense tensor .*meta"),
@@ -253,7 +259,7 @@ REJECTED: list[tuple[Callable[[], Any], str]] = [
         "'a' is a conjugate or negative view",
     ),
     (lambda: {"a": torch.ones(2, dtype=torch.complex128)}, "'a' is of dtype torch.complex128"),
-    (lambda: {"a": torch.ones(1).expand(1 << 40)}, "'a' is expanded from 4 bytes"),
+    (lambda: {"a": ONE.expand(1 << 40)}, "'a' is expanded from 4 bytes"),
 ]
 
 
@@ -275,9 +281,8 @@ def test_open_pytorch_file_rejects_what_safetensors_cannot_store(
 def test_open_pytorch_file_rejects_broken_files(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(content)
-    with pytest.raises(
-        CheckpointError, match=f"{path} is not a valid PyTorch file with only tensors"
-    ):
+    problem = f"{path} is not a valid PyTorch file with only tensors"
+    with pytest.raises(CheckpointError, match=problem):
         open_pytorch_file(path)
 
 
@@ -292,28 +297,28 @@ def test_open_pytorch_file_of_mutated_bytes_succeeds_or_raises(
     position: int, value: int, cut: bool, is_zip: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = save(
-            {"x": torch.ones(3, 5), "y": torch.zeros(2)},
-            Path(folder) / "a",
-            write_zip if is_zip else write_legacy,
-        )
+        tensors = {"x": torch.ones(3, 5), "y": torch.zeros(2)}
+        write = write_zip if is_zip else write_legacy
+        path = save(tensors, Path(folder) / "a", write)
         data = bytearray(path.read_bytes())
         position %= len(data)
-        path.write_bytes(
-            data[:position] if cut else data[:position] + bytes([value]) + data[position + 1 :]
-        )
+        if cut:
+            del data[position:]
+        else:
+            data[position] = value
+        path.write_bytes(data)
         try:
             file = open_pytorch_file(path)
         except CheckpointError:
             return
-        assert all(
-            file.read_bytes(name).nbytes == entry.size for name, entry in file.entries.items()
-        )
+        for name, entry in file.entries.items():
+            assert file.read_bytes(name).nbytes == entry.size
 
 
 def test_read_bytes_raises_for_a_file_that_was_truncated(tmp_path: Path) -> None:
     values = torch.randn(4, 2)
-    path = save({"plain": values, "transposed": values.T}, tmp_path / "a.bin")
+    tensors = {"plain": values, "transposed": values.T}
+    path = save(tensors, tmp_path / "a.bin")
     file = open_pytorch_file(path)
     os.truncate(path, 8)  # reading from the mapping would kill the process
     for name in file.tensors:
@@ -324,17 +329,22 @@ def test_read_bytes_raises_for_a_file_that_was_truncated(tmp_path: Path) -> None
 def test_read_bytes_of_another_byte_order(tmp_path: Path) -> None:
     values = torch.randn(3, dtype=torch.float32)
     path = save({"a": values}, tmp_path / "a.bin")
-    swapped = {"a/data/0": values.numpy().byteswap().tobytes(), "a/byteorder": b"big"}
-    change_records(path, lambda name, data: (name, swapped.get(name, data)))
+    swapped = values.numpy().byteswap()
+    records = {"a/data/0": swapped.tobytes(), "a/byteorder": b"big"}
+    change_records(path, lambda name, data: (name, records.get(name, data)))
     file = open_pytorch_file(path)
-    assert file.read_bytes("a").tobytes() == values.numpy().tobytes()
+    data = file.read_bytes("a")
+    assert data.tobytes() == values.numpy().tobytes()
     assert file.is_in_memory
 
 
 def test_open_pytorch_file_rejects_data_records_of_no_tensor(tmp_path: Path) -> None:
-    path = save({"a": torch.ones(3)}, tmp_path / "a.bin")
+    tensors = {"a": torch.ones(3)}
+    path = save(tensors, tmp_path / "a.bin")
     change_records(path, lambda name, data: (name, data))
-    assert open_pytorch_file(path).read_bytes("a").tobytes() == np.ones(3, np.float32).tobytes()
+    data = open_pytorch_file(path).read_bytes("a")
+    expected = np.ones(3, np.float32)
+    assert data.tobytes() == expected.tobytes()
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("a/data/1", b"1234")
     with pytest.raises(CheckpointError, match="data records that belong to no tensor"):

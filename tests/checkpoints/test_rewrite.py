@@ -23,10 +23,13 @@ ROW = 128  # float32 columns: 512 bytes a row, 8 rows a block
 
 def save(path: Path, rows: int, others: tuple[int, ...] = (3000, 5, 7000)) -> TensorFile:
     """Save a file with the table between other tensors."""
-    tensors = {
-        f"{'az'[i > 0]}{i}": np.arange(n, dtype=np.float32) + i for i, n in enumerate(others)
-    }
-    tensors["table"] = np.random.default_rng(0).normal(size=(rows, ROW)).astype(np.float32)
+    generator = np.random.default_rng(0)
+    table = generator.normal(size=(rows, ROW))
+    tensors = {"table": table.astype(np.float32)}
+    for number, size in enumerate(others):
+        # One name before "table", the others after it.
+        name = "a0" if number == 0 else f"z{number}"
+        tensors[name] = np.arange(size, dtype=np.float32) + number
     save_file(tensors, path, metadata={"format": "pt"})
     return open_safetensors(path)
 
@@ -35,18 +38,27 @@ def write(file: TensorFile, rows: int, dropped: tuple[str, ...] = ()) -> TensorF
     table = np.ones((rows, ROW), dtype=np.float32)
     layout = plan_layout(file, {"table": table.shape}, dropped, {})
     destination = file.path.with_name("new.safetensors")
-    rewrite(file, layout, {"table": table}.__getitem__, destination, lambda *_: None)
+    tables = {"table": table}
+    rewrite(file, layout, tables.__getitem__, destination, lambda *_: None)
     assert destination.stat().st_size == layout.size
     new = open_safetensors(destination)
-    old_values, new_values = load_file(file.path), load_file(destination)
-    assert set(new_values) == set(old_values) - set(dropped)
+    old_values = load_file(file.path)
+    new_values = load_file(destination)
+    kept = set(old_values) - set(dropped)
+    assert set(new_values) == kept
     for name, value in new_values.items():
-        assert np.array_equal(value, table if name == "table" else old_values[name])
+        expected = table if name == "table" else old_values[name]
+        assert np.array_equal(value, expected)
     return new
 
 
 def offset_in_block(file: TensorFile, name: str) -> int:
-    return (file.data_start + file.entries[name].start) % DISK_BLOCK
+    start = file.data_start + file.entries[name].start
+    return start % DISK_BLOCK
+
+
+def names_by_offset(file: TensorFile) -> list[str]:
+    return sorted(file.entries, key=lambda name: file.entries[name].start)
 
 
 @pytest.mark.parametrize(
@@ -58,15 +70,15 @@ def test_plan_layout_keeps_the_order_if_the_size_changes_by_whole_blocks(
 ) -> None:
     old = save(tmp_path / "old.safetensors", 16)
     new = write(old, rows)
-    order = sorted(new.entries, key=lambda name: new.entries[name].start)
-    assert order == sorted(
-        old.entries, key=lambda name: (goes_last and name == "table", old.entries[name].start)
-    )
+    expected = names_by_offset(old)
+    if goes_last:
+        expected.remove("table")
+        expected.append("table")
+    assert names_by_offset(new) == expected
     # The old table fills whole blocks, so the other tensors keep their alignment.
     for name in old.entries:
-        assert offset_in_block(new, name) == offset_in_block(old, name) or (
-            goes_last and name == "table"
-        )
+        is_moved = goes_last and name == "table"
+        assert is_moved or offset_in_block(new, name) == offset_in_block(old, name)
 
 
 def test_plan_layout_keeps_the_alignment_of_most_bytes(tmp_path: Path) -> None:
@@ -89,14 +101,15 @@ def test_rewrite_keeps_key_order_metadata_and_extra_keys(tmp_path: Path) -> None
         "table": {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]},
     }
     text = json.dumps(header).encode()
-    path.write_bytes(
-        len(text).to_bytes(8, "little") + text + np.arange(4, dtype=np.float32).tobytes()
-    )
-    file, table = open_safetensors(path), np.ones((3, 2), dtype=np.float32)
+    data = np.arange(4, dtype=np.float32)
+    length = len(text).to_bytes(8, "little")
+    path.write_bytes(length + text + data.tobytes())
+    file = open_safetensors(path)
+    table = np.ones((3, 2), dtype=np.float32)
     layout = plan_layout(file, {"table": table.shape}, (), {})
-    rewrite(
-        file, layout, {"table": table}.__getitem__, tmp_path / "new.safetensors", lambda *_: None
-    )
+    tables = {"table": table}
+    rewrite(file, layout, tables.__getitem__, tmp_path / "new.safetensors", lambda *_: None)
+
     new = json.loads(layout.header[8:])
     assert list(new) == ["b", "__metadata__", "table"]
     assert new["__metadata__"] == header["__metadata__"]
@@ -104,7 +117,8 @@ def test_rewrite_keeps_key_order_metadata_and_extra_keys(tmp_path: Path) -> None
     entry = {"shape": [2], "data_offsets": [0, 8], "dtype": "F32", "who": "\u0141", "\n": 1.5}
     assert list(new["b"].items()) == list(entry.items())
     values = load_file(tmp_path / "new.safetensors")
-    assert (values["b"].tolist(), values["table"].shape) == ([2, 3], (3, 2))
+    assert values["b"].tolist() == [2, 3]
+    assert values["table"].shape == (3, 2)
 
 
 SHAPES = st.lists(st.integers(0, 40), max_size=2)
@@ -122,19 +136,17 @@ def test_rewrite_writes_files_that_safetensors_reads(
     others: list[tuple[list[int], str]], rows: int, new_rows: int, dropped: int
 ) -> None:
     random = np.random.default_rng(rows)
-    values = {
-        f"t{i}": random.integers(0, 2, shape).astype(dtype)
-        for i, (shape, dtype) in enumerate(others)
-    }
-    values["table"] = random.normal(size=(rows, ROW)).astype(np.float32)
+    values = {}
+    for number, (shape, dtype) in enumerate(others):
+        ones = random.integers(0, 2, shape)
+        values[f"t{number}"] = ones.astype(dtype)
+    names = tuple(values)
+    table = random.normal(size=(rows, ROW))
+    values["table"] = table.astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "old.safetensors"
         save_file(values, path)
-        write(
-            open_safetensors(path),
-            new_rows,
-            tuple(f"t{i}" for i in range(min(dropped, len(others)))),
-        )
+        write(open_safetensors(path), new_rows, names[:dropped])
 
 
 # ---- copying bytes
@@ -212,8 +224,9 @@ def test_write_all_continues_after_short_writes() -> None:
         written = b""
 
         def write(self, data: Any) -> int:
-            self.written += bytes(data[:3])
-            return len(data[:3])
+            part = data[:3]
+            self.written += bytes(part)
+            return len(part)
 
     file = ShortWriter()
     write_all(cast(BinaryIO, file), memoryview(b"0123456789"))

@@ -30,21 +30,27 @@ TORCH_DTYPES = {
 
 @pytest.mark.parametrize("name", TORCH_DTYPES)
 def test_read_floats_equals_safetensors(name: str, tmp_path: Path) -> None:
-    values = torch.randn(5, 3).to(TORCH_DTYPES[name])
-    save_file({"other": torch.ones(7), "table": values}, tmp_path / "a.safetensors")
+    dtype = TORCH_DTYPES[name]
+    values = torch.randn(5, 3).to(dtype)
+    tensors = {"other": torch.ones(7), "table": values}
+    save_file(tensors, tmp_path / "a.safetensors")
     table = read_floats(open_safetensors(tmp_path / "a.safetensors"), "table")
-    assert (table.shape, table.dtype) == ((5, 3), numpy_dtype(name))
+    assert table.shape == (5, 3)
+    assert table.dtype == numpy_dtype(name)
     expected = load_file(tmp_path / "a.safetensors")["table"]
-    assert table.tobytes() == expected.view(torch.uint8).numpy().tobytes()
+    expected_bytes = expected.view(torch.uint8).numpy()
+    assert table.tobytes() == expected_bytes.tobytes()
 
 
 def test_open_safetensors_keeps_header_order_and_metadata(tmp_path: Path) -> None:
-    header = {"b": entry(2, 3), "__metadata__": {"format": "pt"}, "a": entry(0, 2)}
+    metadata = {"format": "pt"}
+    header = {"b": entry(2, 3), "__metadata__": metadata, "a": entry(0, 2)}
     (tmp_path / "a").write_bytes(pack(header, b"xyz"))
     file = open_safetensors(tmp_path / "a")
     assert list(file.header) == ["b", "__metadata__", "a"]
     assert list(file.entries) == ["b", "a"]
-    assert (file.entries["b"].start, file.entries["b"].size) == (2, 1)
+    assert file.entries["b"].start == 2
+    assert file.entries["b"].size == 1
 
 
 def with_entry(entry_json: str) -> bytes:
@@ -61,7 +67,8 @@ def with_offsets(offsets: str) -> bytes:
 
 
 def with_metadata(metadata: str) -> bytes:
-    return pack(f'{{"__metadata__":{metadata},"a":{ONE}}}'.encode(), b"1234")
+    header = f'{{"__metadata__":{metadata},"a":{ONE}}}'
+    return pack(header.encode(), b"1234")
 
 
 ONE = json.dumps(entry(0, 4))
@@ -154,10 +161,8 @@ def test_open_safetensors_rejects_a_hostile_header_within_a_second(
 ) -> None:
     content, message = (HOSTILE | REJECTED_BY_CTXEXTEND)[name]
     (tmp_path / "a").write_bytes(content)
-    with (
-        time_limit(1),
-        pytest.raises(CheckpointError, match=f"a is not a valid safetensors file: .*{message}"),
-    ):
+    problem = f"a is not a valid safetensors file: .*{message}"
+    with time_limit(1), pytest.raises(CheckpointError, match=problem):
         open_safetensors(tmp_path / "a")
     if name in HOSTILE:
         with pytest.raises(SafetensorError):
@@ -166,13 +171,13 @@ def test_open_safetensors_rejects_a_hostile_header_within_a_second(
 
 def test_open_safetensors_rejects_a_huge_header_within_a_second(tmp_path: Path) -> None:
     path = tmp_path / "a"
+    length = 10_000_000 * 50
     with path.open("wb") as file:
-        file.write((10_000_000 * 50).to_bytes(8, "little") + b'{"a":')
-        file.truncate(10_000_000 * 50 + 8)
-    with (
-        time_limit(1),
-        pytest.raises(CheckpointError, match=f"safetensors' limit of {MAX_HEADER_BYTES:,}"),
-    ):
+        file.write(length.to_bytes(8, "little"))
+        file.write(b'{"a":')
+        file.truncate(length + 8)
+    problem = f"safetensors' limit of {MAX_HEADER_BYTES:,}"
+    with time_limit(1), pytest.raises(CheckpointError, match=problem):
         open_safetensors(path)
 
 
@@ -207,6 +212,9 @@ def test_open_safetensors_reads_unusual_files_like_safetensors(
     file = open_safetensors(tmp_path / "a")
     with safe_open(tmp_path / "a", "np") as other:
         assert {*file.entries} == {*other.keys()}
-        assert (file.header.get("__metadata__") or {}) == (other.metadata() or {})
+        metadata = file.header.get("__metadata__") or {}
+        expected = other.metadata() or {}
+        assert metadata == expected
         for name in other.keys():  # noqa: SIM118 - not a mapping
-            assert [*file.entries[name].shape] == other.get_slice(name).get_shape()
+            shape = other.get_slice(name).get_shape()
+            assert [*file.entries[name].shape] == shape

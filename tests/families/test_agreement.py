@@ -16,6 +16,7 @@ from ctxextend.families.schema import SinusoidalTable
 from ctxextend.json_output import to_json
 from ctxextend.plan.table_checks import stated_width
 from tests.helpers import model_types, rules, tiny
+from tests.helpers.pico import write_json
 
 NOT_BUILT = ("gemma4_assistant", "nougat")  # transformers cannot build their default configs
 TYPES = (FAMILIES.keys() & CONFIG_MAPPING.keys()) - {*NOT_BUILT}
@@ -29,7 +30,8 @@ def small_config(model_type: str) -> dict[str, Any]:
     for key, value in rules.NEEDED.get(model_type, {}).items():
         if key not in ("hidden_size", "head_dim"):
             setattr(config, key, value)
-    values: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
+    text = json.dumps(config.to_dict(), default=str)
+    values: dict[str, Any] = json.loads(text)
     return values
 
 
@@ -40,22 +42,24 @@ def write(folder: Path, model_type: str) -> None:
     for location in find_architecture(config).locations:
         table = location.table
         if isinstance(table, SinusoidalTable) and table.is_computed:
-            tensors[f"{location.usual_prefix}{table.neighbor_prefix}.weight"] = np.zeros(
-                (2, 2), np.float32
-            )
+            neighbor = f"{location.usual_prefix}{table.neighbor_prefix}.weight"
+            zeros = np.zeros((2, 2), np.float32)
+            tensors[neighbor] = zeros
         elif table.has_rows:
             rows = location.rows(location.value(location.effective_key))
             stated = stated_width(location, tiny.WIDTH)
             width = stated[1] if stated else tiny.WIDTH
-            values = np.random.default_rng(0).normal(size=(rows, width))
+            generator = np.random.default_rng(0)
+            values = generator.normal(size=(rows, width))
             tensors[location.usual_name] = values.astype(np.float32)
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config))
+    write_json(folder / "config.json", config)
 
 
 def positions_of(found: Inspection) -> dict[str, int]:
-    return {report.part: report.positions for report in (*found.tables, *found.schemes)}
+    reports = (*found.tables, *found.schemes)
+    return {report.part: report.positions for report in reports}
 
 
 @pytest.mark.parametrize("model_type", model_types.parameters(TYPES))
@@ -63,16 +67,18 @@ def test_all_commands_agree_on_the_number_of_positions(model_type: str, tmp_path
     source = tmp_path / "source"
     write(source, model_type)
     before = positions_of(inspect(source))
-    to = (max(before.values()) // BLOCK + 2) * BLOCK
+    longest = max(before.values())
+    to = (longest // BLOCK + 2) * BLOCK
     plan = plan_resize(source, to)
-    assert {table.part: table.max_len_before for table in plan.plan.tables} == before
+    planned = {table.part: table.max_len_before for table in plan.plan.tables}
+    assert planned == before
     result = resize(source, to, output=tmp_path / "out")
     found = inspect(result.output)
-    assert positions_of(found) == {table.part: table.max_len_after for table in plan.plan.tables}
+    planned = {table.part: table.max_len_after for table in plan.plan.tables}
+    assert positions_of(found) == planned
     assert found.agrees, found.verdict
     values = to_json(found)
-    printed = {
-        report["part"]: report["positions"] for report in (*values["tables"], *values["schemes"])
-    }
+    reports = (*values["tables"], *values["schemes"])
+    printed = {report["part"]: report["positions"] for report in reports}
     assert printed == positions_of(found)
     assert verify(result.output).passed

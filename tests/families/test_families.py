@@ -8,13 +8,14 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import list_families
 from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.families.listing import FamilyTable
 from ctxextend.families.lookup import TableLocation, find_architecture, matching_types
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import PositionScheme
 from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
 from tests.helpers import tiny
 from tests.helpers.model_types import WITH_ROWS
-from tests.helpers.trainings import invoke
+from tests.helpers.trainings import invoke, unwrapped
 
 # Composite types without default parts in transformers.
 OF_ANY_PARTS = (
@@ -47,24 +48,28 @@ def location_of(model_type: str, **config: Any) -> TableLocation:
 
 
 def test_registry_covers_every_model_type_of_transformers() -> None:
-    assert {*FAMILIES, *POSITION_SCHEMES} == set(CONFIG_MAPPING.keys())
+    known = {*FAMILIES, *POSITION_SCHEMES}
+    assert known == set(CONFIG_MAPPING.keys())
 
 
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
 def test_registry_has_the_defaults_and_parts_of_transformers(model_type: str) -> None:
-    for key, value in (
-        FAMILIES[model_type].defaults.items() if model_type not in WITHOUT_LENGTH else ()
-    ):
+    family = FAMILIES[model_type]
+    defaults = {} if model_type in WITHOUT_LENGTH else family.defaults
+    for key, value in defaults.items():
         default: Any = CONFIG_MAPPING[model_type]()
         for name in key.split("."):
-            layers = (
-                default.per_layer_config["full_attention"] if name == "global_head_dim" else default
-            )
-            default = getattr(layers, name.removeprefix("global_"), None)
+            if name == "global_head_dim":
+                default = default.per_layer_config["full_attention"]
+            default = getattr(default, name.removeprefix("global_"), None)
         # The trained length of relative and ALiBi positions, which no class reads.
-        assert default == value or (default is None and key in ("n_positions", "seq_length")), key
-    for part in FAMILIES[model_type].parts if model_type not in OF_ANY_PARTS else ():
-        assert getattr(CONFIG_MAPPING[model_type](), part.config_key).model_type == part.model_type
+        is_unread = default is None and key in ("n_positions", "seq_length")
+        assert default == value or is_unread, key
+    parts = () if model_type in OF_ANY_PARTS else family.parts
+    for part in parts:
+        config = CONFIG_MAPPING[model_type]()
+        part_config = getattr(config, part.config_key)
+        assert part_config.model_type == part.model_type
 
 
 @pytest.mark.parametrize(
@@ -78,11 +83,10 @@ def test_table_location_value_equals_transformers_with_a_second_config(
         "text_config": {"max_position_embeddings": 60},
         "text_config_dict": second,
     }
-    expected: Any = CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(config))
-    assert (
-        location_of(model_type, **config).value("max_position_embeddings")
-        == expected.text_config.max_position_embeddings
-    )
+    config_class = CONFIG_MAPPING[model_type]
+    expected: Any = config_class.from_dict(copy.deepcopy(config))
+    location = location_of(model_type, **config)
+    assert location.value("max_position_embeddings") == expected.text_config.max_position_embeddings
 
 
 @pytest.mark.parametrize("value", ["512", 1.5, True, -1, [512]])
@@ -112,20 +116,21 @@ def test_table_location_buffer_matches_full_names(name: str, is_buffer: bool) ->
 def test_find_architecture_combines_parts() -> None:
     parts = {"encoder": {"model_type": "roberta"}, "decoder": {"model_type": "gpt2"}}
     encoder, decoder = find_architecture({"model_type": "encoder-decoder", **parts}).locations
-    assert (encoder.part, encoder.config_key) == ("encoder", "encoder.max_position_embeddings")
-    assert (decoder.part, decoder.config_key) == ("decoder", "decoder.n_positions")
-    assert (encoder.reserved_rows, decoder.reserved_rows) == (2, 0)
+    assert encoder.part == "encoder"
+    assert encoder.config_key == "encoder.max_position_embeddings"
+    assert decoder.part == "decoder"
+    assert decoder.config_key == "decoder.n_positions"
+    assert encoder.reserved_rows == 2
+    assert decoder.reserved_rows == 0
     assert "decoder.transformer.wpe.weight" in decoder.names
+
+
+def test_find_architecture_names_nested_parts() -> None:
     rag = find_architecture({"model_type": "rag"})
-    assert [found.part for found in rag.locations] == [
-        "question_encoder",
-        "generator.encoder",
-        "generator.decoder",
-    ]
-    assert (
-        location_of("sam3_video").config_key
-        == "detector_config.text_config.max_position_embeddings"
-    )
+    parts = [found.part for found in rag.locations]
+    assert parts == ["question_encoder", "generator.encoder", "generator.decoder"]
+    sam3 = location_of("sam3_video")
+    assert sam3.config_key == "detector_config.text_config.max_position_embeddings"
     # The type of this part is fixed, so its config is ignored.
     assert (
         location_of("clip", text_config={"model_type": "t5"}).family.model_type == "clip_text_model"
@@ -190,7 +195,8 @@ def test_find_architecture_names_the_scheme_of_unsupported_models(
 def test_find_architecture_lets_the_rows_decide_what_a_flag_says(key: str) -> None:
     for model_type in ("xlm", "flaubert", "distilbert"):
         (location,) = find_architecture({"model_type": model_type, key: True}).locations
-        assert location == dataclasses.replace(location_of(model_type), config=location.config)
+        expected = dataclasses.replace(location_of(model_type), config=location.config)
+        assert location == expected
 
 
 @pytest.mark.parametrize(
@@ -199,19 +205,20 @@ def test_find_architecture_lets_the_rows_decide_what_a_flag_says(key: str) -> No
 def test_list_families_reports_scheme_and_advice_of_unsupported_types(
     scheme: PositionScheme,
 ) -> None:
-    for model_type in {name for name in POSITION_SCHEMES if POSITION_SCHEMES[name] == scheme} - {
-        *FAMILIES
-    }:
+    with_scheme = {name for name, found in POSITION_SCHEMES.items() if found == scheme}
+    for model_type in with_scheme - FAMILIES.keys():
         (listed,) = list_families([model_type])
-        assert (listed.model_type, listed.table, listed.scheme) == (model_type, "", scheme.name)
-        assert listed.notes == (f"not resized: it uses {scheme.uses}", scheme.advice)
+        assert listed.model_type == model_type
+        assert listed.table == ""
+        assert listed.scheme == scheme.name
+        note = f"not resized: it uses {scheme.uses}"
+        assert listed.notes == (note, scheme.advice)
         with pytest.raises(UnsupportedModelError) as caught:
             find_architecture({"model_type": model_type})
-        assert re.fullmatch(
-            rf"This {re.escape(model_type)} model has no position [a-z].*[^.:]\.",
-            caught.value.message,
-        )
-        assert caught.value.hint == f"{scheme.advice} {FAMILIES_HINT}"
+        message = rf"This {re.escape(model_type)} model has no position [a-z].*[^.:]\."
+        assert re.fullmatch(message, caught.value.message)
+        hint = f"{scheme.advice} {FAMILIES_HINT}"
+        assert caught.value.hint == hint
     assert re.fullmatch(r"[A-Z].*\w\.", scheme.advice)
     assert not re.search(r"\b(drop|delete|remove)\b", scheme.advice)
 
@@ -227,22 +234,38 @@ def test_matching_types_includes_the_true_type(model_types: set[str]) -> None:
     """Reads the tensors of models, with a config without model_type."""
     unique = set()
     for model_type in model_types:
-        for built in tiny.buildable_classes(model_type, tiny.model_classes(model_type)[1:2]):
-            config = {
-                key: value for key, value in built.config.to_dict().items() if key != "model_type"
-            }
+        with_head = tiny.model_classes(model_type)[1:2]
+        for built in tiny.buildable_classes(model_type, with_head):
+            config = built.config.to_dict()
+            config.pop("model_type", None)
             found = matching_types(config, built.shapes)
             expected = "gpt2" if model_type == "gpt-sw3" else model_type  # two names of one class
             assert not found or expected in found, (built.model_class, found)
-            unique |= {model_type} if found == [expected] else set()
-    assert {*DISTINCT} <= unique
+            if found == [expected]:
+                unique.add(model_type)
+    assert unique >= set(DISTINCT)
+
+
+def listed_tables() -> dict[tuple[str, str], FamilyTable]:
+    """Return the first table of each part of each type that is listed."""
+    every = list_families()
+    return {(table.model_type, table.part): table for table in reversed(every)}
 
 
 def test_list_families_returns_every_table() -> None:
     every = list_families()
-    listed = {(table.model_type, table.part): table for table in reversed(every)}
-    assert {model_type for model_type, _ in listed} == set(FAMILIES)
-    assert [table.part for table in list_families(["bart"])] == ["encoder", "decoder"]
+    types = {table.model_type for table in every}
+    assert types == set(FAMILIES)
+    schemes = {table.scheme for table in every}
+    assert schemes == {"learned", "sinusoidal", "rotary", "ALiBi", "relative"}
+    falcon = [table.scheme for table in every if table.model_type == "falcon"]
+    assert falcon == ["rotary", "ALiBi"]
+    parts = [table.part for table in list_families(["bart"])]
+    assert parts == ["encoder", "decoder"]
+
+
+def test_list_families_describes_learned_rows() -> None:
+    listed = listed_tables()
     assert listed["roberta", ""].reserved_rows == "pad_token_id + 1 (counted in the config)"
     assert listed["bart", "decoder"].reserved_rows == "2 (not counted in the config)"
     assert listed["luke", "entity"].reserved_rows == "0"
@@ -250,18 +273,19 @@ def test_list_families_returns_every_table() -> None:
         "with position_biased_input=true",
         "keeps the effect of max_relative_positions",
     )
-    assert {table.scheme for table in every} == {
-        "learned",
-        "sinusoidal",
-        "rotary",
-        "ALiBi",
-        "relative",
-    }
-    assert [table.scheme for table in every if table.model_type == "falcon"] == ["rotary", "ALiBi"]
-    assert (listed["gemma3", "text"].table, listed["gemma3", "text"].methods) == (
-        "text_config.rope_parameters",
-        ("yarn", "linear", "dynamic", "theta"),
-    )
+    assert listed["led", "encoder"].notes == ("length must be a multiple of attention_window",)
+    assert listed["led", "decoder"].notes == ()
+    assert listed["bros", ""].notes == ("rebuilds embeddings.position_ids",)
+
+
+def test_list_families_describes_rotary_settings() -> None:
+    listed = listed_tables()
+    assert listed["gemma3", "text"].table == "text_config.rope_parameters"
+    assert listed["gemma3", "text"].methods == ("yarn", "linear", "dynamic", "theta")
+
+
+def test_list_families_describes_sinusoids() -> None:
+    listed = listed_tables()
     assert listed["pegasus", "decoder"].scheme == "sinusoidal"
     assert listed["pegasus", "decoder"].notes == ("layout halves",)
     assert listed["xglm", ""].notes == (
@@ -269,22 +293,22 @@ def test_list_families_returns_every_table() -> None:
         "computed, unless the file has the table",
         "longer inputs do not fail: more rows are computed",
     )
-    assert listed["led", "encoder"].notes == ("length must be a multiple of attention_window",)
-    assert listed["led", "decoder"].notes == ()
-    assert listed["bros", ""].notes == ("rebuilds embeddings.position_ids",)
 
 
 def test_list_families_accepts_a_type_or_a_part_of_its_name() -> None:
-    assert {table.model_type for table in list_families(["bert"])} == {"bert"}
-    assert {table.model_type for table in list_families(["rober", "led"])} == {
-        *(name for name in (*FAMILIES, *POSITION_SCHEMES) if "rober" in name),
-        "led",
-    }
-    assert {table.scheme for table in list_families(["mamba", "bloo"])} == {"none", "ALiBi"}
+    types = {table.model_type for table in list_families(["bert"])}
+    assert types == {"bert"}
+    types = {table.model_type for table in list_families(["rober", "led"])}
+    known = (*FAMILIES, *POSITION_SCHEMES)
+    like_roberta = {name for name in known if "rober" in name}
+    assert types == like_roberta | {"led"}
+    schemes = {table.scheme for table in list_families(["mamba", "bloo"])}
+    assert schemes == {"none", "ALiBi"}
     with pytest.raises(UnsupportedModelError, match="Unknown model type 'rberta'") as caught:
         list_families(["rberta"])
     assert (caught.value.hint or "").startswith("Did you mean roberta?")
-    assert [table.scheme for table in list_families(["t5"])] == ["relative"]  # an exact name
+    exact = [table.scheme for table in list_families(["t5"])]
+    assert exact == ["relative"]
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -293,15 +317,29 @@ def test_families_fits_all_types_into_the_terminal_width(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     lines = invoke("families").stdout.splitlines()
-    assert max(map(len, lines)) <= width
+    for line in lines:
+        assert len(line) <= width
     assert len(lines) <= 40 + 7500 // width
-    names = re.findall(r"[\w.-]+", " ".join(line for line in lines if line.startswith("  ")))
-    assert sorted(name for name in names if name in FAMILIES) == sorted(FAMILIES)
-    counted = re.findall(r"(\d+)\s+[A-Za-z]", " ".join(lines).partition("Not resized")[2])
+
+    indented = " ".join(line for line in lines if line.startswith("  "))
+    words = re.findall(r"[\w.-]+", indented)
+    names = [word for word in words if word in FAMILIES]
+    assert sorted(names) == sorted(FAMILIES)
+
+    _, _, not_resized = " ".join(lines).partition("Not resized")
+    counted = re.findall(r"(\d+)\s+[A-Za-z]", not_resized)
     assert sum(map(int, counted)) == len(POSITION_SCHEMES)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_families_fits_named_types_into_the_terminal_width(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
     shown = invoke("families", "bart", "layout", "glm4v_")
-    text = " ".join(shown.stdout.split())
-    assert max(map(len, shown.stdout.splitlines())) <= width
+    for line in shown.stdout.splitlines():
+        assert len(line) <= width
+    text = unwrapped(shown.stdout)
     assert (
         "encoder: encoder.embed_positions.weight, length set by max_position_embeddings learned; "
         "reserved rows: 2" in text

@@ -1,6 +1,5 @@
 """First trained, stated and served length of rotary positions, on published configs."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from typer.testing import Result
 import ctxextend
 from ctxextend.families.lengths import PositionLengths, position_lengths
 from ctxextend.families.lookup import find_architecture
-from tests.helpers.trainings import invoke
+from tests.helpers.pico import config_of, read_json, write_json
+from tests.helpers.trainings import invoke, succeed, unwrapped
 
 K = 1024
 TRAINED = "original_max_position_embeddings"
@@ -38,32 +38,25 @@ def make(name: str, model_type: str, limit: float | None = None, **config: Any) 
     """Write a folder with this config, one small tensor and a tokenizer's limit."""
     folder = Path(name)
     folder.mkdir()
-    save_file(
-        {"lm_head.weight": np.zeros((4, 4), np.float32)},
-        folder / "model.safetensors",
-        metadata={"format": "pt"},
-    )
-    (folder / "config.json").write_text(
-        json.dumps({"model_type": model_type, **SIZES, "head_dim": 32, **config})
-    )
+    tensors = {"lm_head.weight": np.zeros((4, 4), np.float32)}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    values = {"model_type": model_type, **SIZES, "head_dim": 32, **config}
+    write_json(folder / "config.json", values)
     if limit is not None:
-        (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
+        tokenizer = {"model_max_length": limit}
+        write_json(folder / "tokenizer_config.json", tokenizer)
     return folder
-
-
-def config_of(folder: str | Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((Path(folder) / "config.json").read_text())
-    return values
 
 
 def rope_of(folder: str | Path) -> dict[str, Any]:
     config = config_of(folder)
-    rope: dict[str, Any] = config.get("rope_scaling") or config["rope_parameters"]
-    return rope
+    settings: dict[str, Any] = config.get("rope_scaling") or config["rope_parameters"]
+    return settings
 
 
-def run(*arguments: object) -> Result:
-    return invoke(*arguments)
+def resize(to: object, *flags: object, output: str = "out") -> Result:
+    """Run `ctxextend resize` on ``source``."""
+    return invoke("resize", "source", "--to", to, *flags, "--output", output)
 
 
 @pytest.mark.parametrize(
@@ -93,21 +86,19 @@ def test_position_lengths_of_published_settings(
     model_type: str, stated: int, settings: dict[str, Any], first_trained: int, served: int
 ) -> None:
     config = {"model_type": model_type, **SIZES, "head_dim": 32, "max_position_embeddings": stated}
-    (location,) = find_architecture({**config, "rope_scaling": settings}).locations
+    architecture = find_architecture({**config, "rope_scaling": settings})
+    (location,) = architecture.locations
     lengths = position_lengths(location)
-    assert (lengths.first_trained, lengths.stated, lengths.served) == (
-        first_trained,
-        stated,
-        served,
-    )
+    assert lengths.first_trained == first_trained
+    assert lengths.stated == stated
+    assert lengths.served == served
     assert not lengths.question
 
 
 def test_position_lengths_of_settings_per_layer_are_those_of_full_attention() -> None:
-    layers = {
-        FULL: {"rope_theta": 1e6, **yarn(4.0, 8 * K)},
-        SLIDING: {"rope_type": "default", "rope_theta": 1e4},
-    }
+    full = {"rope_theta": 1e6, **yarn(4.0, 8 * K)}
+    sliding = {"rope_type": "default", "rope_theta": 1e4}
+    layers = {FULL: full, SLIDING: sliding}
     config = {
         "model_type": "olmo3",
         **SIZES,
@@ -115,9 +106,8 @@ def test_position_lengths_of_settings_per_layer_are_those_of_full_attention() ->
         "rope_parameters": layers,
     }
     (location,) = find_architecture(config).locations
-    assert position_lengths(location) == PositionLengths(
-        first_trained=8 * K, stated=16 * K, served=32 * K
-    )
+    expected = PositionLengths(first_trained=8 * K, stated=16 * K, served=32 * K)
+    assert position_lengths(location) == expected
 
 
 @pytest.mark.parametrize(
@@ -135,76 +125,74 @@ def test_resize_scales_only_beyond_the_served_length(
     stated: int, rope: dict[str, Any], to: int, factor: float
 ) -> None:
     make("source", "llama", to, max_position_embeddings=stated, rope_scaling=rope)
-    done = run("resize", "source", "--to", to, "--output", "out", "--verify")
+    done = resize(to, "--verify")
     assert done.exit_code == 0
-    assert (rope_of("out")["factor"], rope_of("out")[TRAINED]) == (factor, rope[TRAINED])
+    assert rope_of("out")["factor"] == factor
+    assert rope_of("out")[TRAINED] == rope[TRAINED]
     assert config_of("out")["max_position_embeddings"] == to
     if factor == rope["factor"]:
         assert rope_of("out") == rope
         assert "nothing scales" in done.stderr
         assert f"inputs up to {to} tokens give identical outputs" in done.stderr
         assert "Not yet trained" not in done.stderr
-    assert run("verify", "out").exit_code == 0
-    assert run("inspect", "out", "--check").exit_code == 0
-    assert run("run", "out/ctxextend.yaml", "--output", "again").exit_code == 0
+    succeed("verify", "out")
+    succeed("inspect", "out", "--check")
+    succeed("run", "out/ctxextend.yaml", "--output", "again")
     assert config_of("again") == config_of("out")
 
 
 def test_inspect_tells_the_three_lengths_and_how_to_state_what_is_served() -> None:
-    make("source", "qwen3", 128 * K, max_position_embeddings=40 * K, rope_scaling=yarn(4.0, 32 * K))
+    rope = yarn(4.0, 32 * K)
+    make("source", "qwen3", 128 * K, max_position_embeddings=40 * K, rope_scaling=rope)
     (scheme,) = ctxextend.inspect("source").schemes
-    assert (scheme.first_trained, scheme.stated, scheme.served) == (32 * K, 40 * K, 128 * K)
+    assert scheme.first_trained == 32 * K
+    assert scheme.stated == 40 * K
+    assert scheme.served == 128 * K
     (layers,) = scheme.layers
-    assert (layers.trained_length, layers.positions) == (32 * K, 128 * K)
-    done = run("inspect", "source", "--check")
+    assert layers.trained_length == 32 * K
+    assert layers.positions == 128 * K
+
+    done = invoke("inspect", "source", "--check")
     assert done.exit_code == 3
     assert "40960 positions (rotary, yarn), but limits disagree" in done.stdout
     fix = "ctxextend resize source --to 131072 --fix-limits"
     assert fix in done.stdout
     lengths = "first trained at 32768 tokens; the config states 40960, the settings serve 131072"
-    assert lengths in " ".join(run("inspect", "source").stdout.split())
-    assert run(*fix.split()[1:], "--output", "fixed").exit_code == 0
+    inspected = invoke("inspect", "source")
+    assert lengths in unwrapped(inspected.stdout)
+
+    succeed(*fix.split()[1:], "--output", "fixed")
     assert rope_of("fixed") == yarn(4.0, 32 * K)
-    assert run("inspect", "fixed", "--check").exit_code == 0
+    succeed("inspect", "fixed", "--check")
 
 
 def test_resize_states_the_first_trained_length_that_raising_the_limit_would_move() -> None:
-    make(
-        "source",
-        "llama",
-        max_position_embeddings=4 * K,
-        rope_scaling={"type": "yarn", "factor": 4.0},
-    )
-    assert run("resize", "source", "--to", 16 * K, "--output", "out").exit_code == 0
-    assert rope_of("out") == {**yarn(4.0, 4 * K), "rope_type": "yarn"}
-    make("lists", "llama", max_position_embeddings=8 * K, rope_scaling={**LISTS, TRAINED: 4 * K})
-    assert (
-        run("resize", "lists", "--to", 16 * K, "--method", "limits", "--output", "limits").exit_code
-        == 0
-    )
+    rope = {"type": "yarn", "factor": 4.0}
+    make("source", "llama", max_position_embeddings=4 * K, rope_scaling=rope)
+    resized = resize(16 * K)
+    assert resized.exit_code == 0
+    expected = {**yarn(4.0, 4 * K), "rope_type": "yarn"}
+    assert rope_of("out") == expected
+
+
+def test_resize_with_limits_states_the_factor_that_raising_the_limit_would_move() -> None:
+    lists = {**LISTS, TRAINED: 4 * K}
+    make("lists", "llama", max_position_embeddings=8 * K, rope_scaling=lists)
+    succeed("resize", "lists", "--to", 16 * K, "--method", "limits", "--output", "limits")
     # Without a factor, the attention factor would follow max_position_embeddings.
-    assert (rope_of("limits")["factor"], config_of("limits")["max_position_embeddings"]) == (
-        2.0,
-        16 * K,
-    )
+    assert rope_of("limits")["factor"] == 2.0
+    assert config_of("limits")["max_position_embeddings"] == 16 * K
 
 
 @pytest.mark.parametrize(
     ("stated", "limit", "first_trained", "served"),
     [
-        (
-            4 * K,
-            16 * K,
-            4 * K,
-            16 * K,
-        ),  # the length before scaling, as transformers 4.31 asked for (Vicuna)
-        (16 * K, 16 * K, 4 * K, 16 * K),  # the length after scaling (deepseek-coder)
-        (
-            16 * K,
-            4 * K,
-            4 * K,
-            16 * K,
-        ),  # the same, with a tokenizer that still cuts at the old length
+        # The length before scaling, as transformers 4.31 asked for (Vicuna).
+        (4 * K, 16 * K, 4 * K, 16 * K),
+        # The length after scaling (deepseek-coder).
+        (16 * K, 16 * K, 4 * K, 16 * K),
+        # The same, with a tokenizer that still cuts at the old length.
+        (16 * K, 4 * K, 4 * K, 16 * K),
     ],
 )
 def test_resize_decides_between_two_conventions_of_linear_settings_by_the_tokenizer(
@@ -213,120 +201,127 @@ def test_resize_decides_between_two_conventions_of_linear_settings_by_the_tokeni
     rope = {"type": "linear", "factor": 4.0}
     make("source", "llama", limit, max_position_embeddings=stated, rope_scaling=rope)
     (scheme,) = ctxextend.inspect("source").schemes
-    assert (scheme.first_trained, scheme.stated, scheme.served) == (first_trained, stated, served)
+    assert scheme.first_trained == first_trained
+    assert scheme.stated == stated
+    assert scheme.served == served
     assert scheme.positions == served
-    done = run("resize", "source", "--to", 2 * served, "--output", "out")
+    done = resize(2 * served)
     assert done.exit_code == 0
-    assert rope_of("out")["factor"] == 2 * served / first_trained
+    factor = 2 * served / first_trained
+    assert rope_of("out")["factor"] == factor
     # A file keeps its convention.
-    assert config_of("out")["max_position_embeddings"] == (
-        stated if stated == first_trained else 2 * served
-    )
+    states_first_trained = stated == first_trained
+    kept = first_trained if states_first_trained else 2 * served
+    assert config_of("out")["max_position_embeddings"] == kept
     (scheme,) = ctxextend.inspect("out").schemes
-    assert (scheme.first_trained, scheme.positions) == (first_trained, 2 * served)
-    for command in (["verify", "out"], ["inspect", "out", "--check"]):
-        assert run(*command).exit_code == 0
+    assert scheme.first_trained == first_trained
+    assert scheme.positions == 2 * served
+    succeed("verify", "out")
+    succeed("inspect", "out", "--check")
 
 
-@pytest.mark.parametrize("key", ["max_sequence_length", "model_max_length", TRAINED])
-def test_resize_decides_between_two_conventions_by_other_keys(key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "stated", "stated_after"),
+    [
+        ("max_sequence_length", 16 * K, 32 * K),
+        ("model_max_length", 16 * K, 32 * K),
+        (TRAINED, 4 * K, 4 * K),
+    ],
+)
+def test_resize_decides_between_two_conventions_by_other_keys(
+    key: str, stated: int, stated_after: int
+) -> None:
     rope = {"type": "linear", "factor": 4.0}
-    stated = {key: 4 * K if key == TRAINED else 16 * K}
-    make("source", "llama", 1e30, max_position_embeddings=4 * K, rope_scaling=rope, **stated)
+    lengths = {"max_position_embeddings": 4 * K, key: stated}
+    make("source", "llama", 1e30, rope_scaling=rope, **lengths)
     (scheme,) = ctxextend.inspect("source").schemes
-    assert (scheme.first_trained, scheme.stated, scheme.served, scheme.positions) == (
-        4 * K,
-        4 * K,
-        16 * K,
-        16 * K,
-    )
-    assert run("resize", "source", "--to", 32 * K, "--output", "out").exit_code == 0
+    assert scheme.first_trained == 4 * K
+    assert scheme.stated == 4 * K
+    assert scheme.served == 16 * K
+    assert scheme.positions == 16 * K
+    resized = resize(32 * K)
+    assert resized.exit_code == 0
     config = config_of("out")
-    assert (config["rope_scaling"]["factor"], config["max_position_embeddings"]) == (8.0, 4 * K)
-    assert config[key] == (4 * K if key == TRAINED else 32 * K)
-    for command in (["verify", "out"], ["inspect", "out", "--check"]):
-        assert run(*command).exit_code == 0
+    assert config["rope_scaling"]["factor"] == 8.0
+    assert config["max_position_embeddings"] == 4 * K
+    assert config[key] == stated_after
+    succeed("verify", "out")
+    succeed("inspect", "out", "--check")
 
 
 @pytest.mark.parametrize("kind", ["linear", "dynamic"])
 def test_resize_asks_for_the_trained_length_if_nothing_decides(kind: str) -> None:
-    make(
-        "source",
-        "llama",
-        1e30,
-        max_position_embeddings=8 * K,
-        rope_scaling={"type": kind, "factor": 4.0},
-    )
-    done = run("resize", "source", "--to", 64 * K, "--output", "out")
-    assert (done.exit_code, Path("out").exists()) == (1, False)
-    message = " ".join(done.stderr.split())
-    assert (
+    rope = {"type": kind, "factor": 4.0}
+    make("source", "llama", 1e30, max_position_embeddings=8 * K, rope_scaling=rope)
+
+    refused = resize(64 * K)
+    assert refused.exit_code == 1
+    assert not Path("out").exists()
+    message = unwrapped(refused.stderr)
+    problem = (
         f"{kind} rotary settings with factor 4 do not say whether max_position_embeddings 8192"
-        in message
     )
-    assert (
+    assert problem in message
+    hint = (
         "Pass --trained-length 8192 if it is the one before, --trained-length 2048 if the one "
-        "after." in message
+        "after."
     )
-    assert "--trained-length 8192" in run("inspect", "source", "--check").stderr.replace("\n", " ")
-    for trained, stated in ((8 * K, 8 * K), (2 * K, 64 * K if kind == "linear" else 2 * K)):
-        name = f"out-{trained}"
-        done = run(
-            "resize",
-            "source",
-            "--to",
-            64 * K,
-            "--trained-length",
-            trained,
-            "--output",
-            name,
-            "--verify",
-        )
-        assert done.exit_code == 0
-        assert (rope_of(name)["factor"], config_of(name)["max_position_embeddings"]) == (
-            64 * K / trained,
-            stated,
-        )
-        assert run("verify", name).exit_code == 0
+    assert hint in message
+
+    inspected = invoke("inspect", "source", "--check")
+    assert "--trained-length 8192" in inspected.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "trained", "stated"),
+    [
+        ("linear", 8 * K, 8 * K),
+        ("linear", 2 * K, 64 * K),
+        ("dynamic", 8 * K, 8 * K),
+        ("dynamic", 2 * K, 2 * K),
+    ],
+)
+def test_resize_takes_the_trained_length_that_decides(kind: str, trained: int, stated: int) -> None:
+    rope = {"type": kind, "factor": 4.0}
+    make("source", "llama", 1e30, max_position_embeddings=8 * K, rope_scaling=rope)
+    done = resize(64 * K, "--trained-length", trained, "--verify")
+    assert done.exit_code == 0
+    assert rope_of("out")["factor"] == 64 * K / trained
+    assert config_of("out")["max_position_embeddings"] == stated
+    succeed("verify", "out")
 
 
 def test_resize_with_a_trained_length_scales_from_there_and_records_it() -> None:
     make("source", "qwen3", 128 * K, max_position_embeddings=40 * K)  # it was trained at 32,768
-    done = run(
-        "resize",
-        "source",
-        "--to",
-        128 * K,
-        "--trained-length",
-        32 * K,
-        "--output",
-        "out",
-        "--verify",
-    )
+    done = resize(128 * K, "--trained-length", 32 * K, "--verify")
     assert done.exit_code == 0
-    assert (rope_of("out")["factor"], rope_of("out")[TRAINED]) == (4.0, 32 * K)
+    assert rope_of("out")["factor"] == 4.0
+    assert rope_of("out")[TRAINED] == 32 * K
     assert "trained_length: 32768" in Path("out/ctxextend.yaml").read_text()
-    assert run("verify", "out").exit_code == 0
-    assert run("verify", "out", "--base", "source").exit_code == 0
-    assert run("inspect", "out", "--check").exit_code == 0
-    assert run("run", "out/ctxextend.yaml", "--output", "again").exit_code == 0
+    succeed("verify", "out")
+    succeed("verify", "out", "--base", "source")
+    succeed("inspect", "out", "--check")
+    succeed("run", "out/ctxextend.yaml", "--output", "again")
     assert config_of("again") == config_of("out")
     plan = ctxextend.plan_resize("source", 128 * K, trained_length=32 * K)
     assert plan.plan.methods == {"rope_parameters": "yarn:factor=4"}
 
 
 def test_resize_with_a_trained_length_corrects_settings_that_misstate_it() -> None:
-    make("source", "qwen3", max_position_embeddings=160 * K, rope_scaling=yarn(4.0, 40 * K))
-    done = run("resize", "source", "--to", 128 * K, "--trained-length", 32 * K, "--output", "out")
+    rope = yarn(4.0, 40 * K)
+    make("source", "qwen3", max_position_embeddings=160 * K, rope_scaling=rope)
+    done = resize(128 * K, "--trained-length", 32 * K)
     assert done.exit_code == 0
-    assert (rope_of("out")["factor"], rope_of("out")[TRAINED]) == (4.0, 32 * K)
+    assert rope_of("out")["factor"] == 4.0
+    assert rope_of("out")[TRAINED] == 32 * K
 
 
 def test_resize_with_dynamic_and_a_trained_length_states_that_length() -> None:
     make("source", "llama", max_position_embeddings=40 * K)
     arguments = ["--to", 64 * K, "--trained-length", 32 * K, "--method", "dynamic"]
-    assert run("resize", "source", *arguments, "--output", "out").exit_code == 0
-    assert (rope_of("out")["factor"], config_of("out")["max_position_embeddings"]) == (2.0, 32 * K)
+    succeed("resize", "source", *arguments, "--output", "out")
+    assert rope_of("out")["factor"] == 2.0
+    assert config_of("out")["max_position_embeddings"] == 32 * K
 
 
 @pytest.mark.parametrize(
@@ -346,14 +341,15 @@ def test_resize_refuses_a_trained_length_that_does_not_apply(
     config: dict[str, Any], arguments: list[str], code: int, message: str
 ) -> None:
     make("source", "llama", max_position_embeddings=64 * K)
-    (Path("source") / "config.json").write_text(json.dumps({**config_of("source"), **config}))
-    done = run("resize", "source", "--to", 256 * K, "--trained-length", 4 * K, *arguments)
+    changed = {**config_of("source"), **config}
+    write_json("source/config.json", changed)
+    done = invoke("resize", "source", "--to", 256 * K, "--trained-length", 4 * K, *arguments)
     assert done.exit_code == code
-    assert message in " ".join(done.stderr.split())
+    assert message in unwrapped(done.stderr)
 
 
 def test_resize_refuses_a_trained_length_for_a_table_of_rows() -> None:
-    done = run("resize", "tiny-gpt2", "--to", 256, "--trained-length", 64)
+    done = invoke("resize", "tiny-gpt2", "--to", 256, "--trained-length", 64)
     assert done.exit_code == 2
     assert "--trained-length applies to rotary positions" in done.stderr
 
@@ -363,19 +359,16 @@ def test_resize_with_limits_changes_no_setting_of_rotary_positions(
     rope: dict[str, Any] | None,
 ) -> None:
     make("source", "llama", 64 * K, max_position_embeddings=32 * K, rope_scaling=rope)
-    done = run(
-        "resize", "source", "--to", 256 * K, "--method", "limits", "--output", "out", "--verify"
-    )
+    done = resize(256 * K, "--method", "limits", "--verify")
     assert done.exit_code == 0
-    before, after = config_of("source"), config_of("out")
+    before = config_of("source")
+    after = config_of("out")
     assert after["rope_scaling"] == before["rope_scaling"]
     assert after["max_position_embeddings"] == 256 * K
-    assert json.loads(Path("out/tokenizer_config.json").read_text()) == {
-        "model_max_length": 256 * K
-    }
+    assert read_json("out/tokenizer_config.json") == {"model_max_length": 256 * K}
     assert "Nothing scales" in done.stderr
     assert "method: limits" in Path("out/ctxextend.yaml").read_text()
-    assert run("verify", "out").exit_code == 0
+    succeed("verify", "out")
 
 
 @pytest.mark.parametrize(
@@ -391,17 +384,17 @@ def test_resize_with_fix_limits_records_no_method_that_it_does_not_apply(
     model_type: str, key: str
 ) -> None:
     make("source", model_type, K, **{key: 2 * K})
-    done = run("resize", "source", "--to", 2 * K, "--fix-limits", "--output", "out", "--verify")
+    done = resize(2 * K, "--fix-limits", "--verify")
     assert done.exit_code == 0
     assert "method" not in Path("out/ctxextend.yaml").read_text()
-    assert run("verify", "out").exit_code == 0
-    assert run("run", "out/ctxextend.yaml", "--output", "again").exit_code == 0
-    assert run("inspect", "out", "--check").exit_code == 0
+    succeed("verify", "out")
+    succeed("run", "out/ctxextend.yaml", "--output", "again")
+    succeed("inspect", "out", "--check")
 
 
 def test_resize_with_factor_1_says_that_nothing_scales() -> None:
     make("source", "llama", max_position_embeddings=4 * K)
-    done = run("resize", "source", "--to", 16 * K, "--method", "yarn:factor=1", "--output", "out")
+    done = resize(16 * K, "--method", "yarn:factor=1")
     assert done.exit_code == 0
     assert "Nothing scales: beyond 4096 tokens" in done.stderr
     assert "Outputs for short inputs change" not in done.stderr
@@ -409,27 +402,24 @@ def test_resize_with_factor_1_says_that_nothing_scales() -> None:
 
 def test_extend_model_scales_from_the_trained_length() -> None:
     sizes: dict[str, Any] = {**SIZES, "max_position_embeddings": 40, "num_key_value_heads": 2}
-    model = transformers.LlamaModel(transformers.LlamaConfig(**sizes))
+    config = transformers.LlamaConfig(**sizes)
+    model = transformers.LlamaModel(config)
     ctxextend.extend_model(model, 128, trained_length=32)
     rope: Any = model.config.rope_parameters
-    assert (rope["rope_type"], rope["factor"], rope[TRAINED]) == ("yarn", 4.0, 32)
+    assert rope["rope_type"] == "yarn"
+    assert rope["factor"] == 4.0
+    assert rope[TRAINED] == 32
     assert model.config.max_position_embeddings == 128
 
 
 @pytest.mark.parametrize("kind", ["linear", "dynamic"])
 def test_resize_with_limits_refuses_what_a_key_before_scaling_cannot_state(kind: str) -> None:
-    make(
-        "source",
-        "llama",
-        64 * K,
-        max_position_embeddings=32 * K,
-        rope_scaling={"type": kind, "factor": 2.0},
-    )
-    done = run("resize", "source", "--to", 256 * K, "--method", "limits", "--output", "out")
-    assert (done.exit_code, Path("out").exists()) == (1, False)
-    assert "max_position_embeddings 32768 is the length before scaling" in " ".join(
-        done.stderr.split()
-    )
+    rope = {"type": kind, "factor": 2.0}
+    make("source", "llama", 64 * K, max_position_embeddings=32 * K, rope_scaling=rope)
+    done = resize(256 * K, "--method", "limits")
+    assert done.exit_code == 1
+    assert not Path("out").exists()
+    assert "max_position_embeddings 32768 is the length before scaling" in unwrapped(done.stderr)
 
 
 @pytest.mark.parametrize(("rope", "method"), [(yarn(4.0, 32 * K), "yarn"), (LLAMA3, "llama3")])
@@ -437,50 +427,42 @@ def test_resize_with_the_own_method_keeps_settings_that_serve_the_length(
     rope: dict[str, Any], method: str
 ) -> None:
     make("source", "llama", max_position_embeddings=8 * K, rope_scaling=rope)
-    done = run("resize", "source", "--to", 64 * K, "--method", method, "--output", "out")
+    done = resize(64 * K, "--method", method)
     assert done.exit_code == 0
     assert rope_of("out") == rope
-    assert (
-        run(
-            "resize",
-            "source",
-            "--to",
-            64 * K,
-            "--method",
-            f"{method}:factor=16",
-            "--output",
-            "more",
-        ).exit_code
-        == 0
-    )
+    resized = resize(64 * K, "--method", f"{method}:factor=16", output="more")
+    assert resized.exit_code == 0
     assert rope_of("more")["factor"] == 16.0
 
 
 def test_resize_with_a_longer_trained_length_scales_nothing_up_to_it() -> None:
     make("source", "llama", max_position_embeddings=32 * K)
     for to in (48 * K, 64 * K):
-        done = run(
-            "resize", "source", "--to", to, "--trained-length", 64 * K, "--output", f"out-{to}"
-        )
+        output = f"out-{to}"
+        done = resize(to, "--trained-length", 64 * K, output=output)
         assert done.exit_code == 0
-        assert config_of(f"out-{to}")["max_position_embeddings"] == to
-        assert not config_of(f"out-{to}").get("rope_scaling")
+        config = config_of(output)
+        assert config["max_position_embeddings"] == to
+        assert not config.get("rope_scaling")
         assert "nothing scales" in done.stderr
 
 
 def test_resize_of_llama3_takes_the_trained_length_that_it_states_as_stated() -> None:
     make("source", "llama", max_position_embeddings=128 * K, rope_scaling=LLAMA3)
-    for name, arguments in (("plain", []), ("given", ["--trained-length", 8 * K])):
-        assert run("resize", "source", "--to", 256 * K, *arguments, "--output", name).exit_code == 0
+    plain = resize(256 * K, output="plain")
+    given = resize(256 * K, "--trained-length", 8 * K, output="given")
+    assert plain.exit_code == 0
+    assert given.exit_code == 0
     assert rope_of("plain") == rope_of("given")
 
 
 def test_resize_of_dynamic_settings_after_scaling_changes_short_inputs_and_says_so() -> None:
     rope = {"type": "dynamic", "factor": 4.0, TRAINED: 4 * K}
     make("source", "llama", max_position_embeddings=16 * K, rope_scaling=rope)
-    done = run("resize", "source", "--to", 32 * K, "--output", "out")
+    done = resize(32 * K)
     assert done.exit_code == 0
-    assert (rope_of("out")["factor"], config_of("out")["max_position_embeddings"]) == (8.0, 4 * K)
+    assert rope_of("out")["factor"] == 8.0
+    assert config_of("out")["max_position_embeddings"] == 4 * K
     assert "Inputs up to 4096 tokens give identical outputs" in done.stderr
 
 
@@ -497,8 +479,9 @@ def test_resize_of_dynamic_settings_after_scaling_changes_short_inputs_and_says_
 )
 def test_inspect_refuses_numbers_that_overflow(config: dict[str, Any]) -> None:
     make("source", "llama", **{"max_position_embeddings": 4 * K, **config})
-    for command in (["inspect", "source"], ["resize", "source", "--to", 16 * K]):
-        done = run(*command)
+    inspected = invoke("inspect", "source")
+    resized = resize(16 * K)
+    for done in (inspected, resized):
         assert done.exit_code == 1
         assert "config.json: " in done.stderr
 
@@ -510,69 +493,67 @@ def test_extend_model_decides_between_two_conventions_as_resize_does() -> None:
         "max_position_embeddings": 32,
         "num_key_value_heads": 2,
         "rope_parameters": rope,
+        "max_sequence_length": 128,
     }
-    sizes["max_sequence_length"] = 128
-    model = transformers.LlamaModel(transformers.LlamaConfig(**sizes))
+    config = transformers.LlamaConfig(**sizes)
+    model = transformers.LlamaModel(config)
     ctxextend.extend_model(model, 256)
+
     changed: Any = model.config.rope_parameters
-    assert (changed["factor"], model.config.max_position_embeddings) == (8.0, 32)
+    assert changed["factor"] == 8.0
+    assert model.config.max_position_embeddings == 32
+
+
+def test_extend_model_refuses_a_negative_trained_length() -> None:
+    sizes: dict[str, Any] = dict(SIZES)
+    config = transformers.LlamaConfig(**sizes)
+    model = transformers.LlamaModel(config)
     with pytest.raises(ctxextend.ResizeError, match="--trained-length must be at least 1, got -5"):
         ctxextend.extend_model(model, 512, trained_length=-5)
 
 
 def test_verify_without_a_recipe_names_the_flag_that_decides() -> None:
-    make(
-        "source",
-        "llama",
-        max_position_embeddings=8 * K,
-        rope_scaling={"type": "linear", "factor": 4.0},
-    )
-    assert (
-        run(
-            "resize", "source", "--to", 64 * K, "--trained-length", 8 * K, "--output", "out"
-        ).exit_code
-        == 0
-    )
+    rope = {"type": "linear", "factor": 4.0}
+    make("source", "llama", max_position_embeddings=8 * K, rope_scaling=rope)
+    resized = resize(64 * K, "--trained-length", 8 * K)
+    assert resized.exit_code == 0
     Path("out/ctxextend.yaml").unlink()
-    done = run("verify", "out", "--base", "source")
+    done = invoke("verify", "out", "--base", "source")
     assert done.exit_code == 3
     assert "Pass --trained-length 8192 if it is the one before" in done.stdout
-    assert run("verify", "out", "--base", "source", "--trained-length", 8 * K).exit_code == 0
+    succeed("verify", "out", "--base", "source", "--trained-length", 8 * K)
 
 
 def test_inspect_suggests_a_fix_that_needs_no_answer() -> None:
-    make(
-        "source",
-        "llama",
-        2 * K,
-        max_position_embeddings=16 * K,
-        rope_scaling={"type": "linear", "factor": 4.0},
-    )
-    done = run("inspect", "source", "--check")
+    rope = {"type": "linear", "factor": 4.0}
+    make("source", "llama", 2 * K, max_position_embeddings=16 * K, rope_scaling=rope)
+    done = invoke("inspect", "source", "--check")
     assert done.exit_code == 3
     assert "ctxextend resize source --to 16384 --fix-limits" in done.stdout
-    assert run("resize", "source", "--to", 16 * K, "--fix-limits", "--output", "out").exit_code == 0
+    resized = resize(16 * K, "--fix-limits")
+    assert resized.exit_code == 0
 
 
 def test_inspect_refuses_a_trained_length_for_positions_that_do_not_scale() -> None:
-    done = run("inspect", "tiny-gpt2", "--trained-length", 64)
+    done = invoke("inspect", "tiny-gpt2", "--trained-length", 64)
     assert done.exit_code == 2
-    assert (
+    problem = (
         "--trained-length applies to rotary positions that scale, not to learned ones of gpt2."
-        in done.stderr
     )
+    assert problem in done.stderr
 
 
 def test_inspect_reads_lengths_that_are_written_as_floats() -> None:
     make("source", "llama", max_position_embeddings=4 * K, max_sequence_length=8192.0)
-    (limit,) = [
-        limit for limit in ctxextend.inspect("source").limits if limit.key == "max_sequence_length"
-    ]
-    assert (limit.value, limit.agrees) == (8 * K, False)
+    limits = ctxextend.inspect("source").limits
+    (limit,) = [limit for limit in limits if limit.key == "max_sequence_length"]
+    assert limit.value == 8 * K
+    assert limit.agrees is False
     rope = {"type": "linear", "factor": 4.0}
     make("linear", "llama", max_position_embeddings=4 * K, rope_scaling=rope, **{TRAINED: 4096.0})
     (scheme,) = ctxextend.inspect("linear").schemes
-    assert (scheme.first_trained, scheme.served) == (4 * K, 16 * K)
+    assert scheme.first_trained == 4 * K
+    assert scheme.served == 16 * K
 
 
 @pytest.mark.parametrize("stated", [8 * K, 8 * K + 1, 16 * K, 32 * K, 64 * K])
@@ -582,25 +563,19 @@ def test_resize_of_llama3_with_a_lowered_length_multiplies_no_factor_that_serves
     make("source", "llama", 128 * K, max_position_embeddings=stated, rope_scaling=LLAMA3)
     for to, factor in ((128 * K, 16.0), (64 * K, 8.0)):
         if to > stated:
-            assert run("resize", "source", "--to", to, "--output", f"out-{to}").exit_code == 0
+            resized = resize(to, output=f"out-{to}")
+            assert resized.exit_code == 0
             assert rope_of(f"out-{to}")["factor"] == factor
 
 
 def test_resize_takes_the_suggested_trained_length_that_was_rounded() -> None:
-    make(
-        "source",
-        "llama",
-        max_position_embeddings=32 * K,
-        rope_scaling={"type": "linear", "factor": 6.0},
-    )
-    assert "--trained-length 5461" in run("resize", "source", "--to", 64 * K).stderr
-    assert run("inspect", "source", "--check", "--trained-length", 5461).exit_code == 0
-    assert (
-        run(
-            "resize", "source", "--to", 64 * K, "--trained-length", 5461, "--output", "out"
-        ).exit_code
-        == 0
-    )
+    rope = {"type": "linear", "factor": 6.0}
+    make("source", "llama", max_position_embeddings=32 * K, rope_scaling=rope)
+    refused = invoke("resize", "source", "--to", 64 * K)
+    assert "--trained-length 5461" in refused.stderr
+    succeed("inspect", "source", "--check", "--trained-length", 5461)
+    resized = resize(64 * K, "--trained-length", 5461)
+    assert resized.exit_code == 0
     assert rope_of("out")["factor"] == 12.0
 
 
@@ -622,16 +597,14 @@ def test_resize_of_a_config_without_sizes_takes_those_of_transformers(
     config: dict[str, Any],
 ) -> None:
     Path("source").mkdir()
-    save_file(
-        {"lm_head.weight": np.zeros((4, 4), np.float32)},
-        "source/model.safetensors",
-        metadata={"format": "pt"},
-    )
-    Path("source/config.json").write_text(json.dumps(config))
+    tensors = {"lm_head.weight": np.zeros((4, 4), np.float32)}
+    save_file(tensors, "source/model.safetensors", metadata={"format": "pt"})
+    write_json("source/config.json", config)
     (scheme,) = ctxextend.inspect("source").schemes
     assert scheme.layers[0].wavelengths.shape == (64,)
-    assert run("resize", "source", "--to", "2x", "--output", "out").exit_code == 0
-    assert run("verify", "out").exit_code == 0
+    resized = resize("2x")
+    assert resized.exit_code == 0
+    succeed("verify", "out")
 
 
 ALPHA = {"type": "dynamic", "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0}
@@ -650,7 +623,7 @@ def save_hunyuan(name: str) -> None:
     values = config_of(name)
     del values["rope_parameters"]
     values |= {"rope_theta": 10_000.0, "rope_scaling": ALPHA}
-    (Path(name) / "config.json").write_text(json.dumps(values))
+    write_json(Path(name) / "config.json", values)
 
 
 def test_inspect_shows_the_frequencies_of_alpha() -> None:
@@ -658,10 +631,14 @@ def test_inspect_shows_the_frequencies_of_alpha() -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained("source")
     (scheme,) = ctxextend.inspect("source").schemes
     (layers,) = scheme.layers
-    expected = 2 * np.pi / model.model.rotary_emb.inv_freq.numpy()
+    inverse = model.model.rotary_emb.inv_freq.numpy()
+    expected = 2 * np.pi / inverse
     np.testing.assert_allclose(layers.wavelengths, expected, rtol=1e-5)
-    assert (scheme.first_trained, scheme.stated, scheme.served) == (64, 64, 64)
-    assert (layers.slowed, layers.untrained) == (0, 0)
+    assert scheme.first_trained == 64
+    assert scheme.stated == 64
+    assert scheme.served == 64
+    assert layers.slowed == 0
+    assert layers.untrained == 0
 
 
 @pytest.mark.parametrize(
@@ -669,7 +646,7 @@ def test_inspect_shows_the_frequencies_of_alpha() -> None:
 )
 def test_resize_does_not_scale_settings_with_alpha(flags: tuple[str, ...]) -> None:
     make("source", "hunyuan_v1_dense", max_position_embeddings=64, rope_scaling=ALPHA)
-    done = run("resize", "source", "--to", 256, "--output", "out", *flags)
+    done = resize(256, *flags)
     assert done.exit_code == 2
     assert "settings with alpha 1000 cannot be scaled" in done.stderr
     assert "use --method limits" in done.stderr
@@ -678,23 +655,22 @@ def test_resize_does_not_scale_settings_with_alpha(flags: tuple[str, ...]) -> No
 
 def test_resize_raises_only_limits_of_settings_with_alpha() -> None:
     save_hunyuan("source")
-    resized = run("resize", "source", "--to", 256, "--method", "limits", "--output", "out")
+    resized = resize(256, "--method", "limits")
     assert resized.exit_code == 0, resized.stderr
-    assert (rope_of("out"), config_of("out")["max_position_embeddings"]) == (ALPHA, 256)
-    for command in (("inspect", "out", "--check"), ("verify", "out"), ("verify", "out", "--deep")):
-        done = run(*command)
-        assert done.exit_code == 0, done.output
-    again = run("run", "out/ctxextend.yaml", "--output", "again")
-    assert again.exit_code == 0, again.output
+    assert rope_of("out") == ALPHA
+    assert config_of("out")["max_position_embeddings"] == 256
+    succeed("inspect", "out", "--check")
+    succeed("verify", "out")
+    succeed("verify", "out", "--deep")
+    succeed("run", "out/ctxextend.yaml", "--output", "again")
     assert config_of("again") == config_of("out")
 
 
 def make_nested(name: str, model_type: str, text: dict[str, Any], outer: dict[str, Any]) -> None:
     """Write a folder with a text config, and keys of it once more around it."""
     make(name, model_type, text_config=text)
-    (Path(name) / "config.json").write_text(
-        json.dumps({"model_type": model_type, "text_config": text, **outer})
-    )
+    config = {"model_type": model_type, "text_config": text, **outer}
+    write_json(Path(name) / "config.json", config)
 
 
 def load_config(name: str) -> Any:
@@ -726,30 +702,30 @@ def test_resize_changes_copies_around_a_text_config(model_type: str, method: str
         "rope_theta": 1e6,
         "rope_scaling": rope,
     }
-    make_nested("source", model_type, {"model_type": text_type, **flat}, flat)
-    done = run("resize", "source", "--to", 8 * K, "--method", method, "--output", "out")
+    text = {"model_type": text_type, **flat}
+    make_nested("source", model_type, text, flat)
+    done = resize(8 * K, "--method", method)
     assert done.exit_code == 0, done.stderr
+
     outer = config_of("out")
     text = outer["text_config"]
     assert outer["max_position_embeddings"] == text["max_position_embeddings"]
     copied = outer["rope_scaling"]
     read = text["rope_scaling"] or text["rope_parameters"][FULL]
     assert {**copied, "rope_theta": None} == {**read, "rope_theta": None}
-    assert (outer["rope_theta"] or copied["rope_theta"]) == text["rope_theta"]
-    for command in (
-        ("inspect", "out", "--check"),
-        ("verify", "out"),
-        ("run", "out/ctxextend.yaml", "-o", "again"),
-    ):
-        checked = run(*command)
-        assert checked.exit_code == 0, checked.output
+    theta = outer["rope_theta"] or copied["rope_theta"]
+    assert theta == text["rope_theta"]
+
+    succeed("inspect", "out", "--check")
+    succeed("verify", "out")
+    succeed("run", "out/ctxextend.yaml", "-o", "again")
     assert load_config("out")
 
 
 def test_resize_states_the_scaling_next_to_a_copied_length() -> None:
     flat = {**SIZES, "head_dim": 32, "max_position_embeddings": 4 * K}
     make_nested("source", "llava", {"model_type": "llama", **flat}, flat)
-    done = run("resize", "source", "--to", 8 * K, "--output", "out")
+    done = resize(8 * K)
     assert done.exit_code == 0, done.stderr
     config = config_of("out")
     assert config["max_position_embeddings"] == 8 * K
@@ -762,7 +738,7 @@ def test_resize_adds_the_length_that_copied_settings_need() -> None:
     flat = {**SIZES, "head_dim": 32, "max_position_embeddings": 4 * K}
     outer = {"rope_scaling": {"type": "default"}, "rope_theta": 10_000.0}
     make_nested("source", "llava", {"model_type": "llama", **flat}, outer)
-    done = run("resize", "source", "--to", 8 * K, "--output", "out")
+    done = resize(8 * K)
     assert done.exit_code == 0, done.stderr
     assert config_of("out")["max_position_embeddings"] == 8 * K
     assert load_config("out")["rope_type"] == "yarn"
@@ -770,10 +746,12 @@ def test_resize_adds_the_length_that_copied_settings_need() -> None:
 
 def test_inspect_refuses_other_settings_around_a_text_config() -> None:
     text = {"model_type": "llama", **SIZES, "max_position_embeddings": 4 * K}
-    make_nested("source", "llava", text, {"rope_scaling": yarn(4.0, 4 * K)})
-    done = run("inspect", "source", "--check")
+    outer = {"rope_scaling": yarn(4.0, 4 * K)}
+    make_nested("source", "llava", text, outer)
+    done = invoke("inspect", "source", "--check")
     assert done.exit_code == 1
-    assert (
+    problem = (
         "rope_type is 'default' in text_config, which transformers reads, but 'yarn' at the top "
-        "level" in done.stderr
+        "level"
     )
+    assert problem in done.stderr

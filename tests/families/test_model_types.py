@@ -24,9 +24,11 @@ def save(tmp_path: Path) -> Save:
 
     def build(model_class: str, changes: dict[str, Any]) -> pico.Pico:
         found: Any = getattr(transformers, model_class)
-        config = tiny.shrink(tiny.make_config(found.config_class.model_type))
+        default = tiny.make_config(found.config_class.model_type)
+        config = tiny.shrink(default)
         for path, value in changes.items():
-            tiny.set_value(config, tuple(path.split(".")), value)
+            keys = tuple(path.split("."))
+            tiny.set_value(config, keys, value)
         torch.manual_seed(0)
         found(config).save_pretrained(tmp_path / "source")
         return pico.Pico(tmp_path / "source", found)
@@ -42,14 +44,12 @@ def output(source: pico.Pico, tmp_path: Path, **settings: Any) -> dict[str, torc
 
 def save_pair(folder: Path, encoder: str, decoder: str, **changes: Any) -> Any:
     """Save a small encoder-decoder model of any two types, and return it."""
-    parts = {
-        "encoder": tiny.make_config(encoder).to_dict(),
-        "decoder": tiny.make_config(decoder).to_dict(),
-    }
+    encoder_config = tiny.make_config(encoder).to_dict()
+    decoder_config = tiny.make_config(decoder).to_dict()
+    parts = {"encoder": encoder_config, "decoder": decoder_config}
     parts["decoder"] |= {"add_cross_attention": True, "is_decoder": True, **changes}
-    model: Any = transformers.EncoderDecoderModel(
-        tiny.shrink(transformers.EncoderDecoderConfig(**parts))
-    )
+    config = transformers.EncoderDecoderConfig(**parts)
+    model: Any = transformers.EncoderDecoderModel(tiny.shrink(config))
     model.save_pretrained(folder)
     return model
 
@@ -85,11 +85,13 @@ BIRD = {KEY: 64, "block_size": 64}
 def test_plan_resize_edits_all_keys_of_the_length(
     model_class: str, sizes: dict[str, Any], to: int, edits: dict[str, list[int]], save: Save
 ) -> None:
-    plan = plan_resize(save(model_class, sizes).folder, to=to)
-    assert to_json(plan)["config"] == edits
-    assert any(
-        "short inputs attend to different blocks" in note for note in plan.explanation.notes
-    ) == (model_class == "MraModel")
+    source = save(model_class, sizes)
+    plan = plan_resize(source.folder, to=to)
+    values = to_json(plan)
+    assert values["config"] == edits
+    notes = "\n".join(plan.explanation.notes)
+    has_note = "short inputs attend to different blocks" in notes
+    assert has_note == (model_class == "MraModel")
 
 
 @pytest.mark.parametrize(
@@ -132,8 +134,9 @@ def test_plan_resize_edits_all_keys_of_the_length(
 def test_plan_resize_rejects_unsupported_lengths_and_parts(
     model_class: str, sizes: dict[str, Any], options: dict[str, Any], message: str, save: Save
 ) -> None:
+    source = save(model_class, sizes)
     with pytest.raises(ResizeError, match=message):
-        plan_resize(save(model_class, sizes).folder, **options)
+        plan_resize(source.folder, **options)
 
 
 def test_plan_resize_uses_the_default_block_size_of_transformers(save: Save) -> None:
@@ -146,19 +149,16 @@ def test_plan_resize_uses_the_default_block_size_of_transformers(save: Save) -> 
 def test_resize_gpt2_prefers_the_alias_if_both_are_stated(save: Save, tmp_path: Path) -> None:
     source = save("GPT2Model", {"n_positions": 16})
     pico.edit_json(source.folder / "config.json", n_positions=8, max_position_embeddings=16)
-    assert to_json(plan_resize(source.folder, to=NEW))["config"] == {
-        "n_positions": [8, NEW],
-        KEY: [16, NEW],
-    }
+    values = to_json(plan_resize(source.folder, to=NEW))
+    assert values["config"] == {"n_positions": [8, NEW], KEY: [16, NEW]}
     output(source, tmp_path)
 
 
 def test_plan_resize_adds_a_missing_text_config_and_rejects_other_values(save: Save) -> None:
     source = save("CLIPModel", {})
     pico.edit_json(source.folder / "config.json", text_config=None)
-    assert to_json(plan_resize(source.folder, to=100))["config"] == {
-        "text_config": [None, {KEY: 100}]
-    }
+    values = to_json(plan_resize(source.folder, to=100))
+    assert values["config"] == {"text_config": [None, {KEY: 100}]}
     for value in ([1], "text"):
         pico.edit_json(source.folder / "config.json", text_config=value)
         with pytest.raises(CheckpointError, match="config.json: text_config is .*, not an object"):
@@ -169,27 +169,36 @@ def test_plan_resize_adds_a_missing_text_config_and_rejects_other_values(save: S
 def test_resize_deberta_keeps_the_size_of_its_relative_embeddings(
     model_class: str, save: Save, tmp_path: Path
 ) -> None:
-    source = save(
-        model_class, RELATIVE | {"max_relative_positions": -1, "pos_att_type": ["c2p", "p2c"]}
-    )
-    edits = to_json(plan_resize(source.folder, to=NEW))["config"]
+    other = {"max_relative_positions": -1, "pos_att_type": ["c2p", "p2c"]}
+    source = save(model_class, RELATIVE | other)
+    values = to_json(plan_resize(source.folder, to=NEW))
+    edits = values["config"]
     assert edits == {"max_position_embeddings": [16, NEW], "max_relative_positions": [-1, 16]}
     weights = output(source, tmp_path)
     assert len(weights["encoder.rel_embeddings.weight"]) == 32
-    old, new = source.load(), source.load(tmp_path / "out")
-    assert torch.equal(pico.logits(old, 16), pico.logits(new, 16))
+    old = source.load()
+    new = source.load(tmp_path / "out")
+    short = pico.logits(old, 16)
+    short_resized = pico.logits(new, 16)
+    assert torch.equal(short, short_resized)
     assert pico.logits(new, NEW).isfinite().all()
 
 
 def test_resize_luke_resizes_both_tables_of_the_shared_key(save: Save, tmp_path: Path) -> None:
     source = save("LukeModel", {KEY: 18})
     plan = plan_resize(source.folder, to=NEW)
-    found = {
-        table.part: (table.rows_after, table.max_len_after, table.reserved_rows)
-        for table in plan.plan.tables
-    }
-    assert found == {"text": (42, NEW, 2), "entity": (42, 42, 0)}
-    assert (to_json(plan)["max_len_before"], to_json(plan)["max_len_after"]) == (None, None)
+    text, entity = plan.plan.tables
+    assert text.part == "text"
+    assert text.rows_after == 42
+    assert text.max_len_after == NEW
+    assert text.reserved_rows == 2
+    assert entity.part == "entity"
+    assert entity.rows_after == 42
+    assert entity.max_len_after == 42
+    assert entity.reserved_rows == 0
+    values = to_json(plan)
+    assert values["max_len_before"] is None
+    assert values["max_len_after"] is None
     assert (
         "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs"
         in plan.explanation.effects
@@ -200,12 +209,10 @@ def test_resize_luke_resizes_both_tables_of_the_shared_key(save: Save, tmp_path:
 def test_resize_clip_also_edits_the_copy_that_transformers_uses(save: Save, tmp_path: Path) -> None:
     source = save("CLIPModel", {TEXT: 16})
     text = source.load().config.text_config.to_dict()
-    pico.edit_json(
-        source.folder / "config.json",
-        text_config={"max_position_embeddings": 999},
-        text_config_dict=text,
-    )
-    assert to_json(plan_resize(source.folder, to=NEW))["config"] == {
+    outer = {"max_position_embeddings": 999}
+    pico.edit_json(source.folder / "config.json", text_config=outer, text_config_dict=text)
+    values = to_json(plan_resize(source.folder, to=NEW))
+    assert values["config"] == {
         TEXT: [999, NEW],
         "text_config_dict.max_position_embeddings": [16, NEW],
     }
@@ -216,17 +223,19 @@ def test_resize_part_resizes_one_table_if_keys_are_separate(save: Save, tmp_path
     source = save("LEDModel", LED)
     (source.folder / "tokenizer_config.json").write_text('{"model_max_length": 16}')
     encoder = plan_resize(source.folder, to=NEW, part="encoder")
-    decoder = plan_resize(
-        source.folder, to=42, part="decoder"
-    )  # not a multiple of the attention window, 8
-    assert [table.part for plan in (encoder, decoder) for table in plan.plan.tables] == [
-        "encoder",
-        "decoder",
-    ]
-    assert to_json(decoder)["config"] == {"max_decoder_position_embeddings": [24, 42]}
+    # 42 is not a multiple of the attention window, 8.
+    decoder = plan_resize(source.folder, to=42, part="decoder")
+    (encoder_table,) = encoder.plan.tables
+    (decoder_table,) = decoder.plan.tables
+    assert encoder_table.part == "encoder"
+    assert decoder_table.part == "decoder"
+    values = to_json(decoder)
+    assert values["config"] == {"max_decoder_position_embeddings": [24, 42]}
     # The tokenizer truncates the encoder's input.
-    assert [edit.after for edit in encoder.plan.edits if edit.is_limit] == [NEW]
-    assert not any(edit.is_limit for edit in decoder.plan.edits)
+    limits = [edit.after for edit in encoder.plan.edits if edit.is_limit]
+    assert limits == [NEW]
+    for edit in decoder.plan.edits:
+        assert not edit.is_limit
     output(source, tmp_path, part="encoder")
 
 
@@ -254,7 +263,8 @@ def test_resize_rebuilds_persistent_buffers(
 ) -> None:
     source = save(model_class, changes)
     plan = plan_resize(source.folder, to=NEW)
-    assert {buffer.name for buffer in plan.plan.rebuilt_buffers} == set(buffers)
+    rebuilt = {buffer.name for buffer in plan.plan.rebuilt_buffers}
+    assert rebuilt == set(buffers)
     assert plan.plan.dropped == ()
     weights = output(source, tmp_path)
     for name, expected in buffers.items():
@@ -269,14 +279,13 @@ def test_resize_bark_rebuilds_its_causal_masks(save: Save, tmp_path: Path) -> No
     }
     source = save("BarkModel", sizes)
     mask = output(source, tmp_path)["semantic.layers.0.attn.bias"]
-    assert torch.equal(mask, torch.ones(NEW, NEW, dtype=torch.bool).tril()[None, None])
+    ones = torch.ones(NEW, NEW, dtype=torch.bool)
+    assert torch.equal(mask, ones.tril()[None, None])
     one = plan_resize(source.folder, to=NEW, part="coarse")
-    assert [table.name for table in one.plan.tables] == [
-        "coarse_acoustics.position_embeds_layer.weight"
-    ]
-    assert {buffer.name.split(".")[0] for buffer in one.plan.rebuilt_buffers} == {
-        "coarse_acoustics"
-    }
+    names = [table.name for table in one.plan.tables]
+    assert names == ["coarse_acoustics.position_embeds_layer.weight"]
+    parts = {buffer.name.split(".")[0] for buffer in one.plan.rebuilt_buffers}
+    assert parts == {"coarse_acoustics"}
 
 
 @pytest.mark.parametrize(
@@ -289,14 +298,16 @@ def test_resize_bark_rebuilds_its_causal_masks(save: Save, tmp_path: Path) -> No
 )
 def test_resize_drops_buffers_of_old_files(model_class: str, name: str, save: Save) -> None:
     source = save(model_class, {})
-    pico.add_tensors(source.folder, {name: torch.ones(1, 16, dtype=torch.uint8)})
-    assert plan_resize(source.folder, to=4000).plan.dropped == (name,)
+    buffer = torch.ones(1, 16, dtype=torch.uint8)
+    pico.add_tensors(source.folder, {name: buffer})
+    plan = plan_resize(source.folder, to=4000)
+    assert plan.plan.dropped == (name,)
 
 
 def test_resize_rejects_a_composite_without_position_tables(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "bert")
     config = {"model_type": "blip-2", "text_config": {"model_type": "mamba"}}
-    (source.folder / "config.json").write_text(json.dumps(config))
+    pico.write_json(source.folder / "config.json", config)
     with pytest.raises(
         UnsupportedModelError, match="its text: this mamba model has no position table"
     ):
@@ -309,7 +320,7 @@ def test_resize_suggests_flags_for_a_known_part_of_an_unsupported_model(tmp_path
         "model_type": "nemo_speechlm",
         "text_config": {"model_type": "gpt2", "n_positions": 16},
     }
-    (source.folder / "config.json").write_text(json.dumps(config))
+    pico.write_json(source.folder / "config.json", config)
     with pytest.raises(
         UnsupportedModelError, match="contains a part of a known type: gpt2"
     ) as caught:
@@ -320,7 +331,8 @@ def test_resize_suggests_flags_for_a_known_part_of_an_unsupported_model(tmp_path
     named = plan_resize(
         source.folder, to=NEW, tensor="transformer.wpe.weight", config_key="text_config.n_positions"
     )
-    assert to_json(named)["config"] == {"text_config.n_positions": [16, NEW]}
+    values = to_json(named)
+    assert values["config"] == {"text_config.n_positions": [16, NEW]}
 
 
 def test_resize_keeps_the_tokenizer_limits_of_a_part_without_a_table(tmp_path: Path) -> None:
@@ -328,34 +340,32 @@ def test_resize_keeps_the_tokenizer_limits_of_a_part_without_a_table(tmp_path: P
     (tmp_path / "source" / "tokenizer_config.json").write_text('{"model_max_length": 300}')
     plan = plan_resize(tmp_path / "source", to=600)
     assert to_json(plan)["config"] == {"decoder.max_position_embeddings": [512, 600]}
-    assert not any(edit.is_limit for edit in plan.plan.edits)
+    for edit in plan.plan.edits:
+        assert not edit.is_limit
 
 
 def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
-    parts = {
-        "question_encoder": tiny.make_config("dpr").to_dict(),
-        "generator": tiny.make_config("bart").to_dict(),
-    }
-    transformers.RagModel(tiny.shrink(transformers.RagConfig(**parts))).save_pretrained(
-        tmp_path / "source"
-    )
+    encoder = tiny.make_config("dpr").to_dict()
+    generator = tiny.make_config("bart").to_dict()
+    parts = {"question_encoder": encoder, "generator": generator}
+    config = transformers.RagConfig(**parts)
+    model = transformers.RagModel(tiny.shrink(config))
+    model.save_pretrained(tmp_path / "source")
     for name, limit in (("question_encoder", 512), ("generator", 1024)):
         (tmp_path / "source" / f"{name}_tokenizer").mkdir()
         text = json.dumps({"model_max_length": limit})
-        (tmp_path / "source" / f"{name}_tokenizer" / "tokenizer_config.json").write_text(text)
-    limits = {
-        edit.file: edit.after
-        for edit in plan_resize(tmp_path / "source", to=2000).plan.edits
-        if edit.is_limit
-    }
-    assert limits == {
+        tokenizer = tmp_path / "source" / f"{name}_tokenizer"
+        (tokenizer / "tokenizer_config.json").write_text(text)
+    plan = plan_resize(tmp_path / "source", to=2000)
+    limits = {edit.file: edit.after for edit in plan.plan.edits if edit.is_limit}
+    expected = {
         f"{name}_tokenizer/tokenizer_config.json": 2000
         for name in ("question_encoder", "generator")
     }
+    assert limits == expected
     one = plan_resize(tmp_path / "source", to=2000, part="generator")
-    assert [edit.file for edit in one.plan.edits if edit.is_limit] == [
-        "generator_tokenizer/tokenizer_config.json"
-    ]
+    limited = [edit.file for edit in one.plan.edits if edit.is_limit]
+    assert limited == ["generator_tokenizer/tokenizer_config.json"]
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -369,6 +379,8 @@ def test_resize_of_pickles_keeps_tied_weights_across_models(tied: bool, tmp_path
     )
     torch.save(state, tmp_path / "source" / "pytorch_model.bin")
     resize(tmp_path / "source", to=2000, output=tmp_path / "out")
-    loaded = pico.Pico(tmp_path / "out", transformers.EncoderDecoderModel).load()
-    assert torch.equal(loaded.decoder.model.decoder.embed_tokens.weight, shared)
+    resized = pico.Pico(tmp_path / "out", transformers.EncoderDecoderModel)
+    loaded = resized.load()
+    embedding = loaded.decoder.model.decoder.embed_tokens.weight
+    assert torch.equal(embedding, shared)
     assert torch.equal(loaded.decoder.lm_head.weight, shared)

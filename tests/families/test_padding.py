@@ -1,7 +1,6 @@
 """Models whose outputs depend on the length to which texts are padded."""
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,10 @@ def siglip(folder: Path, model_type: str = "siglip", *, is_fixed: bool = False) 
     """Save a model with its tokenizer and, if the installed libraries allow it, its processor."""
     import transformers
 
-    add_tokenizer(pico.make_siglip(folder, model_type), special_tokens=True, max_len=OLD)
+    model = pico.make_siglip(folder, model_type)
+    add_tokenizer(model, special_tokens=True, max_len=OLD)
     if is_fixed:  # as `tokenizers` saves it
-        values = json.loads((folder / "tokenizer.json").read_text())
+        values = pico.read_json(folder / "tokenizer.json")
         padding = {"strategy": {"Fixed": OLD}, "direction": "Right", "pad_id": 0, "pad_type_id": 0}
         values["padding"] = padding | {"pad_to_multiple_of": None, "pad_token": "[PAD]"}
         values["truncation"] = {
@@ -34,12 +34,12 @@ def siglip(folder: Path, model_type: str = "siglip", *, is_fixed: bool = False) 
             "stride": 0,
             "direction": "Right",
         }
-        (folder / "tokenizer.json").write_text(json.dumps(values))
+        pico.write_json(folder / "tokenizer.json", values)
     name = model_type.title()
     images = getattr(transformers, f"{name}ImageProcessorPil")()
-    getattr(transformers, f"{name}Processor")(
-        images, AutoTokenizer.from_pretrained(folder)
-    ).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    processor_class = getattr(transformers, f"{name}Processor")
+    processor_class(images, tokenizer).save_pretrained(folder)
     return folder
 
 
@@ -47,13 +47,12 @@ def features(folder: Path, words: int, **padding: Any) -> torch.Tensor:
     """Return the pooled output of a text, padded by the folder's own processor."""
     processor: Any = AutoProcessor.from_pretrained(folder)  # type: ignore[no-untyped-call]
     model = AutoModel.from_pretrained(folder)
-    inputs = processor(
-        text=[text_of([*range(words)])],
-        return_tensors="pt",
-        **({"padding": "max_length"} | padding),
-    )
+    options = {"padding": "max_length"}
+    text = text_of([*range(words)])
+    inputs = processor(text=[text], return_tensors="pt", **(options | padding))
     with torch.no_grad():
-        pooled: torch.Tensor = model.text_model(input_ids=inputs["input_ids"]).pooler_output
+        ids = inputs["input_ids"]
+        pooled: torch.Tensor = model.text_model(input_ids=ids).pooler_output
     return pooled
 
 
@@ -66,13 +65,16 @@ def test_resize_keeps_the_padding_of_a_model_that_pools_the_last_position(
     result = resize(source, to=NEW, output=tmp_path / "out")
     flags: dict[str, Any]
     for flags in ({}, {"truncation": True}, {"max_length": OLD}):
-        if (
-            model_type == "siglip" or is_fixed or "max_length" in flags
-        ):  # by itself, Siglip2Processor pads to 64
-            old, new = (features(folder, 5, **flags) for folder in (source, result.output))
+        # By itself, Siglip2Processor pads to 64.
+        if model_type == "siglip" or is_fixed or "max_length" in flags:
+            old = features(source, 5, **flags)
+            new = features(result.output, 5, **flags)
             assert torch.equal(old, new)
-    assert features(result.output, NEW - 2, truncation=True, max_length=NEW).isfinite().all()
-    moved = features(result.output, 5, max_length=NEW) - features(source, 5, max_length=OLD)
+    long = features(result.output, NEW - 2, truncation=True, max_length=NEW)
+    assert long.isfinite().all()
+    resized = features(result.output, 5, max_length=NEW)
+    base = features(source, 5, max_length=OLD)
+    moved = resized - base
     assert moved.abs().max() > 1e-3  # why the padding length is kept
     (warning,) = result.warnings
     assert warning.startswith(
@@ -87,11 +89,11 @@ def test_resize_keeps_the_padding_of_a_model_that_pools_the_last_position(
         in result.planned.explanation.effects
     )
     assert warning in (result.output / "README.md").read_text()
-    assert {edit.file for edit in result.plan.edits} == {"config.json"}
+    files = {edit.file for edit in result.plan.edits}
+    assert files == {"config.json"}
     assert inspect(result.output).agrees
-    fixed = {
-        edit.key: edit.after for edit in plan_resize(result.output, NEW, fix_limits=True).plan.edits
-    }
+    plan = plan_resize(result.output, NEW, fix_limits=True)
+    fixed = {edit.key: edit.after for edit in plan.plan.edits}
     assert fixed["model_max_length"] == NEW
 
 
@@ -107,7 +109,8 @@ def test_fixed_padding_follows_the_length_only_if_asked(tmp_path: Path) -> None:
 
 def test_verify_deep_pads_texts_as_processor_and_tokenizer_do(tmp_path: Path) -> None:
     source = siglip(tmp_path / "source")
-    out = resize(source, to=NEW, output=tmp_path / "out").output
+    result = resize(source, to=NEW, output=tmp_path / "out")
+    out = result.output
     outputs = verify(out, deep=True).checks[-1]
     assert outputs.passed
     assert (
@@ -115,60 +118,66 @@ def test_verify_deep_pads_texts_as_processor_and_tokenizer_do(tmp_path: Path) ->
         in outputs.evidence[0]
     )
     pico.edit_json(out / "tokenizer_config.json", model_max_length=NEW)
-    checks = {check.name: check for check in verify(out, deep=True).checks}
+    verified = verify(out, deep=True)
+    checks = {check.name: check for check in verified.checks}
     assert not checks["files"].passed
     assert not checks["outputs"].passed
     wrong = "shape [1, 40, 8] instead of [1, 16, 8] at a text padded by the"
-    assert f"{wrong} processor (text); {wrong} tokenizer" in checks["outputs"].evidence[1]
+    problem = f"{wrong} processor (text); {wrong} tokenizer"
+    assert problem in checks["outputs"].evidence[1]
 
 
 def test_verify_deep_pads_token_ids_if_there_is_no_tokenizer(tmp_path: Path) -> None:
     source = pico.make_siglip(tmp_path / "source")
-    outputs = verify(resize(source, to=NEW, output=tmp_path / "out").output, deep=True).checks[-1]
+    resized = resize(source, to=NEW, output=tmp_path / "out")
+    verified = verify(resized.output, deep=True)
+    outputs = verified.checks[-1]
     assert outputs.passed
     assert outputs.evidence[0].endswith("16 tokens (text), a text padded to 16 tokens (text)")
 
 
 def test_list_families_notes_that_a_model_pools_the_last_position() -> None:
     for name in ("siglip", "siglip2", "siglip_text_model"):
-        assert "pools the last position, padding included" in list_families([name])[0].notes
+        (family,) = list_families([name])
+        assert "pools the last position, padding included" in family.notes
 
 
 def last_hidden_states(model_type: str, length: int) -> list[torch.Tensor]:
     """Return the outputs of a random model for the same text, padded to a length and masked."""
     torch.manual_seed(0)
-    model: Any = tiny.model_classes(model_type)[0](tiny.shrink(tiny.make_config(model_type))).train(
-        False
-    )
+    config = tiny.shrink(tiny.make_config(model_type))
+    model_class = tiny.model_classes(model_type)[0]
+    model: Any = model_class(config).train(False)
     for parameter in model.parameters():
         parameter.data = torch.randn(parameter.shape) * 0.3
     tokens = torch.full((1, length), 1)
     tokens[0, :WORDS] = 8 + torch.arange(WORDS)
-    inputs = {
-        "input_ids": tokens,
-        "attention_mask": (torch.arange(length).unsqueeze(0) < WORDS).long(),
-    }
+    is_word = torch.arange(length).unsqueeze(0) < WORDS
+    inputs = {"input_ids": tokens, "attention_mask": is_word.long()}
     with torch.no_grad():
         output = model(**inputs)
-    pooled = [output.pooler_output] if output.get("pooler_output") is not None else []
-    return [output.last_hidden_state[:, :WORDS], *pooled]
+    outputs = [output.last_hidden_state[:, :WORDS]]
+    if output.get("pooler_output") is not None:
+        outputs.append(output.pooler_output)
+    return outputs
 
 
 @pytest.mark.slow
 def test_registry_states_every_encoder_whose_outputs_depend_on_the_padding_length() -> None:
-    found, ran = set(), set()
+    found = set()
+    ran = set()
     for model_type, family in FAMILIES.items():
         if family.parts or len(family.tables) != 1 or model_type == "imagegpt":
             continue
         try:
-            short, long = (last_hidden_states(copy.copy(model_type), length) for length in (32, 40))
+            short = last_hidden_states(copy.copy(model_type), 32)
+            long = last_hidden_states(copy.copy(model_type), 40)
         except Exception:  # needs other inputs, or cannot be built here
             continue
         ran.add(model_type)
-        if any(
-            (one - other).abs().max() > 1e-3 * one.abs().max()
-            for one, other in zip(short, long, strict=True)
-        ):
-            found.add(model_type)
+        for one, other in zip(short, long, strict=True):
+            if (one - other).abs().max() > 1e-3 * one.abs().max():
+                found.add(model_type)
     assert len(ran) > 50
-    assert found == {name for name, family in FAMILIES.items() if family.padding_effect}
+    expected = {name for name, family in FAMILIES.items() if family.padding_effect}
+    assert found == expected

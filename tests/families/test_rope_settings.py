@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ctxextend.families.lookup import TableLocation, find_architecture, nested
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.families.rope_changes import rope_changes
 from ctxextend.tables.rotary import frequencies
+from tests.helpers.pico import read_json
 
 Config = dict[str, Any]
 FOLDER = Path(__file__).parent / "rope_configs"
@@ -23,7 +25,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def read(name: str) -> Config:
-    config: Config = json.loads((FOLDER / f"{name}.json").read_text())
+    config: Config = read_json(FOLDER / f"{name}.json")
     return config
 
 
@@ -31,18 +33,28 @@ def locate(config: Config) -> TableLocation:
     return find_architecture(config).locations[0]
 
 
+def load(config: Config) -> Any:
+    """Return the text config that transformers reads from a config, which stays as it is."""
+    config_class = CONFIG_MAPPING[config["model_type"]]
+    loaded = config_class.from_dict(copy.deepcopy(config))
+    return loaded.get_text_config()
+
+
 def loaded_settings(config: Config) -> dict[str, Config]:
     """Return the settings by layer type that transformers has, without keys that change nothing."""
-    loaded = CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config)).get_text_config()
+    loaded = load(config)
     loaded.standardize_rope_params()  # as the rotary modules do
     settings = loaded.rope_parameters
-    layers = settings if isinstance(next(iter(settings.values())), dict) else {"": settings}
-    return {name: meaning(values) for name, values in layers.items()}
+    first = next(iter(settings.values()))
+    if not isinstance(first, dict):
+        return {"": meaning(settings)}
+    return {name: meaning(values) for name, values in settings.items()}
 
 
 def meaning(settings: Config) -> Config:
     settings = {"partial_rotary_factor": 1.0, **settings}
-    return {key: value for key, value in settings.items() if value is not None and key != "type"}
+    settings.pop("type", None)
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def changed(config: Config, changes: dict[tuple[str, ...], Any]) -> Config:
@@ -57,13 +69,18 @@ def changed(config: Config, changes: dict[tuple[str, ...], Any]) -> Config:
     return config
 
 
+def settings_by_layer(layers: Iterable[RopeLayers]) -> dict[str, Config]:
+    """Return the meaning of settings by layer type."""
+    return {item.layer_type: meaning(dict(item.parameters)) for item in layers}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_read_rope_finds_what_transformers_loads(name: str) -> None:
     layers = read_rope(locate(read(name)))
-    assert {item.layer_type: meaning(dict(item.parameters)) for item in layers} == loaded_settings(
-        read(name)
-    )
-    assert [item.is_local for item in layers] == [item.layer_type == SLIDING for item in layers]
+    found = settings_by_layer(layers)
+    assert found == loaded_settings(read(name))
+    for item in layers:
+        assert item.is_local == (item.layer_type == SLIDING)
 
 
 def scaled(settings: Config, max_len: int) -> Config:
@@ -88,18 +105,26 @@ def test_rope_changes_loads_as_intended(name: str, method: str) -> None:
     first, *local = read_rope(location)
     max_len = location.value("max_position_embeddings")
     settings = dict(first.parameters)
-    after = (
-        scaled(settings, max_len) if method == "scaled" else {**settings, "rope_theta": 123456.0}
-    )
-    changes = rope_changes(location, first, after)
-    new = changed(config, changes | {location.paths_of("max_position_embeddings")[0]: 2 * max_len})
+    if method == "scaled":
+        after = scaled(settings, max_len)
+    else:
+        after = {**settings, "rope_theta": 123456.0}
 
-    intended = {item.layer_type: meaning(dict(item.parameters)) for item in local} | {
-        first.layer_type: meaning(after)
-    }
+    changes = rope_changes(location, first, after)
+    length_path = location.paths_of("max_position_embeddings")[0]
+    new = changed(config, changes | {length_path: 2 * max_len})
+
+    intended = settings_by_layer(local)
+    intended[first.layer_type] = meaning(after)
     assert loaded_settings(new) == intended
-    assert read_rope(locate(new)) == (RopeLayers(first.layer_type, after), *local)
-    text, new_text = nested(config, location.path), nested(new, location.path)
+    new_first, *new_local = read_rope(locate(new))
+    assert new_first == RopeLayers(first.layer_type, after)
+    assert new_local == local
+
+    text = nested(config, location.path)
+    new_text = nested(new, location.path)
+    keys = text.keys() | new_text.keys()
+    differing = {key for key in keys if text.get(key) != new_text.get(key)}
     settings_keys = {
         "rope_parameters",
         "rope_scaling",
@@ -107,31 +132,25 @@ def test_rope_changes_loads_as_intended(name: str, method: str) -> None:
         "rotary_emb_base",
         "global_rope_theta",
     }
-    differing = {key for key in text.keys() | new_text.keys() if text.get(key) != new_text.get(key)}
     assert differing <= settings_keys | {"max_position_embeddings"}
-    uses_new = "rope_parameters" in config or (name == "modernbert" and method == "scaled")
+    is_scaled_modernbert = name == "modernbert" and method == "scaled"
+    uses_new = "rope_parameters" in config or is_scaled_modernbert
     assert ("rope_parameters" in new_text) == uses_new
 
 
 LENGTHS_AND_DIMS = {  # of the layers with full attention
-    **{
-        "llama-2": (4096, 128),
-        "llama-3.1": (131_072, 128),
-        "qwen2.5": (32_768, 128),
-        "qwen2.5-yarn": (131_072, 128),
-    },
-    **{
-        "phi-3-128k": (131_072, 96),
-        "gemma-3": (131_072, 256),
-        "modernbert": (8192, 64),
-        "deepseek-v3": (163_840, 64),
-    },
-    **{
-        "qwen2-vl": (32_768, 128),
-        "nomic-bert": (2048, 64),
-        "gpt-neox": (2048, 16),
-        "mistral": (32_768, 128),
-    },
+    "llama-2": (4096, 128),
+    "llama-3.1": (131_072, 128),
+    "qwen2.5": (32_768, 128),
+    "qwen2.5-yarn": (131_072, 128),
+    "phi-3-128k": (131_072, 96),
+    "gemma-3": (131_072, 256),
+    "modernbert": (8192, 64),
+    "deepseek-v3": (163_840, 64),
+    "qwen2-vl": (32_768, 128),
+    "nomic-bert": (2048, 64),
+    "gpt-neox": (2048, 16),
+    "mistral": (32_768, 128),
 }
 
 
@@ -139,10 +158,9 @@ def test_position_lengths_and_rotary_dim_are_those_of_published_models() -> None
     found = {}
     for name in NAMES:
         location = locate(read(name))
-        found[name] = (
-            position_lengths(location).served,
-            rotary_dim(location, read_rope(location)[0].parameters),
-        )
+        served = position_lengths(location).served
+        settings = read_rope(location)[0].parameters
+        found[name] = (served, rotary_dim(location, settings))
     assert found == LENGTHS_AND_DIMS
 
 
@@ -245,8 +263,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
     ],
 )
 def test_read_rope_refuses_malformed_settings(name: str, changes: Config, problem: str) -> None:
+    location = locate({**read(name), **changes})
     with pytest.raises(CheckpointError) as error:
-        read_rope(locate({**read(name), **changes}))
+        read_rope(location)
     assert problem in str(error.value)
     assert error.value.hint
 
@@ -260,7 +279,9 @@ def test_rope_changes_keeps_both_dialects_if_they_mean_the_same() -> None:
         "rope_parameters": {**YARN, "rope_theta": 1e4},
     }
     (layers,) = read_rope(locate(config))
-    changes = rope_changes(locate(config), layers, {**layers.parameters, "factor": 8.0})
+    settings = {**layers.parameters, "factor": 8.0}
+    changes = rope_changes(locate(config), layers, settings)
+
     assert changes == {
         ("rope_scaling", "factor"): 8.0,
         ("rope_scaling", "rope_type"): "yarn",
@@ -355,7 +376,9 @@ def test_rope_changes_speaks_the_dialect_of_the_file(
 ) -> None:
     location = locate({**read(name), **stated})
     layers = read_rope(location)[0]
-    assert rope_changes(location, layers, {**layers.parameters, **after}) == expected
+    settings = {**layers.parameters, **after}
+
+    assert rope_changes(location, layers, settings) == expected
     assert rope_changes(location, layers, layers.parameters) == {}
 
 
@@ -365,26 +388,27 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "max_posit
 
 @pytest.mark.parametrize("model_type", ["hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text"])
 def test_read_rope_knows_the_fixed_base_of_alpha(model_type: str) -> None:
-    location = locate(
-        {"model_type": model_type, **SIZES, "rope_theta": 10_000.0, "rope_scaling": ALPHA}
-    )
+    theta_and_scaling = {"rope_theta": 10_000.0, "rope_scaling": ALPHA}
+    location = locate({"model_type": model_type, **SIZES, **theta_and_scaling})
     (layers,) = read_rope(location)
-    inverse = frequencies(
-        layers.parameters, rotary_dim(location, layers.parameters), 64, 256
-    ).inverse
-    np.testing.assert_allclose(inverse, (1e4 * 1000 ** (32 / 30)) ** (-np.arange(0, 32, 2) / 32))
+
+    dim = rotary_dim(location, layers.parameters)
+    inverse = frequencies(layers.parameters, dim, 64, 256).inverse
+    base = 1e4 * 1000 ** (32 / 30)
+    expected = base ** (-np.arange(0, 32, 2) / 32)
+    np.testing.assert_allclose(inverse, expected)
     lengths = position_lengths(location)
-    assert (lengths.first_trained, lengths.stated, lengths.served) == (64, 64, 64)
+    assert lengths.first_trained == 64
+    assert lengths.stated == 64
+    assert lengths.served == 64
 
 
 @pytest.mark.parametrize("alpha", ["1000", -1.0])
 def test_read_rope_refuses_a_malformed_alpha(alpha: Any) -> None:
-    location = locate(
-        {"model_type": "hunyuan_v1_dense", **SIZES, "rope_scaling": {**ALPHA, "alpha": alpha}}
-    )
-    with pytest.raises(
-        CheckpointError, match="alpha of ntk_alpha rotary positions must be a number above 0"
-    ):
+    rope = {**ALPHA, "alpha": alpha}
+    location = locate({"model_type": "hunyuan_v1_dense", **SIZES, "rope_scaling": rope})
+    problem = "alpha of ntk_alpha rotary positions must be a number above 0"
+    with pytest.raises(CheckpointError, match=problem):
         read_rope(location)
 
 
@@ -397,7 +421,8 @@ def test_read_rope_refuses_a_malformed_alpha(alpha: Any) -> None:
     ],
 )
 def test_read_rope_ignores_alpha_as_transformers_does(model_type: str, settings: Config) -> None:
-    (layers,) = read_rope(locate({"model_type": model_type, **SIZES, "rope_scaling": settings}))
+    config = {"model_type": model_type, **SIZES, "rope_scaling": settings}
+    (layers,) = read_rope(locate(config))
     assert layers.parameters["rope_type"] == "dynamic"
 
 
@@ -416,7 +441,8 @@ NESTED = [
 
 def nested_config(model_type: str, outer: Config, **text: Any) -> Config:
     """Return a config with settings in its text config and next to it."""
-    default = CONFIG_MAPPING[model_type]().to_dict()["text_config"]["model_type"]
+    defaults = CONFIG_MAPPING[model_type]().to_dict()
+    default = defaults["text_config"]["model_type"]
     return {
         "model_type": model_type,
         "text_config": {"model_type": default, **SIZES, **text},
@@ -429,10 +455,9 @@ def test_read_rope_refuses_other_settings_next_to_a_text_config(model_type: str)
     config = nested_config(model_type, {"rope_scaling": SCALED})
     with pytest.raises(CheckpointError) as error:
         read_rope(locate(config))
-    assert (
-        "is 'default' in text_config, which transformers reads, but 'yarn' at the top level."
-        in str(error.value)
-    )
+    message = str(error.value)
+    problem = "is 'default' in text_config, which transformers reads, but 'yarn' at the top level."
+    assert problem in message
     assert "Remove rope_scaling" in (error.value.hint or "")
 
 
@@ -466,16 +491,17 @@ def test_read_rope_refuses_other_settings_next_to_a_text_config(model_type: str)
 def test_read_rope_compares_every_setting_next_to_a_text_config(
     text: Config, outer: Config, differing: str
 ) -> None:
+    location = locate(nested_config("llava", outer, **text))
     with pytest.raises(CheckpointError, match=differing):
-        read_rope(locate(nested_config("llava", outer, **text)))
+        read_rope(location)
 
 
 def test_read_rope_names_the_config_between() -> None:
     inner = nested_config("qwen2_vl", {"rope_scaling": SCALED})
-    with pytest.raises(
-        CheckpointError, match="'default' in vlm_config.text_config, .* but 'yarn' at vlm_config."
-    ):
-        read_rope(locate({"model_type": "colqwen2", "vlm_config": inner}))
+    location = locate({"model_type": "colqwen2", "vlm_config": inner})
+    problem = "'default' in vlm_config.text_config, .* but 'yarn' at vlm_config."
+    with pytest.raises(CheckpointError, match=problem):
+        read_rope(location)
 
 
 @pytest.mark.parametrize(
@@ -492,16 +518,19 @@ def test_read_rope_names_the_config_between() -> None:
     ],
 )
 def test_read_rope_accepts_copies_that_mean_the_same(text: Config, outer: Config) -> None:
-    (layers,) = read_rope(locate(nested_config("llava", outer, **text)))
-    assert layers.parameters == read_rope(locate(nested_config("llava", {}, **text)))[0].parameters
+    with_copies = nested_config("llava", outer, **text)
+    without_copies = nested_config("llava", {}, **text)
+    (layers,) = read_rope(locate(with_copies))
+    (expected,) = read_rope(locate(without_copies))
+    assert layers.parameters == expected.parameters
 
 
 def test_read_rope_ignores_settings_of_audio() -> None:
-    config = json.loads(json.dumps(CONFIG_MAPPING["musicflamingo"]().to_dict()))
-    assert (
-        config["rope_parameters"]["rope_theta"]
-        != config["text_config"]["rope_parameters"]["rope_theta"]
-    )
+    defaults = CONFIG_MAPPING["musicflamingo"]().to_dict()
+    config = json.loads(json.dumps(defaults))
+    audio_theta = config["rope_parameters"]["rope_theta"]
+    text_theta = config["text_config"]["rope_parameters"]["rope_theta"]
+    assert audio_theta != text_theta
     (layers,) = read_rope(locate(config))
     assert layers.parameters["rope_theta"] == 10_000.0
 
@@ -509,11 +538,13 @@ def test_read_rope_ignores_settings_of_audio() -> None:
 def test_read_rope_reads_flat_configs_of_hunyuan() -> None:
     rope = {**ALPHA, "type": "xdrope", "xdrope_section": [4, 4, 4, 4]}
     config = {"model_type": "hunyuan_vl", **SIZES, "rope_theta": 10_000.0, "rope_scaling": rope}
-    loaded = CONFIG_MAPPING["hunyuan_vl"].from_dict(copy.deepcopy(config)).get_text_config()
-    assert (loaded.rope_parameters["rope_type"], loaded.max_position_embeddings) == ("dynamic", 64)
+    loaded = load(config)
+    assert loaded.rope_parameters["rope_type"] == "dynamic"
+    assert loaded.max_position_embeddings == 64
     location = locate(config)
     (layers,) = read_rope(location)
-    assert (layers.parameters["rope_type"], position_lengths(location).served) == ("ntk_alpha", 64)
+    assert layers.parameters["rope_type"] == "ntk_alpha"
+    assert position_lengths(location).served == 64
 
 
 @pytest.mark.parametrize("config", [{}, {"text_config": None}, {"text_config": {}}])

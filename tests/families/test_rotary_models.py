@@ -50,12 +50,10 @@ SCALED = DEEPSEEK | {"rope_parameters": YARN | {"rope_theta": 10_000.0}}
 
 def edit_rope(**values: Any) -> None:
     """Change rotary settings of the folder ``resized``; None removes one."""
-    config = json.loads(Path("resized/config.json").read_text())
+    config = pico.config_of("resized")
     rope = {**config["rope_parameters"], **values}
-    pico.edit_json(
-        Path("resized/config.json"),
-        rope_parameters={k: v for k, v in rope.items() if v is not None},
-    )
+    stated = {k: v for k, v in rope.items() if v is not None}
+    pico.edit_json(Path("resized/config.json"), rope_parameters=stated)
 
 
 @pytest.mark.parametrize(
@@ -72,17 +70,19 @@ def test_extend_model_equals_the_resized_checkpoint(
     source = make(model_type, **changes)
     for method in methods:
         resize(source.folder, NEW, method, output=method)
-        model, loaded = pico.realign(source.load()), pico.realign(source.load(Path(method)))
-        _, before = logits(model, NEW), logits(model, OLD // 2)
+        model = pico.realign(source.load())
+        resized = source.load(Path(method))
+        loaded = pico.realign(resized)
+        logits(model, NEW)
+        before = logits(model, OLD // 2)
         extend_model(model, NEW, method)
-        for length in (
-            OLD,
-            NEW,
-            3 * OLD,
-            OLD // 2,
-        ):  # dynamic settings follow the longest input until a short one
-            assert torch.equal(logits(model, length), logits(loaded, length)), (method, length)
-        assert torch.equal(logits(model, OLD // 2), before) == (method == "dynamic")
+        # Dynamic settings follow the longest input until a short one.
+        for length in (OLD, NEW, 3 * OLD, OLD // 2):
+            extended_output = logits(model, length)
+            loaded_output = logits(loaded, length)
+            assert torch.equal(extended_output, loaded_output), (method, length)
+        short = logits(model, OLD // 2)
+        assert torch.equal(short, before) == (method == "dynamic")
         with pytest.raises(MethodError, match="bands does not apply to rotary positions"):
             extend_model(model, 2 * NEW, "bands")
         settings = [one.config.to_dict() | {"_name_or_path": ""} for one in (model, loaded)]
@@ -116,7 +116,8 @@ def test_alibi_and_relative_models_change_only_in_length_limits(
         result.conclusion
         == f"Verified: resized differs from {result.base} only in its length limits."
     )
-    assert "bit-identical to the base's" in result.checks[-1].evidence[0]
+    check = result.checks[-1]
+    assert "bit-identical to the base's" in check.evidence[0]
     model = source.load()
     before = logits(model, NEW)
     extend_model(model, NEW)
@@ -144,19 +145,19 @@ def test_verify_compares_rotary_settings_and_frequencies() -> None:
         assert is_same or "differ from the base's by up to" in outputs.evidence[0]
         Path(method, "ctxextend.yaml").unlink()
         found = verify(method, "llama")
-        assert (found.passed, found.method, found.notes) == (
-            True,
-            method,
-            ("No recipe found. All methods were tried.",),
-        )
+        assert found.passed is True
+        assert found.method == method
+        assert found.notes == ("No recipe found. All methods were tried.",)
     # theta = 10,000, so the wavelengths are 6, 63, 628 and 6,283 positions: of 16, the first turns
     # more than once.
     kept = (
         "rope_parameters: yarn:factor=4: 1 of 4 frequencies unchanged, the others up to 4x slower"
     )
-    assert verify("yarn", "llama").checks[1].evidence == (kept,)
+    verified = verify("yarn", "llama")
+    assert verified.checks[1].evidence == (kept,)
     resize("dynamic", 2 * NEW, output="twice")  # inputs beyond the trained length get another base
-    assert verify("twice", "dynamic", deep=True).checks[-1].evidence[0].startswith("bit-identical")
+    verified = verify("twice", "dynamic", deep=True)
+    assert verified.checks[-1].evidence[0].startswith("bit-identical")
 
 
 @pytest.mark.parametrize(
@@ -206,16 +207,20 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
         resize("llama", NEW, method, output=method)
         measured = evaluate(method, "book.txt", **measures)
         outcome = rows[method].evaluation
-        assert (measured.positions, measured.contexts) == (outcome.positions, outcome.contexts)
+        assert measured.positions == outcome.positions
+        assert measured.contexts == outcome.contexts
     costs = {method: outcome.short_inputs for method, outcome in rows.items()}
     assert all(costs.values())
-    assert [method for method, cost in costs.items() if cost and cost.mean == 0] == ["dynamic"]
+    unchanged = [method for method, cost in costs.items() if cost and cost.mean == 0]
+    assert unchanged == ["dynamic"]
     trained = compare(
         "llama", NEW, "book.txt", methods=["dynamic"], steps=2, batch_size=2, **measures
     )
     assert trained.trainable == "all"
     assert "Rotary positions have no rows to train: all weights are trained." in trained.notes
-    assert all(row.trained and row.trained.score != row.untrained.score for row in trained.rows)
+    for row in trained.rows:
+        assert row.trained
+        assert row.trained.score != row.untrained.score
 
 
 def test_compare_and_resize_choose_rotary_methods_on_a_text() -> None:
@@ -230,12 +235,10 @@ def test_compare_and_resize_choose_rotary_methods_on_a_text() -> None:
         "compare", "llama", "--to", "4x", "--data", "book.txt", "--steps", 1, "--trainable", "new"
     )
     assert "--trainable new: rotary positions have no rows to train." in done.stderr
-    result = json.loads(
-        invoke(
-            "compare", "llama", "--quick", "--data", "book.txt", "--tokens", 512, "--json"
-        ).stdout
-    )
-    assert {row["method"] for row in result["rows"]} == {*METHODS}
+    done = invoke("compare", "llama", "--quick", "--data", "book.txt", "--tokens", 512, "--json")
+    result = json.loads(done.stdout)
+    methods = {row["method"] for row in result["rows"]}
+    assert methods == {*METHODS}
     done = invoke(
         "resize", "llama", "--to", "4x", "--data", "book.txt", "--json", "--output", "chosen"
     )
@@ -246,7 +249,8 @@ def test_compare_and_resize_choose_rotary_methods_on_a_text() -> None:
 def test_compare_of_a_scaled_model_measures_its_own_type() -> None:
     make(**KEYS, rope_parameters={"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0})
     write_book()
-    rows = compare("llama", NEW, "book.txt", tokens=256, measure=["position"]).rows
+    compared = compare("llama", NEW, "book.txt", tokens=256, measure=["position"])
+    rows = compared.rows
     assert [row.method for row in rows] == ["linear"]
     with pytest.raises(MethodError, match="already has linear settings"):
         compare("llama", NEW, "book.txt", methods=["yarn"])
@@ -255,24 +259,31 @@ def test_compare_of_a_scaled_model_measures_its_own_type() -> None:
 def test_run_resizes_trains_and_evaluates_a_rotary_model() -> None:
     make(**KEYS)
     write_book()
+    resize_step = {"to": NEW, "method": "linear"}
+    train_step = {"data": ["book.txt"], "steps": 1, "batch_size": 2, "window": OLD, "save": "last"}
+    evaluate_step = {"data": ["book.txt"], "tokens": NEW, "measure": ["position"]}
     recipe = {
         "source": "llama",
-        "resize": {"to": NEW, "method": "linear"},
-        "train": {"data": ["book.txt"], "steps": 1, "batch_size": 2, "window": OLD, "save": "last"},
-        "evaluate": {"data": ["book.txt"], "tokens": NEW, "measure": ["position"]},
+        "resize": resize_step,
+        "train": train_step,
+        "evaluate": evaluate_step,
     }
-    Path("recipe.yaml").write_text(json.dumps(recipe))
+
+    pico.write_json("recipe.yaml", recipe)
     done = invoke("run", "recipe.yaml", "--json")
     assert "Rotary positions have no rows to train: all weights are trained." in done.stderr
     result = json.loads(done.stdout)
-    assert (result["train"]["trainable"], result["evaluate"]["max_len"]) == ("all", NEW)
+    assert result["train"]["trainable"] == "all"
+    assert result["evaluate"]["max_len"] == NEW
     assert "trainable: all" in Path("llama-64/ctxextend.yaml").read_text()
     assert (
         Path("llama-64/model.safetensors").read_bytes()
         != Path("llama/model.safetensors").read_bytes()
     )
-    checks = {check.name: check for check in verify("llama-64").checks}
-    assert [name for name, check in checks.items() if not check.passed] == ["tensors"]
+    verified = verify("llama-64")
+    checks = {check.name: check for check in verified.checks}
+    failed = [name for name, check in checks.items() if not check.passed]
+    assert failed == ["tensors"]
     assert "all weights were trained according to the recipe" in checks["tensors"].evidence[0]
 
 

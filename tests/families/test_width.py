@@ -13,7 +13,7 @@ from ctxextend.plan.table_checks import stated_width
 from tests.helpers import model_types, pico, tiny
 from tests.helpers.model_types import NOT_INSTANTIABLE, WITH_ROWS
 from tests.helpers.small_model import architecture_of
-from tests.helpers.trainings import invoke
+from tests.helpers.trainings import invoke, unwrapped
 
 # Tables as wide as no config key says, by model type and part.
 NO_KEY = {("roformer", ""): "the size of a head", ("lilt", "layout"): "a share of hidden_size"}
@@ -29,11 +29,8 @@ TYPES = WITH_ROWS - NOT_INSTANTIABLE.keys() - {*NARROW}
 def test_stated_width_names_the_key_of_the_width_of_each_table(model_type: str) -> None:
     found = set[TableLocation | str]()
     for built in tiny.buildable_classes(model_type, tiny.all_classes(model_type)):
-        widths = {
-            name: shape[-1]
-            for name, shape in (*built.shapes.items(), *built.others.items())
-            if shape
-        }
+        shapes = (*built.shapes.items(), *built.others.items())
+        widths = {name: shape[-1] for name, shape in shapes if shape}
         for location in architecture_of(model_type, built.config).locations:
             for name in (name for name in location.names if name in widths):
                 check_width_of(location, widths[name], built.config)
@@ -46,13 +43,15 @@ def test_stated_width_names_the_key_of_the_width_of_each_table(model_type: str) 
 
 def check_width_of(location: TableLocation, columns: int, config: Any) -> None:
     stated = stated_width(location, -1)  # the key that an error would name
-    if (location.family.model_type, location.table.part) in NO_KEY:
+    table = (location.family.model_type, location.table.part)
+    if table in NO_KEY:
         assert stated is None
         return
     assert stated is not None
     key, value = stated
     assert value == columns, f"{key} is {value}, but the table has {columns} columns"
-    assert reduce(getattr, key.split("."), config) == columns
+    stated = reduce(getattr, key.split("."), config)
+    assert stated == columns
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,8 @@ def test_resize_refuses_a_config_that_states_another_width(
     model_type: str, key: str, tmp_path: Path
 ) -> None:
     source = pico.make(tmp_path / "source", model_type).folder
-    pico.edit_json(source / "config.json", **{key: 2 * pico.WIDTH})
+    width = 2 * pico.WIDTH
+    pico.edit_json(source / "config.json", **{key: width})
     message = (
         rf"config\.json: {key} is {2 * pico.WIDTH}, but \S+ has {pico.WIDTH} columns\. "
         r"Correct config\.json"
@@ -76,21 +76,24 @@ def test_resize_refuses_a_config_that_states_another_width(
             convert(source, "rotary", 40, output=tmp_path / "out")
     done = invoke("inspect", source, "--check")
     assert done.exit_code == 3
-    assert f"config.json {key} is {2 * pico.WIDTH}" in " ".join(done.stdout.split())
+    problem = f"config.json {key} is {2 * pico.WIDTH}"
+    assert problem in unwrapped(done.stdout)
     limits = [limit for limit in inspect(source).limits if not limit.agrees]
-    assert [(limit.key, limit.value, limit.fix) for limit in limits] == [
-        (key, 2 * pico.WIDTH, None)
-    ]
+    found = [(limit.key, limit.value, limit.fix) for limit in limits]
+    expected = [(key, 2 * pico.WIDTH, None)]
+    assert found == expected
 
 
 def test_resize_accepts_a_config_without_a_width(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "bert").folder
     pico.edit_json(source / "config.json", hidden_size=None)
-    assert resize(source, to=40, output=tmp_path / "out").output.exists()
+    resized = resize(source, to=40, output=tmp_path / "out")
+    assert resized.output.exists()
 
 
 def test_extend_model_refuses_a_config_that_states_another_width() -> None:
-    model = transformers.BertModel(transformers.BertConfig(**pico.CONFIGS["bert"]))
+    config = transformers.BertConfig(**pico.CONFIGS["bert"])
+    model = transformers.BertModel(config)
     model.config.hidden_size = 2 * pico.WIDTH
     with pytest.raises(CheckpointError, match=r"hidden_size is 16, but \S+ has 8 columns"):
         extend_model(model, 40)
@@ -100,7 +103,8 @@ def test_verify_fails_for_a_config_that_states_another_width_even_in_the_base(
     tmp_path: Path,
 ) -> None:
     source = pico.make(tmp_path / "source", "bert").folder
-    out = resize(source, to=40, output=tmp_path / "out").output
+    resized = resize(source, to=40, output=tmp_path / "out")
+    out = resized.output
     for folder in (source, out):
         pico.edit_json(folder / "config.json", hidden_size=2 * pico.WIDTH)
     for flags in ([], ["--deep"]):
@@ -110,6 +114,7 @@ def test_verify_fails_for_a_config_that_states_another_width_even_in_the_base(
             "hidden_size is 16, but bert.embeddings.position_embeddings.weight has 8 columns"
             in done.stdout
         )
-    statuses = {check.name: check.status for check in verify(out, source, deep=True).checks}
+    verified = verify(out, source, deep=True)
+    statuses = {check.name: check.status for check in verified.checks}
     assert statuses["loads"] == "failed"
     assert statuses["runs"] == "not checked"

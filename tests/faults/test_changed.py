@@ -29,9 +29,12 @@ def other_source(source: Path) -> Path:
         data[-1] ^= 1
         path.write_bytes(data)
     for path in other.glob("*.bin"):
-        torch.save({name: tensor + 1 for name, tensor in torch.load(path).items()}, path)
-    path = other / "config.json"
-    path.write_text(path.read_text().replace('"n_head": 2', '"n_head": 4'))
+        tensors = torch.load(path)
+        changed = {name: tensor + 1 for name, tensor in tensors.items()}
+        torch.save(changed, path)
+    config = other / "config.json"
+    text = config.read_text().replace('"n_head": 2', '"n_head": 4')
+    config.write_text(text)
     return other
 
 
@@ -62,7 +65,8 @@ def empty() -> None:
 
 
 def weights() -> list[Path]:
-    return [path for path in Path("source").iterdir() if path.suffix in (".safetensors", ".bin")]
+    paths = Path("source").iterdir()
+    return [path for path in paths if path.suffix in (".safetensors", ".bin")]
 
 
 # Changes of a source by weights format; each at every 16th or 32nd read, from a different first
@@ -77,7 +81,8 @@ STEPS = {"safetensors": 16, "torch": 32}
 def make_torch_source(folder: Path) -> Path:
     """Write a GPT-2 with torch.save."""
     pico.make(folder, "gpt2")
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    tensors = load_file(folder / "model.safetensors")
+    torch.save(tensors, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     return folder
 
@@ -87,14 +92,17 @@ def torch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServe
     """A fork server that has already resized a PyTorch file, and so has imported torch."""
     folder = tmp_path_factory.mktemp("torch")
     source = make_torch_source(folder / "source")
-    with open_fork_server(
-        "resize", source, "--to", 20, "-o", folder / "first", "--quiet"
-    ) as server:
+    first = folder / "first"
+    with open_fork_server("resize", source, "--to", 20, "-o", first, "--quiet") as server:
         yield server
 
 
 @pytest.mark.parametrize(
-    ("kind", "change"), [(kind, change) for kind in CHANGES for change in CHANGES[kind]]
+    ("kind", "change"),
+    [
+        *(("safetensors", change) for change in CHANGES["safetensors"]),
+        *(("torch", change) for change in CHANGES["torch"]),
+    ],
 )
 def test_resize_of_a_changing_source_fails_or_reads_one_version(
     kind: str, change: Callable[[], None], request: pytest.FixtureRequest
@@ -103,8 +111,10 @@ def test_resize_of_a_changing_source_fails_or_reads_one_version(
         server: ForkServer = request.getfixturevalue("torch_server")
         source = make_torch_source(Path("source"))
     else:
-        server, source = request.getfixturevalue("server"), request.getfixturevalue("source")
-    before, first = contents(source), expected_output(server, 32)
+        server = request.getfixturevalue("server")
+        source = request.getfixturevalue("source")
+    before = contents(source)
+    first = expected_output(server, 32)
     other_source(source)
     source.rename("kept")
     shutil.copytree("other", "source")
@@ -112,21 +122,21 @@ def test_resize_of_a_changing_source_fails_or_reads_one_version(
     second = expected_output(server, 32)
     assert first != second
     restore_source(before)
-    reads = [
-        call for call in calls(server, *RESIZE, names=READ_CALLS) if "source" in call.arguments
-    ]
+    all_reads = calls(server, *RESIZE, names=READ_CALLS)
+    reads = [call for call in all_reads if "source" in call.arguments]
+    first_read = CHANGES[kind].index(change)
+    sampled = sample(reads, first_read, STEPS[kind])
     outcomes = set()
     # Always include the last read, after which no change can matter.
-    for call in dict.fromkeys(
-        [*sample(reads, CHANGES[kind].index(change), STEPS[kind]), reads[-1]]
-    ):
+    for call in dict.fromkeys([*sampled, reads[-1]]):
         restore_source(before)
         injection = f"{call.name}:signal=STOP:when={call.k}"
         done, _ = traced(server, RESIZE, injection, names=READ_CALLS, while_stopped=change)
         assert "Traceback" not in done.stderr, (call, done)
         assert leftovers() == [], call
         if done.code:
-            assert (done.code, read_output()) == (1, None), (call, done)
+            assert done.code == 1, (call, done)
+            assert read_output() is None, (call, done)
             assert "Error: " in done.stderr
         else:
             assert read_output() in (first, second), call

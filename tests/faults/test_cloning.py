@@ -1,7 +1,6 @@
 """File systems with reflinks: no more is allocated than planned, with the same output."""
 
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -32,7 +31,8 @@ from tests.helpers.tracing import Call, calls, needs_strace, sample, traced
 BLOCK = 4096
 MEBIBYTE = 1 << 20
 # XFS needs at least 300 MiB.
-DISK, WEIGHTS = 320 * MEBIBYTE, 24 * MEBIBYTE
+DISK = 320 * MEBIBYTE
+WEIGHTS = 24 * MEBIBYTE
 HOLE = 2 * MEBIBYTE
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
@@ -41,33 +41,31 @@ SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint aligned to blocks, and one of two shards with holes and dropped tensors."""
     folder = tmp_path_factory.mktemp("sources")
-    aligned = pico.make(folder / "aligned", "gpt2", vocab_size=997).folder
+    checkpoint = pico.make(folder / "aligned", "gpt2", vocab_size=997)
+    aligned = checkpoint.folder
     path = aligned / "model.safetensors"
-    save_file(load_file(path) | {"zz": numbers(WEIGHTS)}, path)
+    tensors = load_file(path)
+    save_file(tensors | {"zz": numbers(WEIGHTS)}, path)
     ragged = Path(shutil.copytree(aligned, folder / "ragged"))
     (ragged / "model.safetensors").unlink()
-    masks = {
-        "bias": np.ones((1, 1, 16, 16), np.float32),
-        "masked_bias": np.full((), -1e4, np.float32),
-    }
-    first = load_file(path) | {f"transformer.h.0.attn.{name}": mask for name, mask in masks.items()}
-    shards = (
-        first | {"a": numbers(MEBIBYTE + 12), "zz": with_hole(4 * MEBIBYTE)},
-        {"y": with_hole(3 * MEBIBYTE)},
-    )
-    for name, tensors in zip(SHARDS, shards, strict=True):
-        save_file(tensors, ragged / name)
-    weight_map = {
-        tensor: name for name, tensors in zip(SHARDS, shards, strict=True) for tensor in tensors
-    }
-    (ragged / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": weight_map})
-    )
+    first = load_file(path)
+    first["transformer.h.0.attn.bias"] = np.ones((1, 1, 16, 16), np.float32)
+    first["transformer.h.0.attn.masked_bias"] = np.full((), -1e4, np.float32)
+    first["a"] = numbers(MEBIBYTE + 12)
+    first["zz"] = with_hole(4 * MEBIBYTE)
+    second = {"y": with_hole(3 * MEBIBYTE)}
+    weight_map = dict[str, str]()
+    for name, shard in zip(SHARDS, (first, second), strict=True):
+        save_file(shard, ragged / name)
+        weight_map |= dict.fromkeys(shard, name)
+    index = {"metadata": {}, "weight_map": weight_map}
+    pico.write_json(ragged / "model.safetensors.index.json", index)
     return folder
 
 
 def numbers(size: int) -> Any:
-    return np.arange(size // 4, dtype=np.int32).view(np.float32)
+    integers = np.arange(size // 4, dtype=np.int32)
+    return integers.view(np.float32)
 
 
 def with_hole(size: int) -> Any:
@@ -83,15 +81,13 @@ def disk(
     """A small disk with reflinks and both checkpoints."""
     with ExitStack() as stack:
         try:
-            folder = stack.enter_context(
-                mounted(tmp_path_factory.mktemp("disk"), request.param, DISK)
-            )
+            mount_point = tmp_path_factory.mktemp("disk")
+            folder = stack.enter_context(mounted(mount_point, request.param, DISK))
         except OSError as error:
             pytest.skip(str(error))
-        subprocess.run(
-            ["cp", "-r", "--sparse=always", sources / "aligned", sources / "ragged", folder],
-            check=True,
-        )
+        folders = [str(sources / "aligned"), str(sources / "ragged")]
+        command = ["cp", "-r", "--sparse=always", *folders, str(folder)]
+        subprocess.run(command, check=True)
         subprocess.run(["sync", "-f", folder], check=True)
         yield folder
 
@@ -113,8 +109,10 @@ def test_resize_with_reflinks_allocates_what_the_plan_reports(
     plan = plan_resize(disk / name, to=144)
     allocated = plan.output.bytes_to_write - plan.output.bytes_shareable
     result = plan.execute(work_folder / "out")
-    slack = BLOCK * 2 * len(contents(result.output))
-    assert allocated - slack < new_blocks(result.output) < allocated + slack
+    files = contents(result.output)
+    slack = BLOCK * 2 * len(files)
+    new = new_blocks(result.output)
+    assert allocated - slack < new < allocated + slack
     assert plan.output.bytes_shareable > WEIGHTS / 4
     if name == "aligned":  # only the new table is allocated, up to some metadata
         assert result.bytes_written > WEIGHTS
@@ -148,22 +146,21 @@ def test_resize_writes_the_same_bytes_with_and_without_reflinks(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = weights(resize(sources / name, to=33, output=tmp_path / "copied").output)
+    copied = resize(sources / name, to=33, output=tmp_path / "copied")
+    expected = weights(copied.output)
     for mode, copy_range in MODES.items():
         monkeypatch.setattr(os, "copy_file_range", copy_range)
-        assert weights(resize(disk / name, to=33, output=work_folder / mode).output) == expected, (
-            mode
-        )
-    before, after = (tensors(folder) for folder in (sources / name, work_folder / "reflink"))
-    table = "transformer.wpe.weight"
-    assert set(before) - set(after) == {
-        name for name in before if name.endswith((".attn.bias", ".masked_bias"))
-    }
-    assert len(after.pop(table)) == 33
-    assert all(
-        np.array_equal(values.view(np.int32), before[name].view(np.int32))
-        for name, values in after.items()
-    )
+        result = resize(disk / name, to=33, output=work_folder / mode)
+        assert weights(result.output) == expected, mode
+
+    before = tensors(sources / name)
+    after = tensors(work_folder / "reflink")
+    dropped = set(before) - set(after)
+    assert dropped == {name for name in before if name.endswith((".attn.bias", ".masked_bias"))}
+    table = after.pop("transformer.wpe.weight")
+    assert len(table) == 33
+    for name, values in after.items():
+        assert np.array_equal(values.view(np.int32), before[name].view(np.int32))
 
 
 def weights(folder: Path) -> dict[str, bytes]:
@@ -171,21 +168,22 @@ def weights(folder: Path) -> dict[str, bytes]:
 
 
 def tensors(folder: Path) -> dict[str, Any]:
-    return {
-        name: values
-        for path in folder.glob("*.safetensors")
-        for name, values in load_file(path).items()
-    }
+    found = dict[str, Any]()
+    for path in folder.glob("*.safetensors"):
+        found |= load_file(path)
+    return found
 
 
 def trace_copies(
     server: ForkServer, disk: Path
 ) -> tuple[list[Call], dict[str, bytes], dict[str, bytes]]:
     """Return the copy and sync calls of a run, and the content of its source and its output."""
-    before = contents(Path(shutil.copytree(disk / "ragged", "source")))
+    source = shutil.copytree(disk / "ragged", "source")
+    before = contents(Path(source))
     new = expected_output(server, 32)
     copying = [call for call in calls(server, *RESIZE) if call.name in ("copy_file_range", "fsync")]
-    assert len([call for call in copying if call.name == "copy_file_range"]) > 8
+    reflinks = [call for call in copying if call.name == "copy_file_range"]
+    assert len(reflinks) > 8
     return copying, before, new
 
 
@@ -199,14 +197,17 @@ def test_resize_killed_during_reflinks_leaves_no_or_complete_output(
     outcomes = []
     for call in [*sample(write_calls[:-1], 1, 6), write_calls[-1]]:
         remove_output()
-        done, _ = traced(server, RESIZE, f"{call.name}:signal=KILL:when={call.k}")
+        fault = f"{call.name}:signal=KILL:when={call.k}"
+        done, _ = traced(server, RESIZE, fault)
         assert done.code == -9, (call, done)
-        assert (contents(Path("source")) == before, read_output() in (None, new)) == (True, True), (
-            call
-        )
+        assert contents(Path("source")) == before, call
+        assert read_output() in (None, new), call
         outcomes.append(read_output() is None)
-        retry = server.run(*RESIZE, *(["--force"] if OUTPUT.exists() else []))
-        assert (retry.code, read_output() == new, leftovers()) == (0, True, []), (call, retry)
+        force = ["--force"] if OUTPUT.exists() else []
+        retry = server.run(*RESIZE, *force)
+        assert retry.code == 0, (call, retry)
+        assert read_output() == new, (call, retry)
+        assert leftovers() == [], (call, retry)
     assert len(set(outcomes)) == 2
 
 
@@ -219,7 +220,10 @@ def test_resize_copies_if_reflinks_fail(server: ForkServer, disk: Path, work_fol
     for error, first in {"ENOSPC": 1, "EIO": 2, "EOPNOTSUPP": 3}.items():
         for call in sample(write_calls, first, 4):
             remove_output()
-            done, log = traced(server, RESIZE, f"{call.name}:error={error}:when={call.k}")
+            fault = f"{call.name}:error={error}:when={call.k}"
+            done, log = traced(server, RESIZE, fault)
             assert "(INJECTED)" in log, call
-            assert (done.code, read_output() == new) == (0, True), (call, done)
-            assert (contents(Path("source")) == before, leftovers()) == (True, []), call
+            assert done.code == 0, (call, done)
+            assert read_output() == new, (call, done)
+            assert contents(Path("source")) == before, call
+            assert leftovers() == [], call

@@ -38,30 +38,35 @@ def test_resize_of_concurrent_runs_writes_one_output(
 ) -> None:
     new = expected_output(server, 32)
     done = run_concurrently(server, *RESIZE)
-    assert sorted(run.code for run in done) == [0] + [1] * (RUNS - 1)
+    codes = sorted(run.code for run in done)
+    assert codes == [0] + [1] * (RUNS - 1)
     for run in done:
         if run.code:
-            assert (
-                f"{OUTPUT} exists" in run.stderr
-                or "Another program created it in the meantime" in run.stderr
-            ), run
-    assert (read_output(), leftovers()) == (new, [])
+            existed = f"{OUTPUT} exists" in run.stderr
+            appeared = "Another program created it in the meantime" in run.stderr
+            assert existed or appeared, run
+    assert read_output() == new
+    assert leftovers() == []
 
 
 def test_resize_force_of_concurrent_runs_leaves_one_complete_output(
     server: ForkServer, source: Path
 ) -> None:
-    new, _ = expected_output(server, 32), expected_output(server, 20)
+    new = expected_output(server, 32)
+    expected_output(server, 20)
     restore_old_output()
-    assert [run.code for run in run_concurrently(server, *RESIZE, "--force")] == [0] * RUNS
-    assert (read_output(), leftovers()) == (new, [])
+    codes = [run.code for run in run_concurrently(server, *RESIZE, "--force")]
+    assert codes == [0] * RUNS
+    assert read_output() == new
+    assert leftovers() == []
 
 
 @needs_strace
 def test_resize_force_of_concurrent_runs_without_exchange_leaves_one_complete_output(
     server: ForkServer, source: Path
 ) -> None:
-    new, _ = expected_output(server, 32), expected_output(server, 20)
+    new = expected_output(server, 32)
+    expected_output(server, 20)
     restore_old_output()
     processes = [server.start(*RESIZE, "--force", stopped=True) for _ in range(RUNS)]
     with tempfile.TemporaryDirectory() as folder:
@@ -71,8 +76,10 @@ def test_resize_force_of_concurrent_runs_without_exchange_leaves_one_complete_ou
         done = [server.wait(process) for process in processes]
         for tracer in tracers:
             tracer.wait()
-    assert 0 in [run.code for run in done]
+    codes = [run.code for run in done]
+    assert 0 in codes
     for run in done:
         assert run.code == 0 or "Error: " in run.stderr, run
         assert "Traceback" not in run.stderr, run
-    assert (read_output(), leftovers()) == (new, [])
+    assert read_output() == new
+    assert leftovers() == []

@@ -3,7 +3,7 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,18 +39,21 @@ def succeeds(call: Call, error: str, calls: list[Call]) -> bool:
         return call.arguments.startswith("2<")  # only stderr is lost
     if call.name == "copy_file_range":
         return True  # falls back to read and write
+    if call.name == "flock":
+        return True  # without a lock, other runs keep the folder
     renamed = next(i for i, other in enumerate(calls) if other.name == "rename")
-    # Without a lock, other runs keep the folder; after the rename, the output is complete.
-    return call.name == "flock" or (call.name == "fsync" and call in calls[renamed:])
+    # After the rename, the output is complete.
+    return call.name == "fsync" and call in calls[renamed:]
 
 
 def is_output_error(done: Completed, error: str) -> bool:
     """Whether a command reports that writing failed, and for a full disk the space it needs."""
-    has_space = NEEDS.search(done.stderr.replace("\n", " ")) is not None
-    has_message = (
-        f"Error: {OUTPUT} could not be written" in done.stderr and "Traceback" not in done.stderr
-    )
-    return done.code == 1 and has_message and has_space == (error in FULL)
+    if done.code != 1 or "Traceback" in done.stderr:
+        return False
+    message = done.stderr.replace("\n", " ")
+    has_space = NEEDS.search(message) is not None
+    is_full = error in FULL
+    return f"Error: {OUTPUT} could not be written" in done.stderr and has_space == is_full
 
 
 @pytest.mark.usefixtures("sweep")
@@ -59,17 +62,22 @@ def is_output_error(done: Completed, error: str) -> bool:
 def test_resize_reports_any_failing_call_and_leaves_nothing(
     error: str, server: ForkServer, source: Path
 ) -> None:
-    before, new = contents(source), expected_output(server, 32)
+    before = contents(source)
+    new = expected_output(server, 32)
     write_calls = calls(server, *RESIZE)
     for call in sample(write_calls, *ERRORS[error]):
         remove_output()
-        done, log = traced(server, RESIZE, f"{call.name}:error={error}:when={call.k}")
+        fault = f"{call.name}:error={error}:when={call.k}"
+        done, log = traced(server, RESIZE, fault)
         assert "(INJECTED)" in log, call
-        assert (contents(source) == before, leftovers()) == (True, []), call
+        assert contents(source) == before, call
+        assert leftovers() == [], call
         if succeeds(call, error, write_calls):
-            assert (done.code, read_output()) == (0, new), (call, done)
+            assert done.code == 0, (call, done)
+            assert read_output() == new, (call, done)
         elif call.name == "write" and call.arguments.startswith("1<"):
-            assert (done.code, read_output()) == (1, new), (call, done)
+            assert done.code == 1, (call, done)
+            assert read_output() == new, (call, done)
             assert "Error: Cannot print the result" in done.stderr
         else:
             assert is_output_error(done, error), (call, done)
@@ -83,19 +91,19 @@ def test_resize_reports_any_failing_call_and_leaves_nothing(
 def test_resize_force_leaves_the_old_or_the_new_output_if_any_call_fails(
     error: str, injections: tuple[str, ...], server: ForkServer, source: Path
 ) -> None:
-    new, old = expected_output(server, 32), expected_output(server, 20)
+    new = expected_output(server, 32)
+    old = expected_output(server, 20)
     restore_old_output()
-    for call in sample(
-        publishing_calls(calls(server, *RESIZE, "--force", injections=injections)), 0, 2
-    ):
+    forced = calls(server, *RESIZE, "--force", injections=injections)
+    for call in sample(publishing_calls(forced), 0, 2):
         if injections and call.name == "renameat2":
             continue
         restore_old_output()
-        done, _ = traced(
-            server, (*RESIZE, "--force"), *injections, f"{call.name}:error={error}:when={call.k}"
-        )
+        fault = f"{call.name}:error={error}:when={call.k}"
+        done, _ = traced(server, (*RESIZE, "--force"), *injections, fault)
         assert "Traceback" not in done.stderr, (call, done)
-        assert (read_output() in (old, new), leftovers()) == (True, []), (call, done)
+        assert read_output() in (old, new), (call, done)
+        assert leftovers() == [], (call, done)
         if done.code == 0:
             assert read_output() == new, (call, done)
 
@@ -103,74 +111,79 @@ def test_resize_force_leaves_the_old_or_the_new_output_if_any_call_fails(
 @pytest.mark.usefixtures("sweep")
 @needs_strace
 def test_resize_retries_interrupted_calls(server: ForkServer, source: Path) -> None:
-    new, old = expected_output(server, 32), expected_output(server, 20)
+    new = expected_output(server, 32)
+    old = expected_output(server, 20)
     restore_old_output()
     assert old != new
-    for call in sample(calls(server, *RESIZE, "--force"), 0, 2):
+    forced = calls(server, *RESIZE, "--force")
+    for call in sample(forced, 0, 2):
         if call.name in INTERRUPTIBLE:
             restore_old_output()
-            done, log = traced(
-                server, (*RESIZE, "--force"), f"{call.name}:error=EINTR:when={call.k}"
-            )
+            fault = f"{call.name}:error=EINTR:when={call.k}"
+            done, log = traced(server, (*RESIZE, "--force"), fault)
             assert "(INJECTED)" in log, call
-            assert (done.code, read_output(), leftovers()) == (0, new, []), (call, done)
+            assert done.code == 0, (call, done)
+            assert read_output() == new, (call, done)
+            assert leftovers() == [], (call, done)
 
 
 @needs_strace
 def test_resize_reports_the_file_if_any_read_fails(server: ForkServer, source: Path) -> None:
     new = expected_output(server, 32)
-    reads = [
-        call
-        for call in calls(server, *RESIZE, names=("read", "pread64"))
-        if "source" in call.arguments
-    ]
+    all_reads = calls(server, *RESIZE, names=("read", "pread64"))
+    reads = [call for call in all_reads if "source" in call.arguments]
     assert len(reads) > 5
     for call in reads:
         remove_output()
-        done, _ = traced(
-            server, RESIZE, f"{call.name}:error=EIO:when={call.k}", names=("read", "pread64")
-        )
+        fault = f"{call.name}:error=EIO:when={call.k}"
+        done, _ = traced(server, RESIZE, fault, names=("read", "pread64"))
         file = re.search(r"/(source/[^>]+)>", call.arguments)
         assert file is not None, call
         if done.code:
-            assert (
-                f"Error: {Path.cwd() / file[1]} cannot be read: Input/output error" in done.stderr
-            ), (call, done)
-            assert (read_output(), leftovers(), OUTPUT.parent.exists()) == (None, [], False), call
+            problem = f"Error: {Path.cwd() / file[1]} cannot be read: Input/output error"
+            assert problem in done.stderr, (call, done)
+            assert read_output() is None, call
+            assert leftovers() == [], call
+            assert not OUTPUT.parent.exists(), call
         else:
             assert read_output() == new, call
 
 
 def written_path(call: Call) -> str | None:
     """Return the path in a temporary folder that a call writes to, or None."""
+    if call.name not in ("openat", "write", "copy_file_range"):
+        return None
     match = re.search(r"<([^>]*\.ctxextend-new-[^>]*)>", call.arguments)
-    return match[1] if match and call.name in ("openat", "write", "copy_file_range") else None
+    if match is None:
+        return None
+    return match[1]
+
+
+def syncs(calls: Sequence[Call], file: str) -> bool:
+    """Whether some call syncs a file whose name in the log ends like this."""
+    return any(call.name == "fsync" and f"{file}>" in call.arguments for call in calls)
 
 
 @needs_strace
 def test_resize_syncs_all_files_before_the_rename(server: ForkServer, source: Path) -> None:
     write_calls = calls(server, *RESIZE)
     renamed = next(i for i, call in enumerate(write_calls) if call.name == "rename")
-    last: dict[
-        str, int
-    ] = {}  # index of the last call that writes to a file or adds one to a folder
+    # The index of the last call that writes to a file or adds one to a folder.
+    last = dict[str, int]()
     files = set()
     for i, call in enumerate(write_calls[:renamed]):
-        if path := written_path(call):
-            files.add(path)
-            last[path] = i
-            if call.name == "openat":
-                last[str(Path(path).parent)] = i
+        path = written_path(call)
+        if path is None:
+            continue
+        files.add(path)
+        last[path] = i
+        if call.name == "openat":
+            folder = str(Path(path).parent)
+            last[folder] = i
     assert len(files) == 9
     for path, i in last.items():
-        assert any(
-            call.name == "fsync" and f"<{path}>" in call.arguments
-            for call in write_calls[i + 1 : renamed]
-        ), path
-    assert any(
-        call.name == "fsync" and f"{OUTPUT.parent}>" in call.arguments
-        for call in write_calls[renamed:]
-    )
+        assert syncs(write_calls[i + 1 : renamed], f"<{path}"), path
+    assert syncs(write_calls[renamed:], str(OUTPUT.parent))
 
 
 @contextmanager
@@ -189,14 +202,14 @@ def tmpfs(size: int) -> Iterator[Path]:
 
 def test_resize_checks_disk_space_before_it_writes(source: Path) -> None:
     with tmpfs(1 << 16) as small:
-        with pytest.raises(
-            OutputError, match=r"needs [\d,]+ bytes, and .* has 65,536 free"
-        ) as caught:
+        problem = r"needs [\d,]+ bytes, and .* has 65,536 free"
+        with pytest.raises(OutputError, match=problem) as caught:
             resize(source, to=4096, output=small / "out")
         assert "Free disk space" in (caught.value.hint or "")
         assert list(small.iterdir()) == []
+        plan = plan_resize(source, to=4096)
         with pytest.raises(OutputError, match="needs"):
-            plan_resize(source, to=4096).check_output(small / "out")
+            plan.check_output(small / "out")
 
 
 def test_resize_fits_into_the_space_it_requests(source: Path) -> None:
@@ -204,7 +217,8 @@ def test_resize_fits_into_the_space_it_requests(source: Path) -> None:
         resize(source, to=32, output=small / "out")
     needed = re.search(r"needs ([\d,]+) bytes", caught.value.message)
     assert needed is not None
-    with tmpfs(int(needed[1].replace(",", ""))) as small:
+    size = needed[1].replace(",", "")
+    with tmpfs(int(size)) as small:
         resize(source, to=32, output=small / "out")
 
 
@@ -235,13 +249,16 @@ def test_resize_on_a_filling_disk_leaves_nothing(size: int, source: Path) -> Non
 @pytest.mark.usefixtures("_without_space_check")
 def test_resize_force_on_a_filling_disk_keeps_the_old_output(source: Path) -> None:
     with tmpfs(1 << 16) as small:
-        before = contents(resize(source, to=20, output=small / "out").output)
+        old = resize(source, to=20, output=small / "out")
+        before = contents(old.output)
         with pytest.raises(OutputError, match="No space left on device"):
             resize(source, to=32, output=small / "out", force=True)
-        assert contents(small) == {f"out/{name}": data for name, data in before.items()}
+        expected = {f"out/{name}": data for name, data in before.items()}
+        assert contents(small) == expected
 
 
 def test_resize_rejects_more_bytes_than_any_disk_has(source: Path) -> None:
     with pytest.raises(OutputError, match="needs .* bytes, and .* free"):
         resize(source, to=10**12)
-    assert sorted(path.name for path in Path().iterdir()) == ["source"]
+    names = sorted(path.name for path in Path().iterdir())
+    assert names == ["source"]

@@ -47,7 +47,8 @@ def faulty_runs(server: ForkServer, fault: str) -> Iterator[tuple[Call, int, str
         for path in leftovers():
             Path(path).unlink()
         FIGURE.write_bytes(b"old")
-        done = traced(server, (FIGURE,), f"{call.name}:{fault}:when={call.k}")[0]
+        injection = f"{call.name}:{fault}:when={call.k}"
+        done, _ = traced(server, (FIGURE,), injection)
         yield call, done.code, done.stderr
 
 
@@ -57,7 +58,8 @@ def test_save_killed_at_any_call_leaves_the_old_or_the_new_file(server: ForkServ
         assert code == -9, call
         outcomes.append(FIGURE.read_bytes())
         assert server.run(FIGURE).code == 0, call
-        assert (FIGURE.read_bytes(), leftovers()) == (NEW, []), call
+        assert FIGURE.read_bytes() == NEW, call
+        assert leftovers() == [], call
     assert set(outcomes) == {b"old", NEW}
 
 
@@ -71,15 +73,17 @@ def test_save_failing_at_any_call_leaves_the_old_or_the_new_file(
     for call, code, stderr in faulty_runs(server, fault):
         assert "Traceback" not in stderr, (call, stderr)
         assert leftovers() == [], call
-        assert FIGURE.read_bytes() in ((NEW,) if code == 0 else (b"old", NEW)), call
-        assert ("Error: norms.svg could not be written" in stderr) == (code == 1), (call, stderr)
+        expected = (NEW,) if code == 0 else (b"old", NEW)
+        assert FIGURE.read_bytes() in expected, call
+        failed = code == 1
+        has_message = "Error: norms.svg could not be written" in stderr
+        assert has_message == failed, (call, stderr)
+        is_full = fault in ("error=ENOSPC", "error=EDQUOT")
         has_space = re.search(r"It needs [\d,]+ bytes, and .* has [\d,]+ free", stderr) is not None
-        assert has_space == (code == 1 and fault in ("error=ENOSPC", "error=EDQUOT")), (
-            call,
-            stderr,
-        )
+        assert has_space == (failed and is_full), (call, stderr)
         codes.append(code)
-    assert set(codes) == ({0, 1} if fault.startswith("error") else {143})
+    expected_codes = {0, 1} if fault.startswith("error") else {143}
+    assert set(codes) == expected_codes
 
 
 def test_save_removes_only_leftovers_of_the_same_file(server: ForkServer) -> None:

@@ -28,7 +28,8 @@ SECRET = b'{"a secret": "of the user"}'
 def link_outside(path: Path) -> None:
     """Create a symlink to a file of the user outside the folder."""
     Path("secret").write_bytes(SECRET)
-    path.symlink_to(os.path.relpath("secret", path.parent))
+    target = os.path.relpath("secret", path.parent)
+    path.symlink_to(target)
 
 
 HOSTILE: dict[str, Callable[[Path], Any]] = {
@@ -49,8 +50,12 @@ def replace_with(kind: str, path: Path) -> None:
 
 READ = ("config.json", "model.safetensors", "adapter_config.json")
 PARTS = (
-    *("model.safetensors.index.json", "model-00002-of-*", "pytorch_model.bin"),
-    *("modules.json", "0_Transformer/config.json", "0_Transformer"),
+    "model.safetensors.index.json",
+    "model-00002-of-*",
+    "pytorch_model.bin",
+    "modules.json",
+    "0_Transformer/config.json",
+    "0_Transformer",
 )
 
 
@@ -74,6 +79,8 @@ def test_commands_reject_irregular_files_and_outside_links(
     if name == "0_Transformer":
         path.rename(tmp_path / "elsewhere")
     replace_with(kind, path)
+    named = folder if name in ("adapter_config.json", "0_Transformer") else path
+
     commands = (
         lambda: resize(folder, to=NEW, output="out"),
         lambda: inspect(folder),
@@ -82,22 +89,21 @@ def test_commands_reject_irregular_files_and_outside_links(
     for command in commands:
         with time_limit(2), pytest.raises(CheckpointError) as caught:
             command()
-        assert (
-            str(path if name not in ("adapter_config.json", "0_Transformer") else folder)
-            in caught.value.message
-        )
+        assert str(named) in caught.value.message
         assert caught.value.hint
     assert not Path("out").exists()
 
 
 SIDE_FILES = (
-    *(
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "generation_config.json",
-        "sentence_bert_config.json",
-    ),
-    *("README.md", "ctxextend.yaml", "vocab.txt", "LICENSE", ".git"),
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "sentence_bert_config.json",
+    "README.md",
+    "ctxextend.yaml",
+    "vocab.txt",
+    "LICENSE",
+    ".git",
 )
 
 
@@ -111,11 +117,12 @@ def test_resize_skips_irregular_side_files_and_outside_links(
     with time_limit(2):
         inspect(folder)
         result = resize(folder, to=NEW, output="out")
-    assert set(SIDE_FILES) <= set(result.plan.checkpoint.omitted)
-    assert not any(SECRET in data for data in pico.contents(result.output).values())
-    assert {path.name for path in result.output.iterdir()} == {
-        *("config.json", "model.safetensors", "README.md", "ctxextend.yaml")
-    }
+    omitted = result.plan.checkpoint.omitted
+    assert set(SIDE_FILES) <= set(omitted)
+    for data in pico.contents(result.output).values():
+        assert SECRET not in data
+    files = {path.name for path in result.output.iterdir()}
+    assert files == {"config.json", "model.safetensors", "README.md", "ctxextend.yaml"}
     assert verify(result.output, folder).passed
 
 
@@ -129,7 +136,8 @@ def test_verify_reports_irregular_files_and_outside_links_without_opening_them(
     replace_with(kind, Path("out", "tokenizer_config.json"))
     with time_limit(2):
         checks = verify("out", folder).checks
-    (evidence,) = next(check.evidence for check in checks if check.name == "files")
+    files = next(check for check in checks if check.name == "files")
+    (evidence,) = files.evidence
     assert evidence.startswith("unexpected tokenizer_config.json: ")
     assert "secret" not in str(checks)
 
@@ -152,7 +160,8 @@ def test_resize_follows_links_inside_the_folder(make_pico: MakePico) -> None:
     folder = source.folder
     (folder / "kept").mkdir()
     for name in ("config.json", "model.safetensors"):
-        (folder / name).rename(folder / "kept" / name)
+        target = folder / "kept" / name
+        (folder / name).rename(target)
         (folder / name).symlink_to(f"kept/{name}")
     output = resize(folder, to=NEW, output="out").output
     assert not (output / "model.safetensors").is_symlink()
@@ -162,24 +171,31 @@ def test_resize_follows_links_inside_the_folder(make_pico: MakePico) -> None:
 def test_resize_follows_links_of_the_hub_cache_from_a_subfolder(
     make_pico: MakePico, tmp_path: Path
 ) -> None:
-    blobs, snapshot = (
-        tmp_path / "models--owner--name" / part for part in ("blobs", f"snapshots/{'0' * 40}/sub")
-    )
+    repo = tmp_path / "models--owner--name"
+    blobs = repo / "blobs"
+    snapshot = repo / "snapshots" / ("0" * 40) / "sub"
     snapshot.mkdir(parents=True)
     make_pico("gpt2").folder.rename(blobs)
     for path in blobs.iterdir():
-        (snapshot / path.name).symlink_to(os.path.relpath(path, snapshot))
-    assert resize(snapshot, to=NEW, output="out").planned.output.files.copied == (
-        "generation_config.json",
-    )
+        target = os.path.relpath(path, snapshot)
+        (snapshot / path.name).symlink_to(target)
+    result = resize(snapshot, to=NEW, output="out")
+    assert result.planned.output.files.copied == ("generation_config.json",)
     link_outside(snapshot / "vocab.txt")
-    assert "vocab.txt" in plan_resize(snapshot, to=NEW).plan.checkpoint.omitted
+    plan = plan_resize(snapshot, to=NEW)
+    assert "vocab.txt" in plan.plan.checkpoint.omitted
     Path("linked").symlink_to(snapshot)
-    assert "config.json" in plan_resize("linked", to=NEW).output.files.edited
+    linked = plan_resize("linked", to=NEW)
+    assert "config.json" in linked.output.files.edited
 
 
 UNUSUAL_NAMES = (
-    *("x" * 255, "a\nb.txt", "\x1b[2J\x1b]0;owned\x07.txt", "\u202etxt.exe ", "-rf", "$(x)"),
+    "x" * 255,
+    "a\nb.txt",
+    "\x1b[2J\x1b]0;owned\x07.txt",
+    "\u202etxt.exe ",
+    "-rf",
+    "$(x)",
     os.fsdecode(b"\xff\xfe.txt"),
 )
 # Line breaks, terminal escapes and bidirectional controls.
@@ -195,39 +211,30 @@ def test_resize_copies_files_with_unusual_names_and_prints_them_escaped(
     folder = make_pico("gpt2").folder
     for name in UNUSUAL_NAMES:
         (folder / name).write_bytes(b"kept")
-        (folder / f"{name[:240]}.py").write_bytes(b"raise SystemExit(9)")
-        (folder / f"{name[:240]}.gguf").write_bytes(b"stale")
-    command = [
-        sys.executable,
-        "-m",
-        "ctxextend",
-        "resize",
-        str(folder),
-        "--to",
-        str(NEW),
-        "--dry-run",
-    ]
+        start = name[:240]
+        (folder / f"{start}.py").write_bytes(b"raise SystemExit(9)")
+        (folder / f"{start}.gguf").write_bytes(b"stale")
+    arguments = ["resize", str(folder), "--to", str(NEW), "--dry-run"]
+    command = [sys.executable, "-m", "ctxextend", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
+    printed = done.stdout + done.stderr
+    assert not {"\x1b", "\x07"} & set(printed)
     resize(folder, to=NEW, output="out")
-    assert all((Path("out") / name).read_bytes() == b"kept" for name in UNUSUAL_NAMES)
-    assert not any(is_code(PurePosixPath(path.name)) for path in Path("out").iterdir())
+    for name in UNUSUAL_NAMES:
+        assert (Path("out") / name).read_bytes() == b"kept"
+    for path in Path("out").iterdir():
+        assert not is_code(PurePosixPath(path.name))
     assert verify("out", folder).passed
 
 
 def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
     valid = {"wpe.weight": entry(0, 64, "F32", [4, 4])}
-    hostile = model(
-        tmp_path / "model",
-        pack(valid | {HOSTILE_NAME: entry(64, 128, "F32", [4, 4])}, bytes(128)),
-        "mystery",
-    )
+    with_hostile = valid | {HOSTILE_NAME: entry(64, 128, "F32", [4, 4])}
+    hostile = model(tmp_path / "model", pack(with_hostile, bytes(128)), "mystery")
     plain = model(tmp_path / "plain", pack(valid, bytes(64)), "mystery")
-    valid_flags, hostile_flags = (
-        ("--tensor", name, "--config-key", "n_positions") for name in ("wpe.weight", HOSTILE_NAME)
-    )
-    output = ""
-    for arguments in (
+    valid_flags = ("--tensor", "wpe.weight", "--config-key", "n_positions")
+    hostile_flags = ("--tensor", HOSTILE_NAME, "--config-key", "n_positions")
+    commands = (
         ("inspect", hostile),  # an error with candidates
         ("inspect", hostile, *hostile_flags),  # a table
         ("resize", hostile, *hostile_flags, "--to", "32", "--dry-run"),  # a plan
@@ -237,13 +244,14 @@ def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
         ("verify", plain, "--base", hostile, *valid_flags),  # checks that fail
         ("verify", hostile, "--base", plain),
         ("resize", hostile, *valid_flags[:2], "--config-key", HOSTILE_NAME, "--to", "32"),
-    ):
+    )
+    output = ""
+    for arguments in commands:
         done = trainings.invoke(*arguments)
         output += done.stdout + done.stderr
-    assert not {char for char in HOSTILE_NAME if not char.isprintable()} & set(output) - {
-        "\n",
-        "\t",
-    }
+
+    escaped = {char for char in HOSTILE_NAME if not char.isprintable()} - {"\n", "\t"}
+    assert not escaped & set(output)
     assert "\nError: a separate line" not in output
     assert printable(HOSTILE_NAME) in output
 
@@ -262,16 +270,16 @@ class Tokenizer(PreTrainedTokenizerFast): pass
 
 def add_code(folder: Path, marker: Path) -> None:
     """Add custom code to a folder, which creates a marker file if it is executed."""
-    (folder / "modeling_x.py").write_text(MODULE.format(marker=str(marker)))
+    code = MODULE.format(marker=str(marker))
+    (folder / "modeling_x.py").write_text(code)
     mapped = {
         "AutoConfig": "modeling_x.Config",
         "AutoModelForCausalLM": "modeling_x.Model",
         "AutoModel": "o/r--m.M",
     }
     pico.edit_json(folder / "config.json", auto_map=mapped, custom_code=True)
-    pico.edit_json(
-        folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "modeling_x.Tokenizer"]}
-    )
+    tokenizer = {"AutoTokenizer": [None, "modeling_x.Tokenizer"]}
+    pico.edit_json(folder / "tokenizer_config.json", auto_map=tokenizer)
 
 
 @pytest.mark.usefixtures("book")
@@ -281,15 +289,15 @@ def test_commands_never_execute_code_in_a_folder(
     marker = tmp_path / "marker"
     folder = trainings.make_source(tmp_path / "source", "gpt2")
     add_code(folder, marker)
-    monkeypatch.setattr(
-        "builtins.input", lambda *_: "yes"
-    )  # transformers prompts if trust_remote_code is unset
+    # Transformers prompts if trust_remote_code is unset.
+    monkeypatch.setattr("builtins.input", lambda *_: "yes")
     inspect(folder)
     output = resize(folder, to=32, copy_code=True, output="out").output
     inspect(output)
     assert verify(output, folder, deep=True).passed
     evaluate(output, "book.txt", tokens=512, measure=("position",))
-    trained = train(output, "book.txt", 1, batch_size=2, output="trained", copy_code=True).output
+    result = train(output, "book.txt", 1, batch_size=2, output="trained", copy_code=True)
+    trained = result.output
     assert (trained / "modeling_x.py").exists()
     assert not marker.exists()
     from transformers import AutoModelForCausalLM
@@ -314,7 +322,8 @@ def with_code(make_pico: MakePico) -> Path:
 
 def code_in(folder: Path | None) -> set[str]:
     """Return the files of a folder that are in `CODE`."""
-    return set(pico.contents(folder or Path())) & set(CODE)
+    files = set(pico.contents(folder or Path()))
+    return files & set(CODE)
 
 
 def test_resize_skips_code_and_warns(with_code: Path) -> None:
@@ -322,9 +331,12 @@ def test_resize_skips_code_and_warns(with_code: Path) -> None:
     assert code_in(Path("out")) == set()
     assert (Path("out") / "happy.txt").exists()
     result = json.loads(done.stdout)
-    assert dict.fromkeys(CODE, "code, never executed") == result["files"]["omitted"]
+    omitted = dict.fromkeys(CODE, "code, never executed")
+    assert omitted == result["files"]["omitted"]
     assert result["warnings"][0].endswith("Copy them with --copy-code.")
-    assert "modeling_x.py" in result["warnings"][0] in done.stderr.replace("Warning: ", "")
+    warning = result["warnings"][0]
+    assert "modeling_x.py" in warning
+    assert warning in done.stderr.replace("Warning: ", "")
 
 
 def test_resize_copies_code_with_copy_code(with_code: Path) -> None:
@@ -334,11 +346,10 @@ def test_resize_copies_code_with_copy_code(with_code: Path) -> None:
     assert code_in(Path("out")) == set(CODE)
     assert "copy_code: true" in (Path("out") / "ctxextend.yaml").read_text()
     assert "Code files are copied, but not executed: " in done.stderr
-    assert code_in(run("out/ctxextend.yaml", "again").output) == set(CODE)
-    assert (
-        code_in(run("out/ctxextend.yaml", "without", changes=["resize.copy_code=false"]).output)
-        == set()
-    )
+    again = run("out/ctxextend.yaml", "again")
+    assert code_in(again.output) == set(CODE)
+    without = run("out/ctxextend.yaml", "without", changes=["resize.copy_code=false"])
+    assert code_in(without.output) == set()
 
 
 def test_verify_accepts_copied_and_skipped_code(with_code: Path) -> None:
@@ -361,7 +372,8 @@ def test_train_skips_code_and_does_not_replace_it(gpt2: Path) -> None:
     Path("source/modeling_x.py").write_text("code")
     done = trainings.train("source", "trained", "--json", steps=1)
     assert not Path("trained/modeling_x.py").exists()
-    assert "Copy them with --copy-code." in str(json.loads(done.stdout)["warnings"])
+    result = json.loads(done.stdout)
+    assert "Copy them with --copy-code." in str(result["warnings"])
     Path("trained/modeling_x.py").write_text("code")
     arguments = ("source", "--data", "book.txt", "--steps", 1, "-o", "trained", "--force")
     assert "contains modeling_x.py" in trainings.invoke("train", *arguments).stderr
@@ -380,7 +392,8 @@ def test_resize_warns_about_code_in_auto_map(make_pico: MakePico, tmp_path: Path
     for invalid in (3, "x", [], [["x"]], {"a": {"b": "c"}}, {"a": [None, 3]}):
         pico.edit_json(folder / "config.json", auto_map=invalid)
         pico.edit_json(folder / "tokenizer_config.json", auto_map=None)
-        assert [skipped] == list(plan_resize(folder, to=NEW).warnings)
+        plan = plan_resize(folder, to=NEW)
+        assert [skipped] == list(plan.warnings)
 
 
 # ---- files that transformers reads itself
@@ -403,23 +416,20 @@ def test_evaluate_and_train_reject_files_that_transformers_might_open(
         Path("source", "vocab.txt").symlink_to(gpt2)
     else:
         replace_with(kind, Path("source", "vocab.txt"))
-    for command in (lambda: evaluate("source", "book.txt"), lambda: train("source", "book.txt", 1)):
-        with (
-            time_limit(20),
-            pytest.raises(
-                CheckpointError, match=f"vocab.txt is {reason}, and transformers"
-            ) as caught,
-        ):
+    commands = (lambda: evaluate("source", "book.txt"), lambda: train("source", "book.txt", 1))
+    problem = f"vocab.txt is {reason}, and transformers"
+    hint = "Remove it, or replace it" if kind == "a pipe" else " source-copied"
+    for command in commands:
+        with time_limit(20), pytest.raises(CheckpointError, match=problem) as caught:
             command()
-        assert ("Remove it, or replace it" if kind == "a pipe" else " source-copied") in str(
-            caught.value.hint
-        )
+        assert hint in str(caught.value.hint)
 
 
 def test_verify_deep_does_not_load_an_output_with_outside_links(gpt2: Path) -> None:
     resize(gpt2, to=40, output="out")
     replace_with("an outside link", Path("out", "generation_config.json"))
-    loads = next(check for check in verify("out", gpt2, deep=True).checks if check.name == "loads")
+    verified = verify("out", gpt2, deep=True)
+    loads = next(check for check in verified.checks if check.name == "loads")
     assert not loads.passed
     assert (
         "generation_config.json is a symlink that points outside the folder, and transformers"

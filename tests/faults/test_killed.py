@@ -35,18 +35,23 @@ pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 def test_resize_killed_at_any_call_leaves_no_or_complete_output(
     server: ForkServer, source: Path
 ) -> None:
-    before, new = contents(source), expected_output(server, 32)
+    before = contents(source)
+    new = expected_output(server, 32)
     write_calls = calls(server, *RESIZE)
     assert len(write_calls) > 30
     outcomes = []
     for call in [*sample(write_calls[:-2], 0, 3), *write_calls[-2:]]:
         remove_output()
-        assert run_with_signal(server, call, RESIZE, "KILL").code == -9, call
+        done = run_with_signal(server, call, RESIZE, "KILL")
+        assert done.code == -9, call
         assert contents(source) == before, call
         assert read_output() in (None, new), call
         outcomes.append(read_output() is None)
-        retry = server.run(*RESIZE, *(["--force"] if OUTPUT.exists() else []))
-        assert (retry.code, read_output(), leftovers()) == (0, new, []), (call, retry)
+        force = ["--force"] if OUTPUT.exists() else []
+        retry = server.run(*RESIZE, *force)
+        assert retry.code == 0, (call, retry)
+        assert read_output() == new, (call, retry)
+        assert leftovers() == [], (call, retry)
     assert len(set(outcomes)) == 2
 
 
@@ -54,17 +59,23 @@ def test_resize_killed_at_any_call_leaves_no_or_complete_output(
 def test_resize_force_killed_at_any_call_leaves_the_old_or_the_new_output(
     injections: tuple[str, ...], server: ForkServer, source: Path
 ) -> None:
-    before, new, old = contents(source), expected_output(server, 32), expected_output(server, 20)
+    before = contents(source)
+    new = expected_output(server, 32)
+    old = expected_output(server, 20)
     restore_old_output()
     outcomes = []
     for call in publishing_calls(calls(server, *RESIZE, "--force", injections=injections)):
         restore_old_output()
-        run_with_signal(server, call, (*RESIZE, "--force"), "KILL", *injections)
+        arguments = (*RESIZE, "--force")
+        run_with_signal(server, call, arguments, "KILL", *injections)
         outcomes.append(read_output())
         assert contents(source) == before, call
         retry = server.run(*RESIZE, "--force")
-        assert (retry.code, read_output(), leftovers()) == (0, new, []), (call, retry)
-    assert all(outcome in (None, old, new) for outcome in outcomes)
+        assert retry.code == 0, (call, retry)
+        assert read_output() == new, (call, retry)
+        assert leftovers() == [], (call, retry)
+    for outcome in outcomes:
+        assert outcome in (None, old, new)
     assert outcomes.count(None) == (1 if injections else 0)
     assert old in outcomes
     assert new in outcomes
@@ -75,7 +86,8 @@ def test_resize_force_killed_at_any_call_leaves_the_old_or_the_new_output(
 def test_resize_interrupted_at_any_call_leaves_nothing(
     signal: str, code: int, step: int, server: ForkServer, source: Path
 ) -> None:
-    before, new = contents(source), expected_output(server, 32)
+    before = contents(source)
+    new = expected_output(server, 32)
     outcomes = []
     for call in sample(calls(server, *RESIZE), 1, step):
         remove_output()
@@ -83,7 +95,8 @@ def test_resize_interrupted_at_any_call_leaves_nothing(
         assert done.code == code, (call, done)
         assert "Traceback" not in done.stderr
         assert contents(source) == before, call
-        assert (read_output() in (None, new), leftovers()) == (True, []), call
+        assert read_output() in (None, new), call
+        assert leftovers() == [], call
         outcomes.append(read_output() is None)
         assert OUTPUT.parent.exists() == OUTPUT.exists(), call
     assert len(set(outcomes)) == 2
@@ -93,20 +106,24 @@ def test_resize_interrupted_at_any_call_leaves_nothing(
 def test_resize_force_interrupted_at_any_call_leaves_the_old_or_the_new_output(
     injections: tuple[str, ...], server: ForkServer, source: Path
 ) -> None:
-    new, old = expected_output(server, 32), expected_output(server, 20)
+    new = expected_output(server, 32)
+    old = expected_output(server, 20)
     restore_old_output()
     for call in sample(
         publishing_calls(calls(server, *RESIZE, "--force", injections=injections)), 0, 2
     ):
         restore_old_output()
-        done = run_with_signal(server, call, (*RESIZE, "--force"), "TERM", *injections)
+        arguments = (*RESIZE, "--force")
+        done = run_with_signal(server, call, arguments, "TERM", *injections)
         assert done.code == 143, (call, done)
-        assert (read_output() in (old, new), leftovers()) == (True, []), call
+        assert read_output() in (old, new), call
+        assert leftovers() == [], call
 
 
 @pytest.mark.parametrize("name", ["fsync", "rename"])
 def test_resize_killed_in_a_normal_process_leaves_nothing(name: str, source: Path) -> None:
-    command = [sys.executable, "-m", "ctxextend", *map(str, RESIZE)]
+    arguments = map(str, RESIZE)
+    command = [sys.executable, "-m", "ctxextend", *arguments]
     kill = [
         "strace",
         "-f",
@@ -118,13 +135,10 @@ def test_resize_killed_in_a_normal_process_leaves_nothing(name: str, source: Pat
         f"inject={name}:signal=KILL:when=1",
     ]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    assert (
-        subprocess.run(
-            [*kill, *command], env=environment, check=False, capture_output=True
-        ).returncode
-        == -9
-    )
+    done = subprocess.run([*kill, *command], env=environment, check=False, capture_output=True)
+    assert done.returncode == -9
     assert read_output() is None
     assert leftovers() != []
     subprocess.run(command, env=environment, check=True, capture_output=True)
-    assert (read_output() is not None, leftovers()) == (True, [])
+    assert read_output() is not None
+    assert leftovers() == []

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from tests.helpers.pico import read_json, write_json
 from tests.helpers.repository import ROOT
 
 TABLE = "wpe.weight"
-SOURCE, OUTPUT = Path("source"), Path("out")
+SOURCE = Path("source")
+OUTPUT = Path("out")
 
 # Measure in a separate process: the peak memory of a child includes that of its parent, here
 # pytest.
@@ -25,14 +27,15 @@ MEASURE = (
 def write_sparse(*shards: int, size: int = 400, rows: int = 16, width: int = 8) -> None:
     """Write a GPT-2 of sparse files: its shards contain so many tensors of `size` bytes."""
     SOURCE.mkdir()
-    (SOURCE / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_positions": rows}))
-    names = [
-        f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)
-    ]
+    write_json(SOURCE / "config.json", {"model_type": "gpt2", "n_positions": rows})
     weight_map = {}
-    for number, (name, count) in enumerate(zip(names, shards, strict=True)):
-        shapes = {TABLE: [rows, width]} if number == 0 else {}
-        shapes |= {f"h.{number}.weight_{tensor}": [1, size // 4] for tensor in range(count)}
+    for number, count in enumerate(shards):
+        name = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
+        shapes = {}
+        if number == 0:
+            shapes[TABLE] = [rows, width]
+        for other in range(count):
+            shapes[f"h.{number}.weight_{other}"] = [1, size // 4]
         header = {}
         end = 0
         for tensor, (height, columns) in shapes.items():
@@ -46,39 +49,30 @@ def write_sparse(*shards: int, size: int = 400, rows: int = 16, width: int = 8) 
             weight_map[tensor] = name
         text = json.dumps(header).encode()
         with (SOURCE / name).open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
+            file.write(len(text).to_bytes(8, "little"))
+            file.write(text)
             file.truncate(8 + len(text) + end)
-    (SOURCE / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": weight_map})
-    )
+    write_json(SOURCE / "model.safetensors.index.json", {"metadata": {}, "weight_map": weight_map})
 
 
 def resize_command(rows: int) -> list[str]:
     shutil.rmtree(OUTPUT, ignore_errors=True)
-    return [
-        *(sys.executable, "-m", "ctxextend"),
-        "resize",
-        "source",
-        "--to",
-        str(rows),
-        "-o",
-        "out",
-        "--quiet",
-    ]
+    arguments = ["resize", "source", "--to", str(rows), "-o", "out", "--quiet"]
+    return [sys.executable, "-m", "ctxextend", *arguments]
 
 
 def peak_memory(command: list[str]) -> float:
     """Return the peak memory of a process in MB."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     measured = [sys.executable, "-c", MEASURE, *command]
-    return float(
-        subprocess.run(measured, check=True, capture_output=True, text=True, env=environment).stdout
-    )
+    done = subprocess.run(measured, check=True, capture_output=True, text=True, env=environment)
+    return float(done.stdout)
 
 
 def rows_of_output() -> int:
-    index = json.loads((OUTPUT / "model.safetensors.index.json").read_text())
-    with safe_open(OUTPUT / index["weight_map"][TABLE], "np") as file:
+    index = read_json(OUTPUT / "model.safetensors.index.json")
+    shard = OUTPUT / index["weight_map"][TABLE]
+    with safe_open(shard, "np") as file:
         return int(file.get_slice(TABLE).get_shape()[0])
 
 
@@ -101,19 +95,22 @@ def minimum() -> float:
 def test_resize_needs_memory_only_for_headers_and_the_new_table(
     minimum: float, shards: list[int], size: int, rows: int, width: int, more: float
 ) -> None:
-    write_sparse(*shards, size=size, rows=rows // 2, width=width)
+    old_rows = rows // 2
+    write_sparse(*shards, size=size, rows=old_rows, width=width)
     assert peak_memory(resize_command(rows)) < minimum + more
     assert rows_of_output() == rows
+
+
+def size_of_weights(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 def test_resize_needs_no_memory_for_the_model(minimum: float) -> None:
     write_sparse(2, 2, size=100_000_000)
     assert peak_memory(resize_command(32)) < minimum + 40
-    sizes = [
-        sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-        for folder in (SOURCE, OUTPUT)
-    ]
-    assert 400_000_000 < sizes[0] < sizes[1] < sizes[0] + 10_000
+    before = size_of_weights(SOURCE)
+    after = size_of_weights(OUTPUT)
+    assert 400_000_000 < before < after < before + 10_000
 
 
 def test_resize_opens_few_files_at_once() -> None:

@@ -27,14 +27,16 @@ VALID = pack(HEADER, bytes(72))
 
 def flip_bit(random: Random) -> bytes:
     data = bytearray(VALID)
-    data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+    position = random.randrange(len(data))
+    bit = random.randrange(8)
+    data[position] ^= 1 << bit
     return bytes(data)
 
 
 def mutate_structure(random: Random) -> bytes:
-    return pack(
-        mutate_json(random, json.dumps(HEADER).encode()), bytes(random.choice((72, 72, 72, 71, 80)))
-    )
+    header = mutate_json(random, json.dumps(HEADER).encode())
+    size = random.choice((72, 72, 72, 71, 80))
+    return pack(header, bytes(size))
 
 
 DAMAGES: dict[str, Callable[[Random], bytes]] = {
@@ -55,22 +57,27 @@ def test_open_safetensors_accepts_no_more_than_safetensors(kind: str, tmp_path: 
             file = open_safetensors(path)
         except CheckpointError:
             continue
-        assert file.tensor_bytes == path.stat().st_size - file.data_start
+        size = path.stat().st_size
+        assert file.tensor_bytes == size - file.data_start
         with safe_open(path, "np") as other:
             assert {*file.entries} == {*other.keys()}, path.read_bytes()
-            assert (file.header.get("__metadata__") or {}) == (other.metadata() or {}), (
-                path.read_bytes()
-            )
+            metadata = file.header.get("__metadata__") or {}
+            expected = other.metadata() or {}
+            assert metadata == expected, path.read_bytes()
 
 
 def test_resize_of_damaged_weights_succeeds_or_fails_cleanly(kind: str, tmp_path: Path) -> None:
     """Resizing succeeds with a valid output, or fails without one."""
-    random, folder, output = Random(2), model(tmp_path / "model", VALID), Path("output")
+    random = Random(2)
+    folder = model(tmp_path / "model", VALID)
+    output = Path("output")
     rejected = set()
     for _ in range(examples(60)):
-        (folder / "model.safetensors").write_bytes(DAMAGES[kind](random))
+        data = DAMAGES[kind](random)
+        (folder / "model.safetensors").write_bytes(data)
         try:
-            plan_resize(folder, 8).execute(output)
+            plan = plan_resize(folder, 8)
+            plan.execute(output)
         except CtxextendError:
             assert not output.exists()
             rejected.add(True)

@@ -4,7 +4,6 @@ import os
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,9 @@ class Call:
     """Pickles as a function call, with an optional state for its result."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, state: Any = None) -> None:
-        self.call = (function, arguments) if state is None else (function, arguments, state)
+        self.call: tuple[Any, ...] = (function, arguments)
+        if state is not None:
+            self.call = (function, arguments, state)
 
     def __call__(self) -> None:
         """Make instances callable, as pickle requires of functions."""
@@ -44,7 +45,8 @@ class Call:
 def array_of(command: str) -> Call:
     """Return a numpy array whose dtype state is a call."""
     reconstruct = np.array(1).__reduce__()[0]
-    state = (1, (1,), Call(os.system, command), False, b"x")
+    call = Call(os.system, command)
+    state = (1, (1,), call, False, b"x")
     return Call(reconstruct, np.ndarray, (0,), b"b", state=state)  # type: ignore[arg-type]
 
 
@@ -70,15 +72,10 @@ def test_open_pytorch_file_executes_no_code(
     kind: str, write: Callable[[Any, Path], None], tmp_path: Path
 ) -> None:
     canary = tmp_path / "canary"
-    path = save(
-        {"a": torch.ones(1), "b": HOSTILE[kind](f"touch {canary}")}, tmp_path / "a.bin", write
-    )
-    with (
-        time_limit(2),
-        pytest.raises(
-            CheckpointError, match="no code was executed|not a valid PyTorch file with only tensors"
-        ) as caught,
-    ):
+    tensors = {"a": torch.ones(1), "b": HOSTILE[kind](f"touch {canary}")}
+    path = save(tensors, tmp_path / "a.bin", write)
+    problem = "no code was executed|not a valid PyTorch file with only tensors"
+    with time_limit(2), pytest.raises(CheckpointError, match=problem) as caught:
         open_pytorch_file(path)
     assert str(path) in caught.value.message
     assert "weights_only" not in str(caught.value)
@@ -96,21 +93,19 @@ def test_commands_execute_no_code_in_weights(
         (folder / "config.json").rename(folder / "adapter_config.json")
     if name == "a shard":
         name = "pytorch_model-00001-of-00001.bin"
-        pico.edit_json(
-            folder / "pytorch_model.bin.index.json", weight_map={"transformer.wpe.weight": name}
-        )
-    save({"a": Call(os.system, f"touch {canary}")}, folder / name)
+        weight_map = {"transformer.wpe.weight": name}
+        pico.edit_json(folder / "pytorch_model.bin.index.json", weight_map=weight_map)
+    call = Call(os.system, f"touch {canary}")
+    save({"a": call}, folder / name)
     commands: tuple[Callable[[], Any], ...] = (
         lambda: resize(folder, to=40),
         lambda: resize(folder / name, to=40, model_type="gpt2"),
         lambda: inspect(folder),
         lambda: verify(folder, folder),
     )
+    problem = "references .*system.*no code was executed"
     for command in commands:
-        with (
-            time_limit(2),
-            pytest.raises(CheckpointError, match="references .*system.*no code was executed"),
-        ):
+        with time_limit(2), pytest.raises(CheckpointError, match=problem):
             command()
     assert not canary.exists()
 
@@ -128,7 +123,8 @@ def test_commands_never_load_other_pickles_in_the_folder(tmp_path: Path) -> None
         "x.pkl",
     )
     for name in (*names, "adapter_model.bin", "ckpt.pt"):
-        save({"a": Call(os.system, f"touch {canary}")}, source / name, write_pickle)
+        call = Call(os.system, f"touch {canary}")
+        save({"a": call}, source / name, write_pickle)
     inspect(source)
     output = resize(source, to=32, output="out").output
     assert verify(output, source, deep=True).passed
@@ -144,11 +140,12 @@ def weights_path(tmp_path: Path) -> Path:
 
 
 def test_open_pytorch_file_rejects_compressed_records(weights_path: Path) -> None:
-    change_records(
-        weights_path,
-        lambda name, data: (name, bytes(1 << 26) if "/data/" in name else data),
-        zipfile.ZIP_DEFLATED,
-    )
+    def inflate(name: str, data: bytes) -> tuple[str, bytes]:
+        if "/data/" in name:
+            data = bytes(1 << 26)
+        return name, data
+
+    change_records(weights_path, inflate, zipfile.ZIP_DEFLATED)
     assert weights_path.stat().st_size < 1 << 17
     with time_limit(2), pytest.raises(CheckpointError, match="is compressed"):
         open_pytorch_file(weights_path)
@@ -158,37 +155,33 @@ def test_open_pytorch_file_rejects_compressed_records(weights_path: Path) -> Non
 def test_open_pytorch_file_rejects_tensors_larger_than_their_storage(
     length: int, weights_path: Path
 ) -> None:
-    length_opcode = b"J" + length.to_bytes(
-        4, "little"
-    )  # replaces 100 in the storage size and the shape
-    change_records(
-        weights_path,
-        lambda name, data: (
-            name,
-            data.replace(b"Kd", length_opcode) if name.endswith("data.pkl") else data,
-        ),
-    )
-    with (
-        time_limit(2),
-        pytest.raises(CheckpointError, match="is not a valid PyTorch file with only tensors"),
-    ):
+    length_opcode = b"J" + length.to_bytes(4, "little")
+
+    def lengthen(name: str, data: bytes) -> tuple[str, bytes]:
+        if name.endswith("data.pkl"):
+            data = data.replace(b"Kd", length_opcode)  # 100 in the storage size and the shape
+        return name, data
+
+    change_records(weights_path, lengthen)
+    problem = "is not a valid PyTorch file with only tensors"
+    with time_limit(2), pytest.raises(CheckpointError, match=problem):
         open_pytorch_file(weights_path)
 
 
+@pytest.mark.parametrize("version", ["2.5.1+cu121", "1.13.1"])
 def test_open_pytorch_file_rejects_unsafe_torch_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
-    for version, is_safe in {
-        "2.5.1+cu121": False,
-        "1.13.1": False,
-        "2.6.0a0+git1": True,
-        "2.10.0": True,
-    }.items():
-        monkeypatch.setattr(torch, "__version__", version)
-        with (
-            nullcontext()
-            if is_safe
-            else pytest.raises(CheckpointError, match="pip install 'torch>=2.6'")
-        ):
-            open_pytorch_file(path)
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(CheckpointError, match="pip install 'torch>=2.6'"):
+        open_pytorch_file(path)
+
+
+@pytest.mark.parametrize("version", ["2.6.0a0+git1", "2.10.0"])
+def test_open_pytorch_file_accepts_safe_torch_versions(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
+    monkeypatch.setattr(torch, "__version__", version)
+    open_pytorch_file(path)

@@ -2,8 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,10 +32,12 @@ NEW = 40
 
 def plan_and_inspect(folder: Path) -> None:
     """Plan and inspect; both succeed or raise a CtxextendError, within seconds."""
-    functions: list[Callable[[Path], Any]] = [lambda folder: plan_resize(folder, to=NEW), inspect]
-    for function in functions:
-        with time_limit(2), suppress(CtxextendError):
-            json.dumps(to_json(function(folder)))
+    with time_limit(2), suppress(CtxextendError):
+        plan = plan_resize(folder, to=NEW)
+        json.dumps(to_json(plan))
+    with time_limit(2), suppress(CtxextendError):
+        inspected = inspect(folder)
+        json.dumps(to_json(inspected))
 
 
 @pytest.fixture(scope="module")
@@ -46,32 +48,33 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     pico.edit_json(plain / "sentence_bert_config.json", max_seq_length=16, do_lower_case=False)
     shards = pico.make(root / "shards", "gpt2").folder
     pico.shard(shards)
-    nested = pico.nest_in_module(pico.make(root / "bert", "bert").folder, root / "nested")
+    bert = pico.make(root / "bert", "bert").folder
+    nested = pico.nest_in_module(bert, root / "nested")
     adapter = root / "adapter"
     adapter.mkdir()
     table = load_file(plain / "model.safetensors")[WPE]
     save_file({f"base_model.model.{WPE}": table}, adapter / "adapter_model.safetensors")
-    pico.edit_json(
-        adapter / "adapter_config.json", base_model_name_or_path=str(plain), peft_type="LORA"
-    )
-    resized = resize(plain, to=32, output=root / "resized").output
+    config = adapter / "adapter_config.json"
+    pico.edit_json(config, base_model_name_or_path=str(plain), peft_type="LORA")
+    resized = resize(plain, to=32, output=root / "resized")
     return {
-        **dict.fromkeys(("config.json", "tokenizer.json", "tokenizer_config.json"), plain),
-        **dict.fromkeys(("generation_config.json", "sentence_bert_config.json"), plain),
-        **{
-            "model.safetensors.index.json": shards,
-            "modules.json": nested,
-            "0_Transformer/config.json": nested,
-        },
-        **{"adapter_config.json": adapter, "ctxextend.yaml": resized},
+        "config.json": plain,
+        "tokenizer.json": plain,
+        "tokenizer_config.json": plain,
+        "generation_config.json": plain,
+        "sentence_bert_config.json": plain,
+        "model.safetensors.index.json": shards,
+        "modules.json": nested,
+        "0_Transformer/config.json": nested,
+        "adapter_config.json": adapter,
+        "ctxextend.yaml": resized.output,
     }
 
 
 def damaged(folders: dict[str, Path], name: str, data: bytes) -> Path:
     """Copy a checkpoint and replace the content of one file."""
-    folder = Path(
-        shutil.copytree(folders[name], f"damaged/{folders[name].name}", dirs_exist_ok=True)
-    )
+    copied = shutil.copytree(folders[name], f"damaged/{folders[name].name}", dirs_exist_ok=True)
+    folder = Path(copied)
     (folder / name).write_bytes(data)
     return folder
 
@@ -105,7 +108,8 @@ READ_KEYS = {
 def test_commands_read_or_reject_mutated_json(
     folders: dict[str, Path], name: str, random: Random
 ) -> None:
-    folder = damaged(folders, name, mutate_text(random, (folders[name] / name).read_bytes()))
+    data = (folders[name] / name).read_bytes()
+    folder = damaged(folders, name, mutate_text(random, data))
     plan_and_inspect(folder)
     with time_limit(2), suppress(CtxextendError):
         resize(folder, to=NEW, output="out", force=True)
@@ -118,21 +122,20 @@ def test_commands_read_or_reject_values_of_every_type(
     folders: dict[str, Path], name: str, key: str
 ) -> None:
     stated = json.loads((folders[name] / name).read_bytes())
-    for value in VALUES[(len(name) + len(key)) % 4 :: 4]:  # a different quarter for every key
-        text = json.dumps(stated | {key: "@"}).replace('"@"', value)
-        plan_and_inspect(damaged(folders, name, text.encode("utf-8", "surrogatepass")))
+    offset = (len(name) + len(key)) % 4
+    for value in VALUES[offset::4]:  # a different quarter for every key
+        marked = json.dumps(stated | {key: "@"})
+        text = marked.replace('"@"', value)
+        data = text.encode("utf-8", "surrogatepass")
+        plan_and_inspect(damaged(folders, name, data))
 
 
 def test_plan_resize_rejects_a_huge_config_without_reading_it(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     with (folder / "config.json").open("r+b") as file:
         file.truncate(1 << 40)  # a sparse file
-    with (
-        time_limit(2),
-        pytest.raises(
-            CheckpointError, match="has 1,099,511,627,776 bytes; the maximum is 100,000,000"
-        ),
-    ):
+    problem = "has 1,099,511,627,776 bytes; the maximum is 100,000,000"
+    with time_limit(2), pytest.raises(CheckpointError, match=problem):
         plan_resize(folder, to=NEW)
 
 
@@ -144,16 +147,14 @@ def test_plan_resize_rejects_impossible_lengths_in_the_config(
 ) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", n_positions=stated)
-    with (
-        time_limit(1),
-        pytest.raises(CheckpointError, match=r"config\.json.* n_positions ") as caught,
-    ):
+    problem = r"config\.json.* n_positions "
+    with time_limit(1), pytest.raises(CheckpointError, match=problem) as caught:
         plan_resize(folder, to=NEW)
     assert str(caught.value.hint).startswith("Correct config.json")
     with time_limit(1):
-        assert not next(
-            limit for limit in inspect(folder).limits if limit.key == "n_positions"
-        ).agrees
+        inspected = inspect(folder)
+    limit = next(limit for limit in inspected.limits if limit.key == "n_positions")
+    assert not limit.agrees
 
 
 # ---- recipes
@@ -181,29 +182,38 @@ YAML = {
     "a list for a key": "{[1]: 2}",
     "a tab": "\t1",
 }
-TEMPLATES = (
-    *("@", "source: @", "source: tiny-gpt2\nresize: @", "source: tiny-gpt2\nresize:\n  to: @"),
+TEMPLATES: tuple[str, ...] = (
+    "@",
+    "source: @",
+    "source: tiny-gpt2\nresize: @",
+    "source: tiny-gpt2\nresize:\n  to: @",
     "source: tiny-gpt2\nresize:\n  to: 256\n  method: hierarchical:alpha=@",
     "source: tiny-gpt2\nresize:\n  to: 256\nprovenance:\n  x: @",
 )
 
 
+@contextmanager
+def short_error() -> Iterator[None]:
+    """Accept a short error of a recipe, within seconds."""
+    with time_limit(3):
+        try:
+            yield
+        except (RecipeError, ResizeError) as error:
+            assert len(str(error)) < 2_000
+
+
 @pytest.mark.parametrize("kind", YAML)
 def test_read_recipe_reads_or_rejects_hostile_yaml(kind: str) -> None:
-    for template in (
-        TEMPLATES[2:3] if kind == "deep lists" else TEMPLATES
-    ):  # deep lists take a second each
+    templates = TEMPLATES
+    if kind == "deep lists":
+        templates = TEMPLATES[2:3]  # each takes a second
+    for template in templates:
         text = template.replace("@", YAML[kind])
         Path("recipe.yaml").write_text(text)
-        for read in (
-            lambda: read_recipe("recipe.yaml").recipe,
-            lambda text=text: parse_provenance(text, "recipe.yaml"),
-        ):
-            with time_limit(3):
-                try:
-                    str(read())
-                except (RecipeError, ResizeError) as error:
-                    assert len(str(error)) < 2_000
+        with short_error():
+            str(read_recipe("recipe.yaml").recipe)
+        with short_error():
+            str(parse_provenance(text, "recipe.yaml"))
     assert not Path("canary").exists()
 
 
@@ -212,13 +222,15 @@ def test_hostile_recipe_is_rejected_by_run_and_ignored_in_a_checkpoint(
     kind: str, folders: dict[str, Path]
 ) -> None:
     shutil.copytree(folders["ctxextend.yaml"], "resized")
-    Path("resized/ctxextend.yaml").write_text(f"source: tiny-gpt2\nresize:\n  to: {YAML[kind]}\n")
+    text = f"source: tiny-gpt2\nresize:\n  to: {YAML[kind]}\n"
+    Path("resized/ctxextend.yaml").write_text(text)
     with time_limit(4):
         done = trainings.invoke("run", "resized/ctxextend.yaml", "--dry-run", "--json")
         assert inspect("resized").method is None
         assert verify("resized", folders["config.json"]).passed
     assert done.exit_code == 1
-    assert json.loads(done.stdout)["error"]["type"] == "RecipeError"
+    result = json.loads(done.stdout)
+    assert result["error"]["type"] == "RecipeError"
     assert "Traceback" not in done.stderr
 
 
@@ -229,7 +241,8 @@ def test_read_recipe_reads_or_rejects_mutated_recipes(
     folders: dict[str, Path], random: Random
 ) -> None:
     data = (folders["ctxextend.yaml"] / "ctxextend.yaml").read_bytes()
-    mutated = mutate_text(random, json.dumps(yaml.safe_load(data)).encode())  # JSON is also YAML
+    recipe = yaml.safe_load(data)
+    mutated = mutate_text(random, json.dumps(recipe).encode())  # JSON is also YAML
     Path("recipe.yaml").write_bytes(mutated)
     with time_limit(3), suppress(RecipeError, ResizeError):
         str(parse_provenance(mutated.decode("utf-8", "replace"), "recipe.yaml"))
@@ -248,9 +261,12 @@ def test_model_card_keeps_hostile_yaml(kind: str) -> None:
 
 
 def test_model_card_does_not_expand_nested_merge_keys() -> None:
-    levels = "\n".join(
-        f"k{n}: &k{n} {{<<: [{', '.join([f'*k{n - 1}'] * 10)}]}}" for n in range(1, 9)
-    )
-    card = f"---\nk0: &k0 {{x: 1}}\n{levels}\n---\n"
+    levels = ["k0: &k0 {x: 1}"]
+    for n in range(1, 9):
+        ten_times = ", ".join([f"*k{n - 1}"] * 10)
+        levels.append(f"k{n}: &k{n} {{<<: [{ten_times}]}}")
+    front_matter = "\n".join(levels)
+    card = f"---\n{front_matter}\n---\n"
     with time_limit(1):
-        assert "base_model: base" in model_card(card, "base", title="title", section="## Section")
+        updated = model_card(card, "base", title="title", section="## Section")
+    assert "base_model: base" in updated

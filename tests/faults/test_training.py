@@ -54,9 +54,10 @@ def training(gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         trainings.write_book()
-        first = (
-            folder / value if value in ("source", "book.txt") else value for value in TRAIN[:-1]
-        )
+        first: list[object] = []
+        for value in TRAIN[:-1]:
+            is_input = value in ("source", "book.txt")
+            first.append(folder / str(value) if is_input else value)
         with open_fork_server(*first, folder / "first", "--quiet") as server:
             found = changing_calls(server, *TRAIN)
             yield Training(server, tensor_bytes(OUTPUT), found)
@@ -70,9 +71,8 @@ def _source(gpt2: Path, book: None) -> None:
 
 def changing_calls(server: ForkServer, *arguments: object) -> list[Call]:
     """Run a command and return its calls that change files, except those that print."""
-    return [
-        call for call in calls(server, *arguments) if not call.arguments.startswith(("1<", "2<"))
-    ]
+    printed = ("1<", "2<")
+    return [call for call in calls(server, *arguments) if not call.arguments.startswith(printed)]
 
 
 def check_resumes(server: ForkServer, arguments: Sequence[object], expected: Tensors) -> None:
@@ -81,11 +81,8 @@ def check_resumes(server: ForkServer, arguments: Sequence[object], expected: Ten
     retry = server.run(*arguments, "--resume", *force)
     assert retry.code == 0, retry
     assert tensor_bytes(OUTPUT) == expected
-    assert {path.name for path in Path().iterdir()} - {"recipe.yaml"} == {
-        "book.txt",
-        "out",
-        "source",
-    }
+    names = {path.name for path in Path().iterdir()}
+    assert names - {"recipe.yaml"} == {"book.txt", "out", "source"}
     shutil.rmtree(OUTPUT)
 
 
@@ -95,7 +92,8 @@ def check_killed(
     """Kill a command at each call; check that its output is complete or none, and it resumes."""
     before = contents(Path("source"))
     for call in found:
-        done, _ = traced(server, arguments, f"{call.name}:signal=KILL:when={call.k}")
+        fault = f"{call.name}:signal=KILL:when={call.k}"
+        done, _ = traced(server, arguments, fault)
         assert done.code == -9, call
         assert contents(Path("source")) == before, call
         assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == expected, call
@@ -103,7 +101,8 @@ def check_killed(
 
 
 def test_train_killed_at_any_call_resumes_from_its_last_save(training: Training) -> None:
-    check_killed(training.server, TRAIN, training.tensors, sample(training.calls, 0, 120))
+    chosen = sample(training.calls, 0, 120)
+    check_killed(training.server, TRAIN, training.tensors, chosen)
 
 
 def test_run_killed_at_any_call_resumes_from_its_last_save(training: Training) -> None:
@@ -114,13 +113,17 @@ def test_run_killed_at_any_call_resumes_from_its_last_save(training: Training) -
     found = changing_calls(training.server, "run", "recipe.yaml")
     expected = tensor_bytes(OUTPUT)
     shutil.rmtree(OUTPUT)
-    check_killed(training.server, ("run", "recipe.yaml"), expected, sample(found, 30, 200))
+    chosen = sample(found, 30, 200)
+    check_killed(training.server, ("run", "recipe.yaml"), expected, chosen)
 
 
 def test_train_interrupted_at_any_call_resumes(training: Training) -> None:
     for call in sample(training.calls, 7, 180):
-        done, _ = traced(training.server, TRAIN, f"{call.name}:signal=TERM:when={call.k}")
-        assert done.code == 143 or (done.code == 0 and OUTPUT.exists()), (call, done)
+        fault = f"{call.name}:signal=TERM:when={call.k}"
+        done, _ = traced(training.server, TRAIN, fault)
+        if done.code != 143:
+            assert done.code == 0, (call, done)
+            assert OUTPUT.exists(), (call, done)
         assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == training.tensors, call
         check_resumes(training.server, TRAIN, training.tensors)
 
@@ -128,11 +131,10 @@ def test_train_interrupted_at_any_call_resumes(training: Training) -> None:
 def reports_how_to_resume(done: Completed) -> bool:
     """Whether a command reports the last complete state, its space, and how to resume."""
     complete = r"the previous state, out\.training/saves/checkpoint-\d, is complete"
-    previous = re.search(rf"({complete}|no earlier state exists)\.", done.stderr)
-    space = re.search(
-        r"A saved state needs [\d,]+ bytes, and out\.training/saves has [\d,]+ free", done.stderr
-    )
-    return bool(previous and space and "Free disk space, then resume with --resume." in done.stderr)
+    previous = rf"({complete}|no earlier state exists)\."
+    space = r"A saved state needs [\d,]+ bytes, and out\.training/saves has [\d,]+ free"
+    hint = r"Free disk space, then resume with --resume\."
+    return all(re.search(part, done.stderr) for part in (previous, space, hint))
 
 
 @pytest.mark.parametrize(("error", "first"), [("ENOSPC", 12), ("EIO", 26)])
@@ -140,7 +142,8 @@ def test_train_reports_a_failing_call_and_resumes(
     error: str, first: int, training: Training
 ) -> None:
     for call in sample(training.calls, first, 160):
-        done, _ = traced(training.server, TRAIN, f"{call.name}:error={error}:when={call.k}")
+        fault = f"{call.name}:error={error}:when={call.k}"
+        done, _ = traced(training.server, TRAIN, fault)
         if done.code == 0:
             assert tensor_bytes(OUTPUT) == training.tensors, call
         else:
@@ -148,9 +151,8 @@ def test_train_reports_a_failing_call_and_resumes(
             assert "Error: " in done.stderr, (call, done)
             assert "Traceback" not in done.stderr, (call, done)
             assert not OUTPUT.exists(), call
-            assert reports_how_to_resume(done) == any(
-                name in call.arguments for name in STEP_PATHS
-            ), (call, done)
+            is_step = any(name in call.arguments for name in STEP_PATHS)
+            assert reports_how_to_resume(done) == is_step, (call, done)
         check_resumes(training.server, TRAIN, training.tensors)
 
 
@@ -172,18 +174,21 @@ COMPARE = (
 
 def is_complete(page: Path) -> bool:
     """Whether a page is complete; its content depends on timings."""
-    return page.read_bytes().startswith(b"<!DOCTYPE html>") and page.read_bytes().rstrip().endswith(
-        b"</html>"
-    )
+    data = page.read_bytes()
+    return data.startswith(b"<!DOCTYPE html>") and data.rstrip().endswith(b"</html>")
 
 
 def test_compare_killed_at_any_call_leaves_the_old_or_the_new_page(training: Training) -> None:
-    found, page = changing_calls(training.server, *COMPARE), Path("page.html")
+    found = changing_calls(training.server, *COMPARE)
+    page = Path("page.html")
     for call in sample(found, 2, 16):
         page.write_bytes(b"old")
-        done, _ = traced(training.server, COMPARE, f"{call.name}:signal=KILL:when={call.k}")
+        fault = f"{call.name}:signal=KILL:when={call.k}"
+        done, _ = traced(training.server, COMPARE, fault)
         assert done.code == -9, call
         assert page.read_bytes() == b"old" or is_complete(page), call
-        assert training.server.run(*COMPARE).code == 0, call
+        again = training.server.run(*COMPARE)
+        assert again.code == 0, call
         assert is_complete(page), call
-        assert sorted(path.name for path in Path().iterdir()) == ["book.txt", "page.html", "source"]
+        names = sorted(path.name for path in Path().iterdir())
+        assert names == ["book.txt", "page.html", "source"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+import yaml
 from safetensors.torch import load_file, save_file
 
 from ctxextend.tables.methods import METHODS
@@ -194,6 +195,26 @@ def nest_in_module(folder: Path, root: Path) -> Path:
     ]
     (root / "modules.json").write_text(json.dumps(modules))
     return root
+
+
+def read_json(path: str | Path) -> Any:
+    """Return the value of a JSON file."""
+    return json.loads(Path(path).read_text())
+
+
+def config_of(folder: str | Path) -> Any:
+    """Return the keys of a folder's config.json."""
+    return read_json(Path(folder, "config.json"))
+
+
+def recipe_of(folder: str | Path) -> Any:
+    """Return the keys of a folder's ctxextend.yaml."""
+    return yaml.safe_load(Path(folder, "ctxextend.yaml").read_text())
+
+
+def write_json(path: str | Path, value: object) -> None:
+    """Write a JSON file."""
+    Path(path).write_text(json.dumps(value))
 
 
 def edit_json(path: Path, **changes: Any) -> None:

@@ -29,6 +29,18 @@ def invoke(*arguments: object) -> Result:
     return done
 
 
+def succeed(*arguments: object) -> Result:
+    """Run a command, and check that it succeeds."""
+    done = invoke(*arguments)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def unwrapped(text: str) -> str:
+    """Return text on one line, as if the terminal were wide."""
+    return " ".join(text.split())
+
+
 def train(source: object, output: str, *flags: object, steps: int = 4) -> Result:
     """Train on book.txt with a learning rate that changes every row, and save the last step."""
     options = (

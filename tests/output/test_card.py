@@ -4,8 +4,6 @@ import yaml
 from ctxextend.output.card import model_card
 
 SECTION = "## Context length 64\n\nWords.\n"
-
-
 FINETUNE = {"base_model": "owner/old", "base_model_relation": "finetune"}
 
 
@@ -14,15 +12,18 @@ def card_of(old: str | None, base_model: str | None = "owner/old", is_adapter: b
 
 
 def front_matter(card: str) -> object:
-    return yaml.safe_load(card.lstrip("\ufeff").replace("\r\n", "\n").lstrip().split("---\n")[1])
+    text = card.lstrip("\ufeff")
+    text = text.replace("\r\n", "\n").lstrip()
+    _, stated, *_ = text.split("---\n")
+    return yaml.safe_load(stated)
 
 
 def test_model_card_appends_to_the_sources_card() -> None:
-    card = card_of(
-        "---\nlicense: mit\ntags:\n- x\n---\n\n# Old\n\nText with --- and base_model: words.\n"
-    )
-    assert front_matter(card) == {"license": "mit", "tags": ["x"], **FINETUNE}
-    assert "\n# Old\n\nText with --- and base_model: words.\n\n## Context length 64\n" in card
+    content = "# Old\n\nText with --- and base_model: words.\n"
+    card = card_of(f"---\nlicense: mit\ntags:\n- x\n---\n\n{content}")
+    stated = front_matter(card)
+    assert stated == {"license": "mit", "tags": ["x"], **FINETUNE}
+    assert f"\n{content}\n## Context length 64\n" in card
     assert "old-64" not in card
 
 
@@ -32,11 +33,13 @@ def test_model_card_appends_to_the_sources_card() -> None:
 @pytest.mark.parametrize("relation", ["", "base_model_relation: quantized\n"])
 def test_model_card_sets_base_model_or_only_adds_the_relation(stated: str, relation: str) -> None:
     old = f"---\nlicense: mit\n{stated}{relation}language: en\n---\n# Old\n"
-    assert front_matter(card_of(old)) == {"license": "mit", "language": "en", **FINETUNE}
-    kept = yaml.safe_load(
-        f"license: mit\nlanguage: en\nbase_model_relation: adapter\n{stated}{relation}"
-    )
-    assert front_matter(card_of(old, None, is_adapter=True)) == kept
+    card = card_of(old)
+    assert front_matter(card) == {"license": "mit", "language": "en", **FINETUNE}
+
+    kept = {"license": "mit", "language": "en", "base_model_relation": "adapter"}
+    kept |= yaml.safe_load(f"{stated}{relation}")
+    card_of_adapter = card_of(old, None, is_adapter=True)
+    assert front_matter(card_of_adapter) == kept
 
 
 @pytest.mark.parametrize("stated", ["license: mit\n", ""])
@@ -48,13 +51,15 @@ def test_model_card_removes_a_base_model_that_is_a_local_path(path: str, stated:
 
 @pytest.mark.parametrize("name", ["yes", "1.0", "2024-01-01", "null"])
 def test_model_card_quotes_names_that_yaml_would_misread(name: str) -> None:
-    assert front_matter(card_of(None, name)) == FINETUNE | {"base_model": name}
+    found = front_matter(card_of(None, name))
+    assert found == FINETUNE | {"base_model": name}
 
 
 @pytest.mark.parametrize("old", [None, "# Old\n", "---\nlicense: mit\n---\n# Old\n"])
 def test_model_card_omits_an_unknown_base_model(old: str | None) -> None:
     before = (old or "# old-64").strip()
-    assert card_of(old, None) == f"{before}\n\n{SECTION.strip()}\n"
+    expected = f"{before}\n\n{SECTION.strip()}\n"
+    assert card_of(old, None) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,18 +70,20 @@ def test_model_card_omits_an_unknown_base_model(old: str | None) -> None:
         ("---\n---\n# Old\n", {}),
         ("---\r\nlicense: mit\r\n---\r\n# Old\r\n", {"license": "mit"}),
         ("---\nlicense: mit\n---\n```yaml\n\nbase_model: a/b\n```\n", {"license": "mit"}),
-        *(
-            (f"{start}---\nlicense: mit\n---\n# Old\n", {"license": "mit"})
-            for start in ("\n", "\ufeff", "  \n\n")
-        ),
+        ("\n---\nlicense: mit\n---\n# Old\n", {"license": "mit"}),
+        ("\ufeff---\nlicense: mit\n---\n# Old\n", {"license": "mit"}),
+        ("  \n\n---\nlicense: mit\n---\n# Old\n", {"license": "mit"}),
     ],
 )
 def test_model_card_finds_front_matter_as_the_hub_does(old: str, stated: dict[str, str]) -> None:
     card = card_of(old)
     assert front_matter(card) == stated | FINETUNE
-    assert card.count("\r\n") == (card.count("\n") if "\r\n" in old else 0)
+    lines = card.count("\n")
+    expected = lines if "\r\n" in old else 0
+    assert card.count("\r\n") == expected
 
 
 @pytest.mark.parametrize("old", ["---\n{license: mit}\n---\n# Old\n", "---\na: [\n---\n# Old\n"])
 def test_model_card_keeps_front_matter_that_it_cannot_edit(old: str) -> None:
-    assert card_of(old).startswith(old)
+    card = card_of(old)
+    assert card.startswith(old)

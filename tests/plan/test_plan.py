@@ -1,7 +1,6 @@
 """`resize` and `plan_resize` on pico models, checked with transformers and by their bytes."""
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-import yaml
 from safetensors.torch import load_file, save_file
 
 import ctxextend
@@ -58,14 +56,19 @@ def test_resize_changes_only_the_table_and_keeps_the_source(
     after = pico.tensor_bytes(result.output)
     table = plan.plan.tables[0].name
     assert list(after) == list(before)
-    assert {name for name in before if after[name] != before[name]} == {table}
-    offset = before[table][1][0] - OLD
-    assert after[table][:2] == (before[table][0], (NEW + offset, pico.WIDTH))
-    assert after[table][2].startswith(before[table][2])
+    changed = {name for name in before if after[name] != before[name]}
+    assert changed == {table}
+
+    dtype, shape, data = before[table]
+    new_dtype, new_shape, new_data = after[table]
+    offset = shape[0] - OLD
+    assert new_dtype == dtype
+    assert new_shape == (NEW + offset, pico.WIDTH)
+    assert new_data.startswith(data)
+
     out = pico.contents(result.output)
-    rewritten = {
-        name for name in files if name.endswith(".safetensors") and files[name] != out[name]
-    }
+    weights = [name for name in files if name.endswith(".safetensors")]
+    rewritten = {name for name in weights if files[name] != out[name]}
     assert rewritten == set(plan.output.files.rewritten)
     assert len(rewritten) == 1
 
@@ -78,16 +81,20 @@ def test_resize_supports_any_length(
     source = make_pico(model_type)
     result = resize(source.folder, to=to, output=tmp_path / "out")
     new = source.load(tmp_path / "out")
-    assert result.plan.method == ("truncate" if to < OLD else "copy")
+    method = "truncate" if to < OLD else "copy"
+    assert result.plan.method == method
     pico.logits(new, to)
     with pytest.raises((IndexError, RuntimeError)):
         pico.logits(new, to + 1)
     length = min(to, OLD)
-    assert torch.equal(pico.logits(source.load(), length), pico.logits(new, length))
+    expected = pico.logits(source.load(), length)
+    found = pico.logits(new, length)
+    assert torch.equal(expected, found)
 
 
 def test_plan_resize_adds_reserved_rows_to_the_length(make_pico: MakePico) -> None:
-    values = to_json(plan_resize(make_pico("roberta").folder, to=4096))
+    plan = plan_resize(make_pico("roberta").folder, to=4096)
+    values = to_json(plan)
     assert values["config"] == {"max_position_embeddings": [18, 4098]}
     assert values["tables"] == [
         {
@@ -112,17 +119,20 @@ def test_resize_updates_the_shard_index(make_pico: MakePico, tmp_path: Path) -> 
     source = make_pico("gpt2")
     pico.shard(source.folder)
     index = source.folder / "model.safetensors.index.json"
-    values = json.loads(index.read_text())
-    pico.edit_json(index, metadata=values["metadata"] | {"note": "kept"})
-    resize(source.folder, to=NEW, output=tmp_path / "out")
-    new, tensors = (
-        json.loads((tmp_path / "out" / index.name).read_text()),
-        pico.tensor_bytes(tmp_path / "out"),
-    )
+    values = pico.read_json(index)
+    metadata = values["metadata"] | {"note": "kept"}
+    pico.edit_json(index, metadata=metadata)
+    output = tmp_path / "out"
+    resize(source.folder, to=NEW, output=output)
+
+    new = pico.read_json(output / index.name)
     assert new["weight_map"] == values["weight_map"]
+    tensors = pico.tensor_bytes(output)
+    size = sum(len(data) for _, _, data in tensors.values())
+    model = source.load(output)
     assert new["metadata"] == {
-        "total_parameters": source.load(tmp_path / "out").num_parameters(),
-        "total_size": sum(len(data) for _, _, data in tensors.values()),
+        "total_parameters": model.num_parameters(),
+        "total_size": size,
         "note": "kept",
     }
 
@@ -131,27 +141,32 @@ def test_resize_edits_config_in_place_and_keeps_its_formatting(
     make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("gpt2").folder
-    text = (source / "config.json").read_text().rstrip().removesuffix("}").rstrip()
+    text = (source / "config.json").read_text()
+    text = text.rstrip().removesuffix("}").rstrip()
     text += ',\n  "n_ctx" : 16,\n\n\t"max_position_embeddings":16\n}'
     (source / "config.json").write_text(text)
     result = resize(source, to=NEW, output=tmp_path / "out")
+
     expected = text.replace('"n_positions": 16', '"n_positions": 40')
-    expected = expected.replace('"n_ctx" : 16', '"n_ctx" : 40').replace(
-        'embeddings":16', 'embeddings":40'
-    )
-    assert (tmp_path / "out" / "config.json").read_text() == expected
-    keys = ("n_positions", "max_position_embeddings", "n_ctx")
-    assert to_json(result.planned)["config"] == {key: [OLD, NEW] for key in keys}
+    expected = expected.replace('"n_ctx" : 16', '"n_ctx" : 40')
+    expected = expected.replace('embeddings":16', 'embeddings":40')
+    assert (result.output / "config.json").read_text() == expected
+    values = to_json(result.planned)
+    assert values["config"] == {
+        "n_positions": [OLD, NEW],
+        "max_position_embeddings": [OLD, NEW],
+        "n_ctx": [OLD, NEW],
+    }
 
 
 def test_resize_adds_a_missing_length_to_the_config(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("bert", max_position_embeddings=512)
     pico.edit_json(source.folder / "config.json", max_position_embeddings=None)
     resize(source.folder, to=600, output=tmp_path / "out")
-    assert (
-        json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 600
-    )
-    pico.logits(source.load(tmp_path / "out"), 600)
+    config = pico.config_of(tmp_path / "out")
+    assert config["max_position_embeddings"] == 600
+    model = source.load(tmp_path / "out")
+    pico.logits(model, 600)
 
 
 def test_resize_copies_other_files_and_keeps_modes(make_pico: MakePico, tmp_path: Path) -> None:
@@ -170,9 +185,13 @@ def test_resize_copies_other_files_and_keeps_modes(make_pico: MakePico, tmp_path
         (source / name).chmod(mode)
     resize(source, to=NEW, output=tmp_path / "out")
     out = pico.contents(tmp_path / "out")
-    assert {name: out[name] for name in files} == files
-    assert set(out) == {*pico.contents(source), "README.md", "ctxextend.yaml"}
-    assert {name: (tmp_path / "out" / name).stat().st_mode & 0o777 for name in modes} == modes
+    copied = {name: out[name] for name in files}
+    assert copied == files
+    expected = {*pico.contents(source), "README.md", "ctxextend.yaml"}
+    assert set(out) == expected
+    for name, mode in modes.items():
+        status = (tmp_path / "out" / name).stat()
+        assert status.st_mode & 0o777 == mode
 
 
 @pytest.mark.parametrize(
@@ -182,39 +201,39 @@ def test_resize_recipe_reproduces_the_output_of_every_method(
     method: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("gpt2").folder
-    settings = {
-        **pico.resize_settings(method),
-        "drop_last": int(METHODS[method.partition(":")[0]].reads_learned_rows),
-    }
-    out = resize(source, to=NEW, **settings, output=tmp_path / "out").output
-    recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
+    requested = METHODS[method.partition(":")[0]]
+    settings = pico.resize_settings(method)
+    settings["drop_last"] = int(requested.reads_learned_rows)
+    result = resize(source, to=NEW, **settings, output=tmp_path / "out")
+    out = result.output
+
+    recipe = pico.recipe_of(out)
     full_method = recipe["resize"].pop("method")
-    method = full_method.partition(":")[0]
-    assert recipe["resize"] == {
-        "to": NEW,
-        "keep_first": 0,
-        **{key: value for key, value in settings.items() if key != "method" and value},
-    }
+    stated = {key: value for key, value in settings.items() if key != "method" and value}
+    assert recipe["resize"] == {"to": NEW, "keep_first": 0, **stated}
+    chosen = METHODS[full_method.partition(":")[0]]
     optional = {"repeat", "radius", "high_gain"}
-    assert {*METHODS[method].settings} - optional == {
-        *re.findall(r"(\w+)=", full_method)
-    } - optional
-    assert recipe["provenance"]["method"] == full_method
+    named = set(re.findall(r"(\w+)=", full_method))
+    assert named - optional == set(chosen.settings) - optional
+
     run(out / "ctxextend.yaml", tmp_path / "again")
     assert pico.contents(tmp_path / "again") == pico.contents(out)
     assert verify(out, source).passed
+
     provenance = recipe["provenance"]
+    assert provenance["method"] == full_method
+    assert provenance["versions"]["numpy"] == np.__version__
     table = provenance["tables"][0]
-    assert (table["rows_before"], table["rows_after"], provenance["versions"]["numpy"]) == (
-        OLD,
-        NEW,
-        np.__version__,
-    )
-    for folder, when in ((source, "before"), (out, "after")):
-        assert (
-            table[f"sha256_{when}"]
-            == hashlib.sha256(pico.tensor_bytes(folder)[table["name"]][2]).hexdigest()
-        )
+    assert table["rows_before"] == OLD
+    assert table["rows_after"] == NEW
+    assert table["sha256_before"] == sha256(source, table["name"])
+    assert table["sha256_after"] == sha256(out, table["name"])
+
+
+def sha256(folder: Path, name: str) -> str:
+    """Return the digest of a tensor's bytes."""
+    _, _, data = pico.tensor_bytes(folder)[name]
+    return hashlib.sha256(data).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -235,12 +254,14 @@ def test_resize_recipe_records_the_methods_defaults(
     settings: dict[str, Any], added: dict[str, Any], method: str | None, tmp_path: Path
 ) -> None:
     out = resize("tiny-gpt2", **settings, output=tmp_path / "out").output
-    recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
+    recipe = pico.recipe_of(out)
     assert recipe["resize"] == settings | added
     assert recipe["provenance"].get("method") == method
     again = resize("tiny-gpt2", **recipe["resize"], output=tmp_path / "again")
-    assert pico.contents(again.output) == pico.contents(out)
-    assert not any("No effect" in warning for warning in again.warnings)
+    written = pico.contents(again.output)
+    assert written == pico.contents(out)
+    for warning in again.warnings:
+        assert "No effect" not in warning
 
 
 def test_resize_accepts_numpy_integers(make_pico: MakePico, tmp_path: Path) -> None:
@@ -249,20 +270,23 @@ def test_resize_accepts_numpy_integers(make_pico: MakePico, tmp_path: Path) -> N
     keep_first: Any = np.int32(1)
     plan = plan_resize(source, to, "hierarchical", keep_first=keep_first)
     values = to_json(plan)
-    assert (values["keep_first"], type(plan.plan.max_len_after)) == (1, int)
+    assert values["keep_first"] == 1
+    assert type(plan.plan.max_len_after) is int
     plan.execute(tmp_path / "out")
 
 
 def test_resize_to_the_same_length_copies_and_warns(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
-    pico.add_tensors(source, {MASK: torch.ones(1, 1, OLD, OLD)})  # dropped if the length changes
+    mask = torch.ones(1, 1, OLD, OLD)
+    pico.add_tensors(source, {MASK: mask})  # dropped if the length changes
     result = resize(source, to=OLD, method="linear", output=tmp_path / "out")
-    assert (
-        "already has 16 positions: the output is a copy. No effect: --method." in result.warnings[0]
-    )
+    warning = "already has 16 positions: the output is a copy. No effect: --method."
+    assert warning in result.warnings[0]
     out = pico.contents(tmp_path / "out")
-    assert all(out[name] == data for name, data in pico.contents(source).items())
-    assert (result.plan.dropped, result.planned.output.files.rewritten) == ((), ())
+    for name, data in pico.contents(source).items():
+        assert out[name] == data
+    assert result.plan.dropped == ()
+    assert result.planned.output.files.rewritten == ()
 
 
 def test_resize_appends_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> None:
@@ -270,13 +294,18 @@ def test_resize_appends_to_the_model_card(make_pico: MakePico, tmp_path: Path) -
     (source / "README.md").write_text(
         "---\nlicense: mit\nbase_model: someone/else\n---\n# Mine\n\nKept.\n"
     )
-    card = (resize(source, to=NEW, output=tmp_path / "out").output / "README.md").read_text()
+    result = resize(source, to=NEW, output=tmp_path / "out")
+    card = (result.output / "README.md").read_text()
     assert card.startswith(
         "---\nlicense: mit\nbase_model: someone/else\nbase_model_relation: finetune\n---\n# "
         "Mine\n\nKept.\n\n## Context"
     )
-    (source / "README.md").unlink()
-    card = (resize(source, to=NEW, output=tmp_path / "out2").output / "README.md").read_text()
+
+
+def test_resize_writes_a_model_card_if_there_is_none(make_pico: MakePico, tmp_path: Path) -> None:
+    source = make_pico("gpt2").folder
+    result = resize(source, to=NEW, output=tmp_path / "out")
+    card = (result.output / "README.md").read_text()
     assert card.startswith("# pico-gpt2-40\n\n## Context length 40\n")
     assert "resized from 16 to 40 positions with method `copy` by ctxextend" in card
     assert (
@@ -290,8 +319,10 @@ def test_resize_back_restores_the_tensors(make_pico: MakePico, tmp_path: Path) -
     source = make_pico("gpt2").folder
     resize(source, to=NEW, output=tmp_path / "one")
     resize(tmp_path / "one", to=OLD, output=tmp_path / "two")
-    assert pico.tensor_bytes(tmp_path / "two") == pico.tensor_bytes(source)
-    assert (tmp_path / "two" / "README.md").read_text().count("## Context length") == 2
+    tensors = pico.tensor_bytes(tmp_path / "two")
+    assert tensors == pico.tensor_bytes(source)
+    card = (tmp_path / "two" / "README.md").read_text()
+    assert card.count("## Context length") == 2
 
 
 def test_plan_resize_writes_nothing_and_predicts_the_size(
@@ -310,15 +341,13 @@ def test_plan_resize_writes_nothing_and_predicts_the_size(
         steps.append((advance, total))
 
     result = plan.execute(tmp_path / "out", progress=progress)
-    assert (
-        sum(advance for advance, _ in steps)
-        == result.bytes_written
-        == plan.output.bytes_to_write
-        == steps[0][1]
-    )
-    assert result.bytes_written == sum(
-        len(data) for data in pico.contents(tmp_path / "out").values()
-    )
+    files = pico.contents(result.output)
+    size = sum(len(data) for data in files.values())
+    assert result.bytes_written == size
+    assert plan.output.bytes_to_write == size
+    _, total = steps[0]
+    assert total == size
+    assert sum(advance for advance, _ in steps) == size
 
 
 # ---- warnings
@@ -327,15 +356,14 @@ def test_plan_resize_writes_nothing_and_predicts_the_size(
 def test_resize_warns_about_rows_with_nan(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     table = torch.ones(OLD, pico.WIDTH)
-    table[3, 1], table[7, 0] = math.nan, math.inf
+    table[3, 1] = math.nan
+    table[7, 0] = math.inf
     pico.add_tensors(source, {WPE: table})
     result = resize(source, to=NEW, output=tmp_path / "out")
-    assert (
-        result.warnings[-1]
-        == f"{WPE} contains NaN or infinity in rows 3, 7; so do 6 of the 40 rows of the output."
-    )
-    after = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "waves").warnings[-1]
-    assert "so do 26 of the 40 rows" in after
+    warning = f"{WPE} contains NaN or infinity in rows 3, 7; so do 6 of the 40 rows of the output."
+    assert result.warnings[-1] == warning
+    waves = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "waves")
+    assert "so do 26 of the 40 rows" in waves.warnings[-1]
 
 
 def test_resize_warns_about_new_rows_that_overflow_the_dtype(
@@ -343,9 +371,10 @@ def test_resize_warns_about_new_rows_that_overflow_the_dtype(
 ) -> None:
     source = make_pico("gpt2", dtype=torch.float16).folder
     rows = 60000.0 * (-1) ** torch.arange(OLD)
-    pico.add_tensors(source, {WPE: rows.half()[:, None].repeat(1, pico.WIDTH)})
-    warning = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "out").warnings[-1]
-    assert warning == f"24 new rows of {WPE} overflow F16 to infinity."
+    table = rows.half()[:, None].repeat(1, pico.WIDTH)
+    pico.add_tensors(source, {WPE: table})
+    result = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "out")
+    assert result.warnings[-1] == f"24 new rows of {WPE} overflow F16 to infinity."
 
 
 @pytest.mark.parametrize(
@@ -378,9 +407,12 @@ def test_resize_warns_about_new_rows_that_overflow_the_dtype(
 def test_consequences_are_true_for_every_option(
     options: dict[str, Any], expected: str, make_pico: MakePico
 ) -> None:
-    found = plan_resize(make_pico("gpt2").folder, **{"to": NEW, **options}).explanation.effects
-    assert found.startswith("Not yet trained at 40. ") == ("to" not in options)
-    assert expected in found
+    source = make_pico("gpt2").folder
+    plan = plan_resize(source, **{"to": NEW, **options})
+    effects = plan.explanation.effects
+    is_untrained = effects.startswith("Not yet trained at 40. ")
+    assert is_untrained == ("to" not in options)
+    assert expected in effects
 
 
 # ---- bad input: a clear error, an unchanged source, and no leftovers
@@ -388,8 +420,9 @@ def test_consequences_are_true_for_every_option(
 
 def assert_rejected(source: Path, error: type[Exception], message: str, **options: Any) -> None:
     before = pico.contents(source.parent)
+    arguments = {"to": NEW, "output": source.parent / "out", **options}
     with pytest.raises(error, match=message):
-        resize(source, **{"to": NEW, "output": source.parent / "out", **options})
+        resize(source, **arguments)
     assert pico.contents(source.parent) == before
     assert not list(source.parent.glob(".*ctxextend*"))
 
@@ -446,7 +479,8 @@ def assert_rejected(source: Path, error: type[Exception], message: str, **option
 def test_resize_rejects_invalid_options(
     options: dict[str, Any], message: str, make_pico: MakePico
 ) -> None:
-    assert_rejected(make_pico("gpt2").folder, ResizeError, message, **options)
+    source = make_pico("gpt2")
+    assert_rejected(source.folder, ResizeError, message, **options)
 
 
 @pytest.mark.parametrize(
@@ -506,10 +540,12 @@ def test_resize_rejects_an_output_that_exists_or_overlaps_the_source(make_pico: 
     for output in (source, source / "out"):
         for force in (False, True):
             assert_rejected(source, OutputError, "overlap", output=output, force=force)
-    out = resize(source, to=NEW, output=source.parent / "out").output
+    out = source.parent / "out"
+    resize(source, to=NEW, output=out)
     assert_rejected(source, OutputError, "exists")
     resize(source, to=24, output=out, force=True)
-    assert json.loads((out / "config.json").read_text())["max_position_embeddings"] == 24
+    config = pico.config_of(out)
+    assert config["max_position_embeddings"] == 24
 
 
 def test_resize_reports_too_little_memory(
@@ -527,7 +563,8 @@ def test_resize_reports_too_little_memory(
 def test_resize_reports_missing_permissions(
     name: str, mode: int, make_pico: MakePico, public_path: Path
 ) -> None:
-    source = Path(shutil.copytree(make_pico("gpt2").folder, public_path / "model"))
+    folder = make_pico("gpt2").folder
+    source = Path(shutil.copytree(folder, public_path / "model"))
     (source / "1_Pooling").mkdir()
     (source / "1_Pooling" / "config.json").write_text("{}")
     (source / name).chmod(mode)
@@ -553,18 +590,22 @@ def test_execute_rejects_a_source_that_changed_after_planning(
 
 
 def test_resize_supports_names_that_are_not_utf8(make_pico: MakePico, tmp_path: Path) -> None:
-    source = make_pico("gpt2").folder.rename(tmp_path / os.fsdecode(b"b\xffad: x"))
+    name = os.fsdecode(b"b\xffad: x")
+    source = make_pico("gpt2").folder.rename(tmp_path / name)
     (source / "README.md").write_bytes(b"# Caf\xe9\n")
-    output = resize(source, to=NEW, output=tmp_path / "out").output
-    card = (output / "README.md").read_bytes()
+    result = resize(source, to=NEW, output=tmp_path / "out")
+    card = (result.output / "README.md").read_bytes()
     assert card.startswith(b"# Caf\xe9\n")
     assert b"b\\xffad: x with its position table" in card
-    assert yaml.safe_load((output / "ctxextend.yaml").read_text())["resize"]["to"] == NEW
+    recipe = pico.recipe_of(result.output)
+    assert recipe["resize"]["to"] == NEW
 
 
 def test_public_names_exist_and_have_docstrings() -> None:
-    assert len(ctxextend.__all__) == len(set(ctxextend.__all__)) == 53
-    for name in ctxextend.__all__:
+    names = ctxextend.__all__
+    assert len(names) == 53
+    assert len(set(names)) == 53
+    for name in names:
         value = getattr(ctxextend, name)
         assert isinstance(value, str) or value.__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -574,15 +615,20 @@ def test_public_names_exist_and_have_docstrings() -> None:
 def test_resize_of_an_untrained_table_warns_as_inspect_does_and_gives_no_reason(
     tmp_path: Path,
 ) -> None:
-    source = pico.make(tmp_path / "gpt2", "gpt2", n_embd=64, n_positions=64).folder
+    checkpoint = pico.make(tmp_path / "gpt2", "gpt2", n_embd=64, n_positions=64)
+    source = checkpoint.folder
     (table,) = inspect(source).tables
     (finding,) = [text for text in table.findings() if text.startswith("looks untrained")]
     result = resize(source, 128, output=tmp_path / "out")
     assert f"{table.name} {finding}" in result.warnings
     assert result.choices == ()
-    trained = resize("tiny-gpt2", 256, output=tmp_path / "trained")
-    assert not any("untrained" in warning for warning in trained.warnings)
-    assert trained.choices
+
+
+def test_resize_of_a_trained_table_gives_a_reason_and_no_such_warning(tmp_path: Path) -> None:
+    result = resize("tiny-gpt2", 256, output=tmp_path / "out")
+    for warning in result.warnings:
+        assert "untrained" not in warning
+    assert result.choices
 
 
 def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) -> None:
@@ -593,12 +639,12 @@ def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) 
         "num_layers": 1,
         "attention_heads": 2,
     }
-    model = transformers.XGLMForCausalLM(
-        transformers.XGLMConfig(max_position_embeddings=64, **sizes)
-    )
+    config = transformers.XGLMConfig(max_position_embeddings=64, **sizes)
+    model = transformers.XGLMForCausalLM(config)
     model.save_pretrained(tmp_path / "xglm")
     name = "model.embed_positions.weights"
-    pico.add_tensors(tmp_path / "xglm", {name: torch.randn(66, 64)})  # as in files of old versions
+    stored = torch.randn(66, 64)
+    pico.add_tensors(tmp_path / "xglm", {name: stored})  # as in files of old versions
     result = resize(tmp_path / "xglm", 128, output=tmp_path / "out")
     note = (
         f"transformers computes the rows of {name} and ignores the stored ones, which stay as "
@@ -607,14 +653,17 @@ def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) 
     assert note in result.planned.explanation.notes
     assert note in inspect(tmp_path / "xglm").notes
     assert result.plan.methods == {name: "formula"}
-    assert pico.tensor_bytes(result.output) == pico.tensor_bytes(tmp_path / "xglm")
+    before = pico.tensor_bytes(tmp_path / "xglm")
+    assert pico.tensor_bytes(result.output) == before
     assert verify(result.output)
 
 
 def test_resize_with_fix_limits_warns_of_rows_that_no_training_has_changed(tmp_path: Path) -> None:
-    source = pico.make(tmp_path / "gpt2", "gpt2", n_positions=128, n_embd=64).folder
+    checkpoint = pico.make(tmp_path / "gpt2", "gpt2", n_positions=128, n_embd=64)
+    source = checkpoint.folder
     tensors = load_file(source / "model.safetensors")
-    tensors[WPE][:64] = torch.linspace(-1, 1, 64 * 64).reshape(64, 64)
+    learned = torch.linspace(-1, 1, 64 * 64)
+    tensors[WPE][:64] = learned.reshape(64, 64)
     tensors[WPE][96:] = 0
     save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
     (source / "tokenizer_config.json").write_text('{"model_max_length": 64}')
@@ -622,4 +671,4 @@ def test_resize_with_fix_limits_warns_of_rows_that_no_training_has_changed(tmp_p
     assert fixes == {f"ctxextend resize {source} --to 64 --fix-limits"}
     result = resize(source, 128, fix_limits=True, output=tmp_path / "out")
     assert f"{WPE} zero rows: 96-127" in result.warnings
-    assert any(f"{WPE} looks untrained: 64-95" in warning for warning in result.warnings)
+    assert f"{WPE} looks untrained: 64-95" in "\n".join(result.warnings)

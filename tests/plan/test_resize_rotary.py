@@ -8,17 +8,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner, Result
 
-from ctxextend.cli.app import build_app
 from tests.helpers import pico
+from tests.helpers.trainings import invoke, succeed, unwrapped
 from tests.helpers.word_tokenizer import add_tokenizer
 
 SIZES = {**pico.ENCODER, "num_key_value_heads": 1, "vocab_size": 32, "max_position_embeddings": 16}
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(build_app(), list(arguments))
 
 
 def make(
@@ -33,25 +28,30 @@ def make(
     model = AutoModelForCausalLM.from_config(sizes)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **(config or {})}))
+    values = pico.read_json(path)
+    if config is not None:
+        values |= config
+    pico.write_json(path, values)
     return add_tokenizer(folder, special_tokens=False, max_len=max_len)
 
 
 def read(path: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(Path(path).read_text())
+    values: dict[str, Any] = pico.read_json(path)
     return values
 
 
 def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -> None:
     source = make()
-    done = run("resize", "llama", "--to", "4x")
-    assert (done.exit_code, done.stdout) == (0, "llama-64\n")
+    done = invoke("resize", "llama", "--to", "4x")
+    assert done.exit_code == 0
+    assert done.stdout == "llama-64\n"
     assert "rope_parameters: 16 -> 64 positions, yarn" in done.stderr
     assert "Context length 64 in transformers, vLLM, SGLang, llama.cpp." in done.stderr
     assert done.stderr.endswith(
         "To keep outputs for short inputs, use --method dynamic (transformers only).\n"
     )
-    config, before = read("llama-64/config.json"), read("llama/config.json")
+    config = read("llama-64/config.json")
+    before = read("llama/config.json")
     rope = {
         "rope_theta": 10000.0,
         "rope_type": "yarn",
@@ -60,43 +60,41 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     }
     assert config == before | {"max_position_embeddings": 64, "rope_parameters": rope}
     assert read("llama-64/tokenizer_config.json")["model_max_length"] == 64
-    weights = "model.safetensors"
-    assert (Path("llama-64") / weights).read_bytes() == (source / weights).read_bytes()
-    assert (Path("llama-64") / weights).stat().st_ino != (source / weights).stat().st_ino
+
+    weights = source / "model.safetensors"
+    copied = Path("llama-64/model.safetensors")
+    assert copied.read_bytes() == weights.read_bytes()
+    assert copied.stat().st_ino != weights.stat().st_ino
+
     card = Path("llama-64/README.md").read_text()
-    assert (
+    change = (
         "rotary positions (`rope_parameters`) resized from 16 to 64 positions with method `yarn`"
-        in card
     )
-    assert run("verify", "llama-64").exit_code == 0
-    again = run("run", "llama-64/ctxextend.yaml", "--output", "again")
-    assert again.exit_code == 0
-    assert Path("again/config.json").read_bytes() == Path("llama-64/config.json").read_bytes()
+    assert change in card
+
+    succeed("verify", "llama-64")
+    succeed("run", "llama-64/ctxextend.yaml", "--output", "again")
+    reproduced = Path("again/config.json").read_bytes()
+    assert reproduced == Path("llama-64/config.json").read_bytes()
 
 
 def test_resize_again_multiplies_the_factor_and_keeps_the_first_trained_length() -> None:
     make()
-    assert run("resize", "llama", "--to", "32").exit_code == 0
-    done = run("resize", "llama-32", "--to", "128", "--output", "llama-128")
+    succeed("resize", "llama", "--to", "32")
+    done = invoke("resize", "llama-32", "--to", "128", "--output", "llama-128")
     assert "auto kept the rope type, yarn" in done.stderr
     rope = read("llama-128/config.json")["rope_parameters"]
-    assert (rope["factor"], rope["original_max_position_embeddings"]) == (8.0, 16)
+    assert rope["factor"] == 8.0
+    assert rope["original_max_position_embeddings"] == 16
 
 
 def test_resize_edits_the_dialect_of_the_file_and_keeps_unlimited_tokenizers() -> None:
     old = {"rope_scaling": None, "rope_theta": 500_000.0, "transformers_version": "4.46.0"}
     source = make(config=old, max_len=10**30)
-    path = source / "config.json"
-    path.write_text(
-        json.dumps(
-            {
-                key: value
-                for key, value in read("llama/config.json").items()
-                if key != "rope_parameters"
-            }
-        )
-    )
-    assert run("resize", "llama", "--to", "64").exit_code == 0
+    values = read("llama/config.json")
+    values.pop("rope_parameters", None)
+    pico.write_json(source / "config.json", values)
+    succeed("resize", "llama", "--to", "64")
     config = read("llama-64/config.json")
     assert "rope_parameters" not in config
     assert config["rope_theta"] == 500_000.0
@@ -109,26 +107,27 @@ def test_resize_with_dynamic_keeps_the_trained_length_and_names_the_runtimes_tha
     None
 ):
     make()
-    done = run("resize", "llama", "--to", "64", "--method", "dynamic", "--json")
+    done = invoke("resize", "llama", "--to", "64", "--method", "dynamic", "--json")
     values = json.loads(done.stdout)
     assert values["config"] == {
         "rope_parameters.rope_type": ["default", "dynamic"],
         "rope_parameters.factor": [None, 4.0],
     }
     assert values["max_len_after"] == 64
-    assert {name for name, length in values["runtimes"].items() if length == 64} == {
-        "transformers",
-        "SGLang",
-    }
+    runtimes = {name for name, length in values["runtimes"].items() if length == 64}
+    assert runtimes == {"transformers", "SGLang"}
     assert read("llama-64/tokenizer_config.json")["model_max_length"] == 64
+
     note = "Inputs up to 16 tokens give identical outputs"
-    assert note in run("resize", "llama", "--to", "64", "--method", "dynamic", "--force").stderr
-    assert note in run("resize", "llama-64", "--to", "128").stderr
+    again = invoke("resize", "llama", "--to", "64", "--method", "dynamic", "--force")
+    assert note in again.stderr
+    longer = invoke("resize", "llama-64", "--to", "128")
+    assert note in longer.stderr
 
 
 def test_resize_with_theta_prints_the_base() -> None:
     make()
-    done = run("resize", "llama", "--to", "64", "--method", "theta")
+    done = invoke("resize", "llama", "--to", "64", "--method", "theta")
     base = 10_000 * 4 ** (4 / 2)
     assert f"{base:,.1f}" in done.stderr
     assert read("llama-64/config.json")["rope_parameters"] == {
@@ -169,76 +168,77 @@ def test_resize_refuses_what_does_not_apply_to_rotary_positions(
     arguments: list[str], code: int, message: str
 ) -> None:
     make()
-    done = run("resize", "llama", *arguments)
+    done = invoke("resize", "llama", *arguments)
     assert done.exit_code == code
-    assert message in " ".join(done.stderr.split())
-    assert {path.name for path in Path().iterdir()} == {"llama"}
+    assert message in unwrapped(done.stderr)
+    files = {path.name for path in Path().iterdir()}
+    assert files == {"llama"}
 
 
 def test_resize_refuses_a_config_with_remote_code_unless_the_model_type_is_given() -> None:
     make(config={"auto_map": {"AutoConfig": "configuration_x.XConfig"}})
-    done = run("resize", "llama", "--to", "64")
+    done = invoke("resize", "llama", "--to", "64")
     assert done.exit_code == 1
     assert (
         "config.json has auto_map: the positions are those of the folder's own code" in done.stderr
     )
     assert "--model-type llama" in done.stderr
-    assert run("resize", "llama", "--to", "64", "--model-type", "llama").exit_code == 0
+    succeed("resize", "llama", "--to", "64", "--model-type", "llama")
 
 
 def test_resize_notes_that_a_sliding_window_sees_no_further() -> None:
     make("mistral", {"sliding_window": 8})
-    assert (
-        "All layers see 8 tokens (sliding_window)" in run("resize", "mistral", "--to", "64").stderr
-    )
+    done = invoke("resize", "mistral", "--to", "64")
+    assert "All layers see 8 tokens (sliding_window)" in done.stderr
 
 
 def test_resize_edit_only_writes_no_weights_and_prints_the_command_that_adds_them() -> None:
     make()
-    done = run("resize", "llama", "--to", "64", "--edit-only", "--output", "edited")
-    assert (done.exit_code, done.stdout) == (0, "edited\n")
+    done = invoke("resize", "llama", "--to", "64", "--edit-only", "--output", "edited")
+    assert done.exit_code == 0
+    assert done.stdout == "edited\n"
     names = {path.name for path in Path("edited").iterdir()}
     assert names == {"README.md", "config.json", "ctxextend.yaml", "tokenizer_config.json"}
     command = next(line for line in done.stderr.splitlines() if "cp -rLn" in line)
     assert os.system(command) == 0
-    assert run("verify", "edited").exit_code == 0
+    succeed("verify", "edited")
 
 
 def test_resize_edit_only_is_refused_if_weights_change() -> None:
-    done = run("resize", "tiny-gpt2", "--to", "4x", "--edit-only")
+    done = invoke("resize", "tiny-gpt2", "--to", "4x", "--edit-only")
     assert done.exit_code == 2
     assert "--edit-only writes no weights, but model.safetensors must be written." in done.stderr
 
 
 def test_resize_refuses_a_length_of_zero() -> None:
     make(config={"max_position_embeddings": 0})
-    refused = run("resize", "llama", "--to", "64")
+    refused = invoke("resize", "llama", "--to", "64")
     message = "Error: config.json: max_position_embeddings must be at least 1, got 0."
-    assert (refused.exit_code, refused.stderr.splitlines()[0]) == (1, message)
+    assert refused.exit_code == 1
+    assert refused.stderr.splitlines()[0] == message
 
 
 def test_resize_of_a_table_and_other_positions_names_the_method_of_each() -> None:
     make()
-    folder = pico.make(Path("pair"), "bert", base=True, max_position_embeddings=16).folder
+    checkpoint = pico.make(Path("pair"), "bert", base=True, max_position_embeddings=16)
+    folder = checkpoint.folder
     tensors = load_file(folder / "model.safetensors")
-    save_file(
-        {f"encoder.{name}": tensor for name, tensor in tensors.items()},
-        folder / "model.safetensors",
-    )
+    prefixed = {f"encoder.{name}": tensor for name, tensor in tensors.items()}
+    save_file(prefixed, folder / "model.safetensors")
     parts = {"encoder": read("pair/config.json"), "decoder": read("llama/config.json")}
     config = {"model_type": "encoder-decoder", **parts}
-    (folder / "config.json").write_text(json.dumps(config))
-    done = run("resize", "pair", "--to", "64")
+    pico.write_json(folder / "config.json", config)
+    done = invoke("resize", "pair", "--to", "64")
     assert done.exit_code == 0
     assert "--method" not in done.stderr  # no method applies to both
-    assert "48 new rows created by copy" in run("inspect", "pair-64", "--check").stdout
+    inspected = invoke("inspect", "pair-64", "--check")
+    assert "48 new rows created by copy" in inspected.stdout
 
-    assert (
-        "Resize other parts than decoder with --part." in run("resize", "pair", "--to", "16").stderr
-    )
+    equal = invoke("resize", "pair", "--to", "16")
+    assert "Resize other parts than decoder with --part." in equal.stderr
 
-    (folder / "config.json").write_text(
-        json.dumps(config | {"decoder": {"model_type": "bloom", "seq_length": 8}})
-    )
-    done = run("resize", "pair", "--to", "16")
-    assert (done.exit_code, "beyond that, biases continue" in done.stderr) == (0, True)
+    decoder = {"model_type": "bloom", "seq_length": 8}
+    pico.write_json(folder / "config.json", config | {"decoder": decoder})
+    done = invoke("resize", "pair", "--to", "16")
+    assert done.exit_code == 0
+    assert "beyond that, biases continue" in done.stderr

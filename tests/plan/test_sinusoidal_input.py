@@ -1,6 +1,5 @@
 """Sinusoidal tables that contradict their config or the flags: errors, or a documented choice."""
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +12,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
-from tests.helpers.trainings import invoke
+from tests.helpers.pico import read_json, write_json
+from tests.helpers.trainings import invoke, unwrapped
 
 OLD, NEW, WIDTH = 12, 30, 8
 LAYERS = {
@@ -61,12 +61,15 @@ def make(tmp_path: Path) -> Make:
         settings = {**settings, "max_position_embeddings": OLD, **changes}
         folder = tmp_path / "source"
         built = transformers.AutoConfig.for_model(model_type, **settings)
-        getattr(transformers, class_name)(built).save_pretrained(folder)
-        values = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(values | config))
+        model_class = getattr(transformers, class_name)
+        model = model_class(built)
+        model.save_pretrained(folder)
+        values = read_json(folder / "config.json")
+        write_json(folder / "config.json", values | config)
         if rows is not None:
             tensors = load_file(folder / "model.safetensors")
-            tensors[TABLES[model_type]] = torch.tensor(rows, dtype=torch.float32)
+            table = torch.tensor(rows, dtype=torch.float32)
+            tensors[TABLES[model_type]] = table
             save_file(tensors, folder / "model.safetensors", {"format": "pt"})
         return folder
 
@@ -75,23 +78,25 @@ def make(tmp_path: Path) -> Make:
 
 def resize(source: Path, *flags: str, to: int = NEW) -> str:
     """Return what `ctxextend resize` prints."""
-    done = invoke("resize", str(source), "--to", str(to), "-o", str(source.parent / "out"), *flags)
+    output = source.parent / "out"
+    done = invoke("resize", str(source), "--to", str(to), "-o", str(output), *flags)
     assert done.exit_code == 0, done.stderr
     return done.stderr
 
 
 def rejected(source: Path, *flags: str, to: int = NEW) -> str:
     """Return the error of `ctxextend resize`; nothing may be written."""
-    done = invoke("resize", str(source), "--to", str(to), "-o", str(source.parent / "out"), *flags)
+    output = source.parent / "out"
+    done = invoke("resize", str(source), "--to", str(to), "-o", str(output), *flags)
     assert done.exit_code in {1, 2}
-    assert [path.name for path in source.parent.iterdir()] == ["source"]
-    return " ".join(done.stderr.split())
+    files = [path.name for path in source.parent.iterdir()]
+    assert files == ["source"]
+    return unwrapped(done.stderr)
 
 
 def rows_of(source: Path, name: str) -> np.ndarray[Any, Any]:
-    values: np.ndarray[Any, Any] = load_file(source.parent / "out" / "model.safetensors")[
-        name
-    ].numpy()
+    tensors = load_file(source.parent / "out" / "model.safetensors")
+    values: np.ndarray[Any, Any] = tensors[name].numpy()
     return values
 
 
@@ -99,7 +104,8 @@ def rows_of(source: Path, name: str) -> np.ndarray[Any, Any]:
 def test_resize_rejects_one_of_two_tables_that_share_their_length(
     method: tuple[str, ...], make: Make
 ) -> None:
-    error = rejected(make("pegasus"), *NAMED, TABLES["pegasus"], *method)
+    source = make("pegasus")
+    error = rejected(source, *NAMED, TABLES["pegasus"], *method)
     assert (
         "decoder.embed_positions.weight shares the config key max_position_embeddings, so both "
         "must be" in error
@@ -166,7 +172,8 @@ def test_resize_rejects_one_of_two_tables_that_share_their_length(
 def test_resize_rejects_flags_that_do_not_fit_sinusoids(
     model_type: str, flags: tuple[str, ...], message: str, make: Make
 ) -> None:
-    assert message in rejected(make(model_type), *flags)
+    error = rejected(make(model_type), *flags)
+    assert message in error
 
 
 @pytest.mark.parametrize("model_type", ["pegasus", "m2m_100"])
@@ -176,9 +183,8 @@ def test_resize_rejects_flags_that_do_not_fit_sinusoids(
 def test_resize_rejects_flags_of_methods_when_shrinking(
     model_type: str, flags: tuple[str, ...], make: Make
 ) -> None:
-    assert f"{flags[0]} does not apply when shrinking" in rejected(
-        make(model_type), *flags, to=OLD - 4
-    )
+    error = rejected(make(model_type), *flags, to=OLD - 4)
+    assert f"{flags[0]} does not apply when shrinking" in error
 
 
 @pytest.mark.parametrize(
@@ -188,7 +194,8 @@ def test_resize_says_what_longer_inputs_do_after_shrinking(
     model_type: str, longer: str, make: Make
 ) -> None:
     message = f"Inputs up to {OLD - 4} tokens give identical outputs; longer inputs {longer}."
-    assert message in resize(make(model_type), to=OLD - 4)
+    shown = resize(make(model_type), to=OLD - 4)
+    assert message in shown
 
 
 @pytest.mark.parametrize(
@@ -227,8 +234,10 @@ def test_resize_rejects_configs_that_contradict_sinusoids(
 def test_resize_lets_the_rows_decide_against_the_config(config: dict[str, Any], make: Make) -> None:
     source = make("distilbert", config)
     assert "12 -> 30 positions, formula" in resize(source)
-    expected = sinusoidal_rows(np.arange(NEW), WIDTH).astype(np.float32)
-    np.testing.assert_array_equal(rows_of(source, TABLES["distilbert"]), expected)
+    positions = np.arange(NEW)
+    expected = sinusoidal_rows(positions, WIDTH).astype(np.float32)
+    found = rows_of(source, TABLES["distilbert"])
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(("first", "share"), [(9, "9[0-9.]+"), (0, "[0-9.]+")])
@@ -236,36 +245,37 @@ def test_resize_says_how_far_rows_are_from_their_formula(
     first: int, share: str, make: Make
 ) -> None:
     rows = sinusoidal_rows(np.arange(OLD), WIDTH)
-    rows[first:] += np.random.default_rng(0).normal(size=(OLD - first, WIDTH)) * (
-        0.1 if first else 2
-    )
+    noise = np.random.default_rng(0).normal(size=(OLD - first, WIDTH))
+    scale = 0.1 if first else 2
+    rows[first:] += noise * scale
     source = make("distilbert", rows=rows)
     output = resize(source, "--method", "linear", "--dry-run")
     assert "12 -> 30 positions, formula" not in output
     name = TABLES["distilbert"].replace(".", r"\.")
-    expected = (
+    note = (
         rf"{name}: deviates from its sinusoidal formula \(interleaved\) from position {first} on; "
         rf"sinusoids explain {share} % of its variance; treated as learned rows"
     )
-    assert re.search(rf"{expected}\n", output)
-    assert re.search(rf"{expected}; auto chose copy, ", resize(source))
-    np.testing.assert_array_equal(
-        rows_of(source, TABLES["distilbert"])[:OLD], rows.astype(np.float32)
-    )
-    np.testing.assert_array_equal(
-        rows_of(source, TABLES["distilbert"])[OLD:-6], rows.astype(np.float32)
-    )
+    assert re.search(rf"{note}\n", output)
+    output = resize(source)
+    assert re.search(rf"{note}; auto chose copy, ", output)
+
+    found = rows_of(source, TABLES["distilbert"])
+    expected = rows.astype(np.float32)
+    np.testing.assert_array_equal(found[:OLD], expected)
+    np.testing.assert_array_equal(found[OLD:-6], expected)
 
 
 def test_a_model_with_learned_rows_and_sinusoids_names_the_method_of_each(make: Make) -> None:
     rows = sinusoidal_rows(np.arange(OLD), WIDTH, "halves")
-    source = make("pegasus", rows=rows + np.random.default_rng(0).normal(size=rows.shape) * 0.1)
+    noise = np.random.default_rng(0).normal(size=rows.shape)
+    source = make("pegasus", rows=rows + noise * 0.1)
     output = resize(source)
     assert "encoder.embed_positions.weight: 12 -> 30 positions, copy\n" in output
     assert "decoder.embed_positions.weight: 12 -> 30 positions, formula\n" in output
-    verified = invoke("verify", str(source.parent / "out")).stdout
-    assert "match method copy (from the recipe)" in verified
-    assert "match method formula (from the recipe)" in verified
+    verified = invoke("verify", source.parent / "out")
+    assert "match method copy (from the recipe)" in verified.stdout
+    assert "match method formula (from the recipe)" in verified.stdout
 
 
 def test_recipe_of_a_stored_and_a_computed_table_can_be_run(make: Make) -> None:
@@ -274,17 +284,12 @@ def test_recipe_of_a_stored_and_a_computed_table_can_be_run(make: Make) -> None:
     del tensors["decoder.embed_positions.weight"]
     save_file(tensors, source / "model.safetensors", {"format": "pt"})
     resize(source)
-    again = invoke(
-        "run",
-        str(source.parent / "out" / "ctxextend.yaml"),
-        "--output",
-        str(source.parent / "again"),
-    )
-    assert again.exit_code == 0, again.stderr
-    assert (
-        "match method formula (from the recipe)"
-        in invoke("verify", str(source.parent / "again")).stdout
-    )
+    recipe = source.parent / "out" / "ctxextend.yaml"
+    again = source.parent / "again"
+    done = invoke("run", str(recipe), "--output", str(again))
+    assert done.exit_code == 0, done.stderr
+    verified = invoke("verify", str(again))
+    assert "match method formula (from the recipe)" in verified.stdout
 
 
 def test_resize_does_not_expect_sinusoids_of_learned_models(make: Make) -> None:
@@ -311,7 +316,9 @@ def test_resize_continues_odd_widths_as_transformers_does(width: int, make: Make
     resize(source, "--verify")
     model = transformers.PegasusModel.from_pretrained(source.parent / "out")
     built = transformers.PegasusModel(model.config)
-    assert torch.equal(model.decoder.embed_positions.weight, built.decoder.embed_positions.weight)
+    found = model.decoder.embed_positions.weight
+    expected = built.decoder.embed_positions.weight
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -322,34 +329,33 @@ def test_resize_continues_a_row_that_fits_two_layouts_as_its_model_does(
     model_type: str, layout: str, make: Make
 ) -> None:
     """The first row fits `halves` and `halves-log`; two columns fit `interleaved` too."""
-    source, flags = (
-        make(model_type.replace("unknown", "distilbert"), max_position_embeddings=1),
-        list[str](),
-    )
-    name = TABLES[model_type.replace("unknown", "distilbert")]
+    saved_type = model_type.replace("unknown", "distilbert")
+    source = make(saved_type, max_position_embeddings=1)
+    name = TABLES[saved_type]
+    flags = list[str]()
     if model_type == "unknown":
-        config = json.loads((source / "config.json").read_text())
-        (source / "config.json").write_text(json.dumps(config | {"model_type": "my-own"}))
+        config = read_json(source / "config.json")
+        write_json(source / "config.json", config | {"model_type": "my-own"})
         flags = [*NAMED, name]
-    assert f"its sinusoids continue (layout {layout})" in resize(source, *flags)
-    np.testing.assert_array_equal(
-        rows_of(source, name), sinusoidal_rows(np.arange(NEW), WIDTH, layout).astype("f4")
-    )
+    shown = resize(source, *flags)
+    assert f"its sinusoids continue (layout {layout})" in shown
+    found = rows_of(source, name)
+    expected = sinusoidal_rows(np.arange(NEW), WIDTH, layout)
+    np.testing.assert_array_equal(found, expected.astype("f4"))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:3])
 def test_resize_continues_sinusoids_of_an_unknown_model_type(layout: str, make: Make) -> None:
-    source = make(
-        "distilbert", {"model_type": "my-own"}, rows=sinusoidal_rows(np.arange(OLD), WIDTH, layout)
-    )
+    rows = sinusoidal_rows(np.arange(OLD), WIDTH, layout)
+    source = make("distilbert", {"model_type": "my-own"}, rows=rows)
     flags = (*NAMED, TABLES["distilbert"])
     for method in ("sinusoidal", "sinusoidal:scope=all"):
-        assert f"already is sinusoidal, with layout {layout}" in rejected(
-            source, *flags, "--method", method
-        )
+        error = rejected(source, *flags, "--method", method)
+        assert f"already is sinusoidal, with layout {layout}" in error
     assert "12 -> 30 positions, formula" in resize(source, *flags)
     expected = sinusoidal_rows(np.arange(NEW), WIDTH, layout)
-    np.testing.assert_allclose(rows_of(source, TABLES["distilbert"]), expected, atol=1e-5)
+    found = rows_of(source, TABLES["distilbert"])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("command", ["resize", "inspect"])
@@ -363,11 +369,9 @@ def test_audio_encoders_are_refused_because_of_their_feature_extractor(
     flags = ["--to", "3000"] if command == "resize" else []
     done = invoke(command, str(source), *flags)
     assert done.exit_code == 1
-    assert (
+    problem = (
         f"This {model_type} model has no position table for tokens; it uses only positions of audio"
-        in done.stderr
     )
-    assert (
-        "Its feature extractor fixes the input length. It has no token positions to resize."
-        in done.stderr
-    )
+    assert problem in done.stderr
+    hint = "Its feature extractor fixes the input length. It has no token positions to resize."
+    assert hint in done.stderr
