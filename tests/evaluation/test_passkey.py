@@ -47,8 +47,6 @@ def read_numbers(model: EvalModel, task: PasskeyTask) -> list[str]:
 
 
 EACH_LANGUAGE_MODEL = pytest.mark.parametrize("name", ["causal", "masked"])
-
-
 EACH_DEPTH = pytest.mark.parametrize(("trial", "depth"), [*enumerate(DEPTHS)])
 
 
