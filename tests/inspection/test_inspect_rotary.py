@@ -170,7 +170,7 @@ def test_inspect_reports_limits_that_differ_from_the_rotary_length(
 
 
 def test_inspect_does_not_count_the_trained_length_as_a_limit(llama: Path) -> None:
-    pico.edit_json(llama / "config.json", original_max_position_embeddings=16)
+    pico.edit_json(llama / "config.json", **{"original_max_position_embeddings": 16})
     pico.edit_json(llama / TOKENIZER, model_max_length=1e30)
     found = inspect(llama)
     assert [limit.key for limit in found.limits] == ["max_position_embeddings", "model_max_length"]
