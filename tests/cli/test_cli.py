@@ -432,6 +432,16 @@ def test_ctrl_c_at_any_time_is_silent_and_leaves_a_complete_output_or_none(
     assert 130 in codes
 
 
+def read_until_closed(terminal: int) -> bytes:
+    output = b""
+    with contextlib.suppress(OSError):  # Linux raises EIO once the other end is closed
+        more = os.read(terminal, 4096)
+        while more:
+            output += more
+            more = os.read(terminal, 4096)
+    return output
+
+
 def test_ctrl_c_restores_the_cursor_of_the_terminal() -> None:
     Path("book.txt").write_text("The quick brown fox. " * 400)
     command = [*COMMAND, "compare", "tiny-gpt2", "--to", "256", "--data", "book.txt"]
@@ -442,9 +452,7 @@ def test_ctrl_c_restores_the_cursor_of_the_terminal() -> None:
         while b"\x1b[?25l" not in output:  # the bar hides the cursor
             output += os.read(master, 4096)
         process.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # Linux raises EIO once the other end is closed
-            while more := os.read(master, 4096):
-                output += more
+        output += read_until_closed(master)
     os.close(master)
     assert output.rindex(b"\x1b[?25h") > output.rindex(b"\x1b[?25l")
     assert process.returncode in (130, -signal.SIGINT)

@@ -193,7 +193,10 @@ def test_mock_model_retrieves_number_inside_its_slice(
     found = report(plan(model, length))
     assert found.accuracy == (expected,)
     assert found.chance == 0.1
-    assert found.scoring == ("retrieval" if name == "encoder" else "loss rank")
+    if name == "encoder":
+        assert found.scoring == "retrieval"
+    else:
+        assert found.scoring == "loss rank"
 
 
 def test_report_has_none_for_cells_not_measured(models: dict[str, EvalModel]) -> None:

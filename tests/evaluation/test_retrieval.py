@@ -68,21 +68,30 @@ def test_plan_retrieval_rejects_a_missing_base(minilm: EvalModel) -> None:
         plan_retrieval(embedder, None, LONG_AND_SHORT, 2048)
 
 
-def test_retrieval_task_ranks_documents_of_mock_encoders(minilm: EvalModel) -> None:
-    # Five documents with 60 tokens in common, followed by tokens that no other has.
+def ignore_progress(_tokens: int) -> None:
+    pass
+
+
+@pytest.fixture
+def counter(minilm: EvalModel) -> EvalModel:
+    """A mock encoder that counts the tokens of a text."""
+    return mock_model(minilm, lambda ids: counts(ids, 5000))
+
+
+@pytest.fixture
+def mock_task(counter: EvalModel) -> RetrievalTask:
+    """Retrieval of five documents with 60 tokens in common, followed by ones that no other has."""
     shared = np.arange(1000, 1060)
     documents = []
     for first in range(2000, 4500, 500):
         document = np.concatenate([shared, np.arange(first, first + 140)])
         documents.append(document)
-    counter = mock_model(minilm, lambda ids: counts(ids, 5000))
-    inputs = counter.model.inputs
-    task = plan(replace(counter, max_len=202), replace(counter, max_len=62), documents, 202)
+    return plan(replace(counter, max_len=202), replace(counter, max_len=62), documents, 202)
 
-    progress: list[int] = []
-    task.measure(progress.append)
-    assert sum(progress) == task.tokens + task.base_tokens
-    report: Retrieval = task.report()["retrieval"]
+
+def test_retrieval_task_ranks_documents_of_mock_encoders(mock_task: RetrievalTask) -> None:
+    mock_task.measure(ignore_progress)
+    report: Retrieval = mock_task.report()["retrieval"]
 
     assert report.documents == 5
     assert report.queries == 20
@@ -98,15 +107,28 @@ def test_retrieval_task_ranks_documents_of_mock_encoders(minilm: EvalModel) -> N
         assert report.modes[mode].recall == all_found
         assert report.modes[mode].change == all_found
     assert report.modes[CHUNKS].reciprocal_rank.mean == 1.0
+
+
+def test_retrieval_task_reports_its_progress(mock_task: RetrievalTask) -> None:
+    progress: list[int] = []
+    mock_task.measure(progress.append)
+    assert sum(progress) == mock_task.tokens + mock_task.base_tokens
+
+
+def test_retrieval_task_runs_the_base_once(counter: EvalModel, mock_task: RetrievalTask) -> None:
+    inputs = counter.model.inputs
+
+    mock_task.measure(ignore_progress)
+    report = mock_task.report()["retrieval"]
     # The test text of `open_embedder`, queries, the start and full chunks, the last chunk, the
     # whole document.
     lengths = [ids.shape[1] for ids in inputs]
     assert set(lengths) == {3, 42, 62, 22, 202}
 
-    task.measure(progress.append)
+    mock_task.measure(ignore_progress)
     read_again = [ids.shape[1] for ids in inputs[len(lengths) :]]
-    assert read_again == [202]  # the base is not run again
-    assert task.report()["retrieval"] == report
+    assert read_again == [202]
+    assert mock_task.report()["retrieval"] == report
 
 
 def test_report_of_retrieval_equals_manual_computation(minilm: EvalModel) -> None:

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from ctxextend import extend_model, plan_resize, resize
 from tests.helpers import pico
 
-ROWS, NEW = 48, 100
+ROWS = 48
+NEW = 100
 Make = Callable[[Path], Path]
 
 

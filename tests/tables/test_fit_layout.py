@@ -19,7 +19,8 @@ from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
 
 Floats = NDArray[np.float64]
-ROWS, WIDTH = 96, 32
+ROWS = 96
+WIDTH = 32
 SCHEMA = SCHEMAS["inspect"]
 
 

@@ -34,7 +34,9 @@ def normal(rows: int, width: int, seed: int = 0) -> Any:
 def supported_rows(name: str, learned: int, rows: int) -> int:
     """Return `rows`, or the maximum of the method if that is lower."""
     maximum = METHODS[name].max_rows
-    return min(rows, maximum(learned)) if maximum else rows
+    if maximum is None:
+        return rows
+    return min(rows, maximum(learned))
 
 
 @pytest.mark.parametrize(
@@ -484,12 +486,16 @@ def test_read_choice_without_settings_returns_the_defaults_of_the_method(name: s
     choice = read_choice(name)
     assert choice.settings == defaults_of(name)
     assert choice.keeps_learned_rows == METHODS[name].keeps_learned_rows
-    assert choice.keep_first == (20 if name == "stretch" else 0)
-    assert read_choice(name, keep_first=0).keep_first == 0
+    if name == "stretch":
+        assert choice.keep_first == 20
+    else:
+        assert choice.keep_first == 0
+    without_kept_rows = read_choice(name, keep_first=0)
+    assert without_kept_rows.keep_first == 0
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_read_choice_accept_only_the_settings_of_the_method(name: str) -> None:
+def test_read_choice_accepts_only_the_settings_of_the_method(name: str) -> None:
     known = METHODS[name].settings
     for key, (typed, value) in SETTINGS.items():
         text = f"{name}:{key}={typed}"
