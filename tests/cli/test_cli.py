@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 from ctxextend import __version__, plan_resize
 from ctxextend.cli.app import build_app
 from ctxextend.errors import printable, size_text, time_text
+from ctxextend.tables.method_facts import Method
 from ctxextend.tables.methods import METHODS, find_methods
 from tests.helpers import pico
 from tests.helpers.parameters import slow
@@ -32,41 +33,66 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(build_app(), list(arguments))
 
 
+def one_line(text: str) -> str:
+    """Return a text that was wrapped as one line."""
+    return " ".join(text.split())
+
+
+def run_json(*arguments: str) -> Any:
+    done = run(*arguments, "--json")
+    return json.loads(done.stdout)
+
+
 def test_resize_prints_the_output_path_on_stdout_and_the_rest_on_stderr() -> None:
     done = run("resize", "tiny-gpt2", "--to", "512")
-    assert (done.exit_code, done.stdout) == (0, "tiny-gpt2-512\n")
+    assert done.exit_code == 0
+    assert done.stdout == "tiny-gpt2-512\n"
     assert "128 -> 512 positions, bands" in done.stderr
     *_, cost, last = done.stderr.splitlines()
     assert re.fullmatch(r"\d+\.\d MB in \d+(\.\d)? m?s", cost)
     assert "Not yet trained at 512" in last
+
+
+def test_resize_says_how_to_keep_outputs_for_short_inputs() -> None:
     hint = (
         "To keep outputs for short inputs, use --keep-first 128, or --method copy, which is "
         "mostly worse for long ones."
     )
+    done = run("resize", "tiny-gpt2", "--to", "512")
+    *_, last = done.stderr.splitlines()
     assert last.endswith(hint)
-    assert hint in run("resize", "tiny-gpt2", "--to", "512", "--dry-run").stderr
-    assert (
-        "order breaks at each seam"
-        in run("resize", "tiny-gpt2", "--to", "256", "--method", "copy").stderr
-    )
-    quiet = run("resize", "tiny-gpt2", "--to", "512", "--quiet", "--force")
-    assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "tiny-gpt2-512\n", "")
+    planned = run("resize", "tiny-gpt2", "--to", "512", "--dry-run")
+    assert hint in planned.stderr
+
+
+def test_resize_with_copy_says_that_order_breaks() -> None:
+    done = run("resize", "tiny-gpt2", "--to", "256", "--method", "copy")
+    assert "order breaks at each seam" in done.stderr
+
+
+def test_resize_with_quiet_prints_only_the_output_path() -> None:
+    run("resize", "tiny-gpt2", "--to", "512")
+    done = run("resize", "tiny-gpt2", "--to", "512", "--quiet", "--force")
+    assert done.exit_code == 0
+    assert done.stdout == "tiny-gpt2-512\n"
+    assert done.stderr == ""
 
 
 def test_resize_prints_up_to_three_next_commands_only_on_a_terminal() -> None:
     command = [*COMMAND, "resize", "tiny-gpt2", "--to", "512"]
     environment = os.environ | {"TERM": "xterm"}
+
     _, next_commands = on_terminal(command, environment).split("Next:\n")
     train, verify, load = (line.strip() for line in next_commands.splitlines())
-    assert (train, verify) == (
-        "ctxextend train tiny-gpt2-512 --data TEXT --steps 200",
-        "ctxextend verify tiny-gpt2-512",
-    )
-    exec(shlex.split(load)[2], {})
-    assert "Next" not in on_terminal([*command, "--quiet", "--force"], environment)
-    assert "ctxextend verify tiny" not in on_terminal(
-        [*command, "--verify", "--force"], environment
-    )
+    assert train == "ctxextend train tiny-gpt2-512 --data TEXT --steps 200"
+    assert verify == "ctxextend verify tiny-gpt2-512"
+    _, _, code = shlex.split(load)
+    exec(code, {})
+
+    quiet = on_terminal([*command, "--quiet", "--force"], environment)
+    assert "Next" not in quiet
+    verified = on_terminal([*command, "--verify", "--force"], environment)
+    assert "ctxextend verify tiny" not in verified
 
 
 @pytest.mark.parametrize(
@@ -93,46 +119,51 @@ def test_resize_reports_files_of_a_subfolder_that_it_skips(
     assert "skipped: 0_Transformer/tf_model.h5 (TensorFlow weights, not rewritten)" in done.stderr
 
 
+RESIZE_SINUSOIDAL = shlex.split("resize tiny-gpt2 --to 512 --method sinusoidal --keep-first 2")
+
+
 def test_resize_json_prints_one_object_on_stdout() -> None:
-    done = run(
-        "resize",
-        "tiny-gpt2",
-        "--to",
-        "512",
-        "--method",
-        "sinusoidal",
-        "--keep-first",
-        "2",
-        "--json",
-    )
-    values = json.loads(done.stdout)
-    assert (values["schema_version"], values["command"], values["dry_run"]) == (1, "resize", False)
-    assert (values["max_len_before"], values["max_len_after"]) == (128, 512)
-    assert (values["method"], values["keep_first"], values["drop_last"]) == ("sinusoidal", 2, 0)
+    values = run_json(*RESIZE_SINUSOIDAL)
+    assert values["schema_version"] == 1
+    assert values["command"] == "resize"
+    assert values["dry_run"] is False
+    assert values["max_len_before"] == 128
+    assert values["max_len_after"] == 512
+    assert values["method"] == "sinusoidal"
+    assert values["keep_first"] == 2
+    assert values["drop_last"] == 0
     assert values["methods"] == {
         "transformer.wpe.weight": "sinusoidal:scope=new,layout=interleaved"
     }
     assert values["config"] == {"n_positions": [128, 512]}
     assert values["output"] == "tiny-gpt2-512"
-    assert values["bytes_written"] == sum(
-        len(data) for data in pico.contents(Path("tiny-gpt2-512")).values()
-    )
-    files = [
-        name
-        for kind in ("rewritten", "copied", "edited", "created")
-        for name in values["files"][kind]
-    ]
-    assert sorted(files) == sorted(pico.contents(Path("tiny-gpt2-512")))
 
 
-def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) -> None:
-    source = make_pico("bert").folder
-    for name, text in {
-        "tf_model.h5": "x",
-        "tokenizer.json": '{"truncation": null, "padding": {"strategy": {"Fixed": 8}}}',
-        "tokenizer_config.json": "{}",
-    }.items():
-        (source / name).write_text(text)
+def test_resize_json_names_the_files_of_the_output_and_their_size() -> None:
+    values = run_json(*RESIZE_SINUSOIDAL)
+    written = pico.contents(Path("tiny-gpt2-512"))
+    sizes = [len(data) for data in written.values()]
+    assert values["bytes_written"] == sum(sizes)
+    files = []
+    for kind in ("rewritten", "copied", "edited", "created"):
+        files += values["files"][kind]
+    assert sorted(files) == sorted(written)
+
+
+@pytest.fixture
+def source_with_other_files(make_pico: MakePico) -> Path:
+    """A checkpoint with a tokenizer that pads to a length, and weights of another library."""
+    folder = make_pico("bert").folder
+    padding = '{"truncation": null, "padding": {"strategy": {"Fixed": 8}}}'
+    (folder / "tokenizer.json").write_text(padding)
+    (folder / "tokenizer_config.json").write_text("{}")
+    (folder / "tf_model.h5").write_text("x")
+    return folder
+
+
+def test_resize_dry_run_prints_the_plan_and_writes_nothing(source_with_other_files: Path) -> None:
+    source = source_with_other_files
+    kilobytes = plan_resize(source, to=40).output.bytes_to_write / 1e3
     done = run("resize", str(source), "--to", "40", "--dry-run")
     assert done.exit_code == 0
     assert list(Path().iterdir()) == []
@@ -145,14 +176,20 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
         "texts would fail)",
         "would make short texts as slow as long ones",
         "skip      tf_model.h5 (TensorFlow weights, not rewritten)",
-        f"write     {plan_resize(source, to=40).output.bytes_to_write / 1e3:.1f} kB",
+        f"write     {kilobytes:.1f} kB",
     ):
         assert line in done.stdout
+
+
+def test_resize_dry_run_says_that_an_output_would_not_be_replaced(
+    source_with_other_files: Path,
+) -> None:
     Path("existing").mkdir()
     Path("existing/notes.txt").touch()
-    done = run("resize", str(source), "--to", "40", "--output", "existing", "--dry-run", "--json")
-    values = json.loads(done.stdout)
-    assert (values["dry_run"], values["bytes_written"]) == (True, 0)
+    source = str(source_with_other_files)
+    values = run_json("resize", source, "--to", "40", "--output", "existing", "--dry-run")
+    assert values["dry_run"] is True
+    assert values["bytes_written"] == 0
     assert "This would fail: The output" in values["warnings"][-1]
 
 
@@ -200,13 +237,16 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
     arguments: str, code: int, kind: str
 ) -> None:
     done = run("resize", *arguments.split())
-    assert (done.exit_code, done.stdout) == (code, "")
+    assert done.exit_code == code
+    assert done.stdout == ""
     if code == 1:
         assert done.stderr.startswith("Error: ")
         assert len(done.stderr.splitlines()) == 2
+
     as_json = run("resize", *arguments.split(), "--json")
     error = json.loads(as_json.stdout)["error"]
-    assert (as_json.exit_code, error["type"]) == (code, kind)
+    assert as_json.exit_code == code
+    assert error["type"] == kind
     assert as_json.stderr == f"Error: {error['message']}\n{error['hint']}\n"
 
 
@@ -257,7 +297,7 @@ def test_usage_errors_exit_2_with_a_clear_message_and_suggest_close_names(
     arguments: str, message: str
 ) -> None:
     done = run(*arguments.split())
-    assert message in " ".join(done.stderr.split())
+    assert message in one_line(done.stderr)
     assert done.exit_code == 2
     assert not re.search("Input should|Value error|validation", done.stderr)
 
@@ -266,48 +306,64 @@ def test_resize_suggests_a_bundled_model_for_an_unknown_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert "Did you mean tiny-gpt2?" in run("resize", "tiny-gtp2", "--to", "512").stderr
+    done = run("resize", "tiny-gtp2", "--to", "512")
+    assert "Did you mean tiny-gpt2?" in done.stderr
 
 
-@pytest.mark.parametrize(("to", "length"), [("256", 256), ("1k", 1024), ("3x", 384)])
+EACH_LENGTH = pytest.mark.parametrize(
+    ("to", "length"), [("256", 256), ("1k", 1024), ("3x", 384)], ids=["number", "in k", "factor"]
+)
+
+
+@EACH_LENGTH
 def test_resize_accepts_a_length_in_k_or_as_a_factor_and_records_the_number(
     to: str, length: int
 ) -> None:
-    done = run("resize", "tiny-gpt2", "--to", to, "--json")
-    values = json.loads(done.stdout)
-    assert (values["max_len_after"], values["output"]) == (length, f"tiny-gpt2-{length}")
-    assert f"  to: {length}\n" in Path(values["output"], "ctxextend.yaml").read_text()
+    values = run_json("resize", "tiny-gpt2", "--to", to)
+    output = values["output"]
+    assert values["max_len_after"] == length
+    assert output == f"tiny-gpt2-{length}"
+    recipe = Path(output, "ctxextend.yaml").read_text()
+    assert f"  to: {length}\n" in recipe
+
+
+@EACH_LENGTH
+def test_run_accepts_a_length_in_k_or_as_a_factor(to: str, length: int) -> None:
     Path("recipe.yaml").write_text(f"source: tiny-gpt2\nresize:\n  to: {to}\n")
-    planned = json.loads(run("run", "recipe.yaml", "--dry-run", "--json").stdout)
+    planned = run_json("run", "recipe.yaml", "--dry-run")
     assert planned["resize"]["max_len_after"] == length
 
 
 def test_resize_by_a_factor_requires_tables_of_one_length_or_a_part(tmp_path: Path) -> None:
     source = str(pico.make_led(tmp_path / "led"))
     failed = run("resize", source, "--to", "2x", "--dry-run")
-    assert (failed.exit_code, "differ in length (encoder 32, decoder 16)" in failed.stderr) == (
-        1,
-        True,
-    )
+    assert failed.exit_code == 1
+    assert "differ in length (encoder 32, decoder 16)" in failed.stderr
     for part, length in (("encoder", 64), ("decoder", 32)):
-        done = run("resize", source, "--to", "2x", "--part", part, "--dry-run", "--json")
-        assert json.loads(done.stdout)["max_len_after"] == length
+        values = run_json("resize", source, "--to", "2x", "--part", part, "--dry-run")
+        assert values["max_len_after"] == length
 
 
-@pytest.mark.parametrize("raised", [ZeroDivisionError, KeyboardInterrupt])
-def test_app_keeps_the_traceback_of_a_bug_and_exits_130_after_ctrl_c(
-    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def fail_with(raised: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> Result:
+    """Run a resize that raises while it plans."""
+
     def plan_model(*arguments: Any) -> None:
         raise raised
 
     monkeypatch.setattr("ctxextend.planned.plan_model", plan_model)
-    done = run("resize", "tiny-gpt2", "--to", "512")
-    if raised is ZeroDivisionError:
-        assert isinstance(done.exception, ZeroDivisionError)
-    else:
-        assert (done.exit_code, done.stdout) == (130, "")
-        assert done.stderr == ""
+    return run("resize", "tiny-gpt2", "--to", "512")
+
+
+def test_app_keeps_the_traceback_of_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = fail_with(ZeroDivisionError, monkeypatch)
+    assert isinstance(done.exception, ZeroDivisionError)
+
+
+def test_app_exits_130_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = fail_with(KeyboardInterrupt, monkeypatch)
+    assert done.exit_code == 130
+    assert done.stdout == ""
+    assert done.stderr == ""
 
 
 INTERRUPTED = """
@@ -323,12 +379,24 @@ main()
 
 
 def test_main_exits_without_a_traceback_on_ctrl_c_during_imports() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, "inspect", "tiny-gpt2"],
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    command = [sys.executable, "-c", INTERRUPTED, "inspect", "tiny-gpt2"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 130
+    assert done.stdout == b""
+    assert done.stderr == b""
+
+
+def interrupt_after(seconds: float, command: str) -> tuple[int, str]:
+    """Press Ctrl-C in a command after its start, and return its exit code and errors."""
+    arguments = [sys.executable, "-c", STARTED, *command.split()]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        assert os.read(process.stdout.fileno(), 5) == b"ready"
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        errors = process.stderr.read().decode()
+    return process.returncode, errors
 
 
 # Reports when it starts, because Python itself prints a traceback on Ctrl-C during its own
@@ -351,30 +419,27 @@ def test_ctrl_c_at_any_time_is_silent_and_leaves_a_complete_output_or_none(
 ) -> None:
     codes = set()
     for moment in moments:
-        with subprocess.Popen(
-            [sys.executable, "-c", STARTED, *command.split()],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process:
-            assert process.stdout
-            assert process.stderr
-            assert os.read(process.stdout.fileno(), 5) == b"ready"
-            time.sleep(0.01 + 0.04 * moment)
-            process.send_signal(signal.SIGINT)
-            errors = process.stderr.read().decode()
+        code, errors = interrupt_after(0.01 + 0.04 * moment, command)
+        codes.add(code)
         assert not re.search("Traceback|Error|Exception|Interrupt|Abort|Stopped", errors), errors
-        assert process.returncode in (
-            0,
-            130,
-            -signal.SIGINT,
-        )  # -SIGINT while Python itself shuts down
-        codes.add(process.returncode)
         left = [path.name for path in Path().iterdir()]
         assert left in ([], ["tiny-gpt2-512"])
         if left:
-            assert (Path(left[0]) / "config.json").is_file()
-            shutil.rmtree(left[0])
+            assert Path("tiny-gpt2-512/config.json").is_file()
+            shutil.rmtree("tiny-gpt2-512")
+    # -SIGINT while Python itself shuts down.
+    assert codes <= {0, 130, -signal.SIGINT}
     assert 130 in codes
+
+
+def read_until_closed(terminal: int) -> bytes:
+    output = b""
+    with contextlib.suppress(OSError):  # Linux raises EIO once the other end is closed
+        more = os.read(terminal, 4096)
+        while more:
+            output += more
+            more = os.read(terminal, 4096)
+    return output
 
 
 def test_ctrl_c_restores_the_cursor_of_the_terminal() -> None:
@@ -387,9 +452,7 @@ def test_ctrl_c_restores_the_cursor_of_the_terminal() -> None:
         while b"\x1b[?25l" not in output:  # the bar hides the cursor
             output += os.read(master, 4096)
         process.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # Linux raises EIO once the other end is closed
-            while more := os.read(master, 4096):
-                output += more
+        output += read_until_closed(master)
     os.close(master)
     assert output.rindex(b"\x1b[?25h") > output.rindex(b"\x1b[?25l")
     assert process.returncode in (130, -signal.SIGINT)
@@ -397,8 +460,10 @@ def test_ctrl_c_restores_the_cursor_of_the_terminal() -> None:
 
 def test_resize_shows_a_bar_only_on_a_terminal() -> None:
     command = [*COMMAND, "resize", "tiny-gpt2", "--to", "512", "-o"]
-    assert b"Writing" not in subprocess.run([*command, "a"], capture_output=True, check=True).stderr
-    assert "Writing" in on_terminal([*command, "b"], os.environ | {"TERM": "xterm"})
+    piped = subprocess.run([*command, "a"], capture_output=True, check=True)
+    assert b"Writing" not in piped.stderr
+    shown = on_terminal([*command, "b"], os.environ | {"TERM": "xterm"})
+    assert "Writing" in shown
 
 
 def test_python_m_ctxextend_prints_the_version() -> None:
@@ -412,58 +477,87 @@ def test_methods_lists_all_methods_on_one_screen_of_80_columns() -> None:
     lines = run("methods").stdout.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines[: len(METHODS)]] == list(METHODS)
+    names = [line.split()[0] for line in lines[: len(METHODS)]]
+    assert names == list(METHODS)
     assert (
         lines[-1] == "Rotary: yarn, linear, dynamic, theta, longrope, llama3, proportional, limits."
     )
 
 
+def effect_of(method: Method) -> str:
+    if method.scheme:
+        return f"positions {method.scheme}"
+    if method.keeps_learned_rows:
+        return "learned rows kept bit for bit"
+    return "learned rows changed"
+
+
 def test_methods_prints_details_of_the_given_methods() -> None:
     names = [*reversed(METHODS), "yarn"]  # `linear` is a method of tables and of rotary positions
-    blocks = run("methods", *names).stdout.split("\n\n")
     methods = [method for name in names for method in find_methods(name)]
+
+    blocks = run("methods", *names).stdout.split("\n\n")
+
     for block, method in zip(blocks, methods, strict=True):
-        text = " ".join(block.split())
-        if method.scheme:
-            effect = f"positions {method.scheme}"
-        elif method.keeps_learned_rows:
-            effect = "learned rows kept bit for bit"
-        else:
-            effect = "learned rows changed"
+        text = one_line(block)
+        effect = effect_of(method)
         assert text.startswith(f"{method.name} summary {method.summary} {effect} ")
         assert f"use when {method.when} " in text
         assert text.endswith(f"source {method.source}")
-        assert all(f"{name}: {setting.does}" in text for name, setting in method.settings.items())
-        keeps = "not supported" if method.keep_first is None else f"default: {method.keep_first}"
+        for name, setting in method.settings.items():
+            assert f"{name}: {setting.does}" in text
+        keeps = f"default: {method.keep_first}"
+        if method.keep_first is None:
+            keeps = "not supported"
         assert (f"--keep-first {keeps} " in text) == (not method.scheme)
-    assert "default: chosen from the table)" in " ".join(run("methods", "bands").stdout.split())
-    assert (
-        "factor: new length / trained length (a number from 1 on; default: chosen from the lengths)"
-        in " ".join(run("methods", "yarn").stdout.split())
-    )
-    assert "default: 0.4)" in " ".join(run("methods", "hierarchical").stdout.split())
-    assert [
-        one["name"] for one in json.loads(run("methods", "copy", "--json").stdout)["methods"]
-    ] == ["copy"]
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("bands", "default: chosen from the table)"),
+        (
+            "yarn",
+            "factor: new length / trained length (a number from 1 on; default: chosen from the "
+            "lengths)",
+        ),
+        ("hierarchical", "default: 0.4)"),
+    ],
+)
+def test_methods_states_the_defaults_of_settings(method: str, text: str) -> None:
+    done = run("methods", method)
+    assert text in one_line(done.stdout)
+
+
+def test_methods_json_contains_only_the_given_methods() -> None:
+    values = run_json("methods", "copy")
+    assert [method["name"] for method in values["methods"]] == ["copy"]
 
 
 def test_methods_suggests_a_close_name() -> None:
     done = run("methods", "bands", "liner")
     assert done.exit_code == 2
-    assert "Unknown method 'liner'. Did you mean linear?" in " ".join(done.stderr.split())
+    assert "Unknown method 'liner'. Did you mean linear?" in one_line(done.stderr)
+
+
+def resize_with(method: str, *flags: str) -> Result:
+    return run("resize", "tiny-gpt2", "--to", "256", "--method", method, *flags)
 
 
 def test_resize_reports_the_settings_that_bands_chose_and_uses_the_given_ones() -> None:
-    command = ("resize", "tiny-gpt2", "--to", "256", "--method")
-    done = run(*command, "bands:sigma=6,repeat=20:90", "--dry-run")
+    done = resize_with("bands:sigma=6,repeat=20:90", "--dry-run")
     assert "transformer.wpe.weight: bands with sigma 6, repeat 20:90, gain " in done.stderr
-    failed = run(*command, "bands:sgima=6")
+
+
+def test_resize_suggests_a_close_setting_of_a_method() -> None:
+    failed = resize_with("bands:sgima=6")
     assert failed.exit_code == 2
-    assert "Did you mean sigma? Settings of bands: sigma, repeat, gain" in " ".join(
-        failed.stderr.split()
-    )
-    kept = run(*command, "bands", "--keep-first", "128", "--verify")
-    assert "Inputs up to 128 tokens give identical outputs" in kept.stderr
+    assert "Did you mean sigma? Settings of bands: sigma, repeat, gain" in one_line(failed.stderr)
+
+
+def test_resize_says_that_kept_rows_give_identical_outputs() -> None:
+    done = resize_with("bands", "--keep-first", "128", "--verify")
+    assert "Inputs up to 128 tokens give identical outputs" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -490,25 +584,24 @@ def shell(command: str) -> "subprocess.CompletedProcess[str]":
 def test_resize_reports_a_full_stdout() -> None:
     done = shell("tiny-gpt2 --to 512 -q > /dev/full")
     assert done.returncode == 1
-    assert (
-        done.stderr
-        == "Error: Cannot print the result: No space left on device.\nThe command itself "
-        "succeeded.\n"
+    assert done.stderr == (
+        "Error: Cannot print the result: No space left on device.\nThe command itself succeeded.\n"
     )
     assert Path("tiny-gpt2-512/config.json").exists()
 
 
 def test_resize_json_error_with_a_full_stdout_is_printed_on_stderr() -> None:
     done = shell("tiny-gpt2 --to 512 --method copy --keep-first 128 --json > /dev/full")
-    assert (done.returncode, done.stderr.startswith("Error: "), "Traceback" in done.stderr) == (
-        1,
-        True,
-        False,
-    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert "Traceback" not in done.stderr
 
 
 def test_resize_with_closed_streams_works() -> None:
-    done = shell("tiny-gpt2 --to 512 2>&-")
-    assert (done.returncode, done.stdout) == (0, "tiny-gpt2-512\n")
-    assert shell("tiny-gpt2 --to 256 >&-").returncode == 0
-    assert shell("/no/such/x --to 256 2>&-").stdout == ""
+    without_stderr = shell("tiny-gpt2 --to 512 2>&-")
+    assert without_stderr.returncode == 0
+    assert without_stderr.stdout == "tiny-gpt2-512\n"
+    without_stdout = shell("tiny-gpt2 --to 256 >&-")
+    assert without_stdout.returncode == 0
+    failed = shell("/no/such/x --to 256 2>&-")
+    assert failed.stdout == ""

@@ -36,94 +36,113 @@ def help_of(*arguments: str, columns: int = 80) -> str:
     return done.stdout
 
 
+def widest(text: str) -> int:
+    """Return the number of characters of the longest line."""
+    return max(map(len, text.splitlines()))
+
+
+def flags_of(name: str) -> set[str]:
+    """Return the long flags of a command."""
+    flags = set()
+    for parameter in COMMANDS[name].params:
+        flags |= {option for option in parameter.opts if option.startswith("--")}
+    return flags
+
+
 def test_help_of_the_app_fits_one_screen_with_one_line_per_command() -> None:
-    lines = help_of().splitlines()
+    text = help_of()
+    lines = text.splitlines()
     assert len(lines) <= 24
-    assert max(map(len, lines)) <= 80
+    assert widest(text) <= 80
     for name, command in COMMANDS.items():
-        assert [line.split() for line in lines if line.startswith(f"  {name} ")] == [
-            [name, *summary(command).split()]
-        ]
+        (line,) = (line for line in lines if line.startswith(f"  {name} "))
+        assert line.split() == [name, *summary(command).split()]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_a_summary_then_examples_then_options(name: str) -> None:
+    command = COMMANDS[name]
     text = help_of(name)
+
     usage, empty, first, blank, heading, *_ = text.splitlines()
     assert usage.startswith(f"Usage: ctxextend {name} [OPTIONS]")
-    assert (empty, first, blank, heading) == ("", summary(COMMANDS[name]), "", "Examples:")
-    last = text.rindex(EXAMPLE.findall(text)[-1])
+    assert empty == ""
+    assert first == summary(command)
+    assert blank == ""
+    assert heading == "Examples:"
+
     context = APP.make_context("ctxextend", [name])
-    groups = help_sections(
-        COMMANDS[name],
-        COMMANDS[name].make_context(name, [], parent=context, resilient_parsing=True),
-    )
-    assert all(text.index(f"\n{group}:\n") > last for group in groups)
-    assert list(groups) == [panel for panel in PANELS if panel in groups]
-    assert "x>=" not in text
-    assert name != "resize" or len(text.splitlines()) <= 43
-    flags = [
-        option
-        for parameter in COMMANDS[name].params
-        for option in parameter.opts
-        if option.startswith("--")
-    ]
-    assert all(flag in text for flag in flags)
-    assert max(map(len, text.splitlines())) <= 80
+    own_context = command.make_context(name, [], parent=context, resilient_parsing=True)
+    groups = list(help_sections(command, own_context))
+    last_example = text.rindex(EXAMPLE.findall(text)[-1])
+    for group in groups:
+        assert text.index(f"\n{group}:\n") > last_example
+    assert groups == [panel for panel in PANELS if panel in groups]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_plain_text_of_80_columns_with_every_flag(name: str) -> None:
+    text = help_of(name)
     assert text.isascii()
-    examples = EXAMPLE.findall(text)
+    assert widest(text) <= 80
+    assert "x>=" not in text
+    for flag in flags_of(name):
+        assert flag in text
+
+
+def test_help_of_resize_is_short() -> None:
+    assert len(help_of("resize").splitlines()) <= 43
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_two_to_four_examples_that_are_valid(name: str) -> None:
+    examples = EXAMPLE.findall(help_of(name))
     assert 2 <= len(examples) <= 4
     for example in examples:
         program, command, *arguments = shlex.split(example)
-        assert (program, command) == ("ctxextend", name)
+        assert program == "ctxextend"
+        assert command == name
         COMMANDS[name].make_context(name, arguments)  # raises on a usage error
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_wraps_all_but_usage_and_examples_to_40_columns(name: str) -> None:
+    text = help_of(name)
     narrow = help_of(name, columns=40)
-    assert EXAMPLE.findall(narrow) == examples
-    rest = [
-        line
-        for line in narrow.splitlines()
-        if not EXAMPLE.match(line) and not line.startswith("Usage:")
-    ]
-    assert max(map(len, rest)) <= 40
+    assert EXAMPLE.findall(narrow) == EXAMPLE.findall(text)
     assert "".join(narrow.split()) == "".join(text.split())
+    for line in narrow.splitlines():
+        if not EXAMPLE.match(line) and not line.startswith("Usage:"):
+            assert len(line) <= 40
 
 
 def environment(**changes: str) -> dict[str, str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in {"NO_COLOR", "COLUMNS", "TERM"}
-    }
+    kept = dict(os.environ)
+    for name in ("NO_COLOR", "COLUMNS", "TERM"):
+        kept.pop(name, None)
     return kept | changes
 
 
-DRY_RUN = [
-    "resize",
-    "tiny-gpt2",
-    "--to",
-    "1024",
-    "--method",
-    "linear",
-    "--keep-first",
-    "1",
-    "--dry-run",
-]
+DRY_RUN = shlex.split("resize tiny-gpt2 --to 1024 --method linear --keep-first 1 --dry-run")
 
 
-def test_output_in_a_pipe_is_plain_text_in_every_environment() -> None:
-    expected = (
-        CliRunner().invoke(build_app(), DRY_RUN, prog_name="ctxextend", env={"COLUMNS": ""}).stdout
+@pytest.mark.parametrize(
+    "changes",
+    [{"TERM": "xterm", "FORCE_COLOR": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}],
+    ids=["colour", "C locale"],
+)
+def test_output_in_a_pipe_is_plain_text_in_every_environment(changes: dict[str, str]) -> None:
+    invoked = CliRunner().invoke(build_app(), DRY_RUN, prog_name="ctxextend", env={"COLUMNS": ""})
+    done = subprocess.run(
+        [*PROGRAM, *DRY_RUN],
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert expected.isascii()
-    for changes in ({"TERM": "xterm", "FORCE_COLOR": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}):
-        done = subprocess.run(
-            [*PROGRAM, *DRY_RUN],
-            env=environment(**changes),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert (done.stdout, done.stderr) == (expected, "")
+    assert done.stdout.isascii()
+    assert done.stdout == invoked.stdout
+    assert done.stderr == ""
 
 
 def test_help_on_a_terminal_is_the_same_text_in_colour() -> None:
@@ -131,35 +150,39 @@ def test_help_on_a_terminal_is_the_same_text_in_colour() -> None:
     assert "\x1b[1mOptions\x1b[0m:\n" in output
     assert "\x1b[36m-q, --quiet\x1b[0m  " in output
     assert COLOUR.sub("", output) == help_of("resize")
-    plain = on_terminal([*PROGRAM, "--help"], environment(COLUMNS="80", NO_COLOR="1", TERM="xterm"))
-    assert plain == help_of()
+
+
+def test_help_on_a_terminal_without_colour_is_plain_text() -> None:
+    variables = environment(COLUMNS="80", NO_COLOR="1", TERM="xterm")
+    output = on_terminal([*PROGRAM, "--help"], variables)
+    assert output == help_of()
 
 
 def test_methods_wraps_to_the_terminal() -> None:
-    output = COLOUR.sub(
-        "", on_terminal([*PROGRAM, "methods"], environment(TERM="xterm", COLUMNS="40"))
-    )
-    assert max(map(len, output.splitlines())) <= 40
+    variables = environment(TERM="xterm", COLUMNS="40")
+    coloured = on_terminal([*PROGRAM, "methods"], variables)
+    narrow = COLOUR.sub("", coloured)
     piped = CliRunner().invoke(build_app(), ["methods"], env={"COLUMNS": ""}).stdout
-    assert 60 < max(map(len, piped.splitlines())) <= 80
-    assert "".join(output.split()) == "".join(piped.split())
+    assert widest(narrow) <= 40
+    assert 60 < widest(piped) <= 80
+    assert "".join(narrow.split()) == "".join(piped.split())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "data", "length"),
+    ("arguments", "data", "lengths"),
     [
-        ("m --data a --data b", "a b", ""),
-        ("--data a m", "a", ""),
-        ("--data=a m --length 8 --length 16 --data b", "a b", "8 16"),
+        ("m --data a --data b", ["a", "b"], []),
+        ("--data a m", ["a"], []),
+        ("--data=a m --length 8 --length 16 --data b", ["a", "b"], [8, 16]),
     ],
 )
-def test_repeated_flags_collect_their_values(arguments: str, data: str, length: str) -> None:
+def test_repeated_flags_collect_their_values(
+    arguments: str, data: list[str], lengths: list[int]
+) -> None:
     given = COMMANDS["evaluate"].make_context("evaluate", arguments.split()).params
     assert given["source"] == "m"
-    assert (given["data"], given["length"] or []) == (
-        data.split(),
-        [int(value) for value in length.split()],
-    )
+    assert given["data"] == data
+    assert (given["length"] or []) == lengths
 
 
 # ---- completion
@@ -167,11 +190,11 @@ def test_repeated_flags_collect_their_values(arguments: str, data: str, length: 
 
 def completions(typed: str) -> list[str]:
     """Return bash completions of the last word of a command; a trailing space starts a new word."""
-    count = str(len(typed.split(" ")))
+    count = len(typed.split(" "))
     request = {
         "_CTXEXTEND_COMPLETE": "complete_bash",
         "COMP_WORDS": f"ctxextend {typed}",
-        "COMP_CWORD": count,
+        "COMP_CWORD": str(count),
     }
     done = subprocess.run(
         PROGRAM, env=os.environ | request, capture_output=True, text=True, check=True
@@ -181,13 +204,23 @@ def completions(typed: str) -> list[str]:
 
 def test_completion_offers_every_command_and_flag() -> None:
     assert set(completions("")) == set(COMMANDS)
-    flags = {
-        flag
-        for parameter in COMMANDS["resize"].params
-        for flag in parameter.opts
-        if flag.startswith("--")
+    assert set(completions("resize --")) == flags_of("resize") | {"--help"}
+
+
+@pytest.fixture
+def bash_environment(tmp_path: Path) -> dict[str, str]:
+    """The environment of a bash that finds this ctxextend, with completion installed."""
+    programs = Path(sys.executable).parent
+    variables = os.environ | {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "TERM": "dumb",
+        "COLUMNS": "200",
     }
-    assert set(completions("resize --")) == flags | {"--help"}
+    install = ["bash", "-c", "ctxextend --install-completion; true"]
+    done = subprocess.run(install, env=variables, capture_output=True, text=True, check=True)
+    assert "bash completion installed" in done.stdout
+    return variables
 
 
 @pytest.mark.parametrize(
@@ -217,23 +250,14 @@ def test_completion_offers_known_names(typed: str, expected: list[str]) -> None:
         ),
     ],
 )
-def test_completion_on_a_terminal_completes_the_line(typed: str, line: str, tmp_path: Path) -> None:
-    for folder in ("models/bert", "models/gpt2"):
-        Path(folder).mkdir(parents=True)
+def test_completion_on_a_terminal_completes_the_line(
+    typed: str, line: str, bash_environment: dict[str, str]
+) -> None:
+    Path("models/bert").mkdir(parents=True)
+    Path("models/gpt2").mkdir()
     Path("models/bert/model.safetensors").touch()
-    # bash must find this ctxextend
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {
-        "PATH": path,
-        "HOME": str(tmp_path),
-        "TERM": "dumb",
-        "COLUMNS": "200",
-    }
-    install = ["bash", "-c", "ctxextend --install-completion; true"]
-    done = subprocess.run(install, env=environment, capture_output=True, text=True, check=True)
-    assert "bash completion installed" in done.stdout
-    keys = (
-        f"{typed}\x01echo \nexit\n".encode()
-    )  # ^A moves to the start of the line: echo the command, do not run it
-    output = on_terminal(["bash", "--noprofile", "-i"], environment, keys)
-    assert line in [output_line.strip() for output_line in output.splitlines()]
+    # ^A moves to the start of the line: echo the command, do not run it.
+    keys = f"{typed}\x01echo \nexit\n"
+    output = on_terminal(["bash", "--noprofile", "-i"], bash_environment, keys.encode())
+    lines = [output_line.strip() for output_line in output.splitlines()]
+    assert line in lines

@@ -73,19 +73,22 @@ FAILING = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("json")
     resize("tiny-gpt2", to=256, output=folder / "tiny-gpt2-256")
-    text = (ROOT / "README.md").read_text()
-    documents = [text[start : start + 1500] for start in range(0, 36_000, 1500)]
-    (folder / "texts.jsonl").write_text(
-        "\n".join(json.dumps({"text": document}) for document in documents)
-    )
+    readme = (ROOT / "README.md").read_text()
+    documents = []
+    for start in range(0, 36_000, 1500):
+        document = {"text": readme[start : start + 1500]}
+        documents.append(json.dumps(document))
+    (folder / "texts.jsonl").write_text("\n".join(documents))
     evaluate = "  data: [texts.jsonl]\n  tokens: 512\n  measure: [position]\n"
     (folder / "evaluate.yaml").write_text(f"source: tiny-gpt2\nevaluate:\n{evaluate}")
     return folder
 
 
 def run_json(arguments: str) -> tuple[int, Any]:
-    quiet = ["--quiet"] * arguments.startswith(("resize", "convert"))
-    done = CliRunner().invoke(build_app(), [*arguments.split(), "--json", *quiet])
+    flags = ["--json"]
+    if arguments.startswith(("resize", "convert")):
+        flags.append("--quiet")
+    done = CliRunner().invoke(build_app(), [*arguments.split(), *flags])
     return done.exit_code, json.loads(done.stdout)
 
 
@@ -93,10 +96,11 @@ def run_json(arguments: str) -> tuple[int, Any]:
 def test_json_of_a_command_matches_its_schema(
     arguments: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    command, *_ = arguments.split()
     monkeypatch.chdir(folder)
     code, value = run_json(arguments)
     assert code == 0
-    check(value, arguments.split()[0])
+    check(value, command)
 
 
 @pytest.mark.parametrize("arguments", FAILING)
@@ -112,9 +116,12 @@ def test_json_of_an_error_matches_its_schema(arguments: str) -> None:
 
 def printed_object(result: Evaluation | Comparison) -> dict[str, Any]:
     """Return the JSON object that a command prints, parsed again."""
-    command = "evaluate" if isinstance(result, Evaluation) else "compare"
+    command = "compare"
+    if isinstance(result, Evaluation):
+        command = "evaluate"
     header = {"schema_version": 1, "command": command, "warnings": list(result.warnings)}
-    values: dict[str, Any] = json.loads(json.dumps(header | to_json(result), allow_nan=False))
+    printed = json.dumps(header | to_json(result), allow_nan=False)
+    values: dict[str, Any] = json.loads(printed)
     return values
 
 
@@ -127,11 +134,13 @@ def test_json_of_any_result_matches_its_schema(result: Evaluation | Comparison) 
 
 def test_json_writes_null_for_numbers_that_are_not_finite() -> None:
     assert EXTENDED.positions is not None
-    losses = {
-        "model": LossEstimate(math.nan, math.inf, 0, 9),
-        "sliding": LossEstimate(800.0, None, 1, 1),
-    }
-    values = printed_object(replace(EXTENDED, positions=replace(EXTENDED.positions, losses=losses)))
+    not_finite = LossEstimate(math.nan, math.inf, 0, 9)
+    overflowing = LossEstimate(800.0, None, 1, 1)
+    losses = {"model": not_finite, "sliding": overflowing}
+    positions = replace(EXTENDED.positions, losses=losses)
+
+    values = printed_object(replace(EXTENDED, positions=positions))
+
     check_result(values)
     assert values["positions"]["losses"] == {
         "model": {
@@ -168,16 +177,25 @@ def objects_in(value: object) -> list[dict[str, Any]]:
     return found
 
 
-def test_every_command_has_a_schema_without_additional_properties() -> None:
+def test_every_command_has_a_schema() -> None:
     assert set(SCHEMAS) == {*COMMANDS, "error"}
-    for name, schema in SCHEMAS.items():
-        Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schemas_are_valid_without_additional_properties(name: str) -> None:
+    schema = SCHEMAS[name]
+    Draft202012Validator.check_schema(schema)
+    # These schemas are closed where they combine a plan and its result.
+    if name not in ("resize", "convert"):
         for definition in objects_in(schema):
-            # These schemas are closed where they combine a plan and its result.
-            assert name in ("resize", "convert") or definition["additionalProperties"] is False
-            if name in ("evaluate", "compare"):
-                assert (
-                    set(definition["properties"]) - OPTIONAL
-                    == set(definition["required"]) - OPTIONAL
-                )
-                assert all(value.get("description") for value in definition["properties"].values())
+            assert definition["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("name", ["evaluate", "compare"])
+def test_schemas_of_results_require_and_describe_every_property(name: str) -> None:
+    for definition in objects_in(SCHEMAS[name]):
+        properties = definition["properties"]
+        required = set(definition["required"])
+        assert set(properties) - OPTIONAL == required - OPTIONAL
+        for value in properties.values():
+            assert value.get("description")

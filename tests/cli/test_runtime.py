@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,26 +33,26 @@ TINY = torch.nn.Linear(10, 10)
 # ---- threads
 
 
-def cgroups(root: Path, own: str, **files: str) -> Path:
-    """Create /proc and /sys with cgroup files; in their names, ``_`` is ``/`` and ``__`` a dot."""
+def cgroups(root: Path, own: str, files: dict[str, str]) -> Path:
+    """Create /proc and /sys with files of cgroups."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(own)
     for name, text in files.items():
-        path = root / "sys/fs/cgroup" / name.replace("__", ".").replace("_", "/")
+        path = root / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
     return root
 
 
 QUOTAS: list[tuple[str, dict[str, str], int]] = [
-    ("0::/box/inner\n", {"box_inner_cpu__max": "150000 100000"}, 2),
-    ("0::/box/inner\n", {"box_inner_cpu__max": "max 100000", "box_cpu__max": "100000 100000"}, 1),
-    ("0::/box/inner\n", {"box_inner_cpu__max": "400000 100000", "box_cpu__max": "50000 100000"}, 1),
-    ("0::/\n", {"cpu__max": "300000 100000"}, 3),
-    ("0::/not/mounted\n", {"cpu__max": "200000 100000"}, 2),
-    ("0::/box\n", {"box_cpu__max": "max 100000"}, 8),
-    ("0::/box\n", {"box_cpu__max": "900000 100000"}, 8),
-    ("5:memory:/a\n0::/\n", {"cpu__max": "100000 100000"}, 1),
+    ("0::/box/inner\n", {"box/inner/cpu.max": "150000 100000"}, 2),
+    ("0::/box/inner\n", {"box/inner/cpu.max": "max 100000", "box/cpu.max": "100000 100000"}, 1),
+    ("0::/box/inner\n", {"box/inner/cpu.max": "400000 100000", "box/cpu.max": "50000 100000"}, 1),
+    ("0::/\n", {"cpu.max": "300000 100000"}, 3),
+    ("0::/not/mounted\n", {"cpu.max": "200000 100000"}, 2),
+    ("0::/box\n", {"box/cpu.max": "max 100000"}, 8),
+    ("0::/box\n", {"box/cpu.max": "900000 100000"}, 8),
+    ("5:memory:/a\n0::/\n", {"cpu.max": "100000 100000"}, 1),
 ]
 
 
@@ -61,7 +61,17 @@ def test_available_cpus_returns_the_lowest_quota_of_a_cgroup_and_its_parents(
     own: str, files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert devices.available_cpus(cgroups(tmp_path, own, **files)) == expected
+    root = cgroups(tmp_path, own, files)
+    assert devices.available_cpus(root) == expected
+
+
+@pytest.fixture
+def five_threads() -> Iterator[None]:
+    """Set the threads of torch to five during a test."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_available_cpus_respects_affinity_without_cgroups(
@@ -74,8 +84,9 @@ def test_available_cpus_respects_affinity_without_cgroups(
     assert devices.available_cpus(tmp_path) == 1
 
 
+@pytest.mark.usefixtures("five_threads")
 @pytest.mark.parametrize(
-    ("threads", "model", "variables", "expected"),
+    ("threads", "module", "variables", "expected"),
     [
         (None, MODEL, (), 3),
         (None, TINY, (), 1),
@@ -87,7 +98,7 @@ def test_available_cpus_respects_affinity_without_cgroups(
 )
 def test_torch_threads_prefers_the_flag_then_the_environment_then_the_default(
     threads: int | None,
-    model: Any,
+    module: torch.nn.Module,
     variables: tuple[str, ...],
     expected: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -96,35 +107,41 @@ def test_torch_threads_prefers_the_flag_then_the_environment_then_the_default(
     for name in variables:
         monkeypatch.setenv(name, "5")
     monkeypatch.setattr(devices, "available_cpus", lambda: 3)
-    model = SimpleNamespace(parameters=model.parameters, device=torch.device("cpu"))
-    before = torch.get_num_threads()
-    torch.set_num_threads(5)
-    try:
-        with devices.torch_threads(model, threads):
-            assert torch.get_num_threads() == expected
-        assert torch.get_num_threads() == 5
-    finally:
-        torch.set_num_threads(before)
+    model: Any = SimpleNamespace(parameters=module.parameters, device=torch.device("cpu"))
+
+    with devices.torch_threads(model, threads):
+        assert torch.get_num_threads() == expected
+    assert torch.get_num_threads() == 5
 
 
 @pytest.mark.parametrize(
     "arguments",
-    ["evaluate tiny-gpt2", "compare tiny-gpt2 --to 256 --method copy", "train tiny-gpt2"],
+    [
+        "evaluate tiny-gpt2 --tokens 256 --measure position",
+        "compare tiny-gpt2 --to 256 --method copy --tokens 256 --measure position",
+        "train tiny-gpt2 --steps 1 --batch-size 1",
+    ],
 )
 def test_threads_flag_sets_torch_threads(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     write_book()
-    few = (
-        "--steps 1 --batch-size 1"
-        if arguments.startswith("train")
-        else "--tokens 256 --measure position"
-    )
-    done = CliRunner().invoke(
-        build_app(), [*arguments.split(), "--data", "book.txt", "--threads", "3", *few.split()]
-    )
+    command = f"{arguments} --data book.txt --threads 3"
+    done = CliRunner().invoke(build_app(), command.split())
     assert done.exit_code == 0, done.output
     assert threads == [3, torch.get_num_threads()]
+
+
+# Prints two variables after a command has run.
+PRINT_VARIABLES = """
+import os, sys
+from ctxextend.cli.app import main
+sys.argv[1:] = ["methods"]
+try:
+    main()
+except SystemExit:
+    print(os.getenv("OMP_WAIT_POLICY"), os.getenv("OPENBLAS_NUM_THREADS"))
+"""
 
 
 def test_threads_must_be_positive() -> None:
@@ -136,43 +153,56 @@ def test_threads_must_be_positive() -> None:
     ("given", "expected"), [({}, "PASSIVE 1"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 1")]
 )
 def test_command_line_sets_omp_wait_policy_by_default(given: dict[str, str], expected: str) -> None:
-    names = ("OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS")
-    code = (
-        "import os, sys; sys.argv[1:] = ['methods']\ntry: main()\nexcept SystemExit: "
-        f"print(*map(os.getenv, {names}))"
+    environment = dict(os.environ)
+    for name in ("OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS"):
+        environment.pop(name, None)
+    command = [sys.executable, "-c", PRINT_VARIABLES]
+    done = subprocess.run(
+        command, env=environment | given, capture_output=True, text=True, check=True
     )
-    others = {name: value for name, value in os.environ.items() if name not in names}
-    command = [sys.executable, "-c", f"from ctxextend.cli.app import main; {code}"]
-    done = subprocess.run(command, env=others | given, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["evaluate tiny-gpt2", "train tiny-gpt2 --steps 1", "compare tiny-gpt2 --to 256"],
+)
+def test_commands_reject_unavailable_devices(arguments: str) -> None:
+    write_book()
+    command = f"{arguments} --data book.txt --device xpu"
+    done = CliRunner().invoke(build_app(), command.split())
+    assert done.exit_code == 1
+    assert done.stderr == "Error: Device 'xpu' is not available.\nUse cpu.\n"
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make torch report two devices of CUDA."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [(None, "cuda"), ("cpu", "cpu"), ("cuda", "cuda"), ("cuda:1", "cuda:1")],
+)
+def test_open_device_prefers_an_accelerator(name: str | None, expected: str) -> None:
+    assert str(devices.open_device(name)) == expected
 
 
 # ---- devices
 
 
-def test_open_device_rejects_unavailable_devices_and_lists_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    write_book()
-    for arguments in (
-        "evaluate tiny-gpt2",
-        "train tiny-gpt2 --steps 1",
-        "compare tiny-gpt2 --to 256",
-    ):
-        done = CliRunner().invoke(
-            build_app(), [*arguments.split(), "--data", "book.txt", "--device", "xpu"]
-        )
-        assert (done.exit_code, done.stderr) == (
-            1,
-            "Error: Device 'xpu' is not available.\nUse cpu.\n",
-        )
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    names = (None, "cpu", "cuda", "cuda:1")
-    assert [str(devices.open_device(name)) for name in names] == ["cuda", "cpu", "cuda", "cuda:1"]
+@pytest.mark.usefixtures("two_gpus")
+def test_open_device_rejects_unavailable_devices_and_lists_others() -> None:
     with pytest.raises(ResizeError, match="Use cpu or cuda:0 or cuda:1"):
         devices.open_device("cuda:2")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_open_devices_rejects_a_numbered_device() -> None:
     with pytest.raises(TrainingError, match="Set CUDA_VISIBLE_DEVICES=1 and use --device cuda"):
         open_devices("cuda:1")
 
@@ -221,7 +251,8 @@ def run_without(blocked: str, arguments: str, *options: str) -> "subprocess.Comp
     (folder / "sitecustomize.py").write_text(BLOCK)
     paths = (str(folder.resolve()), str(ROOT))
     changes = {"BLOCKED": blocked, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, *(options or ("-m", "ctxextend")), *arguments.split()]
+    program = options or ("-m", "ctxextend")
+    command = [sys.executable, *program, *arguments.split()]
     return subprocess.run(
         command, env=os.environ | changes, capture_output=True, text=True, check=False
     )
@@ -259,7 +290,8 @@ def test_missing_library_is_reported_with_an_install_command(blocked: str, argum
     write_book()
     torch.save({"wpe.weight": torch.zeros(4, 4)}, "old.bin")
     done = run_without(blocked, arguments)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert done.returncode == 1
+    assert done.stdout == ""
     assert done.stderr == f"Error: This needs {blocked}: pip install {blocked}\n"
 
 
@@ -289,11 +321,23 @@ def test_demo_without_the_extras_compares_and_names_what_they_would_add() -> Non
 @pytest.mark.slow
 def test_demo_for_an_output_without_the_training_extra_fails_before_it_measures() -> None:
     done = run_without("accelerate", "demo --output kept")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert done.returncode == 1
+    assert done.stdout == ""
     assert done.stderr.splitlines() == [
         "Error: Training requires accelerate, which is not installed.",
         "pip install 'ctxextend[train]'",
     ]
+
+
+def check_extra_is_named(blocked: str, arguments: str, extra: str) -> None:
+    """Run a command without a library, and check that it says how to install its extra."""
+    write_book()
+    Path("a.csv").write_text("text\none\n")
+    done = run_without(blocked, arguments)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"pip install 'ctxextend[{extra}]'" in done.stderr
+    assert f"pip install {blocked}" not in done.stderr
 
 
 def test_make_demo_installs_the_extras_that_the_demo_uses() -> None:
@@ -329,12 +373,7 @@ EXTRA_USES = [
 def test_command_without_an_extra_names_the_pip_command_with_it(
     blocked: str, arguments: str, extra: str
 ) -> None:
-    write_book()
-    Path("a.csv").write_text("text\none\n")
-    done = run_without(blocked, arguments)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"pip install 'ctxextend[{extra}]'" in done.stderr
-    assert f"pip install {blocked}" not in done.stderr
+    check_extra_is_named(blocked, arguments, extra)
 
 
 @pytest.mark.parametrize(
@@ -343,22 +382,27 @@ def test_command_without_an_extra_names_the_pip_command_with_it(
 def test_plotting_command_without_an_extra_names_the_pip_command_with_it(
     blocked: str, arguments: str, extra: str
 ) -> None:
-    test_command_without_an_extra_names_the_pip_command_with_it(blocked, arguments, extra)
+    check_extra_is_named(blocked, arguments, extra)
 
 
-def test_extras_are_those_of_the_metadata() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+def names_of(requirements: list[str]) -> set[str]:
+    """Return the libraries of requirements, without versions."""
+    return {re.split(r"[^\w-]", text)[0].lower() for text in requirements}
 
-    def names(requirements: list[str]) -> set[str]:
-        return {re.split(r"[^\w-]", text)[0].lower() for text in requirements}
 
-    plain = names(project["dependencies"])
-    for extra, libraries in EXTRAS.items():
-        in_extra = names(project["optional-dependencies"][extra]) - plain
-        assert {name.replace("_", "-") for name in libraries} == in_extra
-        assert all(
-            install_command(name) == f"pip install 'ctxextend[{extra}]'" for name in libraries
-        )
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_extras_are_those_of_the_metadata(extra: str) -> None:
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = metadata["project"]
+    plain = names_of(project["dependencies"])
+    in_extra = names_of(project["optional-dependencies"][extra]) - plain
+    libraries = EXTRAS[extra]
+    assert {name.replace("_", "-") for name in libraries} == in_extra
+    for name in libraries:
+        assert install_command(name) == f"pip install 'ctxextend[{extra}]'"
+
+
+def test_install_command_of_another_library_names_no_extra() -> None:
     assert install_command("torch") == "pip install torch"
 
 
@@ -370,4 +414,5 @@ def test_missing_library_is_reported_as_json() -> None:
         "message": "This needs torch: pip install torch",
         "hint": None,
     }
-    assert (done.returncode, json.loads(done.stdout)) == (1, {"error": error})
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {"error": error}

@@ -42,7 +42,9 @@ def write_folder(
     folder: Path, kinds: list[str], pooling: dict[str, Any] | None, path: str = "1_1"
 ) -> Path:
     """Write modules.json, and the config of Pooling if it is given."""
-    modules = [{"path": path if i == 1 else "", "type": kind} for i, kind in enumerate(kinds)]
+    modules = [{"path": "", "type": kind} for kind in kinds]
+    if len(modules) > 1:
+        modules[1]["path"] = path
     (folder / "modules.json").write_text(json.dumps(modules))
     if pooling is not None:
         (folder / "1_1").mkdir()
@@ -66,30 +68,47 @@ def test_embed_equals_sentence_transformers_for_each_pooling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reference[1], "pooling_mode", poolings)
-    texts = TEXTS if poolings == ("mean",) else TEXTS[:2]
-    embeddings = Embedder(minilm, poolings).embed([minilm.tokenizer.encode(text) for text in texts])
+    texts = list(TEXTS[:2])
+    if poolings == ("mean",):
+        texts = list(TEXTS)
+    tokens = [minilm.tokenizer.encode(text) for text in texts]
+
+    embeddings = Embedder(minilm, poolings).embed(tokens)
+
     assert embeddings.dtype == np.float32
-    np.testing.assert_allclose(embeddings, reference.encode(list(texts)), atol=5e-7)
+    np.testing.assert_allclose(embeddings, reference.encode(texts), atol=5e-7)
 
 
 def test_embed_chunks_returns_mean_embedding_of_all_chunks(minilm: EvalModel) -> None:
     embedder = open_embedder(minilm)
-    text = np.resize(minilm.tokenizer.encode(TEXTS[1]), embedder.model.max_text + 90)
-    chunks = embedder.embed([text[: embedder.model.max_text], text[embedder.model.max_text :]])
-    mean = chunks.sum(axis=0) / np.linalg.norm(chunks.sum(axis=0))
-    assert embedder.model.max_text == 510
-    first, means = embedder.embed_chunks([text, text[:50]])
-    np.testing.assert_allclose(first, [chunks[0], embedder.embed([text[:50]])[0]], atol=1e-6)
+    max_text = embedder.model.max_text
+    assert max_text == 510
+    text = np.resize(minilm.tokenizer.encode(TEXTS[1]), max_text + 90)
+    short = text[:50]
+    chunks = embedder.embed([text[:max_text], text[max_text:]])
+    of_short = embedder.embed([short])[0]
+    total = chunks.sum(axis=0)
+    mean = total / np.linalg.norm(total)
+
+    first, means = embedder.embed_chunks([text, short])
+
+    np.testing.assert_allclose(first, [chunks[0], of_short], atol=1e-6)
     np.testing.assert_allclose(means, [mean, first[1]], atol=1e-6)
+
+
+@pytest.mark.parametrize(("flag", "name"), POOLING_FLAGS.items())
+def test_read_pooling_reads_one_flag_of_the_old_config(
+    flag: str, name: str, tmp_path: Path
+) -> None:
+    config = dict.fromkeys(POOLING_FLAGS, False)
+    config[flag] = True
+    folder = write_folder(tmp_path, OLD, config)
+    assert read_pooling(folder) == (name,)
 
 
 @pytest.mark.parametrize(
     ("kinds", "config", "expected"),
     [
-        *(
-            (OLD, dict.fromkeys(POOLING_FLAGS, False) | {flag: True}, (name,))
-            for flag, name in POOLING_FLAGS.items()
-        ),
         (OLD, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
         (OLD, {"word_embedding_dimension": 8}, ("mean",)),
         (NEW, {"embedding_dimension": 8, "pooling_mode": "lasttoken"}, ("lasttoken",)),
@@ -99,16 +118,22 @@ def test_embed_chunks_returns_mean_embedding_of_all_chunks(minilm: EvalModel) ->
 def test_read_pooling_reads_both_config_formats(
     kinds: list[str], config: dict[str, Any], expected: tuple[str, ...], tmp_path: Path
 ) -> None:
-    assert read_pooling(tmp_path) == ("mean",)  # without modules.json
-    assert read_pooling(write_folder(tmp_path, kinds, config)) == expected
+    folder = write_folder(tmp_path, kinds, config)
+    assert read_pooling(folder) == expected
+
+
+def test_read_pooling_without_modules_is_the_mean(tmp_path: Path) -> None:
+    assert read_pooling(tmp_path) == ("mean",)
 
 
 def test_read_pooling_reads_saved_sentence_transformer(
     reference: SentenceTransformer, tmp_path: Path
 ) -> None:
     reference.save(str(tmp_path))
-    assert "pooling_mode_mean_tokens" not in (tmp_path / "1_Pooling" / "config.json").read_text()
-    assert read_pooling(tmp_path) == read_pooling(SOURCE) == ("mean",)
+    config = (tmp_path / "1_Pooling" / "config.json").read_text()
+    assert "pooling_mode_mean_tokens" not in config
+    assert read_pooling(tmp_path) == ("mean",)
+    assert read_pooling(SOURCE) == ("mean",)
 
 
 @pytest.mark.parametrize(
@@ -137,19 +162,25 @@ def test_read_pooling_rejects_unknown_modules_and_poolings(
     message: str,
     tmp_path: Path,
 ) -> None:
+    folder = write_folder(tmp_path, kinds, config, path)
     with pytest.raises(error, match=message):
-        read_pooling(write_folder(tmp_path, kinds, config, path))
+        read_pooling(folder)
+
+
+def ranks(queries: Any, documents: Any, owners: list[int]) -> list[float]:
+    """Return the rank of each query's document."""
+    relevant = [{owner: 1} for owner in owners]
+    found = score_rankings(cosines(queries, documents), relevant)
+    rank_of_each: list[float] = (1 / found[MRR]).round(9).tolist()
+    return rank_of_each
 
 
 def test_rankings_equal_manual_ranks() -> None:
-    def ranks(queries: Any, documents: Any, owners: list[int]) -> list[float]:
-        found = score_rankings(cosines(queries, documents), [{owner: 1} for owner in owners])
-        return (1 / found[MRR]).round(9).tolist()  # type: ignore[no-any-return]
-
     documents = np.array([[1, 0], [0, 1], [0.6, 0.8], [0.6, 0.8]], np.float32)
     queries = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32)
     # Two equal documents both get the lower rank.
     assert ranks(queries, documents, [0, 1, 2, 2]) == [1, 4, 3, 3]
     documents[1] = np.nan
     assert ranks(queries, documents, [0, 1, 2, 2]) == [2, 4, 4, 3]
-    assert ranks(np.zeros((1, 2), np.float32), documents[[0, 2]], [0]) == [2]
+    zero_query = np.zeros((1, 2), np.float32)
+    assert ranks(zero_query, documents[[0, 2]], [0]) == [2]

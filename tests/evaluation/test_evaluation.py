@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import torch
 import transformers
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import ctxextend
 from ctxextend.cli import options
@@ -34,7 +34,8 @@ LOSSES = ("position", "context")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of texts like those tiny-gpt2 was trained on, each longer than 512 tokens."""
     folder = tmp_path_factory.mktemp("texts")
-    for name in sorted(topics, key=lambda name: -len(topics[name]))[:6]:
+    longest_first = sorted(topics, key=lambda name: -len(topics[name]))
+    for name in longest_first[:6]:
         (folder / f"{name}.txt").write_text(topics[name], "utf-8")
     return folder
 
@@ -54,151 +55,198 @@ def evaluate_json(*arguments: Any, **flags: Any) -> dict[str, Any]:
 
 def test_evaluate_compares_with_base_from_recipe(extended: Path, texts: Path) -> None:
     found = evaluate_json(extended, texts, tokens=4096, measure=LOSSES)
-    expected = {
-        "kind": CAUSAL,
-        "max_len": 512,
-        "base": "tiny-gpt2",
-        "base_max_len": 128,
-        "complete": True,
-    }
-    expected |= {"across_documents": False, "tokens": 8 * 512}
-    assert expected.items() <= found.items()
-    assert list(found["positions"]["losses"]) == [MODEL, TRUNCATED, SLIDING]
+
+    assert found["kind"] == CAUSAL
+    assert found["max_len"] == 512
+    assert found["base"] == "tiny-gpt2"
+    assert found["base_max_len"] == 128
+    assert found["complete"] is True
+    assert found["across_documents"] is False
+    assert found["tokens"] == 8 * 512
+    positions = found["positions"]
+    assert list(positions["losses"]) == [MODEL, TRUNCATED, SLIDING]
     # `copy` keeps the learned rows, so losses within the base's context length are equal.
-    for bucket in found["positions"]["buckets"][:4]:
-        assert bucket["losses"][MODEL]["mean"] == pytest.approx(
-            bucket["losses"][TRUNCATED]["mean"], abs=1e-5
-        )
-    assert [point["context"] for point in found["contexts"]["points"]] == [64, 128, 256, 512]
-    assert found["contexts"]["reference"] == 128
-    for point in found["contexts"]["points"][:2]:
-        assert point["loss"]["mean"] == pytest.approx(point["base"]["mean"], abs=1e-5)
+    for bucket in positions["buckets"][:4]:
+        losses = bucket["losses"]
+        assert losses[MODEL]["mean"] == pytest.approx(losses[TRUNCATED]["mean"], abs=1e-5)
     # Its perplexity is 17 on text of this kind that it was not trained on.
-    assert found["positions"]["losses"][TRUNCATED]["perplexity"] < 40
+    assert positions["losses"][TRUNCATED]["perplexity"] < 40
+
+    contexts = found["contexts"]
+    assert [point["context"] for point in contexts["points"]] == [64, 128, 256, 512]
+    assert contexts["reference"] == 128
+    for point in contexts["points"][:2]:
+        assert point["loss"]["mean"] == pytest.approx(point["base"]["mean"], abs=1e-5)
 
 
 def test_evaluate_always_measures_base_at_its_context_length(extended: Path, texts: Path) -> None:
-    selected, default = (
-        evaluate_json(extended, texts, tokens=1024, measure=["context"], length=length)["contexts"][
-            "points"
-        ]
-        for length in ((16, 512), ())
-    )
+    settings: dict[str, Any] = {"tokens": 1024, "measure": ["context"]}
+    selected = evaluate_json(extended, texts, length=(16, 512), **settings)["contexts"]["points"]
+    default = evaluate_json(extended, texts, length=(), **settings)["contexts"]["points"]
     assert [point["context"] for point in selected] == [16, 512]
-    ends = [points[-1]["against_base"]["mean"] for points in (selected, default)]
-    assert ends[0] == pytest.approx(ends[1], abs=1e-5)
+    change = selected[-1]["against_base"]
+    expected = default[-1]["against_base"]
+    assert change["mean"] == pytest.approx(expected["mean"], abs=1e-5)
 
 
 def test_evaluate_without_base_measures_model_only(texts: Path) -> None:
     found = evaluate_json("tiny-gpt2", texts, tokens=2048, measure=LOSSES)
-    positions, contexts = found["positions"], found["contexts"]
-    assert (found["base"], found["base_max_len"]) == (None, None)
+
+    assert found["base"] is None
+    assert found["base_max_len"] is None
     assert any("--base" in note for note in found["notes"])
-    assert (list(positions["losses"]), positions["changes"]) == ([MODEL], {})
+    positions = found["positions"]
+    assert list(positions["losses"]) == [MODEL]
+    assert positions["changes"] == {}
+    contexts = found["contexts"]
     assert [point["context"] for point in contexts["points"]] == [16, 32, 64, 128]
     assert contexts["reference"] == 16
-    assert all(point["base"] is None for point in contexts["points"])
+    for point in contexts["points"]:
+        assert point["base"] is None
     # tiny-gpt2 uses its context.
-    last = contexts["points"][-1]["change"]
-    assert last["mean"] < -last["ci95"]
+    change = contexts["points"][-1]["change"]
+    assert change["mean"] < -change["ci95"]
 
 
 def test_evaluate_loss_equals_transformers_loss_in_each_precision(texts: Path) -> None:
-    flags: dict[str, Any] = {"tokens": 128 * 4, "measure": ["position"]}
+    settings: dict[str, Any] = {"tokens": 128 * 4, "measure": ["position"]}
     model = open_eval_model(CheckpointRef("tiny-gpt2"))
     first = sorted(texts.iterdir())[0].read_text("utf-8")
-    ids = torch.tensor(model.tokenizer.tokenizer(first)["input_ids"][: 128 * 4]).view(4, 128)
+    tokens = model.tokenizer.tokenizer(first)["input_ids"]
+    ids = torch.tensor(tokens[: 128 * 4]).view(4, 128)
     with torch.no_grad():
         expected = model.model(input_ids=ids, labels=ids).loss.item()
-    full, half = (
-        evaluate_json("tiny-gpt2", texts, precision=name, **flags) for name in ("auto", "bf16")
-    )
-    assert full["positions"]["losses"][MODEL]["mean"] == pytest.approx(expected, abs=1e-5)
-    assert half["positions"]["losses"][MODEL]["mean"] == pytest.approx(expected, rel=0.01)
-    assert (full["precision"], half["precision"]) == ("float32", "bfloat16")
+
+    full = evaluate_json("tiny-gpt2", texts, precision="auto", **settings)
+    half = evaluate_json("tiny-gpt2", texts, precision="bf16", **settings)
+
+    assert full["precision"] == "float32"
+    assert half["precision"] == "bfloat16"
+    full_loss = full["positions"]["losses"][MODEL]
+    half_loss = half["positions"]["losses"][MODEL]
+    assert full_loss["mean"] == pytest.approx(expected, abs=1e-5)
+    assert half_loss["mean"] == pytest.approx(expected, rel=0.01)
 
 
 def test_open_scorer_rejects_causal_class_with_bidirectional_attention(tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.MegatronBertConfig(
-        **sizes, intermediate_size=16, vocab_size=32, max_position_embeddings=16
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        vocab_size=32,
+        max_position_embeddings=16,
     )
     transformers.MegatronBertForCausalLM(config).save_pretrained(tmp_path)
     add_tokenizer(tmp_path, special_tokens=True)
-    with pytest.raises(
-        UnsupportedModelError, match="is not causal: its predictions depend on later tokens"
-    ):
-        open_scorer(open_eval_model(CheckpointRef(str(tmp_path))))
+    bidirectional = open_eval_model(CheckpointRef(str(tmp_path)))
+    message = "is not causal: its predictions depend on later tokens"
+    with pytest.raises(UnsupportedModelError, match=message):
+        open_scorer(bidirectional)
+
     pico.edit_json(tmp_path / "config.json", is_decoder=True)
-    assert open_scorer(open_eval_model(CheckpointRef(str(tmp_path)))).has_separate_head
+    causal = open_eval_model(CheckpointRef(str(tmp_path)))
+    assert open_scorer(causal).has_separate_head
 
 
 def test_evaluate_joins_short_documents_and_warns_if_losses_are_measured(make_pico: Make) -> None:
-    text = write_texts(5, 40)
     # The LM head is tied to the word embeddings, so no tensor is missing.
     causal = add_tokenizer(make_pico("gpt2", "causal", base=True).folder, special_tokens=False)
-    found = ctxextend.evaluate(causal, text, tokens=64, measure=LOSSES)
-    assert (found.kind, found.across_documents) == (CAUSAL, True)
-    (across,) = found.warnings
-    assert "windows span several documents" in across
+    found = ctxextend.evaluate(causal, write_texts(5, 40), tokens=64, measure=LOSSES)
+    assert found.kind == CAUSAL
+    assert found.across_documents
+    (warning,) = found.warnings
+    assert "windows span several documents" in warning
+
+
+def test_evaluate_does_not_join_short_documents_for_an_encoder(make_pico: Make) -> None:
     encoder = add_tokenizer(make_pico("bert", base=True).folder, special_tokens=True)
-    found = ctxextend.evaluate(encoder, text, tokens=64)
-    assert (found.kind, found.warnings, found.across_documents) == (ENCODER, (), False)
+    found = ctxextend.evaluate(encoder, write_texts(5, 40), tokens=64)
+    assert found.kind == ENCODER
+    assert found.warnings == ()
+    assert not found.across_documents
 
 
-def test_evaluate_reads_text_with_much_white_space_and_rejects_empty_text(make_pico: Make) -> None:
-    masked = add_tokenizer(make_pico("bert").folder, special_tokens=True)
+@pytest.fixture
+def masked(make_pico: Make) -> Path:
+    """A masked language model with a tokenizer."""
+    return add_tokenizer(make_pico("bert").folder, special_tokens=True)
+
+
+def test_evaluate_reads_text_with_much_white_space(masked: Path) -> None:
     words = Path(write_texts(1, 300)).read_text().split()
     Path("wide.txt").write_text("".join(f"{word:<40}" for word in words))
-    assert ctxextend.evaluate(masked, "wide.txt", tokens=64, measure=["position"]).tokens == 64
+    found = ctxextend.evaluate(masked, "wide.txt", tokens=64, measure=["position"])
+    assert found.tokens == 64
+
+
+def test_evaluate_rejects_empty_text(masked: Path) -> None:
     Path("none.jsonl").write_text('{"text": null}\n' * 3)
     with pytest.raises(DataError, match="The text has 0 tokens"):
         ctxextend.evaluate(masked, "none.jsonl", tokens=64)
 
 
-def test_evaluate_notes_skipped_measures_and_rejects_requested_ones(make_pico: Make) -> None:
-    masked, text = add_tokenizer(make_pico("bert").folder, special_tokens=True), write_texts(300, 1)
+def test_evaluate_notes_skipped_measures_and_rejects_requested_ones(masked: Path) -> None:
+    text = write_texts(300, 1)
     found = ctxextend.evaluate(masked, text, tokens=64)
-    assert (found.kind, found.passkey) == (MASKED, None)
+    assert found.kind == MASKED
+    assert found.passkey is None
     assert any("no ten numbers of one token" in note for note in found.notes)
     with pytest.raises(DataError, match=r"no ten numbers of one token.*Remove it from --measure"):
         ctxextend.evaluate(masked, text, tokens=64, measure=["passkey"])
 
 
-def test_evaluate_warns_if_base_is_missing_or_changed(make_pico: Make, tmp_path: Path) -> None:
-    folder = make_pico("gpt2").folder
-    elsewhere = tmp_path / "elsewhere"
+@pytest.fixture
+def base(make_pico: Make) -> Path:
+    """A causal language model with a tokenizer."""
+    return add_tokenizer(make_pico("gpt2").folder, special_tokens=False)
+
+
+@pytest.fixture
+def longer(base: Path, tmp_path: Path) -> Path:
+    """The base, resized to 32 positions."""
+    return ctxextend.resize(base, to=32, output=tmp_path / "longer").output
+
+
+def test_evaluate_warns_if_base_is_missing(base: Path, longer: Path, tmp_path: Path) -> None:
     text = write_texts(200, 1)
-    longer = ctxextend.resize(
-        add_tokenizer(folder, special_tokens=False), to=32, output=tmp_path / "longer"
-    ).output
-    folder.rename(elsewhere)
+    elsewhere = base.rename(tmp_path / "elsewhere")
+
     missing = ctxextend.evaluate(longer, text, measure=LOSSES)
     assert missing.base is None
     assert any("--base" in warning for warning in missing.warnings)
-    assert not any(
-        "--base" in warning for warning in ctxextend.evaluate(longer, text, no_base=True).warnings
-    )
-    assert ctxextend.evaluate(longer, text, base=elsewhere, measure=LOSSES).base == str(elsewhere)
+
+    without = ctxextend.evaluate(longer, text, no_base=True)
+    assert not any("--base" in warning for warning in without.warnings)
+
+    stated = ctxextend.evaluate(longer, text, base=elsewhere, measure=LOSSES)
+    assert stated.base == str(elsewhere)
+
+
+def test_evaluate_warns_if_base_is_changed(
+    base: Path, longer: Path, make_pico: Make, tmp_path: Path
+) -> None:
+    base.rename(tmp_path / "elsewhere")
     add_tokenizer(make_pico("gpt2", initializer_range=0.5).folder, special_tokens=False)
-    changed = ctxextend.evaluate(longer, text, measure=["position"])
-    assert changed.base is None
-    assert any(
-        "has changed since the recipe was written" in warning for warning in changed.warnings
-    )
+    found = ctxextend.evaluate(longer, write_texts(200, 1), measure=["position"])
+    assert found.base is None
+    assert any("has changed since the recipe was written" in warning for warning in found.warnings)
 
 
-def test_evaluate_rejects_base_with_other_kind_or_tokenizer(make_pico: Make) -> None:
-    causal = add_tokenizer(make_pico("gpt2").folder, special_tokens=False)
-    masked = add_tokenizer(make_pico("bert").folder, special_tokens=True)
+def test_evaluate_rejects_base_of_another_kind(base: Path, masked: Path) -> None:
+    message = r"a masked language model, but .* is a causal"
+    with pytest.raises(CheckpointError, match=message):
+        ctxextend.evaluate(base, write_texts(200, 1), base=masked)
+
+
+def test_evaluate_rejects_base_with_another_tokenizer(base: Path, make_pico: Make) -> None:
     other = add_tokenizer(make_pico("gpt2", "other").folder, special_tokens=True)
-    for model, base, message in (
-        (causal, masked, r"a masked language model, but .* is a causal"),
-        (causal, "tiny-gpt2", "cut the text into different tokens"),
-        (other, causal, "cut the text into different tokens"),
-    ):
-        with pytest.raises(CheckpointError, match=message):
-            ctxextend.evaluate(model, write_texts(200, 1), base=base)
+    text = write_texts(200, 1)
+    message = "cut the text into different tokens"
+    with pytest.raises(CheckpointError, match=message):
+        ctxextend.evaluate(base, text, base="tiny-gpt2")
+    with pytest.raises(CheckpointError, match=message):
+        ctxextend.evaluate(other, text, base=base)
 
 
 @pytest.mark.parametrize(
@@ -235,22 +283,31 @@ def test_evaluate_rejects_empty_text_before_loading_a_model(
 
 def test_evaluate_flags_accept_the_values_of_recipes() -> None:
     assert options.MEASURES == MEASURES
-    assert get_args(get_args(options.Precision)[0]) == PRECISIONS
+    precision, *_ = get_args(options.Precision)
+    assert get_args(precision) == PRECISIONS
+
+
+def invoke_evaluate(model: Path, texts: Path, *flags: str) -> Result:
+    arguments = ["evaluate", str(model), "--data", str(texts), *flags, "--json"]
+    return CliRunner().invoke(build_app(), arguments)
 
 
 def test_evaluate_prints_identical_json_except_seconds(extended: Path, texts: Path) -> None:
-    arguments = ["evaluate", str(extended), "--data", str(texts), "--tokens", "1024"]
-    first, second = (CliRunner().invoke(build_app(), [*arguments, "--json"]) for _ in range(2))
-    assert (first.exit_code, second.exit_code) == (0, 0), first.stderr
+    first = invoke_evaluate(extended, texts, "--tokens", "1024")
+    second = invoke_evaluate(extended, texts, "--tokens", "1024")
+    assert first.exit_code == 0, first.stderr
+    assert second.exit_code == 0, second.stderr
+
     values = json.loads(first.stdout)
-    assert json.loads(second.stdout) | {"seconds": values["seconds"]} == values
+    again = json.loads(second.stdout)
+    again["seconds"] = values["seconds"]
+    assert again == values
     assert values["passkey"]["lengths"] == [64, 128, 256, 512]
     assert values["shift"] is None  # only by name
     loss = values["positions"]["losses"]["model"]
     assert loss["perplexity"] == pytest.approx(math.exp(loss["mean"]))
-    assert values["warnings"] == [
-        line.removeprefix("Warning: ") for line in first.stderr.splitlines() if "Warn" in line
-    ]
+    warnings = [line for line in first.stderr.splitlines() if "Warn" in line]
+    assert warnings == [f"Warning: {warning}" for warning in values["warnings"]]
 
 
 def test_evaluate_interrupted_prints_results_so_far(
@@ -263,11 +320,11 @@ def test_evaluate_interrupted_prints_results_so_far(
 
     targets = LossTask.targets
     monkeypatch.setattr(LossTask, "targets", interrupt)
-    monkeypatch.setattr(
-        "ctxextend.cli.console.ignore_ctrl_c", lambda: None
-    )  # would affect the other tests
-    arguments = ["evaluate", str(extended), "--data", str(texts), "--batch-size", "2", "--json"]
-    done = CliRunner().invoke(build_app(), arguments)
+    # It would affect the other tests.
+    monkeypatch.setattr("ctxextend.cli.console.ignore_ctrl_c", lambda: None)
+
+    done = invoke_evaluate(extended, texts, "--batch-size", "2")
+
     assert done.exit_code == 130, done.stderr
     values = json.loads(done.stdout)
     assert values["complete"] is False

@@ -33,63 +33,102 @@ def test_plan_retrieval_cuts_queries_beyond_base_context(
     length: int, base_len: int, starts: tuple[int, ...], query_tokens: int, minilm: EvalModel
 ) -> None:
     documents = [np.arange(length), np.arange(5000), np.arange(length - 3)]
-    task = plan(minilm, replace(minilm, max_len=base_len), documents, length)
-    assert [(query[0], len(query)) for query in task.queries] == [
-        (start, query_tokens) for start in starts
-    ] * 2
-    assert [len(document) for document in task.documents] == [length - 2] * 2
+    base = replace(minilm, max_len=base_len)
+
+    task = plan(minilm, base, documents, length)
+
+    queries = [(query[0], len(query)) for query in task.queries]
+    queries_of_a_document = [(start, query_tokens) for start in starts]
+    assert queries == queries_of_a_document * 2
+    lengths = [len(document) for document in task.documents]
+    assert lengths == [length - 2] * 2
 
 
-def test_plan_retrieval_rejects_short_documents_and_missing_base(minilm: EvalModel) -> None:
-    documents = [np.arange(2046), np.arange(2045), np.arange(9)]
-    with pytest.raises(
-        DataError, match="two documents of at least 2,046 tokens, but 1 of 3 documents"
-    ):
-        plan(minilm, minilm, documents, 2048)
-    for length in (512, 553, 100):
-        with pytest.raises(DataError, match="a length of at least 554"):
-            plan(minilm, minilm, documents, length)
-    with pytest.raises(
-        DataError, match="it needs a base, because queries are cut from text beyond"
-    ):
-        plan_retrieval(open_embedder(minilm), None, documents, 2048)
+LONG_AND_SHORT = [np.arange(2046), np.arange(2045), np.arange(9)]
 
 
-def test_retrieval_task_ranks_documents_of_mock_encoders(minilm: EvalModel) -> None:
-    # Five documents with 60 tokens in common, followed by tokens that no other has.
+def test_plan_retrieval_rejects_short_documents(minilm: EvalModel) -> None:
+    message = "two documents of at least 2,046 tokens, but 1 of 3 documents"
+    with pytest.raises(DataError, match=message):
+        plan(minilm, minilm, LONG_AND_SHORT, 2048)
+
+
+@pytest.mark.parametrize("length", [512, 553, 100])
+def test_plan_retrieval_rejects_lengths_without_a_query_beyond_the_base(
+    length: int, minilm: EvalModel
+) -> None:
+    with pytest.raises(DataError, match="a length of at least 554"):
+        plan(minilm, minilm, LONG_AND_SHORT, length)
+
+
+def test_plan_retrieval_rejects_a_missing_base(minilm: EvalModel) -> None:
+    embedder = open_embedder(minilm)
+    message = "it needs a base, because queries are cut from text beyond"
+    with pytest.raises(DataError, match=message):
+        plan_retrieval(embedder, None, LONG_AND_SHORT, 2048)
+
+
+def ignore_progress(_tokens: int) -> None:
+    pass
+
+
+@pytest.fixture
+def counter(minilm: EvalModel) -> EvalModel:
+    """A mock encoder that counts the tokens of a text."""
+    return mock_model(minilm, lambda ids: counts(ids, 5000))
+
+
+@pytest.fixture
+def mock_task(counter: EvalModel) -> RetrievalTask:
+    """Retrieval of five documents with 60 tokens in common, followed by ones that no other has."""
     shared = np.arange(1000, 1060)
-    documents = [
-        np.concatenate([shared, np.arange(2000 + 500 * i, 2140 + 500 * i)]) for i in range(5)
-    ]
-    counter = mock_model(minilm, lambda ids: counts(ids, 5000))
-    task = plan(replace(counter, max_len=202), replace(counter, max_len=62), documents, 202)
-    progress: list[int] = []
-    task.measure(progress.append)
-    assert sum(progress) == task.tokens + task.base_tokens
-    report: Retrieval = task.report()["retrieval"]
-    assert (report.documents, report.queries, report.query_tokens, report.pooling) == (
-        5,
-        20,
-        40,
-        "mean",
-    )
-    truncated, chunks, whole = (report.modes[mode] for mode in (TRUNCATED, CHUNKS, MODEL))
+    documents = []
+    for first in range(2000, 4500, 500):
+        document = np.concatenate([shared, np.arange(first, first + 140)])
+        documents.append(document)
+    return plan(replace(counter, max_len=202), replace(counter, max_len=62), documents, 202)
+
+
+def test_retrieval_task_ranks_documents_of_mock_encoders(mock_task: RetrievalTask) -> None:
+    mock_task.measure(ignore_progress)
+    report: Retrieval = mock_task.report()["retrieval"]
+
+    assert report.documents == 5
+    assert report.queries == 20
+    assert report.query_tokens == 40
+    assert report.pooling == "mean"
     # The first 60 tokens of all documents are equal, so each ranks last.
-    assert (truncated.recall.mean, truncated.change) == (0.0, None)
+    truncated = report.modes[TRUNCATED]
+    assert truncated.recall.mean == 0.0
+    assert truncated.change is None
     assert truncated.reciprocal_rank.mean == pytest.approx(0.2)
-    assert (
-        chunks.recall == chunks.change == whole.recall == whole.change == Estimate(1.0, 0.0, 20, 5)
-    )
-    assert chunks.reciprocal_rank.mean == 1.0
-    lengths = [ids.shape[1] for ids in counter.model.inputs]
+    all_found = Estimate(1.0, 0.0, 20, 5)
+    for mode in (CHUNKS, MODEL):
+        assert report.modes[mode].recall == all_found
+        assert report.modes[mode].change == all_found
+    assert report.modes[CHUNKS].reciprocal_rank.mean == 1.0
+
+
+def test_retrieval_task_reports_its_progress(mock_task: RetrievalTask) -> None:
+    progress: list[int] = []
+    mock_task.measure(progress.append)
+    assert sum(progress) == mock_task.tokens + mock_task.base_tokens
+
+
+def test_retrieval_task_runs_the_base_once(counter: EvalModel, mock_task: RetrievalTask) -> None:
+    inputs = counter.model.inputs
+
+    mock_task.measure(ignore_progress)
+    report = mock_task.report()["retrieval"]
     # The test text of `open_embedder`, queries, the start and full chunks, the last chunk, the
     # whole document.
+    lengths = [ids.shape[1] for ids in inputs]
     assert set(lengths) == {3, 42, 62, 22, 202}
-    task.measure(progress.append)
-    assert [ids.shape[1] for ids in counter.model.inputs[len(lengths) :]] == [
-        202
-    ]  # the base is not run again
-    assert task.report()["retrieval"] == report
+
+    mock_task.measure(ignore_progress)
+    read_again = [ids.shape[1] for ids in inputs[len(lengths) :]]
+    assert read_again == [202]
+    assert mock_task.report()["retrieval"] == report
 
 
 def test_report_of_retrieval_equals_manual_computation(minilm: EvalModel) -> None:
@@ -98,17 +137,20 @@ def test_report_of_retrieval_equals_manual_computation(minilm: EvalModel) -> Non
     assert task.sample == 2
     ranks = {MODEL: [1, 2, 1, 1, 4, 2], TRUNCATED: [1, 1, 3, 2, 2, 3], CHUNKS: [1] * 6}
     for mode, values in ranks.items():
-        task.found[mode] = {
-            "MRR": 1 / np.array(values),
-            "recall@1": np.equal(values, 1).astype(np.float64),
-        }
-    recall = task.report()["retrieval"].modes[MODEL]
-    assert recall.recall.mean == 0.5
-    assert recall.reciprocal_rank.mean == pytest.approx((0.75 + 1 + 0.375) / 3)
-    # Means per document are 1/2, 1 and 0, and 1, 0 and 0 with truncation: changes are -1/2, 1 and
-    # 0.
-    assert recall.recall.standard_error == pytest.approx(np.std([0.5, 1, 0], ddof=1) / 3**0.5)
-    assert recall.change is not None
-    assert recall.change.mean == pytest.approx(1 / 6)
-    assert recall.change.standard_error == pytest.approx(np.std([-0.5, 1, 0], ddof=1) / 3**0.5)
-    assert [values.tolist() for values in task.scores] == [[1, 0.5], [1, 1], [0.25, 0.5]]
+        reciprocal = 1 / np.array(values)
+        first = np.equal(values, 1).astype(np.float64)
+        task.found[mode] = {"MRR": reciprocal, "recall@1": first}
+    # Shares per document that rank first, and their changes from 1, 0 and 0 with truncation.
+    recalls = [0.5, 1, 0]
+    changes = [-0.5, 1, 0]
+
+    found = task.report()["retrieval"].modes[MODEL]
+
+    assert found.recall.mean == 0.5
+    assert found.recall.standard_error == pytest.approx(np.std(recalls, ddof=1) / 3**0.5)
+    assert found.reciprocal_rank.mean == pytest.approx((0.75 + 1 + 0.375) / 3)
+    assert found.change is not None
+    assert found.change.mean == pytest.approx(1 / 6)
+    assert found.change.standard_error == pytest.approx(np.std(changes, ddof=1) / 3**0.5)
+    scores = [values.tolist() for values in task.scores]
+    assert scores == [[1, 0.5], [1, 1], [0.25, 0.5]]

@@ -1,12 +1,14 @@
 """Search sets: reading and checking them, scores against scikit-learn, runs on pico encoders."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 from sklearn.metrics import ndcg_score  # type: ignore[import-untyped]
@@ -23,7 +25,15 @@ from tests.helpers.trainings import invoke, make_encoder, make_source
 from tests.helpers.word_tokenizer import text_of
 
 FILES: dict[str, Any] = {"corpus": "corpus.jsonl", "queries": "queries.tsv", "qrels": "qrels.tsv"}
-FLAGS = [word for name, file in FILES.items() for word in (f"--{name}", file)]
+FLAGS = ["--corpus", "corpus.jsonl", "--queries", "queries.tsv", "--qrels", "qrels.tsv"]
+
+
+def write_lines(name: str, lines: Iterable[str]) -> None:
+    Path(name).write_text("".join(f"{line}\n" for line in lines))
+
+
+def read_lines(name: str) -> list[str]:
+    return Path(name).read_text().splitlines()
 
 
 @pytest.fixture(autouse=True)
@@ -31,44 +41,66 @@ def files(_empty_folder: None) -> None:
     """Write twelve documents of 8 to 41 words, and a query with the last words of the first six."""
     generator = np.random.default_rng(0)
     words = [generator.integers(0, 27, 8 + 3 * number).tolist() for number in range(12)]
-    corpus = [
-        {"_id": f"d{number}", "title": f"w{number}", "text": text_of(text)}
-        for number, text in enumerate(words)
-    ]
-    Path("corpus.jsonl").write_text("".join(json.dumps(document) + "\n" for document in corpus))
-    Path("queries.tsv").write_text("".join(f"q{i}\t{text_of(words[i][-6:])}\n" for i in range(7)))
-    judgements = [f"q{i}\td{i}\t{1 + i % 3}\n" for i in range(6)] + ["q0\td9\t1\n", "q6\td1\t0\n"]
-    Path("qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(judgements))
+    corpus = []
+    for number, text in enumerate(words):
+        document = {"_id": f"d{number}", "title": f"w{number}", "text": text_of(text)}
+        corpus.append(json.dumps(document))
+    queries = [f"q{number}\t{text_of(words[number][-6:])}" for number in range(7)]
+    judgements = [f"q{number}\td{number}\t{1 + number % 3}" for number in range(6)]
+    write_lines("corpus.jsonl", corpus)
+    write_lines("queries.tsv", queries)
+    write_lines("qrels.tsv", ["query-id\tcorpus-id\tscore", *judgements, "q0\td9\t1", "q6\td1\t0"])
 
 
 def test_score_rankings_equals_manual_values() -> None:
     # Ranked: relevance 0, 2, 0, 1, then 3 after the tenth place.
     similar = np.arange(12, 0, -1.0)
+    gain = 2 / np.log2(3) + 1 / np.log2(5)
+    ideal_gain = 3 + 2 / np.log2(3) + 1 / 2
+
     found = score_rankings([similar], [{1: 2, 3: 1, 10: 3}])
-    ideal = 3 + 2 / np.log2(3) + 1 / 2
-    assert found["nDCG@10"] == pytest.approx([(2 / np.log2(3) + 1 / np.log2(5)) / ideal])
-    assert {name: values.tolist() for name, values in found.items() if name != "nDCG@10"} == {
-        "MRR": [0.5],
-        "recall@1": [0.0],
-        "recall@10": [pytest.approx(2 / 3)],
-    }
+
+    assert {*found} == {"nDCG@10", "MRR", "recall@1", "recall@10"}
+    assert found["nDCG@10"] == pytest.approx([gain / ideal_gain])
+    assert found["MRR"].tolist() == [0.5]
+    assert found["recall@1"].tolist() == [0.0]
+    assert found["recall@10"] == pytest.approx([2 / 3])
 
 
 def test_score_rankings_equals_scikit_learn_without_ties() -> None:
     generator = np.random.default_rng(1)
-    similar, gain = generator.normal(size=(20, 30)), generator.integers(0, 4, (20, 30))
-    found = score_rankings(
-        similar, [{i: value for i, value in enumerate(row) if value} for row in gain.tolist()]
-    )
-    assert found["nDCG@10"].mean() == pytest.approx(ndcg_score(gain, similar, k=10))
+    similar = generator.normal(size=(20, 30))
+    gains = generator.integers(0, 4, (20, 30))
+    relevant = []
+    for row in gains.tolist():
+        relevant.append({document: gain for document, gain in enumerate(row) if gain})
+
+    found = score_rankings(similar, relevant)
+
+    expected = ndcg_score(gains, similar, k=10)
+    assert found["nDCG@10"].mean() == pytest.approx(expected)
 
 
-def test_score_rankings_counts_ties_and_nan_against_the_relevant_document() -> None:
-    for similar in (np.ones(12), np.full(12, np.nan), np.where(np.arange(12) == 3, 0.9, np.nan)):
-        assert score_rankings([similar], [{3: 1}])["MRR"].tolist() == [1 / 12]
-    best = score_rankings([np.array([1, 1, 0, 0])], [{0: 1, 1: 2}])
-    assert best["nDCG@10"] == pytest.approx([(1 + 2 / np.log2(3)) / (2 + 1 / np.log2(3))])
-    assert list(best) == ["nDCG@10", "MRR", "recall@1"]  # no recall@10 among four documents
+@pytest.mark.parametrize(
+    "similar",
+    [np.ones(12), np.full(12, np.nan), np.where(np.arange(12) == 3, 0.9, np.nan)],
+    ids=["ties", "nan", "nan but one"],
+)
+def test_score_rankings_counts_ties_and_nan_against_the_relevant_document(similar: Any) -> None:
+    found = score_rankings([similar], [{3: 1}])
+    assert found["MRR"].tolist() == [1 / 12]
+
+
+def test_score_rankings_counts_ties_against_the_more_relevant_document() -> None:
+    gain = 1 + 2 / np.log2(3)
+    ideal_gain = 2 + 1 / np.log2(3)
+    found = score_rankings([np.array([1, 1, 0, 0])], [{0: 1, 1: 2}])
+    assert found["nDCG@10"] == pytest.approx([gain / ideal_gain])
+    assert list(found) == ["nDCG@10", "MRR", "recall@1"]  # no recall@10 among four documents
+
+
+def numbered(texts: Iterable[str]) -> dict[str, Any]:
+    return {str(number): text for number, text in enumerate(texts)}
 
 
 def test_search_equals_sentence_transformers_with_prompts(
@@ -78,56 +110,139 @@ def test_search_equals_sentence_transformers_with_prompts(
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
     texts = read_search_set(Evaluate(**FILES))
     assert texts is not None
+    reference = SentenceTransformer(str(minilm.root), device="cpu", prompts=prompts)
+    reference.max_seq_length = 64
+    relevant = {
+        str(number): set(map(str, documents)) for number, documents in enumerate(texts.relevant)
+    }
+    evaluator = InformationRetrievalEvaluator(
+        numbered(texts.queries),
+        numbered(texts.documents),
+        relevant,
+        mrr_at_k=[12],
+        ndcg_at_k=[10],
+        precision_recall_at_k=[1, 10],
+    )
+    expected = evaluator(reference)
+
     embedder = replace(open_embedder(minilm), model=replace(minilm, root=tmp_path))
     task = plan_search(embedder, None, texts, 64)
     progress: list[int] = []
     task.measure(progress.append)
     assert sum(progress) == task.tokens
-    reference = SentenceTransformer(str(minilm.root), device="cpu", prompts=prompts)
-    reference.max_seq_length = 64
-    expected = InformationRetrievalEvaluator(
-        {str(i): text for i, text in enumerate(texts.queries)},
-        {str(i): text for i, text in enumerate(texts.documents)},
-        {str(i): set(map(str, relevant)) for i, relevant in enumerate(texts.relevant)},
-        mrr_at_k=[12],
-        ndcg_at_k=[10],
-        precision_recall_at_k=[1, 10],
-    )(reference)
-    assert task.embedded == pytest.approx(reference.encode_query(list(texts.queries)), abs=5e-7)
-    binary = [dict.fromkeys(relevant, 1) for relevant in texts.relevant]
-    task = replace(task, relevant=tuple(binary))
+    queries = reference.encode_query(list(texts.queries))
+    assert task.embedded == pytest.approx(queries, abs=5e-7)
+
+    binary = tuple(dict.fromkeys(documents, 1) for documents in texts.relevant)
+    task = replace(task, relevant=binary)
     task.measure(progress.append)
-    for name, value in task.report()["search"].scores["model"].items():
-        key = "MRR@12" if name == "MRR" else name
-        assert value.mean == pytest.approx(expected[f"cosine_{key.lower()}"])
+    scores = task.report()["search"].scores["model"]
+    keys = {"nDCG@10": "ndcg@10", "MRR": "mrr@12", "recall@1": "recall@1", "recall@10": "recall@10"}
+    assert {*scores} == {*keys}
+    for name, key in keys.items():
+        assert scores[name].mean == pytest.approx(expected[f"cosine_{key}"])
 
 
-def test_read_search_set_reads_every_format() -> None:
-    jsonl = read_search_set(Evaluate(**FILES))
-    assert jsonl is not None
-    assert jsonl.documents[0].startswith("w0 w")  # the title, a space and the text
-    assert (len(jsonl.queries), jsonl.relevant[0], jsonl.relevant[2]) == (6, {0: 1, 9: 1}, {2: 3})
-    assert jsonl.notes == ("1 of 7 queries have no relevant document and are left out.",)
-    corpus = [json.loads(line) for line in Path("corpus.jsonl").read_text().splitlines()]
-    rows = (f"{item['text']}\t{item['_id']}\t{item['title']}\n" for item in corpus)
-    Path("corpus.tsv").write_text("text\t_id\ttitle\n" + "".join(rows))
-    texts = [line.split("\t") for line in Path("queries.tsv").read_text().splitlines()]
-    Path("queries.jsonl").write_text(
-        "\n\n".join(json.dumps({"_id": name, "text": text}) for name, text in texts)
-    )
-    judged = [line.split("\t") for line in Path("qrels.tsv").read_text().splitlines()[1:]]
-    Path("qrels.jsonl").write_text(
-        "\n".join(
-            json.dumps({"query-id": q, "corpus-id": d, "score": int(score)})
-            for q, d, score in judged
-        )
-    )
-    Path("trec.tsv").write_text("".join(f"{q}\t0\t{d}\t{score}\n" for q, d, score in judged))
+def test_read_search_set_reads_jsonl_documents_and_tsv() -> None:
+    found = read_search_set(Evaluate(**FILES))
+    assert found is not None
+    assert found.documents[0].startswith("w0 w")  # the title, a space and the text
+    assert len(found.queries) == 6
+    assert found.relevant[0] == {0: 1, 9: 1}
+    assert found.relevant[2] == {2: 3}
+    assert found.notes == ("1 of 7 queries have no relevant document and are left out.",)
+
+
+def test_read_search_set_reads_the_same_from_every_format() -> None:
+    documents = ["text\t_id\ttitle"]
+    for line in read_lines("corpus.jsonl"):
+        document = json.loads(line)
+        documents.append(f"{document['text']}\t{document['_id']}\t{document['title']}")
+    write_lines("corpus.tsv", documents)
+
+    queries = []
+    for line in read_lines("queries.tsv"):
+        name, text = line.split("\t")
+        queries.append(json.dumps({"_id": name, "text": text}))
+    Path("queries.jsonl").write_text("\n\n".join(queries))
+
+    judgements = []
+    trec = []
+    for line in read_lines("qrels.tsv")[1:]:
+        query, document, score = line.split("\t")
+        judgement = {"query-id": query, "corpus-id": document, "score": int(score)}
+        judgements.append(json.dumps(judgement))
+        trec.append(f"{query}\t0\t{document}\t{score}")
+    Path("qrels.jsonl").write_text("\n".join(judgements))
+    write_lines("trec.tsv", trec)
+
+    expected = read_search_set(Evaluate(**FILES))
+    assert expected is not None
     for qrels in ("qrels.jsonl", "trec.tsv"):
-        assert (
-            read_search_set(Evaluate(corpus="corpus.tsv", queries="queries.jsonl", qrels=qrels))
-            == jsonl
-        )
+        settings = Evaluate(corpus="corpus.tsv", queries="queries.jsonl", qrels=qrels)
+        assert read_search_set(settings) == expected
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    return make_encoder(tmp_path / "encoder")
+
+
+@pytest.fixture
+def longer(encoder: Path, tmp_path: Path) -> Path:
+    """The encoder, resized to 32 tokens."""
+    return ctxextend.resize(encoder, 32, output=tmp_path / "long", method="linear").output
+
+
+def test_evaluate_shows_the_scores_of_a_search_set(encoder: Path, longer: Path) -> None:
+    done = invoke("evaluate", longer, "--base", encoder, *FLAGS, "--report", "page.html")
+    assert done.exit_code == 0, done.output
+    assert "6 queries, 12 documents" in done.stdout
+    assert "base, in chunks" in done.stdout
+    assert "nDCG@10" in Path("page.html").read_text()
+
+
+def test_evaluate_compares_the_scores_of_a_search_set_with_the_base(
+    encoder: Path, longer: Path
+) -> None:
+    found = ctxextend.evaluate(longer, base=encoder, **FILES)
+
+    assert found.documents == 0
+    assert found.retrieval is None
+    search = found.search
+    assert search is not None
+    assert search.documents == 12
+    assert search.queries == 6
+    assert search.longer_than_base == 10
+    assert search.longer_than_model == 4
+    truncated = search.scores["truncated"]["nDCG@10"]
+    for mode in ("chunks", "model"):
+        score = search.scores[mode]["nDCG@10"]
+        assert search.changes[mode].mean == pytest.approx(score.mean - truncated.mean)
+
+
+def test_evaluate_without_a_base_scores_a_search_set_as_truncated(
+    encoder: Path, longer: Path
+) -> None:
+    with_base = ctxextend.evaluate(longer, base=encoder, **FILES).search
+    without_base = ctxextend.evaluate(encoder, **FILES).search
+    assert with_base is not None
+    assert without_base is not None
+    assert without_base.scores == {"model": with_base.scores["truncated"]}
+    assert without_base.changes == {}
+
+
+def test_compare_scores_a_search_set_like_evaluate(encoder: Path, longer: Path) -> None:
+    search = ctxextend.evaluate(longer, base=encoder, **FILES).search
+    assert search is not None
+
+    compared = ctxextend.compare(encoder, 32, methods=["linear", "copy"], **FILES)
+
+    assert compared.metric == "ndcg@10"
+    assert compared.base == search.scores["chunks"]["nDCG@10"]
+    (linear,) = (row for row in compared.rows if row.method == "linear")
+    assert linear.final.evaluation.search == search
+    assert linear.final.score == search.scores["model"]["nDCG@10"]
 
 
 @pytest.mark.parametrize(
@@ -195,88 +310,42 @@ def test_evaluate_rejects_a_search_set_before_loading_the_model(
         ctxextend.evaluate("tiny-gpt2", **FILES)
 
 
-def test_evaluate_and_compare_score_a_search_set(tmp_path: Path) -> None:
-    source = make_encoder(tmp_path / "encoder")
-    ctxextend.resize(source, 32, output=tmp_path / "long", method="linear")
-    done = invoke("evaluate", tmp_path / "long", "--base", source, *FLAGS, "--report", "page.html")
-    assert done.exit_code == 0, done.output
-    assert "6 queries, 12 documents" in done.stdout
-    assert "base, in chunks" in done.stdout
-    assert "nDCG@10" in Path("page.html").read_text()
-    found = ctxextend.evaluate(tmp_path / "long", base=source, **FILES)
-    search = found.search
-    assert search is not None
-    assert (
-        search.documents,
-        search.queries,
-        search.longer_than_base,
-        search.longer_than_model,
-    ) == (12, 6, 10, 4)
-    scores = {mode: values["nDCG@10"] for mode, values in search.scores.items()}
-    for mode in ("chunks", "model"):
-        assert search.changes[mode].mean == pytest.approx(
-            scores[mode].mean - scores["truncated"].mean
-        )
-    assert (found.documents, found.retrieval) == (0, None)
-    compared = ctxextend.compare(source, 32, methods=["linear", "copy"], **FILES)
-    assert (compared.metric, compared.base) == ("ndcg@10", scores["chunks"])
-    (linear,) = (row for row in compared.rows if row.method == "linear")
-    assert linear.final.evaluation.search == search
-    assert linear.final.score == scores["model"]
-    without_base = ctxextend.evaluate(source, **FILES).search
-    assert without_base is not None
-    assert (without_base.scores, without_base.changes) == (
-        {"model": search.scores["truncated"]},
-        {},
-    )
-
-
-def test_compare_trains_on_data_and_evaluates_on_a_search_set(tmp_path: Path) -> None:
-    Path("texts.txt").write_text(text_of([number * 7 % 27 for number in range(900)]))
-    source = make_encoder(tmp_path / "encoder")
-    done = invoke(
-        "compare",
-        source,
-        "--to",
-        32,
-        *FLAGS,
-        "--data",
-        "texts.txt",
-        "--steps",
-        1,
-        "--method",
-        "copy",
-        "--json",
-    )
+def test_compare_trains_on_data_and_evaluates_on_a_search_set(encoder: Path) -> None:
+    text = text_of([number * 7 % 27 for number in range(900)])
+    Path("texts.txt").write_text(text)
+    train = ("--data", "texts.txt", "--steps", 1)
+    done = invoke("compare", encoder, "--to", 32, *FLAGS, *train, "--method", "copy", "--json")
     assert done.exit_code == 0, done.output
     values = json.loads(done.stdout)
-    assert (
-        values["metric"],
-        values["documents"],
-        values["rows"][0]["trained"]["score"]["samples"],
-    ) == (
-        "ndcg@10",
-        0,
-        6,
-    )
+    assert values["metric"] == "ndcg@10"
+    assert values["documents"] == 0
+    trained = values["rows"][0]["trained"]
+    assert trained["score"]["samples"] == 6
 
 
-def test_search_set_needs_all_files_and_an_encoder(tmp_path: Path) -> None:
+def test_search_set_needs_all_files() -> None:
     done = invoke("evaluate", "tiny-gpt2", *FLAGS[:4])
     assert done.exit_code == 2
-    assert "--corpus, --queries and --qrels belong together" in " ".join(done.stderr.split())
-    assert invoke("compare", "tiny-gpt2", "--to", 512).exit_code == 2  # no text
-    with pytest.raises(
-        ResizeError, match="does not apply to .*, a causal language model. Pass text with --data"
-    ):
-        ctxextend.evaluate(make_source(tmp_path / "gpt2", "gpt2"), **FILES)
+    message = " ".join(done.stderr.split())
+    assert "--corpus, --queries and --qrels belong together" in message
 
 
-def test_run_reads_a_search_set_relative_to_the_recipe(tmp_path: Path) -> None:
-    source = make_encoder(tmp_path / "encoder")
+def test_compare_needs_text_or_a_search_set() -> None:
+    done = invoke("compare", "tiny-gpt2", "--to", 512)
+    assert done.exit_code == 2
+
+
+def test_search_set_needs_an_encoder(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "gpt2", "gpt2")
+    message = "does not apply to .*, a causal language model. Pass text with --data"
+    with pytest.raises(ResizeError, match=message):
+        ctxextend.evaluate(source, **FILES)
+
+
+def test_run_reads_a_search_set_relative_to_the_recipe(encoder: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
-    names = "".join(f"  {name}: {file}\n" for name, file in FILES.items())
-    recipe.write_text(f"source: {source}\nevaluate:\n{names}")
+    settings = {"source": str(encoder), "evaluate": FILES}
+    recipe.write_text(yaml.safe_dump(settings))
     with pytest.raises(DataError, match="corpus.jsonl cannot be read"):
         ctxextend.run(recipe)
     for file in FILES.values():

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import ctxextend
+from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, held_out_windows, shared_texts
@@ -16,12 +17,16 @@ from tests.helpers.trainings import invoke, make_resized, train, write_book
 from tests.helpers.word_tokenizer import text_of
 
 LOSSES = ("position",)
+OTHER_TEXT = text_of([number * 7 % 27 for number in range(1200)])
+NEW_TEXT = text_of([number * 5 % 27 for number in range(1200)])
+HELD_OUT = "128 held-out tokens"
+NOT_HELD_OUT = "was trained on book.txt, and no known held-out part of it is long enough:"
 
 
 @pytest.fixture(autouse=True)
 def book(_empty_folder: None) -> None:
     write_book()
-    Path("other.txt").write_text(text_of([number * 7 % 27 for number in range(1200)]))
+    Path("other.txt").write_text(OTHER_TEXT)
 
 
 @pytest.fixture
@@ -49,24 +54,51 @@ def loss(found: Evaluation) -> float:
     return found.positions.losses["model"].mean
 
 
+def uses_held_out_windows(found: Evaluation | Comparison) -> bool:
+    """Tell whether a warning says that only the held-out tokens are used."""
+    return any(HELD_OUT in warning for warning in found.warnings)
+
+
+def trained_on_warnings(found: Evaluation | Comparison) -> list[str]:
+    return [warning for warning in found.warnings if "trained on" in warning]
+
+
+def read_provenance(model: str) -> Any:
+    """Return what the recipe of a trained checkpoint says about its training."""
+    recipe = yaml.safe_load(Path(model, "ctxextend.yaml").read_text())
+    return recipe["provenance"]["trained"]
+
+
 def test_evaluate_uses_held_out_windows_of_a_renamed_file(source: Path) -> None:
     train(source, "trained")
     shutil.copy("book.txt", "renamed.txt")
+
     found = run_evaluate("trained", "renamed.txt")
+
     assert found.warnings == (
         "trained was trained on renamed.txt: only the 128 held-out tokens are used.",
     )
-    tokenizer = TextTokenizer.open(source)
-    rule = yaml.safe_load(Path("trained/ctxextend.yaml").read_text())["provenance"]["trained"][
-        "held_out"
-    ]
-    windows = held_out_windows(tokenizer.encode(Path("book.txt").read_text()), HeldOut(**rule))
-    Path("held-out.jsonl").write_text(
-        "\n".join(json.dumps({"text": tokenizer.tokenizer.decode(window)}) for window in windows)
-    )
-    assert (found.tokens, found.documents) == (4 * 32, 4)
-    assert loss(found) == loss(run_evaluate("trained", "held-out.jsonl"))
+    assert found.tokens == 4 * 32
+    assert found.documents == 4
     assert run_evaluate("trained", "other.txt").warnings == ()
+
+
+def test_evaluate_of_trained_text_equals_that_of_its_held_out_windows(source: Path) -> None:
+    train(source, "trained")
+    tokenizer = TextTokenizer.open(source)
+    rule = HeldOut(**read_provenance("trained")["held_out"])
+    tokens = tokenizer.encode(Path("book.txt").read_text())
+    documents = []
+    for window in held_out_windows(tokens, rule):
+        text = tokenizer.tokenizer.decode(window)
+        documents.append(json.dumps({"text": text}))
+    Path("held-out.jsonl").write_text("\n".join(documents))
+
+    shutil.copy("book.txt", "renamed.txt")
+    of_book = run_evaluate("trained", "renamed.txt")
+    of_windows = run_evaluate("trained", "held-out.jsonl")
+
+    assert loss(of_book) == loss(of_windows)
 
 
 def test_evaluate_reads_other_files_in_full(source: Path) -> None:
@@ -79,51 +111,56 @@ def test_evaluate_reads_other_files_in_full(source: Path) -> None:
 def test_evaluate_warns_of_training_text_without_held_out_windows(source: Path) -> None:
     train(source, "trained", "--eval-data", "other.txt")
     done = invoke("evaluate", "trained", "--data", "book.txt", "--measure", "position", "--json")
-    (warning,) = (one for one in json.loads(done.stdout)["warnings"] if "trained on" in one)
-    assert warning.startswith(
-        "trained was trained on book.txt, and no known held-out part of it is long enough:"
-    )
+    warnings = json.loads(done.stdout)["warnings"]
+    (warning,) = (one for one in warnings if "trained on" in one)
+    assert warning.startswith(f"trained {NOT_HELD_OUT}")
     assert f"Warning: {warning}" in done.stderr
-    assert not any(
-        "trained on" in warning for warning in run_evaluate("trained", "other.txt").warnings
-    )
+    assert trained_on_warnings(run_evaluate("trained", "other.txt")) == []
 
 
 def test_evaluate_with_another_tokenizer_warns_of_training_text(source: Path) -> None:
     train(source, "trained")
     shutil.copytree(source, "other")
-    (warning,) = run_evaluate("trained", "book.txt", tokenizer="other").warnings
-    assert warning.startswith(
-        "trained was trained on book.txt, and no known held-out part of it is long enough:"
-    )
+
+    found = run_evaluate("trained", "book.txt", tokenizer="other")
+    (warning,) = found.warnings
+    assert warning.startswith(f"trained {NOT_HELD_OUT}")
+
+    found = run_evaluate("trained", "book.txt", tokenizer="trained")
+    assert uses_held_out_windows(found)
+
+
+def test_evaluate_knows_the_tokenizer_of_the_training_by_any_path(source: Path) -> None:
+    shutil.copytree(source, "other")
     train(source, "named", "--tokenizer", "other")
     for known in ("./other", str(Path("other").absolute()), None):
-        (warning,) = run_evaluate("named", "book.txt", tokenizer=known).warnings
+        found = run_evaluate("named", "book.txt", tokenizer=known)
+        (warning,) = found.warnings
         assert warning == "named was trained on book.txt: only the 128 held-out tokens are used."
-    warnings = run_evaluate("trained", "book.txt", tokenizer="trained").warnings
-    assert any("128 held-out tokens" in warning for warning in warnings)
 
 
-def test_evaluate_finds_trainings_before_a_resize_or_another_training(source: Path) -> None:
+def test_evaluate_finds_a_training_before_another_training(source: Path) -> None:
     train(source, "first")
     train("first", "second")
+    assert uses_held_out_windows(run_evaluate("second", "book.txt"))
+
+
+def test_evaluate_finds_a_training_before_a_resize(source: Path) -> None:
+    train(source, "first")
+    train("first", "second")
+
     ctxextend.resize("second", to=64, output="longer")
-    assert any(
-        "128 held-out tokens" in warning for warning in run_evaluate("second", "book.txt").warnings
-    )
-    assert any(
-        "128 held-out tokens" in warning for warning in run_evaluate("longer", "book.txt").warnings
-    )
+    assert uses_held_out_windows(run_evaluate("longer", "book.txt"))
+
     ctxextend.resize("second", to=256, output="longest")
-    (warning,) = (
-        one for one in run_evaluate("longest", "book.txt").warnings if "trained on" in one
-    )
+    (warning,) = trained_on_warnings(run_evaluate("longest", "book.txt"))
     assert "results look better than on new text" in warning
+
+
+def test_evaluate_finds_a_training_that_held_out_shorter_windows(source: Path) -> None:
     train(source, "shorter", "--seq-len", 16)
     train("shorter", "differently")
-    (warning,) = (
-        one for one in run_evaluate("differently", "book.txt").warnings if "trained on" in one
-    )
+    (warning,) = trained_on_warnings(run_evaluate("differently", "book.txt"))
     assert "results look better than on new text" in warning
 
 
@@ -149,55 +186,68 @@ def test_evaluate_ignores_malformed_training_provenance(
     changes: dict[str, Any], trained: Path
 ) -> None:
     shutil.copytree(trained, "trained")
-    recipe = yaml.safe_load(Path("trained/ctxextend.yaml").read_text())
-    provenance = recipe["provenance"]["trained"]
-    changed = provenance["data"][0] if "first_token" in changes else provenance
+    path = Path("trained/ctxextend.yaml")
+    recipe = yaml.safe_load(path.read_text())
+    changed = recipe["provenance"]["trained"]
+    if "first_token" in changes:
+        changed = changed["data"][0]
     changed.update(changes)
-    Path("trained/ctxextend.yaml").write_text(yaml.safe_dump(recipe))
-    assert run_evaluate("trained", "book.txt", tokens=64).tokens == 64
+    path.write_text(yaml.safe_dump(recipe))
+
+    found = run_evaluate("trained", "book.txt", tokens=64)
+
+    assert found.tokens == 64
 
 
-def held_out_of(model: str) -> dict[str, int]:
-    rule = yaml.safe_load(Path(model, "ctxextend.yaml").read_text())["provenance"]["trained"][
-        "held_out"
-    ]
-    return {name: rule[name] for name in ("window", "every")}
+def held_out_of(model: str) -> tuple[int, int]:
+    """Return the windows that a training held out: their size, and one of how many."""
+    rule = read_provenance(model)["held_out"]
+    return rule["window"], rule["every"]
 
 
-def test_train_holds_out_windows_of_earlier_trainings(source: Path) -> None:
+@pytest.mark.parametrize(
+    "flags", [("--seq-len", 16), ("--data", "other.txt")], ids=["shorter", "more data"]
+)
+def test_train_holds_out_windows_of_earlier_trainings(
+    flags: tuple[str, object], source: Path
+) -> None:
     train(source, "first")
-    for name, *flags in (("shorter", "--seq-len", 16), ("more", "--data", "other.txt")):
-        done = train("first", name, *flags, "--json")
-        assert "was trained on" not in done.stderr
-        assert held_out_of(name) == held_out_of("first")
-        assert any(
-            "128 held-out tokens" in warning for warning in run_evaluate(name, "book.txt").warnings
-        )
+    done = train("first", "second", *flags, "--json")
+    assert "was trained on" not in done.stderr
+    assert held_out_of("second") == held_out_of("first")
+    assert uses_held_out_windows(run_evaluate("second", "book.txt"))
 
 
 def test_train_warns_if_eval_data_was_trained_on_before(source: Path) -> None:
     train(source, "first", "--seq-len", 16)
-    Path("new.txt").write_text(text_of([number * 5 % 27 for number in range(1200)]))
+    Path("new.txt").write_text(NEW_TEXT)
     new_data = ("--data", "new.txt", "--eval-data", "book.txt", "--lr", 0.001)
+    longer = train("first", "longer", "--json")
     second = invoke("train", "first", *new_data, "--steps", 1, "--json")
-    for done in (train("first", "longer", "--json"), second):
+    for done in (longer, second):
         (warning,) = json.loads(done.stdout)["warnings"]
-        assert warning.startswith(
-            "first was trained on book.txt, and no known held-out part of it is long enough:"
-        )
+        assert warning.startswith(f"first {NOT_HELD_OUT}")
         assert done.stderr.count(f"Warning: {warning}\n") == 1
         assert done.stderr.index(warning) < done.stderr.index(" trainable parameters")
 
 
 def test_compare_uses_held_out_windows(source: Path) -> None:
     train(source, "trained")
-    settings: dict[str, Any] = {"methods": ["copy"], "measure": LOSSES}
-    found = ctxextend.compare("trained", 64, "book.txt", **settings)
-    assert any("128 held-out tokens" in warning for warning in found.warnings)
-    steps: dict[str, Any] = {"steps": 1, "batch_size": 1, **settings}
-    same = ctxextend.compare("trained", 64, "book.txt", seq_len=32, **steps)
-    assert not any("trained on" in warning for warning in same.warnings)
-    other = ctxextend.compare("trained", 64, "book.txt", **steps)
+    found = ctxextend.compare("trained", 64, "book.txt", methods=["copy"], measure=LOSSES)
+    assert uses_held_out_windows(found)
+
+
+def test_compare_trains_and_evaluates_like_earlier_trainings(source: Path) -> None:
+    train(source, "trained")
+    settings: dict[str, Any] = {
+        "methods": ["copy"],
+        "measure": LOSSES,
+        "steps": 1,
+        "batch_size": 1,
+    }
+    same = ctxextend.compare("trained", 64, "book.txt", seq_len=32, **settings)
+    assert trained_on_warnings(same) == []
+    other = ctxextend.compare("trained", 64, "book.txt", **settings)
     assert any(
         "was trained on book.txt, and no known held-out part" in warning
         for warning in other.warnings
@@ -208,6 +258,9 @@ def test_shared_texts_finds_files_by_content() -> None:
     shutil.copy("book.txt", "renamed.txt")
     assert shared_texts(["renamed.txt", "other.txt"], ["book.txt"]) == [Path("renamed.txt")]
     assert shared_texts(["other.txt"], ["book.txt"]) == []
-    assert shared_texts(["hf:a/b/c.d@refs/pr/1"], ["hf:a/b/c.d:train@refs/pr/1"]) == [
-        "hf:a/b/c.d:train@refs/pr/1"
-    ]
+
+
+def test_shared_texts_finds_data_sets_by_name() -> None:
+    whole = "hf:a/b/c.d@refs/pr/1"
+    split = "hf:a/b/c.d:train@refs/pr/1"
+    assert shared_texts([whole], [split]) == [split]

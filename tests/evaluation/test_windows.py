@@ -8,48 +8,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.losses import causal_spans, centred_spans
+from ctxextend.evaluation.losses import Span, causal_spans, centred_spans
 from ctxextend.evaluation.windows import context_lengths, cut_windows
 
 
 def texts(*lengths: int) -> list[Any]:
     """Documents of the given lengths with consecutive token ids."""
-    return np.split(np.arange(sum(lengths)), np.cumsum(lengths)[:-1])
+    tokens = np.arange(sum(lengths))
+    ends = np.cumsum(lengths)
+    return np.split(tokens, ends[:-1])
 
 
-@pytest.mark.parametrize(
-    ("lengths", "size", "separator", "one_each", "expected", "across"),
-    [
-        (
-            (5, 4),
-            2,
-            None,
-            False,
-            [[0, 1], [2, 3], [5, 6], [7, 8]],
-            False,
-        ),  # inside documents, whose ends are skipped
-        ((5, 4), 2, None, True, [[0, 1], [5, 6]], False),
-        (
-            (3, 3, 4),
-            4,
-            99,
-            False,
-            [[0, 1, 2, 99], [3, 4, 5, 99], [6, 7, 8, 9]],
-            True,
-        ),  # too few are long enough
-    ],
-)
-def test_cut_windows_stays_inside_documents_or_joins_them(
-    lengths: tuple[int, ...],
-    size: int,
-    separator: int | None,
-    one_each: bool,
-    expected: list[list[int]],
-    across: bool,
-) -> None:
-    text = cut_windows(texts(*lengths), size, 10, separator, one_each=one_each)
-    assert [window.tolist() for window in text.windows] == expected
-    assert text.across_documents == across
+def test_cut_windows_stays_inside_documents() -> None:
+    text = cut_windows(texts(5, 4), 2, 10, None)
+    windows = [window.tolist() for window in text.windows]
+    assert windows == [[0, 1], [2, 3], [5, 6], [7, 8]]  # the ends of documents are skipped
+    assert not text.across_documents
+
+
+def test_cut_windows_takes_one_of_each_document() -> None:
+    text = cut_windows(texts(5, 4), 2, 10, None, one_each=True)
+    windows = [window.tolist() for window in text.windows]
+    assert windows == [[0, 1], [5, 6]]
+    assert not text.across_documents
+
+
+def test_cut_windows_joins_documents_if_too_few_are_long_enough() -> None:
+    text = cut_windows(texts(3, 3, 4), 4, 10, 99)
+    windows = [window.tolist() for window in text.windows]
+    assert windows == [[0, 1, 2, 99], [3, 4, 5, 99], [6, 7, 8, 9]]
+    assert text.across_documents
 
 
 def test_cut_windows_stops_reading_when_it_has_enough() -> None:
@@ -57,14 +45,19 @@ def test_cut_windows_stops_reading_when_it_has_enough() -> None:
         while True:
             yield np.arange(10)
 
-    assert len(cut_windows(endless(), 5, 3, None).windows) == 3
-    assert len(cut_windows(endless(), 16, 3, None).windows) == 3  # no document is that long
+    inside = cut_windows(endless(), 5, 3, None)
+    assert len(inside.windows) == 3
+    across = cut_windows(endless(), 16, 3, None)  # no document is that long
+    assert len(across.windows) == 3
 
 
 def test_cut_windows_joins_documents_that_give_too_few_windows() -> None:
-    found = cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=5)
-    assert (len(found.windows), found.across_documents) == (6, True)
-    assert not cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=4).across_documents
+    documents = texts(15, 15, 15, 15)
+    joined = cut_windows(documents, 10, 8, None, minimum=5)
+    assert len(joined.windows) == 6
+    assert joined.across_documents
+    inside = cut_windows(documents, 10, 8, None, minimum=4)
+    assert not inside.across_documents
 
 
 @pytest.mark.parametrize(
@@ -73,8 +66,9 @@ def test_cut_windows_joins_documents_that_give_too_few_windows() -> None:
 def test_cut_windows_rejects_text_shorter_than_a_window(tokens: int, hint: str) -> None:
     with pytest.raises(DataError, match=f"{tokens} tokens; one window needs 128") as raised:
         cut_windows(texts(tokens), 128, 10, None)
-    assert hint in str(raised.value)
-    assert ("--length" in str(raised.value)) == (tokens >= 8)
+    message = str(raised.value)
+    assert hint in message
+    assert ("--length" in message) == (tokens >= 8)
 
 
 @pytest.mark.parametrize(
@@ -92,16 +86,26 @@ def test_context_lengths_doubles_up_to_the_longest(
     assert context_lengths(longest, base) == expected
 
 
-def test_spans_are_back_to_back_or_overlap() -> None:
-    for found, expected in (
-        (causal_spans(range(8), 4, 4), [(0, 4, 0, 4), (4, 8, 4, 8)]),
-        (causal_spans(range(8), 4, 3), [(0, 3, 0, 3), (2, 6, 3, 6), (5, 8, 6, 8)]),
-        (
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param(causal_spans(range(8), 4, 4), [(0, 4, 0, 4), (4, 8, 4, 8)], id="back to back"),
+        pytest.param(
+            causal_spans(range(8), 4, 3),
+            [(0, 3, 0, 3), (2, 6, 3, 6), (5, 8, 6, 8)],
+            id="overlapping",
+        ),
+        pytest.param(
             centred_spans(range(8), 8, 4, 2),
             [(0, 4, 0, 2), (1, 5, 2, 4), (3, 7, 4, 6), (4, 8, 6, 8)],
+            id="centred",
         ),
-    ):
-        assert [astuple(span) for span in found] == expected
+    ],
+)
+def test_spans_are_back_to_back_or_overlap(
+    found: Iterator[Span], expected: list[tuple[int, ...]]
+) -> None:
+    assert [astuple(span) for span in found] == expected
 
 
 @given(
@@ -110,19 +114,24 @@ def test_spans_are_back_to_back_or_overlap() -> None:
 def test_spans_score_each_token_once(
     tokens: int, size: int, stride: int, first: int, centred: bool
 ) -> None:
-    first, stride = min(first, tokens - 1), min(stride, size)
-    scored = range(first, tokens)
-    found = list(causal_spans(scored, size, stride))
+    first = min(first, tokens - 1)
+    stride = min(stride, size)
+
     if centred:
-        found = list(centred_spans(scored, tokens, size, stride))
-    assert [token for span in found for token in range(span.first, span.last)] == list(
-        range(first, tokens)
-    )
+        spans = centred_spans(range(first, tokens), tokens, size, stride)
+    else:
+        spans = causal_spans(range(first, tokens), size, stride)
+
+    found = list(spans)
+    scored: list[int] = []
     for span in found:
+        scored += range(span.first, span.last)
         assert 0 <= span.start <= span.first < span.last <= span.stop <= tokens
         assert span.stop - span.start <= size
-        if not centred:  # the first token has as much context as the others
-            assert span.stop == span.last
-            assert span.start == max(span.first - (size - min(stride, tokens - first)), 0)
-        else:
+        if centred:
             assert span.stop - span.start == min(size, tokens)
+        else:  # the first token has as much context as the others
+            context = size - min(stride, tokens - first)
+            assert span.stop == span.last
+            assert span.start == max(span.first - context, 0)
+    assert scored == list(range(first, tokens))

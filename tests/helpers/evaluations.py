@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 from ctxextend.evaluation.evaluation_result import (
+    CHUNKS,
     MODEL,
     SLIDING,
     TRUNCATED,
@@ -26,7 +27,7 @@ BASE_LEN = 128
 
 
 def estimate(mean: float, error: float | None = 0.008, tokens: int = 6144) -> LossEstimate:
-    return LossEstimate(mean, error, tokens, 48)
+    return LossEstimate(mean, error, tokens, samples=48)
 
 
 def loss_at(position: float, longest: float) -> float:
@@ -35,95 +36,154 @@ def loss_at(position: float, longest: float) -> float:
 
 
 def position_losses(length: int, base_len: int | None, step: int = 32) -> PositionLosses:
-    buckets = tuple(
-        _bucket(start, start + step, length, base_len) for start in range(0, length, step)
-    )
-    names = buckets[0].losses
-    means = {
-        name: sum(bucket.losses[name].mean for bucket in buckets) / len(buckets) for name in names
-    }
-    losses = {name: estimate(mean, 0.011, 48 * length) for name, mean in means.items()}
-    changes = {
-        name: Estimate(means[MODEL] - means[name], 0.006, 6144, 48)
-        for name in means
-        if name != MODEL
-    }
-    return PositionLosses(length, 48, losses, changes, buckets)
+    """Return losses by position, also of the base if it has a context length."""
+    starts = range(0, length, step)
+    buckets = tuple(_bucket(start, start + step, length, base_len) for start in starts)
+    means = {}
+    for mode in buckets[0].losses:
+        total = sum(bucket.losses[mode].mean for bucket in buckets)
+        means[mode] = total / len(buckets)
+
+    losses = {mode: estimate(mean, 0.011, 48 * length) for mode, mean in means.items()}
+    changes = {mode: Estimate(means[MODEL] - mean, 0.006, 6144, 48) for mode, mean in means.items()}
+    del changes[MODEL]
+    return PositionLosses(length, windows=48, losses=losses, changes=changes, buckets=buckets)
 
 
 def _bucket(start: int, stop: int, length: int, base_len: int | None) -> Bucket:
     middle = (start + stop) / 2
     losses = {MODEL: estimate(loss_at(middle, length), 0.021)}
     if base_len is not None:
-        half = base_len / 2
-        losses[TRUNCATED] = estimate(loss_at(middle % base_len, base_len), 0.024)
-        overlapping = middle if middle < base_len else half + middle % half
-        losses[SLIDING] = estimate(loss_at(overlapping, base_len), 0.022)
+        in_window = middle % base_len
+        losses[TRUNCATED] = estimate(loss_at(in_window, base_len), 0.024)
+        in_sliding_window = middle
+        if middle >= base_len:
+            half = base_len / 2
+            in_sliding_window = half + middle % half
+        losses[SLIDING] = estimate(loss_at(in_sliding_window, base_len), 0.022)
     return Bucket(start, stop, losses)
 
 
 def context_losses(lengths: tuple[int, ...], base_len: int | None) -> ContextLosses:
     reference = base_len or lengths[0]
     points = tuple(_point(context, reference, base_len) for context in lengths)
-    return ContextLosses(reference, 48, points)
+    return ContextLosses(reference, windows=48, points=points)
 
 
 def _point(context: int, reference: int, base_len: int | None) -> ContextPoint:
-    mean, other = (loss_at(0.75 * length, length) for length in (context, reference))
-    return ContextPoint(
+    mean = loss_at(0.75 * context, context)
+    change = mean - loss_at(0.75 * reference, reference)
+    error = 0.006
+    if context == reference:
+        error = 0.0
+    point = ContextPoint(
         context,
-        estimate(mean, 0.021),
-        Estimate(mean - other, 0.006 if context != reference else 0.0, 6144, 48),
-        estimate(mean + 0.013, 0.022) if base_len is not None and context <= base_len else None,
-        Estimate(mean - other - 0.013, 0.007, 6144, 48) if base_len is not None else None,
+        loss=estimate(mean, 0.021),
+        change=Estimate(change, error, 6144, 48),
+        base=None,
+        against_base=None,
     )
+    if base_len is None:
+        return point
+    point = replace(point, against_base=Estimate(change - 0.013, 0.007, 6144, 48))
+    if context > base_len:
+        return point
+    return replace(point, base=estimate(mean + 0.013, 0.022))
 
 
-def passkey(how: str, lengths: tuple[int, ...], chance: float) -> Passkey:
+def passkey(scoring: str, lengths: tuple[int, ...], chance: float) -> Passkey:
+    """Return accuracies that decrease with the length and with the distance from the end."""
     depths = (0.0, 0.25, 0.5, 0.75, 1.0)
-    found = [[1 - 0.9 * (length / 512) * (1 - depth) for depth in depths] for length in lengths]
-    cells = tuple(tuple(max(round(20 * share) / 20, chance) for share in row) for row in found)
-    return Passkey(how, lengths, depths, cells, 20, chance)
+    accuracy = []
+    for length in lengths:
+        found = [1 - 0.9 * (length / 512) * (1 - depth) for depth in depths]
+        of_20_trials = [round(20 * share) / 20 for share in found]
+        accuracy.append(tuple(max(share, chance) for share in of_20_trials))
+    return Passkey(scoring, lengths, depths, tuple(accuracy), trials=20, chance=chance)
 
 
 def share(mean: float, error: float | None) -> Estimate:
-    return Estimate(mean, error, 200, 200)
+    return Estimate(mean, error, tokens=200, samples=200)
 
 
 def retrieval() -> Retrieval:
     modes = {
-        "truncated": Recall(share(0.165, 0.0263), share(0.242, 0.0251)),
-        "chunks": Recall(share(0.415, 0.0349), share(0.522, 0.0317), share(0.25, 0.0401)),
-        "model": Recall(share(0.47, 0.0353), share(0.571, 0.0311), share(0.305, 0.0388)),
+        TRUNCATED: Recall(
+            recall=share(0.165, 0.0263),
+            reciprocal_rank=share(0.242, 0.0251),
+        ),
+        CHUNKS: Recall(
+            recall=share(0.415, 0.0349),
+            reciprocal_rank=share(0.522, 0.0317),
+            change=share(0.25, 0.0401),
+        ),
+        MODEL: Recall(
+            recall=share(0.47, 0.0353),
+            reciprocal_rank=share(0.571, 0.0311),
+            change=share(0.305, 0.0388),
+        ),
     }
-    return Retrieval(512, 200, 200, 24, "mean", modes)
-
-
-def shift(kind: str) -> Shift:
-    means = {0: 0.0, 64: 0.031, 96: 0.8, 128: 0.42, 384: 0.418}
-    errors = {start: 0.01 if start else 0.0 for start in means}
-    points = (
-        ShiftPoint(start, estimate(3.1 + mean), share(mean, errors[start]))
-        for start, mean in means.items()
+    return Retrieval(
+        length=512,
+        documents=200,
+        queries=200,
+        query_tokens=24,
+        pooling="mean",
+        modes=modes,
     )
-    if kind == "encoder":
-        points = (
-            ShiftPoint(start, None, share(1 - mean / 8, errors[start]))
-            for start, mean in means.items()
-        )
-        return Shift(128, 16, 128, share(0.931, 0.006), tuple(points))
-    return Shift(128, 16, 128, share(0.42, 0.0253), tuple(points))
+
+
+# By start of the passages: how much their loss rises from the one at position 0.
+SHIFTS = {0: 0.0, 64: 0.031, 96: 0.8, 128: 0.42, 384: 0.418}
+
+
+def _shift_error(start: int) -> float:
+    if start == 0:
+        return 0.0
+    return 0.01
+
+
+def shift_of_losses() -> Shift:
+    points = []
+    for start, change in SHIFTS.items():
+        effect = share(change, _shift_error(start))
+        points.append(ShiftPoint(start, loss=estimate(3.1 + change), effect=effect))
+    return _shift(share(0.42, 0.0253), points)
+
+
+def shift_of_embeddings() -> Shift:
+    points = []
+    for start, change in SHIFTS.items():
+        cosine = share(1 - change / 8, _shift_error(start))
+        points.append(ShiftPoint(start, loss=None, effect=cosine))
+    return _shift(share(0.931, 0.006), points)
+
+
+def _shift(effect: Estimate, points: list[ShiftPoint]) -> Shift:
+    return Shift(size=128, passages=16, boundary=128, effect=effect, points=tuple(points))
 
 
 def search() -> SearchResult:
-    means = {"truncated": 0.425, "chunks": 0.619, "model": 0.479}
-    offsets = {"nDCG@10": 0.0, "MRR": -0.06, "recall@1": -0.2, "recall@10": 0.26}
-    scores = {
-        mode: {name: share(mean + more, 0.021) for name, more in offsets.items()}
-        for mode, mean in means.items()
-    }
-    changes = {"chunks": share(0.194, 0.0236), "model": share(0.054, 0.0152)}
-    return SearchResult(512, 1200, 200, 35, 640, "mean", scores, changes, share(-0.14, 0.0221))
+    return SearchResult(
+        length=512,
+        documents=1200,
+        queries=200,
+        longer_than_model=35,
+        longer_than_base=640,
+        pooling="mean",
+        scores={
+            TRUNCATED: _search_scores(0.425),
+            CHUNKS: _search_scores(0.619),
+            MODEL: _search_scores(0.479),
+        },
+        changes={CHUNKS: share(0.194, 0.0236), MODEL: share(0.054, 0.0152)},
+        against_chunks=share(-0.14, 0.0221),
+    )
+
+
+def _search_scores(ndcg: float) -> dict[str, Estimate]:
+    differences = {"nDCG@10": 0.0, "MRR": -0.06, "recall@1": -0.2, "recall@10": 0.26}
+    return {name: share(ndcg + more, 0.021) for name, more in differences.items()}
 
 
 # Evaluations without results.
@@ -158,7 +218,7 @@ EXTENDED = Evaluation(
     contexts=context_losses((32, 64, 128, 256, 512), BASE_LEN),
     passkey=passkey("loss rank", (64, 128, 256, 512), 0.1),
     retrieval=retrieval(),
-    shift=shift("causal"),
+    shift=shift_of_losses(),
     seconds=41.25,
     notes=("ctxextend.yaml states the base.",),
 )
@@ -197,7 +257,7 @@ ENCODER = replace(
     seed=7,
     passkey=passkey("retrieval", (128, 256, 512), 0.125),
     retrieval=retrieval(),
-    shift=shift("encoder"),
+    shift=shift_of_embeddings(),
     seconds=19.0,
 )
 
@@ -219,6 +279,7 @@ EVALUATIONS = {
     "evaluate-masked": MASKED,
     "evaluate-search": SEARCH,
 }
+
 # Means and errors at the limits of a report.
 EXTREMES = [
     (math.nan, None),
@@ -232,20 +293,35 @@ EXTREMES = [
 
 def extreme_evaluation(mean: float, error: float | None) -> Evaluation:
     """Return an evaluation with this mean and error everywhere, and markup in its name."""
-    extreme = LossEstimate(mean, error, 0, 9)
-    buckets = (Bucket(0, 1, {MODEL: extreme}), Bucket(3, 9, {MODEL: extreme, SLIDING: extreme}))
-    point = ContextPoint(32, extreme, extreme, extreme, extreme)
-    recall = Recall(share(math.nan, error), share(0.5, error), share(mean, error))
+    extreme = LossEstimate(mean, error, tokens=0, samples=9)
+    positions = PositionLosses(
+        length=512,
+        windows=1,
+        losses={MODEL: extreme, SLIDING: extreme},
+        changes={SLIDING: extreme},
+        buckets=(Bucket(0, 1, {MODEL: extreme}), Bucket(3, 9, {MODEL: extreme, SLIDING: extreme})),
+    )
+    short = ContextPoint(32, extreme, extreme, base=extreme, against_base=extreme)
+    long = replace(short, context=512, base=None)
+    passkeys = Passkey(
+        scoring="loss rank",
+        lengths=(8, 99_999),
+        depths=(0.0, 1.0),
+        accuracy=((math.nan, None), (1.0, 0.0)),
+        trials=0,
+        chance=0.1,
+    )
+    recall = Recall(
+        recall=share(math.nan, error),
+        reciprocal_rank=share(0.5, error),
+        change=share(mean, error),
+    )
     return replace(
         EXTENDED,
         source="--><script>$\\frac{$\na\x1b[31m",
-        positions=PositionLosses(
-            512, 1, {MODEL: extreme, SLIDING: extreme}, {SLIDING: extreme}, buckets
-        ),
-        contexts=ContextLosses(BASE_LEN, 1, (point, replace(point, context=512, base=None))),
-        passkey=Passkey(
-            "loss rank", (8, 99_999), (0.0, 1.0), ((math.nan, None), (1.0, 0.0)), 0, 0.1
-        ),
-        retrieval=Retrieval(512, 0, 0, 24, "mean", {MODEL: recall}),
-        shift=Shift(1, 1, 1, extreme, (ShiftPoint(0, extreme, extreme),)),
+        positions=positions,
+        contexts=ContextLosses(BASE_LEN, windows=1, points=(short, long)),
+        passkey=passkeys,
+        retrieval=replace(retrieval(), documents=0, queries=0, modes={MODEL: recall}),
+        shift=Shift(1, 1, 1, effect=extreme, points=(ShiftPoint(0, extreme, extreme),)),
     )

@@ -15,14 +15,16 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from ctxextend import Inspection, inspect, resize
+from ctxextend import Limit, inspect, resize
 from tests.helpers import pico, tiny
 from tests.helpers.trainings import invoke, make_encoder
 
 ENCODER = Path(get_model_path())
 # More tokens than any limit in these tests.
 LONG = 700
-TRANSFORMERS, SENTENCE, TOKENIZERS = "transformers", "sentence-transformers", "tokenizers"
+TRANSFORMERS = "transformers"
+SENTENCE = "sentence-transformers"
+TOKENIZERS = "tokenizers"
 
 # By library: maximum tokens, and what happens to longer inputs.
 Effective = dict[str, tuple[int | None, str]]
@@ -39,8 +41,15 @@ def reported_limits(folder: Path) -> Effective:
     return {library.name: (library.tokens, library.beyond) for library in inspect(folder).libraries}
 
 
-def disagreeing_limits(found: Inspection) -> dict[str, Any]:
-    return {f"{limit.file} {limit.key}": limit.tokens for limit in found.limits if not limit.agrees}
+def disagreeing_limits(folder: Path, **ref: Any) -> dict[str, Any]:
+    """Return the tokens of each stated limit that disagrees, by its file and key."""
+    wrong = [limit for limit in inspect(folder, **ref).limits if not limit.agrees]
+    return {f"{limit.file} {limit.key}": limit.tokens for limit in wrong}
+
+
+def only_limit(folder: Path, key: str) -> Limit:
+    (limit,) = (limit for limit in inspect(folder).limits if limit.key == key)
+    return limit
 
 
 # What the libraries do
@@ -48,11 +57,11 @@ def disagreeing_limits(found: Inspection) -> dict[str, Any]:
 
 def observed_limits(folder: Path, positions: int) -> Effective:
     """Return what each library does with a long input, by running it."""
-    found = {
+    return {
         TRANSFORMERS: run_transformers(folder, positions),
         SENTENCE: run_sentence_transformers(folder, positions),
+        TOKENIZERS: run_tokenizers(folder),
     }
-    return found | {TOKENIZERS: run_tokenizers(folder)}
 
 
 def measure_limit(encode: Callable[[int], int], positions: int) -> tuple[int, str]:
@@ -88,16 +97,18 @@ def run_sentence_transformers(folder: Path, positions: int) -> tuple[int, str]:
 
     def encode(tokens: int) -> int:
         encoder.encode(text(tokens), show_progress_bar=False)
-        return int(encoder.tokenize([text(tokens)])["attention_mask"].sum())
+        features = encoder.tokenize([text(tokens)])
+        return int(features["attention_mask"].sum())
 
     return measure_limit(encode, positions)
 
 
 def run_tokenizers(folder: Path) -> tuple[int | None, str]:
-    tokens = sum(
-        Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text(LONG)).attention_mask
-    )
-    return (None, "not cut") if tokens == LONG else (tokens, "cut")
+    tokenizer = Tokenizer.from_file(str(folder / RUST))
+    tokens = sum(tokenizer.encode(text(LONG)).attention_mask)
+    if tokens == LONG:
+        return None, "not cut"
+    return tokens, "cut"
 
 
 # A small sentence encoder with the files of a real one
@@ -106,11 +117,8 @@ def run_tokenizers(folder: Path) -> tuple[int | None, str]:
 @pytest.fixture(scope="module")
 def base_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encoder") / "minilm"
-    shutil.copytree(
-        ENCODER,
-        folder,
-        ignore=shutil.ignore_patterns("*.safetensors", "data_config.json", "README.md"),
-    )
+    ignore = shutil.ignore_patterns("*.safetensors", "data_config.json", "README.md")
+    shutil.copytree(ENCODER, folder, ignore=ignore)
     pico.edit_json(folder / "1_Pooling" / "config.json", word_embedding_dimension=16)
     torch.manual_seed(0)
     small = {
@@ -119,9 +127,8 @@ def base_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "num_attention_heads": 2,
         "intermediate_size": 16,
     }
-    transformers.BertModel(
-        transformers.AutoConfig.from_pretrained(ENCODER, **small)
-    ).save_pretrained(folder)
+    config = transformers.AutoConfig.from_pretrained(ENCODER, **small)
+    transformers.BertModel(config).save_pretrained(folder)
     return folder
 
 
@@ -130,11 +137,9 @@ def encoder(base_encoder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(base_encoder, tmp_path / "minilm"))
 
 
-TOKENIZER, SENTENCE_CONFIG, RUST = (
-    "tokenizer_config.json",
-    "sentence_bert_config.json",
-    "tokenizer.json",
-)
+TOKENIZER = "tokenizer_config.json"
+SENTENCE_CONFIG = "sentence_bert_config.json"
+RUST = "tokenizer.json"
 ROBERTA = "sentence_roberta_config.json"
 
 
@@ -201,8 +206,9 @@ VARIANTS: list[tuple[Changes, Effective]] = [
 
 def fix_commands(folder: Path, **ref: Any) -> list[list[str]]:
     """Return the arguments of the fix commands that `inspect` suggests for a folder."""
-    found = dict.fromkeys(limit.fix for limit in inspect(folder, **ref).limits if limit.fix)
-    return [shlex.split(command)[1:] for command in found]
+    fixes = [limit.fix for limit in inspect(folder, **ref).limits if limit.fix]
+    distinct = dict.fromkeys(fixes)
+    return [shlex.split(command)[1:] for command in distinct]
 
 
 def run_fix(folder: Path, output: Path = Path("fixed"), **ref: Any) -> Path:
@@ -212,7 +218,7 @@ def run_fix(folder: Path, output: Path = Path("fixed"), **ref: Any) -> Path:
     done = invoke(*command, "--output", output)
     assert done.exit_code == 0, done.output
     assert pico.contents(folder) == before
-    assert disagreeing_limits(inspect(output, variant=ref.get("variant"))) == {}
+    assert disagreeing_limits(output, variant=ref.get("variant")) == {}
     return output
 
 
@@ -221,17 +227,22 @@ def test_inspect_reports_and_fixes_the_limit_of_each_library(
     files: Changes, changed: Effective, encoder: Path
 ) -> None:
     change(encoder, files)
-    expected: Effective = {
+    unchanged: Effective = {
         TRANSFORMERS: (512, "cut"),
         SENTENCE: (256, "cut"),
         TOKENIZERS: (128, "cut"),
     }
-    assert reported_limits(encoder) == observed_limits(encoder, 512) == expected | changed
+    expected = unchanged | changed
+    assert reported_limits(encoder) == expected
+    assert observed_limits(encoder, 512) == expected
+
     output = run_fix(encoder)
+
     read = observed_limits(output, 512)
     assert reported_limits(output) == read
     assert fix_commands(output) == []
-    assert all(tokens in (512, None) for tokens, _ in read.values())
+    for tokens, _ in read.values():
+        assert tokens in (512, None)
     assert read[SENTENCE] == (512, "cut")
 
 
@@ -240,45 +251,75 @@ def test_inspect_reports_and_fixes_the_limit_of_each_library(
 
 def add_tokenizer(folder: Path, **settings: Any) -> None:
     """Save a minimal tokenizer to a folder with transformers."""
-    tokenizer = Tokenizer(
-        models.WordLevel({"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "the": 4}, unk_token="<unk>")
-    )
+    vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "the": 4}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
         "<s> $A </s>", None, [("<s>", 0), ("</s>", 2)]
     )
-    names = ["input_ids", "attention_mask"]
     special = {
         "pad_token": "<pad>",
         "unk_token": "<unk>",
         "bos_token": "<s>",
         "eos_token": "</s>",
-    } | settings
+    }
     backend: Any = PreTrainedTokenizerFast
-    backend(tokenizer_object=tokenizer, model_input_names=names, **special).save_pretrained(folder)
+    fast = backend(
+        tokenizer_object=tokenizer,
+        model_input_names=["input_ids", "attention_mask"],
+        **special | settings,
+    )
+    fast.save_pretrained(folder)
 
 
-@pytest.mark.parametrize("model_type", ["roberta", "gpt2", "bert"])
-@pytest.mark.parametrize("limit", [None, 10])
-def test_inspect_reports_the_limits_of_each_model_type(
-    model_type: str, limit: int | None, make_pico: MakePico
+@pytest.mark.parametrize(
+    ("model_type", "in_sentence_transformers"),
+    [
+        # sentence-transformers truncates to the config's value, which includes RoBERTa's two
+        # reserved rows.
+        ("roberta", (16, "fails")),
+        ("gpt2", (16, "cut")),
+        ("bert", (16, "cut")),
+    ],
+)
+def test_inspect_reports_the_limits_of_a_tokenizer_without_a_limit(
+    model_type: str, in_sentence_transformers: tuple[int, str], make_pico: MakePico
 ) -> None:
     folder = make_pico(model_type, base=True).folder
-    add_tokenizer(folder, **({"model_max_length": limit} if limit else {}))
-    cut = (limit, "cut") if limit and limit <= 16 else None
-    # sentence-transformers truncates to the config's value, which includes RoBERTa's two reserved
-    # rows.
-    capped = (16, "fails") if model_type == "roberta" else (16, "cut")
+    add_tokenizer(folder)
     expected = {
-        TRANSFORMERS: cut or (16, "fails"),
-        SENTENCE: cut or capped,
+        TRANSFORMERS: (16, "fails"),
+        SENTENCE: in_sentence_transformers,
         TOKENIZERS: (None, "not cut"),
     }
     assert reported_limits(folder) == expected
     assert observed_limits(folder, 16) == expected
+    assert_fixed_to_16(folder)
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "gpt2", "bert"])
+def test_inspect_reports_the_limits_of_a_tokenizer_that_truncates(
+    model_type: str, make_pico: MakePico
+) -> None:
+    folder = make_pico(model_type, base=True).folder
+    add_tokenizer(folder, model_max_length=10)
+    expected = {
+        TRANSFORMERS: (10, "cut"),
+        SENTENCE: (10, "cut"),
+        TOKENIZERS: (None, "not cut"),
+    }
+    assert reported_limits(folder) == expected
+    assert observed_limits(folder, 16) == expected
+    assert_fixed_to_16(folder)
+
+
+def assert_fixed_to_16(folder: Path) -> None:
+    """Assert that the suggested command makes both model libraries truncate to 16 tokens."""
     output = run_fix(folder)
-    assert reported_limits(output) == observed_limits(output, 16)
-    assert reported_limits(output)[SENTENCE] == reported_limits(output)[TRANSFORMERS] == (16, "cut")
+    found = reported_limits(output)
+    assert found == observed_limits(output, 16)
+    assert found[TRANSFORMERS] == (16, "cut")
+    assert found[SENTENCE] == (16, "cut")
 
 
 def test_inspect_omits_sentence_transformers_without_a_padding_token(make_pico: MakePico) -> None:
@@ -286,105 +327,133 @@ def test_inspect_omits_sentence_transformers_without_a_padding_token(make_pico: 
     add_tokenizer(folder, model_max_length=16, pad_token=None)
     assert reported_limits(folder) == {TRANSFORMERS: (16, "cut"), TOKENIZERS: (None, "not cut")}
     assert run_transformers(folder, 16) == (16, "cut")
+    encoder = SentenceTransformer(str(folder), device="cpu")
     with pytest.raises(ValueError, match="padding token"):
-        SentenceTransformer(str(folder), device="cpu").encode("the")
+        encoder.encode("the")
 
 
 def test_inspect_reports_models_that_clamp_to_the_last_position(tmp_path: Path) -> None:
+    folder = tmp_path / "prophetnet"
     config = tiny.shrink(tiny.make_config("prophetnet"))
-    transformers.ProphetNetModel(config).save_pretrained(tmp_path / "prophetnet")
-    add_tokenizer(tmp_path / "prophetnet")
-    positions = inspect(tmp_path / "prophetnet").tables[0].positions
-    assert reported_limits(tmp_path / "prophetnet")[TRANSFORMERS] == (positions, "last position")
+    transformers.ProphetNetModel(config).save_pretrained(folder)
+    add_tokenizer(folder)
+    first, *_ = inspect(folder).tables
+    assert reported_limits(folder)[TRANSFORMERS] == (first.positions, "last position")
 
 
 def test_inspect_reads_the_files_of_a_nested_sentence_encoder(tmp_path: Path) -> None:
     root = make_encoder(tmp_path / "bert")
     pico.edit_json(root / "0_Transformer" / SENTENCE_CONFIG, max_seq_length=7)
-    found = {
-        library.name: (library.tokens, library.beyond, library.decided_by)
-        for library in inspect(root).libraries
-    }
-    assert found[SENTENCE] == (7, "cut", "0_Transformer/sentence_bert_config.json max_seq_length")
+    libraries = {library.name: library for library in inspect(root).libraries}
+    found = libraries[SENTENCE]
+    assert found.tokens == 7
+    assert found.beyond == "cut"
+    assert found.decided_by == "0_Transformer/sentence_bert_config.json max_seq_length"
     assert run_sentence_transformers(root, 16) == (7, "cut")
-    assert run_sentence_transformers(run_fix(root), 16) == (16, "cut")
+    output = run_fix(root)
+    assert run_sentence_transformers(output, 16) == (16, "cut")
 
 
 # The config and the weights
 
 
-def test_inspect_reports_and_fixes_an_edited_config_length(make_pico: MakePico) -> None:
+@pytest.fixture
+def unloadable(make_pico: MakePico) -> pico.Pico:
+    """A model with 16 rows whose config states 99."""
     source = make_pico("bert", base=True)
-    folder = source.folder
-    add_tokenizer(folder, model_max_length=16)
-    pico.edit_json(folder / "config.json", max_position_embeddings=99)
-    found = inspect(folder)
-    assert disagreeing_limits(found) == {"config.json max_position_embeddings": 99}
-    (limit,) = (limit for limit in found.limits if not limit.agrees)
-    assert "16 rows: the model does not load" in limit.reason
-    for load in (
-        transformers.AutoModel.from_pretrained,
-        lambda name: SentenceTransformer(str(name), device="cpu"),
-    ):
-        with pytest.raises(RuntimeError):
-            load(folder)
-    not_loaded = (0, "not loaded")
+    add_tokenizer(source.folder, model_max_length=16)
+    pico.edit_json(source.folder / "config.json", max_position_embeddings=99)
+    return source
+
+
+def test_inspect_reports_that_no_library_loads_an_edited_config_length(
+    unloadable: pico.Pico,
+) -> None:
+    folder = unloadable.folder
+    with pytest.raises(RuntimeError):
+        transformers.AutoModel.from_pretrained(folder)
+    with pytest.raises(RuntimeError):
+        SentenceTransformer(str(folder), device="cpu")
     assert reported_limits(folder) == {
-        TRANSFORMERS: not_loaded,
-        SENTENCE: not_loaded,
+        TRANSFORMERS: (0, "not loaded"),
+        SENTENCE: (0, "not loaded"),
         TOKENIZERS: (None, "not cut"),
     }
-    assert "the model does not load (config.json" in invoke("inspect", folder).stdout
+    screen = invoke("inspect", folder).stdout
+    assert "the model does not load (config.json" in screen
+
+
+def test_inspect_reports_and_fixes_an_edited_config_length(unloadable: pico.Pico) -> None:
+    folder = unloadable.folder
+    assert disagreeing_limits(folder) == {"config.json max_position_embeddings": 99}
+    limit = only_limit(folder, "max_position_embeddings")
+    assert "16 rows: the model does not load" in limit.reason
+
     output = run_fix(folder)
+
     assert pico.tensor_bytes(output) == pico.tensor_bytes(folder)
-    pico.logits(source.load(output), 16)
+    model = unloadable.load(output)
+    pico.logits(model, 16)
 
 
-def test_inspect_reports_and_fixes_outdated_buffers(make_pico: MakePico, tmp_path: Path) -> None:
-    gpt2 = make_pico("gpt2").folder
-    bros = pico.make_bros(tmp_path / "bros")
+def test_inspect_reports_outdated_buffers_and_the_fix_removes_them(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
     names = [f"transformer.h.{layer}.attn.bias" for layer in range(2)]
-    pico.add_tensors(gpt2, {name: torch.ones(1, 1, 12, 12, dtype=torch.bool) for name in names})
-    assert disagreeing_limits(inspect(gpt2)) == {"model.safetensors transformer.h.*.attn.bias": 12}
-    assert not set(names) & set(pico.tensor_bytes(run_fix(gpt2)))
-    assert disagreeing_limits(inspect(bros)) == {}
+    causal = torch.ones(1, 1, 12, 12, dtype=torch.bool)
+    pico.add_tensors(folder, {name: causal.clone() for name in names})
+    assert disagreeing_limits(folder) == {"model.safetensors transformer.h.*.attn.bias": 12}
+    fixed = pico.tensor_bytes(run_fix(folder))
+    assert fixed.keys().isdisjoint(names)
+
+
+def test_inspect_reports_outdated_position_ids_and_the_fix_resizes_them(tmp_path: Path) -> None:
+    folder = pico.make_bros(tmp_path / "bros")
+    assert disagreeing_limits(folder) == {}
     name = "embeddings.position_ids"  # read by transformers
-    pico.add_tensors(bros, {name: torch.arange(12).unsqueeze(0)})
-    assert disagreeing_limits(inspect(bros)) == {f"model.safetensors {name}": 12}
-    assert pico.tensor_bytes(run_fix(bros, Path("bros")))[name][1] == (1, 16)
+    pico.add_tensors(folder, {name: torch.arange(12).unsqueeze(0)})
+    assert disagreeing_limits(folder) == {f"model.safetensors {name}": 12}
+    fixed = pico.tensor_bytes(run_fix(folder, Path("bros")))
+    _, shape, *_ = fixed[name]
+    assert shape == (1, 16)
 
 
 @pytest.mark.parametrize(
-    ("file", "key", "stated", "library", "reason"),
+    ("file", "key", "stated", "tokens", "library", "reason"),
     [
-        ("config.json", "n_ctx", 8, "none", "not used by any library"),
-        ("config.json", "n_positions", "1024", TRANSFORMERS, "the model does not load"),
+        ("config.json", "n_ctx", 8, 8, "none", "not used by any library"),
+        ("config.json", "n_positions", "1024", None, TRANSFORMERS, "the model does not load"),
         (
             "generation_config.json",
             "max_length",
             99,
+            99,
             "transformers generate",
             "of 17 to 99 tokens fail",
         ),
-        ("generation_config.json", "max_length", 8, "transformers generate", ""),
+        ("generation_config.json", "max_length", 8, 8, "transformers generate", ""),
     ],
 )
 def test_inspect_reports_and_fixes_one_key(
-    file: str, key: str, stated: Any, library: str, reason: str, make_pico: MakePico
+    file: str,
+    key: str,
+    stated: Any,
+    tokens: int | None,
+    library: str,
+    reason: str,
+    make_pico: MakePico,
 ) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / file, **{key: stated})
-    (limit,) = (limit for limit in inspect(folder).limits if (limit.file, limit.key) == (file, key))
-    tokens = stated if isinstance(stated, int) else None
-    assert (limit.value, limit.tokens, limit.used_by, limit.agrees) == (
-        stated,
-        tokens,
-        library,
-        not reason,
-    )
+    limit = only_limit(folder, key)
+    assert limit.file == file
+    assert limit.value == stated
+    assert limit.tokens == tokens
+    assert limit.used_by == library
+    assert limit.agrees == (not reason)
     assert reason in limit.reason
     if reason:
-        assert json.loads((run_fix(folder) / file).read_text())[key] == 16
+        fixed = json.loads((run_fix(folder) / file).read_text())
+        assert fixed[key] == 16
 
 
 def loads(model_class: Any, folder: Path) -> bool:
@@ -395,23 +464,24 @@ def loads(model_class: Any, folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("native", "alias"), [(99, 16), (16, 99)])
+@pytest.mark.parametrize(
+    ("native", "alias", "expected"), [(99, 16, (16, "cut")), (16, 99, (0, "not loaded"))]
+)
 def test_inspect_uses_the_key_alias_that_transformers_uses(
-    native: int, alias: int, make_pico: MakePico
+    native: int, alias: int, expected: tuple[int, str], make_pico: MakePico
 ) -> None:
     source = make_pico("gpt2", base=True)
-    add_tokenizer(source.folder, model_max_length=16)
-    pico.edit_json(source.folder / "config.json", n_positions=native, max_position_embeddings=alias)
-    found = {limit.key: limit for limit in inspect(source.folder).limits}
-    assert (found["n_positions"].used_by, found["max_position_embeddings"].used_by) == (
-        "none",
-        TRANSFORMERS,
-    )
-    assert loads(source.model_class, source.folder) == (alias == 16)
-    assert reported_limits(source.folder)[TRANSFORMERS] == (
-        (16, "cut") if alias == 16 else (0, "not loaded")
-    )
-    assert loads(source.model_class, run_fix(source.folder))
+    folder = source.folder
+    add_tokenizer(folder, model_max_length=16)
+    pico.edit_json(folder / "config.json", n_positions=native, max_position_embeddings=alias)
+
+    assert only_limit(folder, "n_positions").used_by == "none"
+    assert only_limit(folder, "max_position_embeddings").used_by == TRANSFORMERS
+    assert reported_limits(folder)[TRANSFORMERS] == expected
+    assert loads(source.model_class, folder) == (alias == 16)
+
+    output = run_fix(folder)
+    assert loads(source.model_class, output)
 
 
 SIZES: dict[str, Any] = {
@@ -434,42 +504,57 @@ def test_inspect_uses_the_nested_config_that_transformers_uses(
         text_config=text_config, vision_config=vision, projection_dim=8
     )
     transformers.CLIPModel(config).save_pretrained(folder)
-    values = json.loads((folder / "config.json").read_text())["text_config"]
-    copies = {"text_config": values | {key: nested}, "text_config_dict": values | {key: overriding}}
-    pico.edit_json(folder / "config.json", **copies)
-    found = {limit.key: limit for limit in inspect(folder).limits}
-    used = found[f"text_config_dict.{key}"]
-    assert (found[f"text_config.{key}"].used_by, used.used_by) == ("none", TRANSFORMERS)
-    assert loads(transformers.CLIPModel, folder) == used.agrees == (overriding == 16)
-    assert loads(transformers.CLIPModel, run_fix(folder))
+    saved = json.loads((folder / "config.json").read_text())
+    values = saved["text_config"]
+    pico.edit_json(
+        folder / "config.json",
+        text_config=values | {key: nested},
+        text_config_dict=values | {key: overriding},
+    )
+
+    assert only_limit(folder, f"text_config.{key}").used_by == "none"
+    used = only_limit(folder, f"text_config_dict.{key}")
+    assert used.used_by == TRANSFORMERS
+    assert used.agrees == (overriding == 16)
+    assert loads(transformers.CLIPModel, folder) == used.agrees
+
+    output = run_fix(folder)
+    assert loads(transformers.CLIPModel, output)
 
 
 def test_inspect_uses_the_default_of_a_missing_config_key(tmp_path: Path) -> None:
     config = transformers.BertConfig(max_position_embeddings=512, vocab_size=32, **SIZES)
-    transformers.BertModel(config).save_pretrained(tmp_path / "bert")
-    pico.edit_json(tmp_path / "bert" / "config.json", max_position_embeddings=None)
-    found = inspect(tmp_path / "bert")
-    assert disagreeing_limits(found) == {}
-    assert found.limits[0].key == "max_position_embeddings (not set)"
-    output = resize(tmp_path / "bert", to=40, output=tmp_path / "short").output
+    folder = tmp_path / "bert"
+    transformers.BertModel(config).save_pretrained(folder)
+    pico.edit_json(folder / "config.json", max_position_embeddings=None)
+    assert disagreeing_limits(folder) == {}
+    first, *_ = inspect(folder).limits
+    assert first.key == "max_position_embeddings (not set)"
+
+    output = resize(folder, to=40, output=tmp_path / "short").output
     pico.edit_json(output / "config.json", max_position_embeddings=None)
-    assert disagreeing_limits(inspect(output)) == {
-        "config.json max_position_embeddings (not set)": 512
-    }
+    assert disagreeing_limits(output) == {"config.json max_position_embeddings (not set)": 512}
     run_fix(output)
 
 
-def test_inspect_reports_and_fixes_fixed_padding(encoder: Path) -> None:
-    def length(folder: Path) -> int:
-        return len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text(5)).ids)
+def padded_length(folder: Path) -> int:
+    """Return how many tokens the tokenizer returns for a text of 5."""
+    tokenizer = Tokenizer.from_file(str(folder / RUST))
+    return len(tokenizer.encode(text(5)).ids)
 
+
+def test_inspect_reports_and_fixes_fixed_padding(encoder: Path) -> None:
     change(encoder, {RUST: {"truncation": truncation(512), "padding": padding(512)}})
-    assert "tokenizer.json padding.strategy" not in disagreeing_limits(inspect(encoder))
+    assert "tokenizer.json padding.strategy" not in disagreeing_limits(encoder)
+
     change(encoder, {RUST: {"padding": padding(600)}})
-    (limit,) = (limit for limit in inspect(encoder).limits if limit.key == "padding.strategy")
-    assert (limit.agrees, limit.tokens) == (False, 600)
+    limit = only_limit(encoder, "padding.strategy")
+    assert not limit.agrees
+    assert limit.tokens == 600
     assert "all inputs are padded to 600 tokens: " in limit.reason
-    assert (length(encoder), length(run_fix(encoder))) == (600, 5)
+    assert padded_length(encoder) == 600
+    output = run_fix(encoder)
+    assert padded_length(output) == 5
 
 
 # Fix commands of several tables and of references with flags
@@ -479,22 +564,12 @@ def test_inspect_fix_repeats_the_checkpoint_reference(make_pico: MakePico, tmp_p
     source = make_pico("gpt2", name="a repo/it's small")
     source.load().save_pretrained(source.folder, variant="fp16")
     pico.edit_json(source.folder / TOKENIZER, model_max_length=5)
+    repo = tmp_path / "a repo"
     ref: dict[str, Any] = {"subfolder": "it's small", "variant": "fp16", "model_type": "gpt2"}
-    flags = [
-        "--subfolder",
-        "it's small",
-        "--variant",
-        "fp16",
-        "--model-type",
-        "gpt2",
-        "--to",
-        "16",
-        "--fix-limits",
-    ]
-    assert fix_commands(tmp_path / "a repo", **ref) == [
-        ["resize", str(tmp_path / "a repo"), *flags]
-    ]
-    run_fix(tmp_path / "a repo", **ref)
+    (command,) = fix_commands(repo, **ref)
+    flags = ["--subfolder", "it's small", "--variant", "fp16", "--model-type", "gpt2"]
+    assert command == ["resize", str(repo), *flags, "--to", "16", "--fix-limits"]
+    run_fix(repo, **ref)
 
 
 def test_inspect_fix_repeats_the_flags_of_an_explicit_table(make_pico: MakePico) -> None:
@@ -503,30 +578,19 @@ def test_inspect_fix_repeats_the_flags_of_an_explicit_table(make_pico: MakePico)
     pico.edit_json(folder / TOKENIZER, model_max_length=3)
     table: dict[str, Any] = {"tensor": "transformer.wpe.weight", "config_key": "n_positions"}
     assert inspect(folder, **table).model_type == "customgpt"
-    flags = [
-        "--tensor",
-        "transformer.wpe.weight",
-        "--config-key",
-        "n_positions",
-        "--to",
-        "16",
-        "--fix-limits",
-    ]
-    assert fix_commands(folder, **table) == [["resize", str(folder), *flags]]
+    (command,) = fix_commands(folder, **table)
+    flags = ["--tensor", "transformer.wpe.weight", "--config-key", "n_positions"]
+    assert command == ["resize", str(folder), *flags, "--to", "16", "--fix-limits"]
 
 
 def test_inspect_fix_names_the_part_if_lengths_differ(tmp_path: Path) -> None:
     folder = pico.make_led(tmp_path / "led", 32, 16)
     add_tokenizer(folder, model_max_length=10)
-    found = inspect(folder)
-    assert [(table.part, table.positions) for table in found.tables] == [
-        ("encoder", 32),
-        ("decoder", 16),
-    ]
-    assert disagreeing_limits(found) == {"tokenizer_config.json model_max_length": 10}
-    assert fix_commands(folder) == [
-        ["resize", str(folder), "--part", "encoder", "--to", "32", "--fix-limits"]
-    ]
+    tables = [(table.part, table.positions) for table in inspect(folder).tables]
+    assert tables == [("encoder", 32), ("decoder", 16)]
+    assert disagreeing_limits(folder) == {"tokenizer_config.json model_max_length": 10}
+    (command,) = fix_commands(folder)
+    assert command == ["resize", str(folder), "--part", "encoder", "--to", "32", "--fix-limits"]
     run_fix(folder)
 
 
@@ -545,21 +609,23 @@ def test_inspect_fix_has_one_command_per_part(tmp_path: Path) -> None:
 
 def test_inspect_reports_a_shared_config_key_once(tmp_path: Path) -> None:
     folder = pico.make_bart(tmp_path / "bart")
-    key = "max_position_embeddings"
     found = inspect(folder)
     tables = [(table.part, table.rows, table.reserved_rows) for table in found.tables]
     assert tables == [("encoder", 18, 2), ("decoder", 18, 2)]
-    assert [limit.key for limit in found.limits].count(key) == 1
-    assert disagreeing_limits(found) == {}
-    pico.edit_json(folder / "config.json", **{key: 20})
-    assert disagreeing_limits(inspect(folder)) == {f"config.json {key}": 20}
+    keys = [limit.key for limit in found.limits]
+    assert keys.count("max_position_embeddings") == 1
+    assert disagreeing_limits(folder) == {}
+
+    pico.edit_json(folder / "config.json", max_position_embeddings=20)
+    assert disagreeing_limits(folder) == {"config.json max_position_embeddings": 20}
     run_fix(folder)
-    (name,) = (
-        name
-        for name in pico.tensor_bytes(folder)
-        if name.endswith("decoder.embed_positions.weight")
-    )
-    pico.add_tensors(folder, {name: torch.zeros(14, pico.WIDTH)})
-    pico.edit_json(folder / "config.json", **{key: 16})
-    assert disagreeing_limits(inspect(folder)) == {f"config.json {key}": 16}
-    assert fix_commands(folder) == []  # one key cannot state both lengths
+
+
+def test_inspect_suggests_no_fix_if_one_key_cannot_state_both_lengths(tmp_path: Path) -> None:
+    folder = pico.make_bart(tmp_path / "bart")
+    names = pico.tensor_bytes(folder)
+    (decoder,) = (name for name in names if name.endswith("decoder.embed_positions.weight"))
+    pico.add_tensors(folder, {decoder: torch.zeros(14, pico.WIDTH)})
+    pico.edit_json(folder / "config.json", max_position_embeddings=16)
+    assert disagreeing_limits(folder) == {"config.json max_position_embeddings": 16}
+    assert fix_commands(folder) == []

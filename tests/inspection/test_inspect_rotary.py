@@ -11,7 +11,7 @@ import transformers
 from jsonschema import Draft202012Validator
 from typer.testing import Result
 
-from ctxextend import Inspection, RopeReport, inspect, resize
+from ctxextend import Inspection, Limit, RopeReport, inspect, resize
 from ctxextend.recipe import RECIPE_FILE
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
@@ -36,10 +36,11 @@ def save(tmp_path: Path) -> Save:
     """Save a model with random weights, with a tokenizer's limit if it is stated."""
 
     def make(name: str, model: Any, limit: float | None = None) -> Path:
-        model.save_pretrained(tmp_path / name)
+        folder = tmp_path / name
+        model.save_pretrained(folder)
         if limit is not None:
-            (tmp_path / name / TOKENIZER).write_text(json.dumps({"model_max_length": limit}))
-        return tmp_path / name
+            (folder / TOKENIZER).write_text(json.dumps({"model_max_length": limit}))
+        return folder
 
     return make
 
@@ -56,29 +57,41 @@ def run(*arguments: object) -> Result:
 
 
 def only_rope(found: Inspection) -> RopeReport:
-    ((rope,),) = (scheme.layers for scheme in found.schemes)
+    (scheme,) = found.schemes
+    (rope,) = scheme.layers
     return rope
+
+
+def inspect_json(*arguments: object) -> list[dict[str, Any]]:
+    """Return the models that `inspect --json` prints, validated against the schema."""
+    done = run(*arguments, "--json")
+    frame = json.loads(done.stdout)
+    errors = [error.message for error in Draft202012Validator(SCHEMA).iter_errors(frame)]
+    assert errors == []
+    models: list[dict[str, Any]] = frame["models"]
+    return models
 
 
 def test_inspect_returns_rotary_wavelengths(llama: Path) -> None:
     pico.edit_json(llama / TOKENIZER, model_max_length=1e30)  # no limit: longer inputs run
+
     found = inspect(llama)
+
+    assert found.tables == ()
+    assert found.verdict == "64 positions (rotary), all files agree."
     (scheme,) = found.schemes
+    assert scheme.name == "rope_parameters"
+    assert scheme.scheme == "rotary"
+    assert scheme.config_key == "max_position_embeddings"
     rope = only_rope(found)
-    assert (found.tables, found.verdict) == ((), "64 positions (rotary), all files agree.")
-    assert (scheme.name, scheme.scheme, scheme.config_key) == (
-        "rope_parameters",
-        "rotary",
-        "max_position_embeddings",
-    )
     assert rope.wavelengths / (2 * math.pi) == pytest.approx([1, 10, 100, 1000])
-    assert (rope.trained_length, rope.positions, rope.attention_factor) == (64, 64, 1)
-    assert (rope.partial_turns, rope.trained_partial_turns, rope.slowed, rope.untrained) == (
-        2,
-        2,
-        0,
-        0,
-    )
+    assert rope.trained_length == 64
+    assert rope.positions == 64
+    assert rope.attention_factor == 1
+    assert rope.partial_turns == 2
+    assert rope.trained_partial_turns == 2
+    assert rope.slowed == 0
+    assert rope.untrained == 0
 
 
 @pytest.mark.parametrize(
@@ -95,26 +108,51 @@ def test_inspect_returns_rotary_wavelengths(llama: Path) -> None:
 def test_inspect_compares_wavelengths_before_and_after_a_resize(
     llama: Path, method: str, slowed: int, slowdown: float, untrained: int
 ) -> None:
-    found, before = (
-        inspect(resize(llama, 256, method, output="out").output),
-        only_rope(inspect(llama)),
-    )
-    rope = only_rope(found)
-    assert (rope.trained_length, rope.positions, rope.trained_partial_turns) == (64, 256, 2)
-    assert (rope.slowed, rope.partial_turns, rope.untrained) == (slowed, 2, untrained)
+    output = resize(llama, 256, method, output="out").output
+
+    before = only_rope(inspect(llama))
+    rope = only_rope(inspect(output))
+
+    assert rope.trained_length == 64
+    assert rope.positions == 256
+    assert rope.trained_partial_turns == 2
+    assert rope.partial_turns == 2
+    assert rope.slowed == slowed
+    assert rope.untrained == untrained
     assert rope.slowdown == pytest.approx(slowdown)
     assert rope.unscaled_wavelengths == pytest.approx(before.wavelengths)
     if method != "dynamic":  # its frequencies depend on the input's length
-        inverse = transformers.AutoModel.from_pretrained("out").rotary_emb.inv_freq.double().numpy()
+        model = transformers.AutoModel.from_pretrained(output)
+        inverse = model.rotary_emb.inv_freq.double().numpy()
         assert rope.wavelengths == pytest.approx(2 * math.pi / inverse)
-    kind = "" if method == "theta" else f", {method}"
-    assert found.verdict == f"256 positions (rotary{kind}), all files agree."
-    stated = {f"{limit.file} {limit.key}": (limit.value, limit.tokens) for limit in found.limits}
-    assert stated == {
-        "config.json max_position_embeddings": (64 if method == "dynamic" else 256, 256),
+
+
+@pytest.mark.parametrize(
+    ("method", "verdict", "stated"),
+    [
+        ("yarn", "256 positions (rotary, yarn), all files agree.", 256),
+        ("linear", "256 positions (rotary, linear), all files agree.", 256),
+        ("dynamic", "256 positions (rotary, dynamic), all files agree.", 64),
+        ("theta", "256 positions (rotary), all files agree.", 256),
+    ],
+)
+def test_inspect_finds_that_all_limits_agree_after_a_resize(
+    llama: Path, method: str, verdict: str, stated: int
+) -> None:
+    output = resize(llama, 256, method, output="out").output
+    found = inspect(output)
+    assert found.verdict == verdict
+    limits = {f"{limit.file} {limit.key}": (limit.value, limit.tokens) for limit in found.limits}
+    assert limits == {
+        "config.json max_position_embeddings": (stated, 256),
         f"{TOKENIZER} model_max_length": (256, 256),
     }
-    assert run("out", "--check").exit_code == 0
+    assert run(output, "--check").exit_code == 0
+
+
+def disagreeing(found: Inspection) -> Limit:
+    (limit,) = (limit for limit in found.limits if not limit.agrees)
+    return limit
 
 
 def test_inspect_reads_an_edited_recipe_without_the_factor_of_theta(llama: Path) -> None:
@@ -135,9 +173,9 @@ def test_inspect_reports_limits_that_differ_from_the_rotary_length(
     llama: Path, limit: int, reason: str
 ) -> None:
     pico.edit_json(llama / TOKENIZER, model_max_length=limit)
-    found = inspect(llama)
-    (wrong,) = [item for item in found.limits if not item.agrees]
-    assert (wrong.file, wrong.tokens) == (TOKENIZER, limit)
+    wrong = disagreeing(inspect(llama))
+    assert wrong.file == TOKENIZER
+    assert wrong.tokens == limit
     assert reason in wrong.reason
     assert wrong.fix == f"ctxextend resize {llama} --to 64 --fix-limits"
     assert run(llama, "--check").exit_code == 3
@@ -148,9 +186,10 @@ def test_inspect_does_not_count_the_trained_length_as_a_limit(llama: Path) -> No
     pico.edit_json(llama / TOKENIZER, model_max_length=1e30)
     found = inspect(llama)
     assert [limit.key for limit in found.limits] == ["max_position_embeddings", "model_max_length"]
-    assert [(item.name, item.tokens, item.beyond) for item in found.libraries] == [
-        ("transformers", 64, "untrained")
-    ]
+    (library,) = found.libraries
+    assert library.name == "transformers"
+    assert library.tokens == 64
+    assert library.beyond == "untrained"
 
 
 def test_inspect_does_not_compare_local_layers_with_the_new_length(save: Save) -> None:
@@ -160,78 +199,90 @@ def test_inspect_does_not_compare_local_layers_with_the_new_length(save: Save) -
         "num_key_value_heads": 2,
         "max_position_embeddings": 64,
     }
-    config = transformers.Gemma3TextConfig(
-        **sizes, layer_types=["sliding_attention", "full_attention"]
-    )
+    layer_types = ["sliding_attention", "full_attention"]
+    config = transformers.Gemma3TextConfig(**sizes, layer_types=layer_types)
     folder = save("gemma", transformers.Gemma3TextModel(config), 1e30)
+
     found = inspect(resize(folder, 256, output="out").output)
-    (scheme,) = found.schemes
-    layers = [
-        (rope.layers, rope.is_local, rope.parameters["rope_theta"], rope.slowed)
-        for rope in scheme.layers
-    ]
-    assert layers == [("full_attention", False, 1e6, 3), ("sliding_attention", True, 1e4, 0)]
+
     assert found.verdict == "256 positions (rotary, yarn), all files agree."
-    assert (
-        "sliding_attention: a sliding window, which longer inputs do not change\n"
-        in run("out").stdout
+    (scheme,) = found.schemes
+    far, local = scheme.layers
+    assert far.layers == "full_attention"
+    assert not far.is_local
+    assert far.parameters["rope_theta"] == 1e6
+    assert far.slowed == 3
+    assert local.layers == "sliding_attention"
+    assert local.is_local
+    assert local.parameters["rope_theta"] == 1e4
+    assert local.slowed == 0
+    screen = run("out").stdout
+    assert "sliding_attention: a sliding window, which longer inputs do not change\n" in screen
+
+
+@pytest.fixture
+def mpt(save: Save) -> Path:
+    """A model with ALiBi."""
+    config = transformers.MptConfig(vocab_size=32, d_model=8, n_heads=2, n_layers=1, max_seq_len=64)
+    return save("mpt", transformers.MptModel(config))
+
+
+@pytest.fixture
+def t5(save: Save) -> Path:
+    """A model with relative positions."""
+    config = transformers.T5Config(
+        vocab_size=32, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2
     )
+    # transformers reads no length from the config
+    return save("t5", transformers.T5Model(config), 1024)
 
 
-def test_inspect_states_that_any_length_works_without_rows(save: Save) -> None:
-    sizes: dict[str, Any] = {
-        "vocab_size": 32,
-        "d_model": 8,
-        "n_heads": 2,
-        "n_layers": 1,
-        "max_seq_len": 64,
-    }
-    mpt = save("mpt", transformers.MptModel(transformers.MptConfig(**sizes)))
+def test_inspect_states_the_length_of_models_without_rows(mpt: Path, t5: Path) -> None:
     assert inspect(mpt).verdict == "64 positions (ALiBi), all files agree."
-    sizes = {"vocab_size": 32, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
-    t5 = save("t5", transformers.T5Model(transformers.T5Config(**sizes)))
-    (t5 / TOKENIZER).write_text(
-        '{"model_max_length": 1024}'
-    )  # transformers reads no length from the config
     assert inspect(t5).verdict == "512 positions (relative), all files agree."
+
+
+def test_inspect_reports_a_limit_above_the_length_of_relative_positions(t5: Path) -> None:
     pico.edit_json(t5 / "config.json", n_positions=256)
-    (limit,) = (limit for limit in inspect(t5).limits if not limit.agrees)
-    assert (limit.reason, run(t5, "--check").exit_code) == (
-        f"the model has 256 positions: {RUNS_AS_WELL}",
-        3,
-    )
-    frame = json.loads(run(mpt, t5, "--json").stdout)
-    assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(frame)] == []
+    limit = disagreeing(inspect(t5))
+    assert limit.reason == f"the model has 256 positions: {RUNS_AS_WELL}"
+    assert run(t5, "--check").exit_code == 3
+
+
+def test_inspect_states_that_any_length_works_without_rows(mpt: Path, t5: Path) -> None:
+    pico.edit_json(t5 / "config.json", n_positions=256)
+    inspect_json(mpt, t5)
     for folder, scheme in ((mpt, "ALiBi"), (t5, "relative")):
-        assert (
-            f"{scheme} positions: any length runs once the limits below allow it\n"
-            in run(folder).stdout
-        )
+        screen = run(folder).stdout
+        assert f"{scheme} positions: any length runs once the limits below allow it\n" in screen
 
 
 def test_inspect_prints_rotary_models_side_by_side(llama: Path) -> None:
     resize(llama, 256, output="out")
-    done = run(llama, "out", "--width", 100)
-    lines = done.stdout.splitlines()
+    lines = run(llama, "out", "--width", 100).stdout.splitlines()
     assert lines[0] == "llama: 64 positions (rotary), all files agree."
-    assert any(
-        line.split() == ["rope", "type", "default", "yarn,", "factor", "4"] for line in lines
-    )
-    frame = json.loads(run(llama, "out", "--json").stdout)
-    assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(frame)] == []
-    assert frame["models"][1]["schemes"][0]["layers"][0]["slowed"] == 3
+    cells = [line.split() for line in lines]
+    assert ["rope", "type", "default", "yarn,", "factor", "4"] in cells
+
+
+def test_inspect_json_of_rotary_models_contains_their_layers(llama: Path) -> None:
+    resize(llama, 256, output="out")
+    _, resized = inspect_json(llama, "out")
+    layers = resized["schemes"][0]["layers"]
+    assert layers[0]["slowed"] == 3
 
 
 @pytest.mark.parametrize("flag", ["--rows=0:2", "--plot=figure.svg"])
 def test_inspect_rejects_flags_that_need_rows(llama: Path, flag: str) -> None:
+    name, _, _ = flag.partition("=")
     done = run(llama, flag)
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert (
-        f"{flag.partition('=')[0]} applies to tables of rows; the positions of {llama} are rotary."
-        in done.stderr
-    )
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    message = f"{name} applies to tables of rows; the positions of {llama} are rotary."
+    assert message in done.stderr
 
 
 def test_inspect_report_states_rotary_positions(llama: Path) -> None:
-    assert run(llama, "--report", "report.html").exit_code == 0
+    done = run(llama, "--report", "report.html")
+    assert done.exit_code == 0
     assert "64 positions (rotary)" in Path("report.html").read_text()

@@ -13,17 +13,21 @@ from ctxextend import extend_model, inspect, plan_resize, resize, verify
 from tests.helpers import pico
 from tests.helpers.trainings import invoke
 
-OLD, NEW, SHORT = 32, 64, 16
+# Context lengths: of the saved models, of longer ones and of shorter ones.
+OLD = 32
+NEW = 64
+SHORT = 16
+
 GENERATION = "generation_config.json"
-LAYERS: dict[str, Any] = {
-    f"{part}_{key}": 1 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
-}
 SIZES: dict[str, Any] = {
     "d_model": 8,
     "encoder_ffn_dim": 8,
+    "encoder_layers": 1,
+    "encoder_attention_heads": 1,
     "decoder_ffn_dim": 8,
+    "decoder_layers": 1,
+    "decoder_attention_heads": 1,
     "vocab_size": 32,
-    **LAYERS,
 }
 TOKENS: dict[str, Any] = {
     "pad_token_id": 0,
@@ -57,22 +61,26 @@ def make_bart(folder: Path) -> Path:
 def make_led(folder: Path) -> Path:
     """Save a model whose encoder has four times the positions of its decoder."""
     torch.manual_seed(0)
-    lengths: dict[str, Any] = {
-        "max_encoder_position_embeddings": 4 * OLD,
-        "max_decoder_position_embeddings": OLD,
-    }
-    config = transformers.LEDConfig(attention_window=4, **lengths, **SIZES, **TOKENS)
+    config = transformers.LEDConfig(
+        max_encoder_position_embeddings=4 * OLD,
+        max_decoder_position_embeddings=OLD,
+        attention_window=4,
+        **SIZES,
+        **TOKENS,
+    )
     return save(transformers.LEDForConditionalGeneration(config), folder)
 
 
 def make_whisper(folder: Path) -> Path:
     torch.manual_seed(0)
-    lengths: dict[str, Any] = {
-        "max_target_positions": OLD,
-        "max_source_positions": 8,
-        "num_mel_bins": 4,
-    }
-    config = transformers.WhisperConfig(**lengths, **SIZES, **TOKENS, begin_suppress_tokens=None)
+    config = transformers.WhisperConfig(
+        max_target_positions=OLD,
+        max_source_positions=8,
+        num_mel_bins=4,
+        begin_suppress_tokens=None,
+        **SIZES,
+        **TOKENS,
+    )
     return save(transformers.WhisperForConditionalGeneration(config), folder)
 
 
@@ -107,22 +115,27 @@ INPUTS: dict[str, dict[str, Any]] = {
 
 
 def load(folder: Path) -> Any:
-    name = json.loads((folder / "config.json").read_text())["architectures"][0]
-    return getattr(transformers, name).from_pretrained(folder).eval()
+    (architecture,) = stated(folder)["architectures"]
+    model_class = getattr(transformers, architecture)
+    return model_class.from_pretrained(folder).eval()
 
 
 def without_end(model: Any) -> None:
     """Let a model generate until a limit."""
-    for key, token in (TOKENS | {"eos_token_id": None}).items():
+    for key, token in TOKENS.items():
         setattr(model.generation_config, key, token)
+    model.generation_config.eos_token_id = None
 
 
 def generate(folder: Path, kind: str, prompt: int = 4) -> int:
     """Return how many tokens a model generates with the limits in its folder."""
     model = load(folder)
     without_end(model)
-    inputs = INPUTS.get(kind) or {"input_ids": torch.ones(1, prompt, dtype=torch.long)}
-    return int(model.generate(**inputs, do_sample=False, num_beams=1).shape[1])
+    inputs = {"input_ids": torch.ones(1, prompt, dtype=torch.long)}
+    if kind in INPUTS:
+        inputs = INPUTS[kind]
+    tokens = model.generate(**inputs, do_sample=False, num_beams=1)
+    return int(tokens.shape[1])
 
 
 def stated(folder: Path, file: str = "config.json") -> dict[str, Any]:
@@ -132,7 +145,24 @@ def stated(folder: Path, file: str = "config.json") -> dict[str, Any]:
 
 def nest(folder: Path, **changes: Any) -> None:
     """Change the config of the decoder in config.json."""
-    pico.edit_json(folder / "config.json", decoder=stated(folder)["decoder"] | changes)
+    decoder = stated(folder)["decoder"]
+    pico.edit_json(folder / "config.json", decoder=decoder | changes)
+
+
+def remarks(folder: Path, **ref: Any) -> list[str]:
+    """Return what `inspect` remarks about the limits of a model."""
+    return [limit.remark for limit in inspect(folder, **ref).limits if limit.remark]
+
+
+def part_of(kind: str) -> str | None:
+    """Return the part to resize: the one that generates, if a model has two tables."""
+    if kind == "led":
+        return "decoder"
+    return None
+
+
+def planned_notes(folder: Path, to: int = NEW, **settings: Any) -> tuple[str, ...]:
+    return plan_resize(folder, to, **settings).explanation.notes
 
 
 # Shorter
@@ -147,12 +177,15 @@ def test_resize_lowers_generation_limits_that_would_fail(
     folder = MAKERS[kind](tmp_path / kind)
     pico.edit_json(folder / file, **limits)
     generate(folder, kind)
-    part = "decoder" if kind == "led" else None
-    output = resize(folder, SHORT, part=part, output=tmp_path / "out").output
+
+    output = resize(folder, SHORT, part=part_of(kind), output=tmp_path / "out").output
+
     found = stated(output, file)
     for key in limits:
         assert 0 < found[key] <= SHORT
-    assert found.get("min_length", 0) <= found.get("max_length", SHORT)
+    shortest = found.get("min_length", 0)
+    longest = found.get("max_length", SHORT)
+    assert shortest <= longest
     assert generate(output, kind) <= SHORT + 1  # the last token is not read again
     assert inspect(output).agrees
     assert verify(output).passed
@@ -163,8 +196,9 @@ def test_resize_lowers_generation_limits_of_nested_decoders(tmp_path: Path) -> N
     nest(folder, max_length=30, min_length=28)
     assert generate(folder, "captioner") == 30
     output = resize(folder, SHORT, output=tmp_path / "out").output
-    assert stated(output)["decoder"]["max_length"] == SHORT
-    assert stated(output)["decoder"]["min_length"] == SHORT
+    decoder = stated(output)["decoder"]
+    assert decoder["max_length"] == SHORT
+    assert decoder["min_length"] == SHORT
     assert generate(output, "captioner") == SHORT
 
 
@@ -208,8 +242,9 @@ def test_resize_lowers_no_generation_limit_if_longer_texts_run(tmp_path: Path) -
         "num_layers": 1,
         "num_heads": 1,
         "vocab_size": 32,
+        "n_positions": OLD,
+        "decoder_start_token_id": 0,
     }
-    sizes |= {"n_positions": OLD, "decoder_start_token_id": 0}
     config = transformers.T5Config(**sizes)
     folder = save(transformers.T5ForConditionalGeneration(config), tmp_path / "t5")
     pico.edit_json(folder / GENERATION, max_length=100, decoder_start_token_id=0)
@@ -225,11 +260,16 @@ def test_extend_model_lowers_generation_limits_that_would_fail(
 ) -> None:
     folder = make_bart(tmp_path / "bart")
     pico.edit_json(folder / GENERATION, **limits)
+    output = resize(folder, SHORT, output=tmp_path / "out").output
+    resized = stated(output, GENERATION)
+
     model = load(folder)
     extend_model(model, SHORT)
-    output = resize(folder, SHORT, output=tmp_path / "out").output
+
     for key in limits:
-        assert getattr(model.generation_config, key) == stated(output, GENERATION)[key] <= SHORT
+        lowered = getattr(model.generation_config, key)
+        assert lowered == resized[key]
+        assert lowered <= SHORT
     without_end(model)
     model.generate(input_ids=torch.ones(1, 4, dtype=torch.long))
 
@@ -264,8 +304,8 @@ def test_resize_says_where_generation_still_stops(
     (note,) = json.loads(done.stdout)["notes"]
     assert expected in note
     assert "--fix-limits" in note
-    for screen in (dry_run.stderr, done.stderr):
-        assert note in screen
+    assert note in dry_run.stderr
+    assert note in done.stderr
     if file == GENERATION:
         assert (tmp_path / "out" / file).read_bytes() == before
     assert inspect(tmp_path / "out").agrees
@@ -285,15 +325,15 @@ def test_resize_says_nothing_about_generation_that_does_not_stop(
 ) -> None:
     folder = make_bart(tmp_path / "bart")
     pico.edit_json(folder / file, **limits)
-    assert plan_resize(folder, NEW).explanation.notes == ()
-    assert plan_resize(folder, NEW, fix_limits=True).explanation.notes == ()
+    assert planned_notes(folder) == ()
+    assert planned_notes(folder, fix_limits=True) == ()
 
 
 def test_resize_says_nothing_about_generation_by_an_encoder(tmp_path: Path) -> None:
     folder = pico.make(tmp_path / "bert", "bert", base=True).folder
     pico.edit_json(folder / "config.json", max_length=8)
-    assert plan_resize(folder, NEW).explanation.notes == ()
-    assert not any(limit.remark for limit in inspect(folder).limits)
+    assert planned_notes(folder) == ()
+    assert remarks(folder) == []
 
 
 def test_resize_ignores_generation_limits_of_a_config_next_to_a_generation_config(
@@ -303,7 +343,7 @@ def test_resize_ignores_generation_limits_of_a_config_next_to_a_generation_confi
     pico.edit_json(folder / "config.json", max_length=8)
     pico.edit_json(folder / GENERATION, max_length=30)
     assert generate(folder, "bart") == 30
-    (note,) = plan_resize(folder, NEW).explanation.notes
+    (note,) = planned_notes(folder)
     assert "stops at 30 tokens" in note
 
 
@@ -318,7 +358,8 @@ def test_fix_limits_raises_where_generation_stops(
 ) -> None:
     folder = MAKERS[kind](tmp_path / kind)
     pico.edit_json(folder / file, min_length=2, **limits)
-    part = "decoder" if kind == "led" else None
+    part = part_of(kind)
+
     output = resize(folder, NEW, part=part, fix_limits=True, output=tmp_path / "out").output
     assert stated(output, file)["min_length"] == 2
     length = generate(output, kind)
@@ -334,20 +375,20 @@ def test_fix_limits_keeps_defaults_and_tasks(tmp_path: Path) -> None:
     tasks = {"image-to-text": {"max_length": 8}}
     pico.edit_json(folder / "config.json", task_specific_params=tasks)
     output = resize(folder, NEW, fix_limits=True, output=tmp_path / "out").output
-    assert stated(output)["decoder"]["max_length"] == 20
-    assert stated(output)["task_specific_params"] == tasks
+    config = stated(output)
+    assert config["decoder"]["max_length"] == 20
+    assert config["task_specific_params"] == tasks
 
 
 def test_convert_keeps_where_generation_stops_and_says_so(tmp_path: Path) -> None:
     folder = make_gpt2(tmp_path / "gpt2")
     pico.edit_json(folder / GENERATION, max_length=30)
-    done = invoke(
-        "convert", folder, "--scheme", "rotary", "--to", NEW, "-o", tmp_path / "out", "--json"
-    )
+    output = tmp_path / "out"
+    done = invoke("convert", folder, "--scheme", "rotary", "--to", NEW, "-o", output, "--json")
     (note,) = json.loads(done.stdout)["notes"]
     assert "still stops at 30 tokens" in note
     assert "--fix-limits" not in note
-    assert stated(tmp_path / "out", GENERATION)["max_length"] == 30
+    assert stated(output, GENERATION)["max_length"] == 30
 
 
 # Inspect
@@ -366,60 +407,87 @@ def test_inspect_reports_and_fixes_generation_limits_that_would_fail(
     found = [limit for limit in inspect(folder).limits if not limit.agrees]
     assert {limit.key: limit.tokens for limit in found} == limits
     assert invoke("inspect", folder, "--check").exit_code == 3
-    part = "decoder" if kind == "led" else None
+    part = part_of(kind)
     output = resize(folder, OLD, part=part, fix_limits=True, output=tmp_path / "out").output
     assert invoke("inspect", output, "--check").exit_code == 0
     assert generate(output, kind) <= OLD + 1
 
 
 @pytest.mark.parametrize(
-    ("limits", "remark"),
+    ("limits", "key", "remark"),
     [
-        ({"max_length": 8}, "generate() stops at 8 tokens, before the context length of 32"),
+        (
+            {"max_length": 8},
+            "max_length",
+            "generate() stops at 8 tokens, before the context length of 32",
+        ),
         (
             {"max_new_tokens": 8, "max_length": 9},
+            "max_new_tokens",
             "generate() stops after 8 new tokens; the context length is 32",
         ),
     ],
 )
 def test_inspect_remarks_where_generation_stops(
-    limits: dict[str, int], remark: str, tmp_path: Path
+    limits: dict[str, int], key: str, remark: str, tmp_path: Path
 ) -> None:
     folder = make_led(tmp_path / "led")
     pico.edit_json(folder / GENERATION, **limits)
+
     done = invoke("inspect", folder, "--check", "--width", 200)
     assert done.exit_code == 0
-    assert f"{GENERATION} {next(iter(limits))}: {remark}." in done.stdout
-    values = json.loads(invoke("inspect", folder, "--json").stdout)["models"][0]["limits"]
-    assert [limit["remark"] for limit in values if limit["remark"]] == [remark]
-    assert all(limit["agrees"] for limit in values)
-    assert not any(limit.remark for limit in inspect(folder, part="encoder").limits)
+    assert f"{GENERATION} {key}: {remark}." in done.stdout
+
+    as_json = invoke("inspect", folder, "--json")
+    (model,) = json.loads(as_json.stdout)["models"]
+    assert [limit["remark"] for limit in model["limits"] if limit["remark"]] == [remark]
+    for limit in model["limits"]:
+        assert limit["agrees"]
+
+
+@pytest.mark.parametrize("limits", [{"max_length": 8}, {"max_new_tokens": 8, "max_length": 9}])
+def test_inspect_remarks_nothing_about_generation_by_an_encoder(
+    limits: dict[str, int], tmp_path: Path
+) -> None:
+    folder = make_led(tmp_path / "led")
+    pico.edit_json(folder / GENERATION, **limits)
+    assert remarks(folder) != []
+    assert remarks(folder, part="encoder") == []
 
 
 def test_resize_says_which_generation_limits_it_changes(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "gpt2", "gpt2").folder
-    pico.edit_json(source / "generation_config.json", max_length=12, min_length=10)
-    lowered = resize(source, 8, output=tmp_path / "lowered").planned.explanation.notes
+    pico.edit_json(source / GENERATION, max_length=12, min_length=10)
+
+    done = resize(source, 8, output=tmp_path / "lowered")
+    lowered = done.planned.explanation.notes
     assert "generate(): max_length is lowered from 12 to 8 (generation_config.json)." in lowered
     assert "generate(): min_length is lowered from 10 to 8 (generation_config.json)." in lowered
-    raised = resize(
-        source, 32, fix_limits=True, output=tmp_path / "raised"
-    ).planned.explanation.notes
+
+    done = resize(source, 32, fix_limits=True, output=tmp_path / "raised")
+    raised = done.planned.explanation.notes
     assert "generate(): max_length is raised from 12 to 32 (generation_config.json)." in raised
 
 
-def test_truncation_of_a_tokenizer_is_no_generation_limit(tmp_path: Path) -> None:
-    source = pico.make(tmp_path / "gpt2", "gpt2").folder
+@pytest.fixture
+def truncating(tmp_path: Path) -> Path:
+    """A model whose tokenizer truncates to 8 tokens."""
+    folder = pico.make(tmp_path / "gpt2", "gpt2").folder
     truncation = {"max_length": 8, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-    (source / "tokenizer.json").write_text(json.dumps({"truncation": truncation}))
-    plan = plan_resize(source, 40)
-    assert not any("generate()" in note for note in plan.explanation.notes)
+    (folder / "tokenizer.json").write_text(json.dumps({"truncation": truncation}))
+    return folder
+
+
+def test_truncation_of_a_tokenizer_is_no_generation_limit(truncating: Path) -> None:
+    plan = plan_resize(truncating, 40)
+    for note in plan.explanation.notes:
+        assert "generate()" not in note
     assert [edit.after for edit in plan.plan.edits if edit.file == "tokenizer.json"] == [40]
-    done = invoke(
-        "convert", source, "--scheme", "rotary", "--to", 40, "--output", tmp_path / "twin"
-    )
+
+
+def test_convert_raises_the_truncation_of_a_tokenizer(truncating: Path, tmp_path: Path) -> None:
+    twin = tmp_path / "twin"
+    done = invoke("convert", truncating, "--scheme", "rotary", "--to", 40, "--output", twin)
     assert done.exit_code == 0
-    assert (
-        json.loads((tmp_path / "twin" / "tokenizer.json").read_text())["truncation"]["max_length"]
-        == 40
-    )
+    tokenizer = stated(twin, "tokenizer.json")
+    assert tokenizer["truncation"]["max_length"] == 40

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers
 
-from ctxextend import extend_model, inspect, plan_resize, resize
+from ctxextend import Limit, extend_model, inspect, plan_resize, resize
 from ctxextend.families.lookup import TableLocation, find_architecture
 from ctxextend.families.registry import FAMILIES
 from ctxextend.limits.config_keys import READERS, agreeing_values, config_length_keys
@@ -17,7 +17,8 @@ from tests.helpers import pico, tiny
 from tests.helpers.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
-OLD, NEW = 64, 256
+OLD = 64
+NEW = 256
 ROTARY: dict[str, Any] = {
     "hidden_size": 8,
     "num_hidden_layers": 1,
@@ -39,8 +40,12 @@ def stated(folder: Path) -> dict[str, Any]:
     return values
 
 
+def wrong_limits(folder: Path) -> list[Limit]:
+    return [limit for limit in inspect(folder).limits if not limit.agrees]
+
+
 def wrong_keys(folder: Path) -> list[str]:
-    return [limit.key for limit in inspect(folder).limits if not limit.agrees]
+    return [limit.key for limit in wrong_limits(folder)]
 
 
 # Keys that agree
@@ -51,7 +56,8 @@ def test_resize_edits_length_keys_that_agree(key: str, tmp_path: Path) -> None:
     folder = make_llama(tmp_path / "llama", **{key: OLD})
     assert wrong_keys(folder) == []
     plan = plan_resize(folder, NEW)
-    assert not any(key in warning for warning in plan.warnings)
+    for warning in plan.warnings:
+        assert key not in warning
     output = plan.execute(tmp_path / "out").output
     assert stated(output)[key] == NEW
     assert inspect(output).agrees
@@ -88,16 +94,22 @@ def test_resize_edits_a_length_key_of_one_of_two_tables(tmp_path: Path) -> None:
     folder = pico.make_led(tmp_path / "led", encoder=32, decoder=16)
     pico.edit_json(folder / "config.json", model_max_length=32, seq_length=16)
     assert wrong_keys(folder) == []
+
     output = resize(folder, 64, part="encoder", output=tmp_path / "out").output
-    assert (stated(output)["model_max_length"], stated(output)["seq_length"]) == (64, 16)
+    config = stated(output)
+    assert config["model_max_length"] == 64
+    assert config["seq_length"] == 16
     assert inspect(output).agrees
+
     plan = plan_resize(output, 32, part="decoder", fix_limits=True)
     assert plan.warnings == ()
-    output = plan.execute(tmp_path / "both").output
-    assert (stated(output)["model_max_length"], stated(output)["seq_length"]) == (64, 32)
+    config = stated(plan.execute(tmp_path / "both").output)
+    assert config["model_max_length"] == 64
+    assert config["seq_length"] == 32
 
 
-def test_resize_edits_length_keys_around_a_text_config(tmp_path: Path) -> None:
+def make_llava(folder: Path, **keys: Any) -> Path:
+    """Save a model whose config nests the one of the Llama that reads texts."""
     text = {
         "model_type": "llama",
         "max_position_embeddings": OLD,
@@ -105,21 +117,25 @@ def test_resize_edits_length_keys_around_a_text_config(tmp_path: Path) -> None:
         "seq_length": OLD,
         **ROTARY,
     }
-    vision = {"image_size": 8, "patch_size": 4, **ROTARY}
-    config = transformers.LlavaConfig(
-        text_config=text, vision_config={"model_type": "clip_vision_model", **vision}
+    vision = {"model_type": "clip_vision_model", "image_size": 8, "patch_size": 4, **ROTARY}
+    config = transformers.LlavaConfig(text_config=text, vision_config=vision)
+    transformers.LlavaForConditionalGeneration(config).save_pretrained(folder)
+    pico.edit_json(folder / "config.json", **keys)
+    return folder
+
+
+def test_resize_edits_length_keys_around_a_text_config(tmp_path: Path) -> None:
+    folder = make_llava(
+        tmp_path / "llava", tokenizer_model_max_length=OLD, max_sequence_length=OLD // 2
     )
-    transformers.LlavaForConditionalGeneration(config).save_pretrained(tmp_path / "llava")
-    pico.edit_json(
-        tmp_path / "llava" / "config.json",
-        tokenizer_model_max_length=OLD,
-        max_sequence_length=OLD // 2,
-    )
-    assert wrong_keys(tmp_path / "llava") == ["max_sequence_length"]
-    output = resize(tmp_path / "llava", NEW, output=tmp_path / "out").output
-    found = stated(output)
-    assert (found["tokenizer_model_max_length"], found["text_config"]["seq_length"]) == (NEW, NEW)
-    assert found["max_sequence_length"] == OLD // 2
+    assert wrong_keys(folder) == ["max_sequence_length"]
+
+    output = resize(folder, NEW, output=tmp_path / "out").output
+
+    config = stated(output)
+    assert config["tokenizer_model_max_length"] == NEW
+    assert config["text_config"]["seq_length"] == NEW
+    assert config["max_sequence_length"] == OLD // 2
     readers = {limit.key: limit.used_by for limit in inspect(output).limits}
     assert readers["tokenizer_model_max_length"] == "LLaVA"
     assert readers["max_sequence_length"] == "none"
@@ -133,11 +149,13 @@ def test_extend_model_edits_the_length_keys_that_resize_edits(
     values: dict[str, int], tmp_path: Path
 ) -> None:
     folder = make_llama(tmp_path / "llama", **values)
-    output = resize(folder, NEW, output=tmp_path / "out").output
+    resized = stated(resize(folder, NEW, output=tmp_path / "out").output)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+
     extend_model(model, NEW)
+
     for key in values:
-        assert getattr(model.config, key) == stated(output)[key]
+        assert getattr(model.config, key) == resized[key]
 
 
 # Keys that disagree
@@ -148,13 +166,17 @@ def test_inspect_reports_and_fixes_length_keys_that_disagree(key: str, tmp_path:
     folder = make_llama(tmp_path / "llama", **{key: OLD // 2})
     done = invoke("inspect", folder, "--check")
     assert done.exit_code == 3
-    assert f"{key} is {OLD // 2}" in " ".join(done.stdout.split())
-    (limit,) = (limit for limit in inspect(folder).limits if not limit.agrees)
+    screen = " ".join(done.stdout.split())
+    assert f"{key} is {OLD // 2}" in screen
+    (limit,) = wrong_limits(folder)
     assert limit.reason.startswith(f"max_position_embeddings is {OLD}")
-    fixed = invoke(*shlex.split(str(limit.fix))[1:], "-o", tmp_path / "out")
+
+    output = tmp_path / "out"
+    _, *command = shlex.split(str(limit.fix))
+    fixed = invoke(*command, "-o", output)
     assert fixed.exit_code == 0
-    assert stated(tmp_path / "out")[key] == OLD
-    assert invoke("inspect", tmp_path / "out", "--check").exit_code == 0
+    assert stated(output)[key] == OLD
+    assert invoke("inspect", output, "--check").exit_code == 0
 
 
 def test_inspect_says_who_reads_length_keys(tmp_path: Path) -> None:
@@ -162,20 +184,18 @@ def test_inspect_says_who_reads_length_keys(tmp_path: Path) -> None:
     found = {limit.key: limit for limit in inspect(folder).limits}
     assert found["model_max_length"].used_by == "vLLM, SGLang, llama.cpp"
     assert found["max_model_len"].used_by == "none"
-    assert (
-        found["n_ctx"].reason
-        == f"max_position_embeddings is {OLD}, and llama.cpp may take {OLD // 2} instead"
-    )
+    reason = f"max_position_embeddings is {OLD}, and llama.cpp may take {OLD // 2} instead"
+    assert found["n_ctx"].reason == reason
 
 
-@pytest.mark.parametrize(("to", "expected"), [(32, 32), (128, 128)])
+@pytest.mark.parametrize("to", [32, 128])
 def test_fix_limits_sets_length_keys_that_disagree(
-    to: int, expected: int, make_pico: MakePico, tmp_path: Path
+    to: int, make_pico: MakePico, tmp_path: Path
 ) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", max_seq_len=5)
     output = resize(folder, to, fix_limits=True, output=tmp_path / "out").output
-    assert stated(output)["max_seq_len"] == expected
+    assert stated(output)["max_seq_len"] == to
     assert inspect(output).agrees
 
 
@@ -205,15 +225,13 @@ def test_resize_warns_that_a_longer_length_may_be_trained(
 ) -> None:
     folder = make_llama(tmp_path / "llama", model_max_length=4 * OLD)
     (warning,) = plan_resize(folder, to).warnings
-    assert (
-        f"config.json model_max_length {expected}: if the model was trained at 256 tokens, {advice}"
-        in warning
-    )
+    condition = "if the model was trained at 256 tokens"
+    assert f"config.json model_max_length {expected}: {condition}, {advice}" in warning
 
 
 def test_inspect_remarks_that_a_longer_length_may_be_trained(tmp_path: Path) -> None:
     folder = make_llama(tmp_path / "llama", model_max_length=4 * OLD)
-    (limit,) = (limit for limit in inspect(folder).limits if not limit.agrees)
+    (limit,) = wrong_limits(folder)
     assert f"resize {folder} --to 256 --method limits" in limit.remark
 
 
@@ -230,7 +248,17 @@ def test_inspect_ignores_values_that_are_no_length(value: Any, tmp_path: Path) -
 
 
 def length_of(location: TableLocation) -> int:
-    return location.positions(location.rows(location.value(location.effective_key)))
+    value = location.value(location.effective_key)
+    rows = location.rows(value)
+    return location.positions(rows)
+
+
+def set_lengths(config: transformers.PretrainedConfig, length: int) -> None:
+    """Set the lengths that a config and its nested ones have."""
+    for _, part in tiny.parts(config):
+        for key in ("max_position_embeddings", "n_positions"):
+            if type(vars(part).get(key)) is int:
+                setattr(part, key, length)
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -239,10 +267,7 @@ def test_config_length_keys_of_a_saved_config_agree(model_type: str) -> None:
         config = tiny.make_config(model_type)
     except Exception:
         pytest.skip("needs values that no default has")
-    for _, part in tiny.parts(config):
-        for key in ("max_position_embeddings", "n_positions"):
-            if type(vars(part).get(key)) is int:
-                setattr(part, key, 40)
+    set_lengths(config, 40)
     values = json.loads(config.to_json_string())
     try:
         locations = find_architecture(values).locations
@@ -252,5 +277,6 @@ def test_config_length_keys_of_a_saved_config_agree(model_type: str) -> None:
     for location in locations:
         positions = agreeing_values(location, length_of(location))
         for path, value in config_length_keys(location):
-            agreeing[path] = agreeing.get(path, False) or value in positions
+            with_other_tables = agreeing.get(path, False)
+            agreeing[path] = with_other_tables or value in positions
     assert all(agreeing.values()), agreeing

@@ -35,14 +35,6 @@ def folder(make_pico: Callable[..., pico.Pico]) -> Path:
 @pytest.mark.parametrize(
     ("file", "content", "expected"),
     [
-        *[
-            (
-                "tokenizer_config.json",
-                {"model_max_length": stated},
-                {"model_max_length": (stated, 64)},
-            )
-            for stated in (16, 10**30, 1e30, 4)
-        ],
         (
             "tokenizer_config.json",
             {"tokenizer_class": "BertTokenizer"},
@@ -72,10 +64,17 @@ def test_limit_edits_of_a_longer_table(
     file: str, content: Any, expected: dict[str, Any], folder: Path
 ) -> None:
     (folder / file).write_text(json.dumps(content))
-    assert edits(folder) == {f"{file} {key}": values for key, values in expected.items()}
+    named = {f"{file} {key}": values for key, values in expected.items()}
+    assert edits(folder) == named
 
 
-def test_limit_edits_of_a_shorter_table_lowers_only_larger_limits(folder: Path) -> None:
+@pytest.mark.parametrize("stated", [16, 10**30, 1e30, 4])
+def test_limit_edits_raise_every_limit_of_a_tokenizer(stated: float, folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": stated}))
+    assert edits(folder) == {"tokenizer_config.json model_max_length": (stated, 64)}
+
+
+def test_limit_edits_of_a_shorter_table_lower_only_larger_limits(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=16)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 12}')

@@ -50,27 +50,38 @@ def test_extend_model_equals_resize(
     tmp_path: Path,
 ) -> None:
     source = make_pico(model_type, dtype=dtype)
-    resize(source.folder, output=tmp_path / "out", **settings)
-    resized, extended = source.load(tmp_path / "out"), source.load()
+    output = resize(source.folder, output=tmp_path / "out", **settings).output
+    resized = source.load(output)
+    extended = source.load()
+
     extend_model(extended, **settings)
-    expected, found = resized.state_dict(), extended.state_dict()
-    assert list(found) == list(expected)
-    for name, value in expected.items():
-        assert value.dtype == found[name].dtype == dtype
-        assert torch.equal(found[name], value), name
-    for (name, value), (other_name, other) in zip(
-        extended.named_buffers(), resized.named_buffers(), strict=True
-    ):
-        assert name == other_name
-        assert torch.equal(value, other)
-        assert value.dtype == other.dtype
-    assert extended.config.to_dict() | {"_name_or_path": ""} == resized.config.to_dict() | {
-        "_name_or_path": ""
-    }
+
+    state = extended.state_dict()
+    assert_equal_tensors(state, resized.state_dict())
+    for value in state.values():
+        assert value.dtype == dtype
+    assert_equal_tensors(dict(extended.named_buffers()), dict(resized.named_buffers()))
+    assert config_without_path(extended) == config_without_path(resized)
     length = settings["to"]
-    assert torch.equal(pico.logits(extended, length), pico.logits(resized, length))
+    logits = pico.logits(extended, length)
+    assert torch.equal(logits, pico.logits(resized, length))
     with pytest.raises((IndexError, RuntimeError)):
         pico.logits(extended, length + 1)
+
+
+def assert_equal_tensors(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """Assert that names, their order, types and values are equal."""
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        assert torch.equal(found[name], value), name
+
+
+def config_without_path(model: Any) -> dict[str, Any]:
+    """Return the settings of a model but the folder that it was loaded from."""
+    settings: dict[str, Any] = model.config.to_dict()
+    del settings["_name_or_path"]
+    return settings
 
 
 def test_extend_model_keeps_module_attributes(make_pico: MakePico) -> None:
@@ -86,7 +97,8 @@ def test_extend_model_keeps_module_attributes(make_pico: MakePico) -> None:
 
 
 def test_extend_model_keeps_tied_tables_tied(tmp_path: Path) -> None:
-    model: Any = transformers.BartModel.from_pretrained(pico.make_bart(tmp_path / "bart"))
+    folder = pico.make_bart(tmp_path / "bart")
+    model: Any = transformers.BartModel.from_pretrained(folder)
     model.decoder.embed_positions.weight = model.encoder.embed_positions.weight
     extend_model(model, to=NEW)
     assert model.decoder.embed_positions.weight is model.encoder.embed_positions.weight
@@ -102,12 +114,12 @@ def test_extend_model_updates_copies_of_the_config() -> None:
         vocab_size=32,
         max_position_embeddings=17,
     )
-    config.num_encoder_attention_heads = config.num_decoder_attention_heads = 2
+    config.num_encoder_attention_heads = 2
+    config.num_decoder_attention_heads = 2
     model: Any = transformers.ProphetNetModel(config)
     extend_model(model, to=NEW)
-    assert {model.config.max_position_embeddings, model.encoder.config.max_position_embeddings} == {
-        NEW + 2
-    }
+    assert model.config.max_position_embeddings == NEW + 2
+    assert model.encoder.config.max_position_embeddings == NEW + 2
 
 
 def test_extend_model_keeps_the_config_of_another_part_of_the_same_class() -> None:
@@ -144,35 +156,40 @@ def test_extend_model_keeps_attributes_set_after_loading(make_pico: MakePico) ->
 
 
 def test_extend_model_keeps_the_random_state() -> None:
-    sizes: dict[str, Any] = {
-        "hidden_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "vocab_size": 32,
-    }
-    model = transformers.IBertModel(
-        transformers.IBertConfig(**sizes, intermediate_size=8, max_position_embeddings=18)
+    config = transformers.IBertConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        vocab_size=32,
+        max_position_embeddings=18,
     )
+    model = transformers.IBertModel(config)
     state = torch.random.get_rng_state()
     extend_model(model, to=NEW)
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_extend_model_changes_nothing_if_it_fails(make_pico: MakePico) -> None:
-    model = make_pico("bert").load()
-    before = (
-        {name: value.clone() for name, value in model.state_dict().items()},
-        model.config.to_dict(),
-    )
-    for settings in (
+@pytest.mark.parametrize(
+    "settings",
+    [
         {"to": 0},
         {"to": 8, "method": "copy"},
         {"to": 40, "method": "linear", "keep_first": 16},
-    ):
-        with pytest.raises(ResizeError):
-            extend_model(model, **settings)
-    assert all(torch.equal(value, before[0][name]) for name, value in model.state_dict().items())
-    assert model.config.to_dict() == before[1]
+    ],
+)
+def test_extend_model_changes_nothing_if_it_fails(
+    settings: dict[str, Any], make_pico: MakePico
+) -> None:
+    model = make_pico("bert").load()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    config = model.config.to_dict()
+
+    with pytest.raises(ResizeError):
+        extend_model(model, **settings)
+
+    assert_equal_tensors(model.state_dict(), state)
+    assert model.config.to_dict() == config
     pico.logits(model, 16)
 
 
@@ -184,9 +201,13 @@ SMALL_GPT2 = transformers.GPT2Config(**pico.CONFIGS["gpt2"])
 
 
 def make_mamba() -> Any:
-    return transformers.MambaModel(
-        transformers.MambaConfig(hidden_size=8, vocab_size=16, num_hidden_layers=1)
-    )
+    config = transformers.MambaConfig(hidden_size=8, vocab_size=16, num_hidden_layers=1)
+    return transformers.MambaModel(config)
+
+
+def make_on_meta_device() -> Any:
+    model: Any = transformers.GPT2Model(SMALL_GPT2)
+    return model.to("meta")
 
 
 def make_wrapped() -> Any:
@@ -200,12 +221,7 @@ def make_wrapped() -> Any:
     [
         (make_mamba, UnsupportedModelError, "uses no position embeddings"),
         (make_wrapped, CheckpointError, "This ModuleDict: no position table found.*not a wrapper"),
-        (lambda: transformers.GPT2Model(SMALL_GPT2).to("meta"), ResizeError, "meta device"),  # type: ignore[arg-type]
-        (
-            lambda: CustomModel(SMALL_GPT2),
-            CheckpointError,
-            "CustomModel is not a transformers class",
-        ),
+        (make_on_meta_device, ResizeError, "meta device"),
         (
             lambda: torch.nn.Linear(2, 2),
             CheckpointError,
@@ -221,7 +237,14 @@ def test_extend_model_rejects_unsupported_models(
     with pytest.raises(error, match=message):
         extend_model(model, to=NEW)
     assert SMALL_GPT2.n_positions == 16
-    assert not isinstance(model, CustomModel) or len(model.wpe.weight) == 16
+
+
+def test_extend_model_rejects_and_keeps_a_model_class_outside_transformers() -> None:
+    model = CustomModel(SMALL_GPT2)
+    with pytest.raises(CheckpointError, match="CustomModel is not a transformers class"):
+        extend_model(model, to=NEW)
+    assert SMALL_GPT2.n_positions == 16
+    assert len(model.wpe.weight) == 16
 
 
 def test_extend_model_supports_removed_and_replaced_modules(make_pico: MakePico) -> None:

@@ -13,48 +13,63 @@ from safetensors.torch import load_file
 from ctxextend import extend_model, plan_resize, resize
 from tests.helpers import pico
 
-ROWS, NEW = 48, 100
+ROWS = 48
+NEW = 100
 Make = Callable[[Path], Path]
 
 
 def model(model_type: str, **settings: Any) -> Make:
-    length = "n_positions" if model_type == "gpt2" else "max_position_embeddings"
-    return lambda folder: pico.make(folder, model_type, **{length: ROWS, **settings}).folder
+    """Return a function that makes a model of this type with a table of `ROWS` rows."""
+    length = "max_position_embeddings"
+    if model_type == "gpt2":
+        length = "n_positions"
+
+    def make(folder: Path) -> Path:
+        return pico.make(folder, model_type, **{length: ROWS, **settings}).folder
+
+    return make
 
 
 def encoder(folder: Path) -> Path:
-    return pico.nest_in_module(model("bert")(folder), folder.with_name("sentence"))
+    transformer = model("bert")(folder)
+    return pico.nest_in_module(transformer, folder.with_name("sentence"))
 
 
 def without_class(make: Make) -> Make:
     def edited(folder: Path) -> Path:
-        pico.edit_json(make(folder) / "config.json", architectures=None)
+        source = make(folder)
+        pico.edit_json(source / "config.json", architectures=None)
         return folder
 
     return edited
 
 
 def sinusoids(folder: Path) -> Path:
-    sizes: dict[str, Any] = {
-        "vocab_size": 32,
-        "dim": 8,
-        "hidden_dim": 16,
-        "n_layers": 1,
-        "n_heads": 2,
-    }
     config = transformers.DistilBertConfig(
-        max_position_embeddings=ROWS, sinusoidal_pos_embds=True, **sizes
+        max_position_embeddings=ROWS,
+        sinusoidal_pos_embds=True,
+        vocab_size=32,
+        dim=8,
+        hidden_dim=16,
+        n_layers=1,
+        n_heads=2,
     )
     transformers.DistilBertForMaskedLM(config).save_pretrained(folder)
     return folder
 
 
 def two_tables(folder: Path) -> Path:
-    config = json.loads((pico.make_led(folder, ROWS, 16) / "config.json").read_text())
-    transformers.LEDForConditionalGeneration(transformers.LEDConfig(**config)).save_pretrained(
-        folder
-    )
+    source = pico.make_led(folder, ROWS, 16)
+    settings = json.loads((source / "config.json").read_text())
+    config = transformers.LEDConfig(**settings)
+    transformers.LEDForConditionalGeneration(config).save_pretrained(folder)
     return folder
+
+
+def make_case(case: str, folder: Path) -> Path:
+    make, _, _ = CASES[case]
+    torch.manual_seed(0)
+    return make(folder)
 
 
 FEW = "auto chose copy, which keeps the learned rows: 16 rows are too few to judge"
@@ -81,40 +96,66 @@ CASES: dict[str, tuple[Make, list[str], str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_resize_chooses_a_method_for_the_checkpoint(case: str, tmp_path: Path) -> None:
-    make, methods, reason = CASES[case]
-    torch.manual_seed(0)
-    source = make(tmp_path / "source")
+    _, methods, reason = CASES[case]
+    source = make_case(case, tmp_path / "source")
+
     result = resize(source, NEW, output=tmp_path / "out")
+
     plan = result.plan
-    explanation = result.planned.explanation
-    assert [text.partition(":")[0] for text in plan.methods.values()] == methods
+    chosen = [text.partition(":")[0] for text in plan.methods.values()]
+    assert chosen == methods
     assert reason in result.choices[-1]
     assert plan_resize(source, NEW, "auto").plan.methods == plan.methods
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_resize_says_whether_the_chosen_method_keeps_outputs(case: str, tmp_path: Path) -> None:
+    _, methods, _ = CASES[case]
+    source = make_case(case, tmp_path / "source")
     keeps = methods != ["bands"] and len(methods) == 1
-    assert ("identical outputs" in explanation.effects) == plan.keeps_learned_rows == keeps
+
+    result = resize(source, NEW, output=tmp_path / "out")
+
+    explanation = result.planned.explanation
+    assert result.plan.keeps_learned_rows == keeps
+    assert ("identical outputs" in explanation.effects) == keeps
     assert bool(explanation.keep_hint) != keeps
+
+
+# Cases that transformers loads by the class that config.json states.
+LOADABLE = ["causal", "masked, reserved rows", "few rows", "no head", "sinusoids", "two tables"]
+
+
+@pytest.mark.parametrize("case", LOADABLE)
+def test_extend_model_chooses_the_same_rows_as_resize(case: str, tmp_path: Path) -> None:
+    source = make_case(case, tmp_path / "source")
+    plan = resize(source, NEW, output=tmp_path / "out").plan
     stated = plan.checkpoint.model_class
-    if stated and case != "sentence encoder":
-        loaded = getattr(transformers, stated).from_pretrained(source)
-        extend_model(loaded, NEW)
-        rows = load_file(tmp_path / "out" / "model.safetensors")
-        assert all(torch.equal(loaded.state_dict()[name], rows[name]) for name in plan.methods)
+    assert stated is not None
+
+    loaded = getattr(transformers, stated).from_pretrained(source)
+    extend_model(loaded, NEW)
+
+    in_memory = loaded.state_dict()
+    in_file = load_file(tmp_path / "out" / "model.safetensors")
+    for name in plan.methods:
+        assert torch.equal(in_memory[name], in_file[name])
 
 
 def test_resize_says_how_to_keep_outputs_for_short_inputs(tmp_path: Path) -> None:
     source = model("gpt2")(tmp_path / "source")
-    hint = f"To keep outputs for short inputs, use --keep-first {ROWS}, or --method copy, which is "
-    hint += "mostly worse for long ones."
-    assert (
-        plan_resize(source, NEW).explanation.keep_hint
-        == plan_resize(source, NEW, keep_first=1).explanation.keep_hint
-        == hint
+    hint = (
+        f"To keep outputs for short inputs, use --keep-first {ROWS}, or --method copy, which is "
+        "mostly worse for long ones."
     )
+    assert plan_resize(source, NEW).explanation.keep_hint == hint
+    assert plan_resize(source, NEW, keep_first=1).explanation.keep_hint == hint
     for settings in ({"keep_first": ROWS}, {"method": "linear"}, {"method": "copy"}):
         assert not plan_resize(source, NEW, **settings).explanation.keep_hint
-    led = plan_resize(two_tables(tmp_path / "led"), NEW)
-    assert (
-        led.explanation.keep_hint
-        == "To keep outputs for short inputs, use --method copy, which is mostly worse for long "
-        "ones."
+
+
+def test_resize_says_how_to_keep_outputs_of_two_tables(tmp_path: Path) -> None:
+    source = two_tables(tmp_path / "led")
+    assert plan_resize(source, NEW).explanation.keep_hint == (
+        "To keep outputs for short inputs, use --method copy, which is mostly worse for long ones."
     )

@@ -26,6 +26,12 @@ from ctxextend.tables.methods import auto, bands, choose_auto
 from tests.helpers.position_tables import PERIOD, TWO_BANDS, Rows, high_rows, low_rows, noise
 
 
+def distances(rows: Rows, others: Rows) -> Rows:
+    """Return the distance of each row from the same row of the other table."""
+    norms: Rows = np.linalg.norm(rows - others, axis=1)
+    return norms
+
+
 def test_smoothed_equals_weighted_polyfit_around_each_row() -> None:
     """Compares single rows, at both ends and across the block boundary."""
     rows = noise(300, 3)
@@ -33,44 +39,61 @@ def test_smoothed_equals_weighted_polyfit_around_each_row() -> None:
     for row in (0, 1, 150, 255, 256, 299):
         steps = np.arange(300) - row
         weights = np.exp(-0.25 * (steps / 4.0) ** 2)  # polyfit squares them
-        fits = [np.polyfit(steps, rows[:, column], 1, w=weights)[1] for column in range(3)]
-        np.testing.assert_allclose(result[row], fits, rtol=1e-5)
+        for column in range(3):
+            _, constant = np.polyfit(steps, rows[:, column], 1, w=weights)
+            np.testing.assert_allclose(result[row, column], constant, rtol=1e-5)
 
 
 def test_choose_split_finds_both_parts() -> None:
     split = choose_split(TWO_BANDS)
     first, stop = split.repeat
-    assert (split.head, split.stop) == (0, 128)
+    assert split.head == 0
+    assert split.stop == 128
     assert split.sigma == 16
     assert split.noise_distance > 1
     assert (stop - first) % PERIOD == 0
     assert split.match > 0.99
 
 
-@pytest.mark.parametrize(
-    ("table", "share"),
-    [(low_rows(128, 64) + noise(128), 0.3), (low_rows(128) + 0.05 * high_rows(128), 0.0)],
-)
-def test_choose_split_finds_no_high_frequency_part_in_noise_or_if_it_is_small(
-    table: Rows, share: float
-) -> None:
-    split = choose_split(table)
+NOISY = low_rows(128, 64) + noise(128)
+
+
+MOSTLY_LOW = low_rows(128) + 0.05 * high_rows(128)
+
+
+def test_choose_split_finds_no_high_frequency_part_in_noise() -> None:
+    split = choose_split(NOISY)
     assert split.sigma == 0
-    assert split.noise_distance < 0.05 if share else split.high_share < 0.1
-    assert split.high_share > share
-    assert (
-        choose_split(table, repeat=(20, 90)).sigma > 0
-    )  # a range that is passed is tiled nevertheless
-    assert choose_split(table, repeat=(20, 90)).repeat == (20, 90)
+    assert split.noise_distance < 0.05
+    assert split.high_share > 0.3
+
+
+def test_choose_split_finds_no_high_frequency_part_if_it_is_small() -> None:
+    split = choose_split(MOSTLY_LOW)
+    assert split.sigma == 0
+    assert 0.0 < split.high_share < 0.1
+
+
+@pytest.mark.parametrize("table", [NOISY, MOSTLY_LOW], ids=["noise", "mostly low"])
+def test_choose_split_tiles_a_range_that_is_passed_in_any_table(table: Rows) -> None:
+    split = choose_split(table, repeat=(20, 90))
+    assert split.sigma > 0
+    assert split.repeat == (20, 90)
+
+
+@pytest.mark.parametrize("table", [NOISY, MOSTLY_LOW], ids=["noise", "mostly low"])
+def test_choose_bands_says_that_a_table_has_no_high_frequency_part(table: Rows) -> None:
     reason = choose_bands(table, 512, read_choice("bands")).reason
     assert re.fullmatch(
         r"bands, as interpolation with gain 1\.\d+: the table has no high-frequency part", reason
     )
-    assert "gain 1.25:" in choose_bands(table, 512, read_choice("bands:gain=1.25")).reason
+    reason = choose_bands(table, 512, read_choice("bands:gain=1.25")).reason
+    assert "gain 1.25:" in reason
 
 
 def test_choose_split_keeps_a_narrow_filter_if_no_range_matches() -> None:
-    turns = 2 * np.pi * np.arange(128)[:, None] / np.random.default_rng(3).uniform(4, 20, 32)
+    periods = np.random.default_rng(3).uniform(4, 20, 32)
+    turns = 2 * np.pi * np.arange(128)[:, None] / periods
     waves = np.concatenate([np.cos(turns), np.sin(turns)], axis=1)
     split = choose_split(3 * low_rows(128, 64) + waves)
     assert 0 < split.sigma < 16
@@ -83,79 +106,113 @@ def test_bands_excludes_an_attention_sink_and_untrained_last_rows(dead: int, siz
     sink = 30 * noise(1, 16)[0]
     table[0] = sink
     table[-dead:] = size * noise(dead, 16)
+    last_trained = TWO_BANDS[-dead - 1]
+
     split = choose_split(table)
-    assert (split.head, split.stop) == (1, 128 - dead)
-    assert 1 <= split.repeat[0] < split.repeat[1] <= 128 - dead
+
+    assert split.head == 1
+    assert split.stop == 128 - dead
+    first, stop = split.repeat
+    assert 1 <= first < stop <= 128 - dead
+
     result = bands(table, 512)
+
     np.testing.assert_array_equal(result[0], sink)
-    assert np.linalg.norm(result[1:], axis=1).max() < 2 * np.linalg.norm(TWO_BANDS, axis=1).max()
-    assert np.linalg.norm(result[-1]) > 0.5 * np.linalg.norm(TWO_BANDS[-dead - 1])
+    norms = np.linalg.norm(result, axis=1)
+    trained_norms = np.linalg.norm(TWO_BANDS, axis=1)
+    assert norms[1:].max() < 2 * trained_norms.max()
+    assert norms[-1] > 0.5 * np.linalg.norm(last_trained)
 
 
 def test_choose_split_uses_the_settings_that_are_passed() -> None:
     split = choose_split(TWO_BANDS, sigma=5.0, repeat=(20, 80))
-    assert (split.sigma, split.repeat) == (5.0, (20, 80))
+    assert split.sigma == 5.0
+    assert split.repeat == (20, 80)
     assert split.match == pytest.approx(1, abs=1e-3)  # five periods
-    assert choose_split(TWO_BANDS, sigma=5.0, repeat=(20, 86)).match < -0.9  # half a period more
-    assert choose_split(TWO_BANDS, keep=128).repeat[1] == 128
-    assert choose_split(TWO_BANDS, keep=100).repeat[1] >= 100
-    for repeat in ((0, 128), (0, 1000), (100, 101), (300, 400)):
-        first, stop = choose_split(TWO_BANDS, sigma=8.0, repeat=repeat).repeat
-        assert 0 <= first < stop <= 128
-        assert np.isfinite(bands(TWO_BANDS, 300, sigma=8.0, repeat=repeat)).all()
-    for learned in (MIN_ROWS, MIN_ROWS + 1, 47):
-        assert 3 <= choose_split(high_rows(learned)).sigma <= learned / 8
+    half_a_period_more = choose_split(TWO_BANDS, sigma=5.0, repeat=(20, 86))
+    assert half_a_period_more.match < -0.9
+
+
+def test_choose_split_ends_the_repeated_range_after_the_kept_rows() -> None:
+    _, stop = choose_split(TWO_BANDS, keep=128).repeat
+    assert stop == 128
+    _, stop = choose_split(TWO_BANDS, keep=100).repeat
+    assert stop >= 100
+
+
+@pytest.mark.parametrize("repeat", [(0, 128), (0, 1000), (100, 101), (300, 400)], ids=str)
+def test_choose_split_fits_a_range_into_the_table(repeat: tuple[int, int]) -> None:
+    first, stop = choose_split(TWO_BANDS, sigma=8.0, repeat=repeat).repeat
+    assert 0 <= first < stop <= 128
+    result = bands(TWO_BANDS, 300, sigma=8.0, repeat=repeat)
+    assert np.isfinite(result).all()
+
+
+@pytest.mark.parametrize("learned", [MIN_ROWS, MIN_ROWS + 1, 47])
+def test_choose_split_of_few_rows_chooses_a_narrow_filter(learned: int) -> None:
+    split = choose_split(high_rows(learned))
+    assert 3 <= split.sigma <= learned / 8
 
 
 @pytest.mark.parametrize("scale", [1e-80, 1e-8, 1e8])
 def test_choose_split_does_not_depend_on_the_scale(scale: float) -> None:
-    one, other = choose_split(TWO_BANDS), choose_split(TWO_BANDS * scale)
-    assert (one.head, one.stop, one.sigma, one.repeat) == (
-        other.head,
-        other.stop,
-        other.sigma,
-        other.repeat,
-    )
+    split = choose_split(TWO_BANDS)
+    scaled = choose_split(TWO_BANDS * scale)
+    assert scaled.head == split.head
+    assert scaled.stop == split.stop
+    assert scaled.sigma == split.sigma
+    assert scaled.repeat == split.repeat
 
 
 def test_bands_interpolates_low_frequencies_and_tiles_high_ones() -> None:
     """Phase-aligned tiles have no seam: the slow half period gets longer, the fast one stays."""
-    result = bands(TWO_BANDS, 512, gain=1.0)
     expected = low_rows(512) + 0.5 * high_rows(512)
     inside = slice(16, -16)  # the filter is less accurate at the ends
-    errors = np.linalg.norm((result - expected)[inside], axis=1)
-    assert errors.max() < 0.15 * np.median(np.linalg.norm(expected, axis=1))
-    others = (
-        methods.linear(TWO_BANDS, 512),
-        methods.copy(TWO_BANDS, 512),
-        methods.mirror(TWO_BANDS, 512),
-    )
-    for other in others:
-        assert np.linalg.norm((other - expected)[inside], axis=1).mean() > 5 * errors.mean()
+
+    result = bands(TWO_BANDS, 512, gain=1.0)
+
+    errors = distances(result, expected)[inside]
+    norms = np.linalg.norm(expected, axis=1)
+    assert errors.max() < 0.15 * np.median(norms)
+    for method in (methods.linear, methods.copy, methods.mirror):
+        other = method(TWO_BANDS, 512)
+        other_errors = distances(other, expected)[inside]
+        assert other_errors.mean() > 5 * errors.mean()
 
 
 def test_bands_without_high_frequencies_is_linear_scaled_around_the_mean() -> None:
-    plain, wide = (bands(TWO_BANDS, 300, sigma=0.0, gain=gain) for gain in (1.0, 1.5))
-    np.testing.assert_allclose(plain, methods.linear(TWO_BANDS, 300), rtol=0, atol=1e-12)
     mean = TWO_BANDS.mean(axis=0)
+    plain = bands(TWO_BANDS, 300, sigma=0.0, gain=1.0)
+    wide = bands(TWO_BANDS, 300, sigma=0.0, gain=1.5)
+    np.testing.assert_allclose(plain, methods.linear(TWO_BANDS, 300), rtol=0, atol=1e-12)
     np.testing.assert_allclose(wide - mean, 1.5 * (plain - mean), rtol=0, atol=1e-12)
-    assert np.isfinite(bands(TWO_BANDS, 256, sigma=1e9)).all()  # a filter wider than the table
 
 
-def test_default_gains_grow_per_doubling_up_to_a_maximum_without_a_high_frequency_part() -> None:
-    local, far = BandSplit(0, 128, is_local=True), BandSplit(0, 128)
-    assert [default_gains(local, 128, rows)[0] for rows in (128, 256, 512)] == pytest.approx(
-        [1, 1.2, 1.4]
-    )
-    assert [default_gains(far, 128, rows)[0] for rows in (256, 512)] == pytest.approx([1.1, 1.2])
-    assert default_gains(local, 128, 128 * 1024) == (1.6, 1.6)
+def test_bands_accepts_a_filter_wider_than_the_table() -> None:
+    result = bands(TWO_BANDS, 256, sigma=1e9)
+    assert np.isfinite(result).all()
+
+
+@pytest.mark.parametrize(
+    ("is_local", "rows", "gain"),
+    [(True, 128, 1), (True, 256, 1.2), (True, 512, 1.4), (False, 256, 1.1), (False, 512, 1.2)],
+)
+def test_default_gains_grow_per_doubling_without_a_high_frequency_part(
+    is_local: bool, rows: int, gain: float
+) -> None:
+    split = BandSplit(0, 128, is_local=is_local)
+    assert default_gains(split, 128, rows)[0] == pytest.approx(gain)
+
+
+def test_default_gains_have_a_maximum_without_a_high_frequency_part() -> None:
+    split = BandSplit(0, 128, is_local=True)
+    assert default_gains(split, 128, 128 * 1024) == (1.6, 1.6)
 
 
 def test_default_gains_restore_the_ratio_of_low_to_high_frequencies() -> None:
     def gains(high_share: float, rows: int, keep: int = 0) -> tuple[float, float]:
-        return default_gains(
-            BandSplit(0, 128, True, 16.0, 1.0, high_share, (32, 96), 0.9), 128, rows, keep
-        )
+        split = BandSplit(0, 128, True, 16.0, 1.0, high_share, (32, 96), 0.9)
+        return default_gains(split, 128, rows, keep)
 
     assert gains(0.5, 128) == (1, 1)
     assert gains(0.8, 128 * 8) == pytest.approx((8 / 3, 2**0.5))  # 2/3 · 2 · sqrt(0.8 / 0.2)
@@ -167,38 +224,53 @@ def test_default_gains_restore_the_ratio_of_low_to_high_frequencies() -> None:
 
 
 def test_bands_scales_each_part_by_its_gain() -> None:
-    fixed: dict[str, Any] = {"sigma": 8.0, "repeat": (20, 80), "within": (0, 128)}
-    both, same, other = (
-        bands(TWO_BANDS, 300, **fixed, gain=1.5, high_gain=high) for high in (None, 1.5, 3.0)
-    )
+    fixed: dict[str, Any] = {"sigma": 8.0, "repeat": (20, 80), "within": (0, 128), "gain": 1.5}
+    low_part = smoothed(TWO_BANDS, 8.0)
+    mean = low_part.mean(axis=0)
+
+    both = bands(TWO_BANDS, 300, **fixed)
+    same = bands(TWO_BANDS, 300, **fixed, high_gain=1.5)
+    twice = bands(TWO_BANDS, 300, **fixed, high_gain=3.0)
+    low = bands(TWO_BANDS, 300, **fixed, high_gain=1e-12)
+
     assert same.tobytes() == both.tobytes()
-    low = bands(TWO_BANDS, 300, **fixed, gain=1.5, high_gain=1e-12)
-    np.testing.assert_allclose(other - low, 2 * (both - low), rtol=0, atol=1e-9)
-    mean = smoothed(TWO_BANDS, 8.0).mean(axis=0)
-    np.testing.assert_allclose(
-        low - mean, 1.5 * (methods.linear(smoothed(TWO_BANDS, 8.0), 300) - mean), atol=1e-9
-    )
+    np.testing.assert_allclose(twice - low, 2 * (both - low), rtol=0, atol=1e-9)
+    interpolated = methods.linear(low_part, 300)
+    np.testing.assert_allclose(low - mean, 1.5 * (interpolated - mean), atol=1e-9)
 
 
 @pytest.mark.parametrize("kept", [1, 20, 100, 128])
 def test_bands_keeps_first_rows_without_a_seam_after_them(kept: int) -> None:
     table = TWO_BANDS.astype(np.float32)
-    result = resize_table(table, 300, read_choice("bands:gain=1", keep_first=kept))
+    choice = read_choice("bands:gain=1", keep_first=kept)
+    result = resize_table(table, 300, choice)
     assert result[:kept].tobytes() == table[:kept].tobytes()
     steps = np.linalg.norm(np.diff(result, axis=0), axis=1)
     assert steps[kept - 1] < 2 * np.median(steps)
 
 
 def test_bands_with_all_rows_kept_repeats_the_last_low_frequency_row() -> None:
+    last_low = low_rows(128)[-1:]
+    expected = np.repeat(last_low, 384, axis=0) + 0.5 * high_rows(512)[128:]
+
     result = bands(TWO_BANDS, 512, keep=128, gain=1.0)
-    expected = np.repeat(low_rows(128)[-1:], 384, axis=0) + 0.5 * high_rows(512)[128:]
-    assert (
-        np.linalg.norm(result[128:] - expected, axis=1).max()
-        < 0.25 * np.linalg.norm(expected, axis=1).mean()
-    )
+
+    errors = distances(result[128:], expected)
+    norms = np.linalg.norm(expected, axis=1)
+    assert errors.max() < 0.25 * norms.mean()
+
+
+def test_bands_with_all_rows_kept_repeats_the_row_before_untrained_rows() -> None:
     table = np.arange(128.0)[:, None] * np.ones((1, 4)) + 50
-    table[-3:] = 1e-3  # untrained rows: the one before them is repeated
-    assert bands(table, 200, keep=128, sigma=0.0, gain=1.0)[128:].max() <= table[124].max() + 1e-9
+    table[-3:] = 1e-3
+    result = bands(table, 200, keep=128, sigma=0.0, gain=1.0)
+    assert result[128:].max() <= table[124].max() + 1e-9
+
+
+def count_nonfinite_rows(table: Rows, method: str) -> int:
+    resized = resize_table(table, 512, read_choice(method))
+    finite = np.isfinite(resized).all(axis=1)
+    return int((~finite).sum())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -206,13 +278,15 @@ def test_bands_with_all_rows_kept_repeats_the_last_low_frequency_row() -> None:
 def test_bands_spreads_nan_to_at_most_two_more_rows_than_linear(method: str, value: float) -> None:
     table = TWO_BANDS.copy()
     table[40, 3] = value
-    bad = [
-        int((~np.isfinite(resize_table(table, 512, read_choice(name))).all(axis=1)).sum())
-        for name in (method, "linear")
-    ]
-    assert 1 <= bad[0] <= bad[1] + 2
+    bad = count_nonfinite_rows(table, method)
+    bad_in_linear = count_nonfinite_rows(table, "linear")
+    assert 1 <= bad <= bad_in_linear + 2
     assert "no high-frequency part" in choose_method(table, 512, read_choice("bands")).reason
-    assert np.isnan(bands(np.full((64, 4), np.nan), 100)).all()
+
+
+def test_bands_of_a_table_of_nan_returns_nan() -> None:
+    result = bands(np.full((64, 4), np.nan), 100)
+    assert np.isnan(result).all()
 
 
 @given(st.integers(1, 80), st.integers(0, 200), st.integers(0, 80), st.integers(0, 2**31))
@@ -220,10 +294,11 @@ def test_bands_returns_finite_rows_for_any_length(
     learned: int, more: int, keep: int, seed: int
 ) -> None:
     table = noise(learned, 5, seed)
-    result = bands(table, learned + more, keep=min(keep, learned))
+    kept = min(keep, learned)
+    result = bands(table, learned + more, keep=kept)
     assert result.shape == (learned + more, 5)
     assert np.isfinite(result).all()
-    assert result[: min(keep, learned)].tobytes() == table[: min(keep, learned)].tobytes()
+    assert result[:kept].tobytes() == table[:kept].tobytes()
 
 
 @pytest.mark.parametrize(
@@ -254,20 +329,26 @@ def test_bands_returns_finite_rows_for_any_length(
 def test_resize_table_rejects_ranges_beyond_the_source_rows(
     learned: int, typed: str, dropped: int, message: str
 ) -> None:
+    choice = read_choice(f"bands:{typed}", drop_last=dropped)
     with pytest.raises(ResizeError, match=message):
-        resize_table(TWO_BANDS[:learned], 300, read_choice(f"bands:{typed}", drop_last=dropped))
+        resize_table(TWO_BANDS[:learned], 300, choice)
 
 
-def test_auto_uses_bands_or_copy_for_short_tables_and_reports_which() -> None:
-    np.testing.assert_array_equal(auto(TWO_BANDS, 512), bands(TWO_BANDS, 512))
+def test_auto_uses_bands_and_reports_its_settings() -> None:
     split = choose_split(TWO_BANDS)
+    first, stop = split.repeat
+    np.testing.assert_array_equal(auto(TWO_BANDS, 512), bands(TWO_BANDS, 512))
     reason = choose_auto(TWO_BANDS, 512, read_choice()).reason
     assert reason.startswith(f"auto chose bands with sigma {split.sigma:.3g}")
-    assert "repeat {}:{}".format(*split.repeat) in reason
+    assert f"repeat {first}:{stop}" in reason
     assert "gain 1.4" in reason
+
+
+def test_auto_uses_copy_for_short_tables_and_reports_why() -> None:
     short = TWO_BANDS[: MIN_ROWS - 1]
     np.testing.assert_array_equal(auto(short, 100), methods.copy(short, 100))
-    assert choose_auto(short, 512, read_choice()).reason.endswith(
+    reason = choose_auto(short, 512, read_choice()).reason
+    assert reason.endswith(
         "auto chose copy, which keeps the learned rows: 31 rows are too few to judge"
     )
 
@@ -285,21 +366,23 @@ NOT_FINITE = np.where(np.arange(128)[:, None] == 40, np.nan, TWO_BANDS)
 def test_choose_settings_returns_settings_that_create_identical_rows(
     table: Rows, typed: str, dropped: int, keep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = read_choice(typed, keep_first=keep, drop_last=dropped)
+    choice = read_choice(typed, keep_first=keep, drop_last=dropped)
     try:
-        expected = resize_table(table, 300, options)
+        expected = resize_table(table, 300, choice)
     except ResizeError:  # a table of 20 rows cannot be split
         assert len(table) < MIN_ROWS
         return
-    chosen = choose_method(table, 300, options)
+
+    chosen = choose_method(table, 300, choice)
+
     if chosen.text != "copy":  # which `auto` chooses for a table of 20 rows
         assert "gain=" in chosen.text
         assert "within=" in chosen.text
     for name in ("_typical_rows", "_valley_sigma", "_best_ranges", "default_gains"):
         monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
-    assert resize_table(
-        table, 300, read_choice(chosen.text, keep_first=keep, drop_last=dropped)
-    ).tobytes() == (expected.tobytes())
+    recorded = read_choice(chosen.text, keep_first=keep, drop_last=dropped)
+    again = resize_table(table, 300, recorded)
+    assert again.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -319,10 +402,18 @@ def test_find_repeats_returns_ranges_of_distinct_lengths_best_first() -> None:
     assert found[0] == choose_split(TWO_BANDS, sigma=8.0).repeat
     assert found[-1] == (0, 128)
     lengths = [stop - start for start, stop in found]
-    assert [length % PERIOD for length in lengths[:3]] == [0, 0, 0]
     assert len(set(lengths)) == 4
+    for length in lengths[:3]:
+        assert length % PERIOD == 0
+
+
+def test_find_repeats_returns_no_range_of_a_short_table() -> None:
     assert find_repeats(TWO_BANDS[:16], 8.0, 3) == []
-    assert all(stop >= 128 for _, stop in find_repeats(TWO_BANDS, 8.0, 3, keep=128))
+
+
+def test_find_repeats_returns_ranges_that_end_after_the_kept_rows() -> None:
+    for _, stop in find_repeats(TWO_BANDS, 8.0, 3, keep=128):
+        assert stop >= 128
 
 
 def test_choose_split_peak_memory_is_about_two_tables() -> None:

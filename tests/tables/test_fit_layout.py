@@ -19,7 +19,8 @@ from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
 
 Floats = NDArray[np.float64]
-ROWS, WIDTH = 96, 32
+ROWS = 96
+WIDTH = 32
 SCHEMA = SCHEMAS["inspect"]
 
 
@@ -30,7 +31,8 @@ def table(
     width: int = WIDTH,
     dtype: Any = np.float32,
 ) -> Floats:
-    return sinusoidal_rows(np.arange(start, start + rows), width, layout).astype(dtype)
+    positions = np.arange(start, start + rows)
+    return sinusoidal_rows(positions, width, layout).astype(dtype)
 
 
 def noise(rows: int = ROWS, width: int = WIDTH) -> Floats:
@@ -46,15 +48,17 @@ def fit(values: NDArray[Any], layout: str = "") -> LayoutFit:
 def test_fit_layout_of_one_pair_by_hand() -> None:
     # Pair 0 turns by 1 radian per row, pair 1 is still: one radius for both overestimates pair 1.
     turns = np.array([0.0, 1, 2])
-    values = np.stack([np.sin(turns), np.cos(turns), np.zeros(3), np.zeros(3)], axis=1)
+    still = np.zeros(3)
+    values = np.stack([np.sin(turns), np.cos(turns), still, still], axis=1)
     # The mean of three points on the unit circle, one radian apart, has length (1 + 2·cos 1) / 3.
-    fast, slow = (3 * (1 - ((1 + 2 * np.cos(angle)) / 3) ** 2) for angle in (1, 0.01))
+    fast = 3 * (1 - ((1 + 2 * np.cos(1)) / 3) ** 2)
+    slow = 3 * (1 - ((1 + 2 * np.cos(0.01)) / 3) ** 2)
+
     found = fit(values)
-    assert (found.layout, found.is_formula, found.first_deviating_row) == (
-        "interleaved",
-        False,
-        None,
-    )
+
+    assert found.layout == "interleaved"
+    assert not found.is_formula
+    assert found.first_deviating_row is None
     assert found.explained == pytest.approx(fast / (fast + slow), abs=1e-12)
 
 
@@ -63,14 +67,18 @@ def test_fit_layout_of_one_pair_by_hand() -> None:
 def test_fit_layout_recognises_formulas_from_any_start(layout: str, dtype: Any) -> None:
     for start in (0, 2, 500):
         found = fit(table(layout, start, dtype=dtype))
-        assert (found.layout, found.is_formula, found.first_deviating_row) == (layout, True, None)
+        assert found.layout == layout
+        assert found.is_formula
+        assert found.first_deviating_row is None
         assert found.explained == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_fit_layout_ignores_scale_mean_and_start(layout: str) -> None:
-    found = fit(1000 * noise(rows=1) - 0.3 * table(layout, 7).astype(np.float64))
-    assert (found.layout, found.is_formula) == (layout, False)
+    mean = 1000 * noise(rows=1)
+    found = fit(mean - 0.3 * table(layout, 7).astype(np.float64))
+    assert found.layout == layout
+    assert not found.is_formula
     assert found.explained == pytest.approx(1, abs=1e-9)
 
 
@@ -78,12 +86,15 @@ def test_fit_layout_ignores_scale_mean_and_start(layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_fit_layout_explains_what_is_not_noise(layout: str, level: float) -> None:
     values = table(layout).astype(np.float64)
-    added = level * noise()
-    found = fit(values + added)
-    assert (found.layout, found.is_formula) == (layout, False)
-    assert found.explained == pytest.approx(
-        values.var(axis=0).sum() / (values + added).var(axis=0).sum(), abs=0.03
-    )
+    noisy = values + level * noise()
+    variance = values.var(axis=0).sum()
+    noisy_variance = noisy.var(axis=0).sum()
+
+    found = fit(noisy)
+
+    assert found.layout == layout
+    assert not found.is_formula
+    assert found.explained == pytest.approx(variance / noisy_variance, abs=0.03)
 
 
 @pytest.mark.parametrize("width", [8, 64, 512])
@@ -95,7 +106,8 @@ def test_fit_layout_of_learned_tables_is_low(minilm: EvalModel) -> None:
     learned = minilm.model.get_parameter("embeddings.position_embeddings.weight").detach().numpy()
     ramps = np.arange(ROWS)[:, None] * noise(1)
     walk = np.cumsum(noise(), axis=0)
-    assert max(fit(values).explained for values in (learned, ramps, walk)) < 0.1
+    for values in (learned, ramps, walk):
+        assert fit(values).explained < 0.1
 
 
 @pytest.mark.parametrize(("rows", "first"), [((0,), 0), ((17,), 17), ((95,), 95), ((20, 60), 20)])
@@ -103,30 +115,30 @@ def test_fit_layout_finds_the_first_row_that_deviates(rows: tuple[int, ...], fir
     values = table("halves-log", 2)
     values[[*rows]] += 0.01
     found = fit(values)
-    assert (found.layout, found.is_formula, found.first_deviating_row) == (
-        "halves-log",
-        False,
-        first,
-    )
+    assert found.layout == "halves-log"
+    assert not found.is_formula
+    assert found.first_deviating_row == first
     assert found.explained > 0.99
 
 
 def test_fit_layout_finds_where_a_formula_is_repeated() -> None:
-    assert fit(np.concatenate([table("interleaved")] * 3)).first_deviating_row == ROWS
+    repeated = np.concatenate([table("interleaved")] * 3)
+    assert fit(repeated).first_deviating_row == ROWS
 
 
 def test_fit_layout_compares_with_the_layout_that_the_model_computes() -> None:
     assert fit(table("halves"), "interleaved").layout == "halves"
-    assert (fit(noise()).first_deviating_row, fit(noise(), "halves").first_deviating_row) == (
-        None,
-        0,
-    )
+    assert fit(noise()).first_deviating_row is None
+    assert fit(noise(), "halves").first_deviating_row == 0
     both = table("halves", width=2)  # two columns are the same in both layouts
-    assert (fit(both).layout, fit(both, "halves").layout) == ("interleaved", "halves")
+    assert fit(both).layout == "interleaved"
+    assert fit(both, "halves").layout == "halves"
 
 
 @pytest.mark.parametrize(
-    "values", [table(rows=1), np.full((7, 8), 0.1), np.arange(5.0)[:, None], np.zeros((4, 4))]
+    "values",
+    [table(rows=1), np.full((7, 8), 0.1), np.arange(5.0)[:, None], np.zeros((4, 4))],
+    ids=["one row", "constant", "one column", "zeros"],
 )
 def test_fit_layout_returns_none_without_variance_or_pairs(values: NDArray[Any]) -> None:
     assert fit_layout(values) is None
@@ -134,7 +146,8 @@ def test_fit_layout_returns_none_without_variance_or_pairs(values: NDArray[Any])
 
 def test_fit_layout_ignores_a_last_column_without_partner() -> None:
     for layout in LAYOUTS:
-        assert fit(3 * table(layout, width=9)).explained == pytest.approx(1)
+        found = fit(3 * table(layout, width=9))
+        assert found.explained == pytest.approx(1)
 
 
 def test_fit_layout_samples_large_tables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +161,10 @@ def test_fit_layout_samples_large_tables(monkeypatch: pytest.MonkeyPatch) -> Non
 # `inspect`
 
 LAYERS: dict[str, Any] = {
-    f"{part}_{key}": 2 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
+    "encoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 2,
 }
 SIZES: dict[str, Any] = {
     "d_model": 8,
@@ -195,31 +211,37 @@ def save(name: str, config: dict[str, Any]) -> str:
 def sinusoidal(*arguments: object) -> Any:
     done = invoke("inspect", *arguments, "--json")
     assert done.exit_code == 0, done.output
-    validate(values := json.loads(done.stdout), SCHEMA)
-    return values["models"][0]["tables"][0]["sinusoidal"]
+    values = json.loads(done.stdout)
+    validate(values, SCHEMA)
+    model = values["models"][0]
+    return model["tables"][0]["sinusoidal"]
 
 
-@pytest.mark.parametrize(
+def unregistered(tensor: str, reserved: int) -> tuple[object, ...]:
+    """Return the flags that name a table, as for a model type that is not registered."""
+    key = "max_position_embeddings"
+    return ("--tensor", tensor, "--config-key", key, "--reserved-rows", reserved)
+
+
+def add_to_rows(name: str, tensor: str, first: int, last: int, value: float) -> None:
+    path = f"{name}/model.safetensors"
+    tensors = load_file(path)
+    tensors[tensor][first:last] += value
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+EACH_MODEL = pytest.mark.parametrize(
     ("name", "config", "tensor", "reserved", "layout"), MODELS, ids=[model[0] for model in MODELS]
 )
+
+
+@EACH_MODEL
 def test_inspect_recognises_stored_formulas(
     name: str, config: dict[str, Any], tensor: str, reserved: int, layout: str
 ) -> None:
-    def add(first: int, last: int, value: float) -> None:
-        tensors = load_file(f"{name}/model.safetensors")
-        tensors[tensor][reserved + first : reserved + last] += value
-        save_file(tensors, f"{name}/model.safetensors", metadata={"format": "pt"})
-
     save(name, config)
-    unregistered = (
-        "--tensor",
-        tensor,
-        "--config-key",
-        "max_position_embeddings",
-        "--reserved-rows",
-        reserved,
-    )
-    for flags in ((), unregistered):
+
+    for flags in ((), unregistered(tensor, reserved)):
         found = sinusoidal(name, *flags)
         assert found.pop("explained") == pytest.approx(1)
         assert found == {"layout": layout, "is_formula": True, "first_deviating_row": None}
@@ -227,33 +249,61 @@ def test_inspect_recognises_stored_formulas(
     assert "; rows are sinusoidal.\n" in screen
     assert f" all rows ({layout})" in screen
     assert "first deviating row" not in screen
-    add(9, 10, 0.05)
-    for flags in ((), unregistered):
+
+
+@EACH_MODEL
+def test_inspect_names_the_first_row_that_deviates_from_a_formula(
+    name: str, config: dict[str, Any], tensor: str, reserved: int, layout: str
+) -> None:
+    save(name, config)
+    row = reserved + 9
+    add_to_rows(name, tensor, row, row + 1, 0.05)
+
+    for flags in ((), unregistered(tensor, reserved)):
         found = sinusoidal(name, *flags)
         assert 0.99 < found.pop("explained") < 1
-        assert found == {"layout": layout, "is_formula": False, "first_deviating_row": reserved + 9}
-    screen = " ".join(invoke("inspect", name, *unregistered).stdout.split())
-    assert re.search(rf" 99\.\d % \({layout}\) first deviating row {reserved + 9} ", screen)
-    # A mean row explains no variance, but no row equals the formula: one that the model would
-    # compute deviates.
-    add(0, 16, 0.5)
-    assert sinusoidal(name)["explained"] > 0.99
-    assert [sinusoidal(name, *flags)["first_deviating_row"] for flags in ((), unregistered)] == [
-        reserved,
-        None,
-    ]
-    add(0, 1, np.nan)
+        assert found == {"layout": layout, "is_formula": False, "first_deviating_row": row}
+    output = invoke("inspect", name, *unregistered(tensor, reserved)).stdout
+    screen = " ".join(output.split())
+    assert re.search(rf" 99\.\d % \({layout}\) first deviating row {row} ", screen)
+
+
+@EACH_MODEL
+def test_inspect_of_a_formula_with_another_mean_names_a_row_if_the_model_computes_it(
+    name: str, config: dict[str, Any], tensor: str, reserved: int, layout: str
+) -> None:
+    """A mean row explains no variance, but no row equals the formula."""
+    save(name, config)
+    row = reserved + 9
+    add_to_rows(name, tensor, row, row + 1, 0.05)
+    add_to_rows(name, tensor, reserved, reserved + 16, 0.5)
+
+    found = sinusoidal(name)
+    assert found["explained"] > 0.99
+    assert found["first_deviating_row"] == reserved
+    found = sinusoidal(name, *unregistered(tensor, reserved))
+    assert found["first_deviating_row"] is None
+
+
+@EACH_MODEL
+def test_inspect_states_no_sinusoids_of_a_table_with_nan(
+    name: str, config: dict[str, Any], tensor: str, reserved: int, layout: str
+) -> None:
+    save(name, config)
+    add_to_rows(name, tensor, reserved, reserved + 1, np.nan)
     assert sinusoidal(name) is None
 
 
 def test_inspect_recognises_computed_formulas() -> None:
     found = sinusoidal(save("M2M100Model", M2M100))
-    assert (found["layout"], found["is_formula"]) == ("halves-log", True)
+    assert found["layout"] == "halves-log"
+    assert found["is_formula"]
 
 
 def test_inspect_shows_a_low_share_of_sinusoids_for_learned_tables() -> None:
-    assert sinusoidal("tiny-gpt2")["explained"] < 0.1
-    assert sinusoidal("tiny-gpt2")["first_deviating_row"] is None
+    found = sinusoidal("tiny-gpt2")
+    assert found["explained"] < 0.1
+    assert found["first_deviating_row"] is None
     screen = invoke("inspect", "tiny-gpt2").stdout
     assert re.search(r"\nsinusoidal variance +\d\.\d+ % \(interleaved\)\n", screen)
     assert "first deviating row" not in screen
@@ -262,5 +312,7 @@ def test_inspect_shows_a_low_share_of_sinusoids_for_learned_tables() -> None:
 def test_inspect_shows_sinusoids_of_another_radius() -> None:
     output = resize("tiny-gpt2", 256, method="sinusoidal:scope=all", output="out").output
     found = sinusoidal(output)
-    assert (found["explained"], found["is_formula"]) == (pytest.approx(1), False)
-    assert " 100 % (interleaved)\n" in invoke("inspect", output).stdout
+    assert found["explained"] == pytest.approx(1)
+    assert not found["is_formula"]
+    screen = invoke("inspect", output).stdout
+    assert " 100 % (interleaved)\n" in screen

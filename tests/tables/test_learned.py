@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,9 +28,10 @@ A, B, C, D = np.eye(4, dtype=np.float32)
 def test_learned_rows_finds_unchanged_rows_and_first_copies(
     after: list[object], learned: list[int]
 ) -> None:
-    assert learned_rows(np.array([A, B, C]), np.array(after)).tolist() == [
-        bool(row) for row in learned
-    ]
+    before = np.array([A, B, C])
+    found = learned_rows(before, np.array(after))
+    assert found.dtype == bool
+    assert found.tolist() == learned
 
 
 def test_learned_rows_compares_bytes() -> None:
@@ -44,52 +43,49 @@ def test_learned_rows_compares_bytes() -> None:
 def test_learned_rows_after_equals_learned_rows_of_a_real_table(
     method: str, before: int, after: int
 ) -> None:
-    options = read_choice(
-        method=method, keep_first=None if METHODS[method].keep_first is None else 2
-    )
+    keep_first: int | None = 2
+    if METHODS[method].keep_first is None:
+        keep_first = None
+    choice = read_choice(method=method, keep_first=keep_first)
     table = np.random.default_rng(1).normal(size=(before, 6)).astype(np.float32)
-    expected = learned_rows(table, resize_table(table, after, options))
-    assert learned_rows_after(before, [(after, options)]).tolist() == expected.tolist()
+    resized = resize_table(table, after, choice)
+
+    learned = learned_rows_after(before, [(after, choice)])
+
+    assert learned.tolist() == learned_rows(table, resized).tolist()
 
 
 def test_learned_rows_after_tracks_rows_through_several_resizes() -> None:
     steps = [(6, read_choice("stretch", keep_first=0)), (8, read_choice("copy"))]
-    assert learned_rows_after(3, steps).tolist() == [
-        True,
-        False,
-        True,
-        False,
-        True,
-        False,
-        False,
-        False,
-    ]
-    assert learned_rows_after(3, [*steps, (3, read_choice())]).tolist() == [True, False, True]
+    learned = learned_rows_after(3, steps)
+    assert np.flatnonzero(learned).tolist() == [0, 2, 4]
+    assert len(learned) == 8
+    steps.append((3, read_choice()))
+    assert learned_rows_after(3, steps).tolist() == [True, False, True]
 
 
 def provenance(before: int, after: int) -> Provenance:
-    return Provenance(
-        CheckpointRef("x"), Resize(after - 2, method="copy"), rows={"wpe": (before, after)}
-    )
+    resize = Resize(after - 2, method="copy")
+    return Provenance(CheckpointRef("x"), resize, rows={"wpe": (before, after)})
+
+
+def test_learned_before_follows_the_recipes() -> None:
+    newest_first = (provenance(8, 8), provenance(6, 8), provenance(4, 6))
+    learned = learned_before(newest_first, "wpe", 2, 8)
+    assert learned is not None
+    assert learned.tolist() == [True] * 2 + [False] * 4
 
 
 @pytest.mark.parametrize(
-    ("chain", "table", "maximum", "expected"),
+    ("chain", "table", "maximum"),
     [
-        (
-            (provenance(8, 8), provenance(6, 8), provenance(4, 6)),
-            "wpe",
-            8,
-            [True] * 2 + [False] * 4,
-        ),  # newest first
-        ((), "wpe", 8, None),
-        ((provenance(4, 6),), "other", 8, None),
-        ((provenance(4, 6),), "wpe", 5, None),  # more rows than the table has
-        ((provenance(2, 6),), "wpe", 8, None),  # only reserved rows
+        pytest.param((), "wpe", 8, id="no recipes"),
+        pytest.param((provenance(4, 6),), "other", 8, id="another table"),
+        pytest.param((provenance(4, 6),), "wpe", 5, id="more rows than the table has"),
+        pytest.param((provenance(2, 6),), "wpe", 8, id="only reserved rows"),
     ],
 )
-def test_learned_before_follows_the_recipes(
-    chain: Any, table: str, maximum: int, expected: list[bool] | None
+def test_learned_before_is_none_without_recipes_of_the_table(
+    chain: tuple[Provenance, ...], table: str, maximum: int
 ) -> None:
-    learned = learned_before(chain, table, 2, maximum)
-    assert (learned if learned is None else learned.tolist()) == expected
+    assert learned_before(chain, table, 2, maximum) is None

@@ -34,7 +34,9 @@ def normal(rows: int, width: int, seed: int = 0) -> Any:
 def supported_rows(name: str, learned: int, rows: int) -> int:
     """Return `rows`, or the maximum of the method if that is lower."""
     maximum = METHODS[name].max_rows
-    return min(rows, maximum(learned)) if maximum else rows
+    if maximum is None:
+        return rows
+    return min(rows, maximum(learned))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,8 @@ def supported_rows(name: str, learned: int, rows: int) -> int:
 def test_methods_return_the_expected_rows(
     method: str, learned: list[float], expected: list[float]
 ) -> None:
-    result = METHODS[method].function(np.array(learned, np.float64)[:, None], len(expected))
+    table = np.array(learned, np.float64)[:, None]
+    result = METHODS[method].function(table, len(expected))
     np.testing.assert_allclose(result[:, 0], expected, rtol=0, atol=1e-15)
 
 
@@ -96,10 +99,15 @@ def test_interpolation_equals_torch_with_align_corners(
     method: Any, mode: str, learned: int, rows: int
 ) -> None:
     table = normal(learned, 3)
-    expected = torch.nn.functional.interpolate(
-        torch.from_numpy(table)[None, None], size=(rows, 3), mode=mode, align_corners=True
+    image = torch.from_numpy(table)[None, None]
+    interpolated = torch.nn.functional.interpolate(
+        image, size=(rows, 3), mode=mode, align_corners=True
     )
-    np.testing.assert_allclose(method(table, rows), expected[0, 0].numpy(), rtol=0, atol=1e-12)
+    expected = interpolated[0, 0].numpy()
+
+    result = method(table, rows)
+
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
 
 
 def test_sinusoidal_rows_equal_distilbert() -> None:
@@ -107,18 +115,29 @@ def test_sinusoidal_rows_equal_distilbert() -> None:
 
     expected = torch.zeros(50, 6)
     create_sinusoidal_embeddings(50, 6, expected)
-    np.testing.assert_allclose(
-        sinusoidal_rows(np.arange(50), 6), expected.numpy(), rtol=0, atol=1e-6
-    )
-    odd = [f(7 / 10000 ** (k / 5)) for k in (0, 2, 4) for f in (math.sin, math.cos)][:5]
-    np.testing.assert_allclose(sinusoidal_rows(np.array([7]), 5)[0], odd, rtol=0, atol=1e-15)
+
+    rows = sinusoidal_rows(np.arange(50), 6)
+
+    np.testing.assert_allclose(rows, expected.numpy(), rtol=0, atol=1e-6)
+
+
+def test_sinusoidal_rows_of_an_odd_width_end_with_a_sine() -> None:
+    expected = []
+    for k in (0, 2, 4):
+        angle = 7 / 10000 ** (k / 5)
+        expected += [math.sin(angle), math.cos(angle)]
+
+    rows = sinusoidal_rows(np.array([7]), 5)
+
+    np.testing.assert_allclose(rows[0], expected[:5], rtol=0, atol=1e-15)
 
 
 def test_nearest_equals_longembed_grouped_positions() -> None:
     table = normal(16, 3)
     scale = 8
     position_ids = torch.arange(16 * scale) // scale
-    assert np.array_equal(methods.nearest(table, 16 * scale), table[position_ids.numpy()])
+    expected = table[position_ids.numpy()]
+    assert np.array_equal(methods.nearest(table, 16 * scale), expected)
 
 
 def test_stretch_equals_long_clip() -> None:
@@ -129,11 +148,14 @@ def test_stretch_equals_long_clip() -> None:
     for row in range(kept, len(learned)):
         # The last row is extrapolated with the step before it.
         start = min(row, len(learned) - 2)
-        expected += [
-            learned[row] + k / steps * (learned[start + 1] - learned[start]) for k in range(steps)
-        ]
+        difference = learned[start + 1] - learned[start]
+        for k in range(steps):
+            expected.append(learned[row] + k / steps * difference)
     assert len(expected) == 248
-    result = np.vstack([learned[:kept], methods.stretch(learned[kept:], 248 - kept)])
+
+    stretched = methods.stretch(learned[kept:], 248 - kept)
+
+    result = np.vstack([learned[:kept], stretched])
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-14)
 
 
@@ -141,20 +163,28 @@ def test_stretch_equals_long_clip() -> None:
 def test_hierarchical_equals_bert4keras(alpha: float) -> None:
     table = normal(24, 3)
     rows = 24**2
-    position_ids = np.arange(rows)
+    block, offset = np.divmod(np.arange(rows), 24)
     base = (table - alpha * table[:1]) / (1 - alpha)
-    expected = alpha * base[position_ids // 24] + (1 - alpha) * base[position_ids % 24]
+    expected = alpha * base[block] + (1 - alpha) * base[offset]
+
     result = methods.hierarchical(table, rows, alpha=alpha)
+
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
-    assert len(np.unique(result.round(9), axis=0)) == rows
+    distinct = np.unique(result.round(9), axis=0)
+    assert len(distinct) == rows
 
 
 @pytest.mark.parametrize("degree", [2, 3])
 def test_spline_equals_context_extension(degree: int) -> None:
     """``spline.json`` was computed by running the package itself, which stores float32."""
-    stored = json.loads((Path(__file__).parent / "spline.json").read_text())
-    rows = methods.spline(np.array(stored["rows"]), len(stored[str(degree)]), degree=degree)
-    np.testing.assert_allclose(rows, stored[str(degree)], rtol=0, atol=1e-7)
+    path = Path(__file__).parent / "spline.json"
+    stored = json.loads(path.read_text())
+    table = np.array(stored["rows"])
+    expected = stored[str(degree)]
+
+    rows = methods.spline(table, len(expected), degree=degree)
+
+    np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("degree", [2, 3])
@@ -164,10 +194,12 @@ def test_spline_equals_context_extension(degree: int) -> None:
 def test_spline_equals_scipy(learned: int, rows: int, degree: int) -> None:
     table = normal(learned, 3)
     positions = np.arange(rows) * (learned - 1) / (rows - 1)
-    expected = make_interp_spline(np.arange(learned), table, k=min(degree, learned - 1))(positions)
-    np.testing.assert_allclose(
-        methods.spline(table, rows, degree=degree), expected, rtol=0, atol=1e-13
-    )
+    reference = make_interp_spline(np.arange(learned), table, k=min(degree, learned - 1))
+    expected = reference(positions)
+
+    result = methods.spline(table, rows, degree=degree)
+
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-13)
 
 
 # Properties of new rows
@@ -180,62 +212,81 @@ def test_sinusoidal_rows_are_at_the_median_distance_from_the_mean(
     width: int, scope: str, layout: str
 ) -> None:
     table = np.random.default_rng(2).normal(3, 0.1, size=(6, width))
-    result = methods.sinusoidal(table, 11, scope=scope, layout=layout, start=2)
     mean = table.mean(axis=0)
     radius = np.median(np.linalg.norm(table - mean, axis=1))
-    first = 6 if scope == "new" else 0
+    first = 0
+    if scope == "new":
+        first = 6
+
+    result = methods.sinusoidal(table, 11, scope=scope, layout=layout, start=2)
+
     assert np.array_equal(result[:first], table[:first])
-    np.testing.assert_allclose(np.linalg.norm(result[first:] - mean, axis=1), radius, rtol=1e-12)
+    distances = np.linalg.norm(result[first:] - mean, axis=1)
+    np.testing.assert_allclose(distances, radius, rtol=1e-12)
     waves = sinusoidal_rows(np.arange(2 + first, 13), width, layout)
-    expected = mean + radius * waves / np.linalg.norm(waves, axis=1)[:, None]
-    np.testing.assert_allclose(result[first:], expected, rtol=1e-12)
+    directions = waves / np.linalg.norm(waves, axis=1)[:, None]
+    np.testing.assert_allclose(result[first:], mean + radius * directions, rtol=1e-12)
 
 
 def test_sinusoidal_radius_replaces_the_median_distance() -> None:
     table = normal(6, 8)
-    rows = methods.sinusoidal(table, 9, scope="all", radius=2.0) - table.mean(axis=0)
-    np.testing.assert_allclose(
-        rows, sinusoidal_rows(np.arange(9), 8), rtol=0, atol=1e-15
-    )  # of radius √(8/2)
+    rows = methods.sinusoidal(table, 9, scope="all", radius=2.0)
+    centred = rows - table.mean(axis=0)
+    waves = sinusoidal_rows(np.arange(9), 8)  # of radius √(8/2)
+    np.testing.assert_allclose(centred, waves, rtol=0, atol=1e-15)
 
 
 def test_sinusoidal_layouts_order_the_same_waves() -> None:
     table = normal(6, 4)
-    interleaved, halves, log, cosines_first = (
-        methods.sinusoidal(table, 9, scope="all", layout=name) for name in LAYOUTS
-    )
     mean = table.mean(axis=0)
-    np.testing.assert_allclose(
-        (halves - mean)[:, [0, 2, 1, 3]], interleaved - mean, rtol=0, atol=1e-15
-    )
+    waves = []
+    for layout in LAYOUTS:
+        rows = methods.sinusoidal(table, 9, scope="all", layout=layout)
+        waves.append(rows - mean)
+    interleaved, halves, log, cosines_first = waves
+
+    np.testing.assert_allclose(halves[:, [0, 2, 1, 3]], interleaved, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(cosines_first[:, [2, 3, 0, 1]], log, rtol=0, atol=1e-15)
     # With d = 4, the second wavelength is 100 positions, or 10000 for halves-log.
-    np.testing.assert_allclose(
-        (log - mean)[:, [0, 2]], (halves - mean)[:, [0, 2]], rtol=0, atol=1e-15
-    )
-    np.testing.assert_allclose(
-        (cosines_first - mean)[:, [2, 3, 0, 1]], log - mean, rtol=0, atol=1e-15
-    )
-    assert (np.abs((log - mean)[1:, 1]) < 0.02 * np.abs((halves - mean)[1:, 1])).all()
+    np.testing.assert_allclose(log[:, [0, 2]], halves[:, [0, 2]], rtol=0, atol=1e-15)
+    slower = np.abs(log[1:, 1])
+    faster = np.abs(halves[1:, 1])
+    assert (slower < 0.02 * faster).all()
 
 
 def test_sinusoidal_all_is_finite_in_a_single_column() -> None:
-    assert np.isfinite(methods.sinusoidal(normal(6, 1), 9, scope="all")).all()
+    rows = methods.sinusoidal(normal(6, 1), 9, scope="all")
+    assert np.isfinite(rows).all()
 
 
 def test_random_matches_mean_and_standard_deviation_per_column() -> None:
     table = np.random.default_rng(1).normal([0, 5, -3], [1, 0.1, 7], size=(50, 3))
+    mean = table.mean(axis=0)
+    deviation = table.std(axis=0)
+
     new = methods.random(table, 20050)[50:]
-    np.testing.assert_allclose(new.mean(axis=0), table.mean(axis=0), atol=4 * 7 / 20000**0.5)
-    np.testing.assert_allclose(new.std(axis=0), table.std(axis=0), rtol=0.03)
-    first = np.random.default_rng(3).standard_normal(3) * table.std(axis=0) + table.mean(axis=0)
-    np.testing.assert_allclose(methods.random(table, 51, seed=3)[50], first, rtol=1e-12)
+
+    np.testing.assert_allclose(new.mean(axis=0), mean, atol=4 * 7 / 20000**0.5)
+    np.testing.assert_allclose(new.std(axis=0), deviation, rtol=0.03)
+
+
+def test_random_draws_rows_with_its_seed() -> None:
+    table = np.random.default_rng(1).normal([0, 5, -3], [1, 0.1, 7], size=(50, 3))
+    drawn = np.random.default_rng(3).standard_normal(3)
+    expected = drawn * table.std(axis=0) + table.mean(axis=0)
+
+    rows = methods.random(table, 51, seed=3)
+
+    np.testing.assert_allclose(rows[50], expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("method", [methods.linear, methods.cubic, methods.spline])
 def test_interpolation_keeps_coinciding_rows_bit_identical(method: Any) -> None:
     table = np.array([[np.inf, -0.0], [-0.0, 2.0], [np.nan, -0.0]])
     for rows in (3, 5, 7):
-        assert method(table, rows)[:: (rows - 1) // 2].tobytes() == table.tobytes()
+        step = (rows - 1) // 2
+        coinciding = method(table, rows)[::step]
+        assert coinciding.tobytes() == table.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -246,8 +297,9 @@ def test_interpolation_spreads_nan_only_to_neighbouring_rows(
     method: str, rows: int, expected: list[int]
 ) -> None:
     table = np.array([[0.0], [np.nan], [2.0], [3.0], [4.0]])
-    found = np.isnan(METHODS[method].function(table, rows)[:, 0])
-    assert np.flatnonzero(found).tolist() == expected
+    result = METHODS[method].function(table, rows)
+    nan_rows = np.flatnonzero(np.isnan(result[:, 0]))
+    assert nan_rows.tolist() == expected
 
 
 def test_zero_fills_new_rows_or_all_rows() -> None:
@@ -260,15 +312,20 @@ def test_zero_fills_new_rows_or_all_rows() -> None:
 def test_methods_are_pure_and_keep_learned_rows_if_stated(
     table: Any, extra: int, name: str
 ) -> None:
-    rows = supported_rows(name, len(table), len(table) + extra)
+    method = METHODS[name]
+    learned = len(table)
+    rows = supported_rows(name, learned, learned + extra)
     before = table.copy()
-    result, again = (METHODS[name].function(table, rows) for _ in range(2))
+
+    result = method.function(table, rows)
+    again = method.function(table, rows)
+
     assert result.shape == (rows, table.shape[1])
     assert result.dtype == np.float64
     assert np.array_equal(result, again)
     assert np.array_equal(table, before)
-    if METHODS[name].keeps_learned_rows or rows == len(table):
-        assert np.array_equal(result[: len(table)], table)
+    if method.keeps_learned_rows or rows == learned:
+        assert np.array_equal(result[:learned], table)
 
 
 @pytest.mark.parametrize(
@@ -276,16 +333,18 @@ def test_methods_are_pure_and_keep_learned_rows_if_stated(
 )
 def test_methods_that_keep_rows_start_longer_tables_with_the_shorter_one(name: str) -> None:
     table = normal(40, 6)
-    shorter, longer = (METHODS[name].function(table, rows) for rows in (90, 700))
+    method = METHODS[name].function
+    shorter = method(table, 90)
+    longer = method(table, 700)
     np.testing.assert_allclose(longer[:90], shorter, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", sorted({*pico.LEARNED_METHODS} - {"sinusoidal", "zero"}))
 def test_methods_keep_constant_tables_constant(name: str) -> None:
     for learned, width in ((3, 5), (40, 1)):
-        result = METHODS[name].function(
-            np.full((learned, width), 0.1), supported_rows(name, learned, 90)
-        )
+        table = np.full((learned, width), 0.1)
+        rows = supported_rows(name, learned, 90)
+        result = METHODS[name].function(table, rows)
         np.testing.assert_allclose(result, 0.1, rtol=1e-12)
 
 
@@ -383,11 +442,16 @@ def test_registering_refuses_methods_without_a_source_and_equal_names() -> None:
         return table[np.minimum(np.arange(rows), len(table) - 1)]
 
     registering(found)(**stated)(last)
-    assert (found["last"].summary, found["last"].source) == ("repeat the last row", "ctxextend")
+    registered = found["last"]
+    assert registered.summary == "repeat the last row"
+    assert registered.source == "ctxextend"
+
     with pytest.raises(TypeError, match="There already is a method last"):
         registering(found)(**stated)(last)
+
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'when'"):
         registering({})(convention="none", long_inputs="none")(last)
+
     last.__doc__ = "Repeat the last row."
     with pytest.raises(TypeError, match='The docstring of the method last has no "Source:"'):
         registering({})(**stated)(last)
@@ -396,36 +460,57 @@ def test_registering_refuses_methods_without_a_source_and_equal_names() -> None:
 def test_read_choice_reports_all_errors_at_once() -> None:
     with pytest.raises(ResizeError) as caught:
         read_choice("bands:sigma=-1,gian=2", drop_last=-1)
-    assert len((caught.value, *caught.value.others)) == 3
+    error = caught.value
+    assert len((error, *error.others)) == 3
+
+
+# A value of each setting, as it is typed and as it is read.
+SETTINGS: dict[str, tuple[str, Any]] = {
+    "scope": ("all", "all"),
+    "degree": ("2", 2),
+    "alpha": ("0.3", 0.3),
+    "seed": ("1", 1),
+    "sigma": ("2.0", 2.0),
+    "repeat": ("2:9", (2, 9)),
+    "gain": ("1.5", 1.5),
+}
+
+
+def defaults_of(name: str) -> dict[str, Any]:
+    settings = METHODS[name].settings
+    return {key: setting.default for key, setting in settings.items()}
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_read_choice_accept_only_the_settings_of_the_method(name: str) -> None:
+def test_read_choice_without_settings_returns_the_defaults_of_the_method(name: str) -> None:
     choice = read_choice(name)
+    assert choice.settings == defaults_of(name)
+    assert choice.keeps_learned_rows == METHODS[name].keeps_learned_rows
+    if name == "stretch":
+        assert choice.keep_first == 20
+    else:
+        assert choice.keep_first == 0
+    without_kept_rows = read_choice(name, keep_first=0)
+    assert without_kept_rows.keep_first == 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_read_choice_accepts_only_the_settings_of_the_method(name: str) -> None:
     known = METHODS[name].settings
-    defaults = {key: setting.default for key, setting in known.items()}
-    assert choice.keep_first == (20 if name == "stretch" else 0)
-    assert choice.settings == defaults
-    assert read_choice(name, keep_first=0).keep_first == 0
-    values: dict[str, Any] = {
-        "scope": "all",
-        "degree": 2,
-        "alpha": 0.3,
-        "seed": 1,
-        "sigma": 2.0,
-        "repeat": (2, 9),
-        "gain": 1.5,
-    }
-    for key, value in values.items():
-        written = "2:9" if key == "repeat" else value
-        text = f"{name}:{key}={written}"
+    for key, (typed, value) in SETTINGS.items():
+        text = f"{name}:{key}={typed}"
         if key in known:
-            assert read_choice(text).settings == {**defaults, key: value}
+            choice = read_choice(text)
+            assert choice.settings == {**defaults_of(name), key: value}
         else:
             with pytest.raises(ResizeError, match=f"--method {name} has no setting '{key}'"):
                 read_choice(text)
-    assert choice.keeps_learned_rows == METHODS[name].keeps_learned_rows
-    assert "scope" not in known or not read_choice(f"{name}:scope=all").keeps_learned_rows
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_read_choice_with_scope_all_keeps_no_learned_rows(name: str) -> None:
+    if "scope" in METHODS[name].settings:
+        assert not read_choice(f"{name}:scope=all").keeps_learned_rows
 
 
 def test_read_choice_normalizes_the_spelling_of_settings() -> None:
@@ -442,35 +527,35 @@ def test_read_choice_normalizes_the_spelling_of_settings() -> None:
     st.integers(0, 99),
 )
 def test_choice_text_round_trips_floats(sigma: float, gain: float, first: int) -> None:
-    settings = Resize(99, method="bands").with_settings(
-        sigma=sigma, gain=gain, repeat=(first, first + 9)
-    )
-    assert read_choice(settings.choice.text).settings == {
-        **{
-            "sigma": sigma,
-            "repeat": (first, first + 9),
-            "gain": gain,
-            "high_gain": None,
-            "within": None,
-        }
+    repeat = (first, first + 9)
+    resize = Resize(99, method="bands")
+    settings = resize.with_settings(sigma=sigma, gain=gain, repeat=repeat)
+
+    choice = read_choice(settings.choice.text)
+
+    assert choice.settings == {
+        "sigma": sigma,
+        "repeat": repeat,
+        "gain": gain,
+        "high_gain": None,
+        "within": None,
     }
 
 
 @pytest.mark.parametrize("method", ["auto", "bands"])
 def test_keep_first_above_the_learned_rows_keeps_all_of_them(method: str) -> None:
     table = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-    every, more = (
-        resize_table(table, 80, read_choice(method, keep_first=count)) for count in (40, 200)
-    )
-    assert np.array_equal(every, more)
-    assert np.array_equal(more[:40], table)
+    all_kept = resize_table(table, 80, read_choice(method, keep_first=40))
+    more_kept = resize_table(table, 80, read_choice(method, keep_first=200))
+    assert np.array_equal(all_kept, more_kept)
+    assert np.array_equal(more_kept[:40], table)
 
 
 @pytest.mark.parametrize("method", ["copy", "mirror", "mean"])
 def test_keep_first_of_all_rows_says_that_the_method_keeps_them_already(method: str) -> None:
+    table = np.ones((40, 4), np.float32)
     for count in (40, 200):
-        with pytest.raises(
-            ResizeError,
-            match=f"--keep-first {count}: {method} keeps all 40 already. Remove --keep-first",
-        ):
-            resize_table(np.ones((40, 4), np.float32), 80, read_choice(method, keep_first=count))
+        choice = read_choice(method, keep_first=count)
+        message = f"--keep-first {count}: {method} keeps all 40 already. Remove --keep-first"
+        with pytest.raises(ResizeError, match=message):
+            resize_table(table, 80, choice)

@@ -23,9 +23,10 @@ WPE = "transformer.wpe.weight"
 
 def fade(rows: Any, length: int, *, power: float = 1.0) -> Any:
     """Fade new rows from the last learned row to the mean."""
-    new = np.arange(len(rows), length)[:, None] / len(rows)
+    distance = np.arange(len(rows), length)[:, None] / len(rows)
     mean = rows.mean(axis=0)
-    return np.vstack([rows, mean + (rows[-1] - mean) / new**power])
+    new_rows = mean + (rows[-1] - mean) / distance**power
+    return np.vstack([rows, new_rows])
 
 
 def invoke(*arguments: object) -> Result:
@@ -40,65 +41,91 @@ def registered() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("registered")
-def test_register_method_adds_a_method_to_resize_extend_model_and_compare() -> None:
+def test_register_method_adds_a_method_to_resize_and_extend_model() -> None:
     from transformers import GPT2LMHeadModel
 
     out = ctxextend.resize("tiny-gpt2", 256, "fade:power=2", keep_first=1, output="out").output
     table = load_file(out / "model.safetensors")[WPE]
     expected = fade(table[1:128].astype(np.float64), 255, power=2.0)
     assert table[1:].tobytes() == expected.astype(np.float32).tobytes()
-    model = GPT2LMHeadModel.from_pretrained(
-        ctxextend.plan_resize("tiny-gpt2", 256).plan.checkpoint.root
-    )
+
+    root = ctxextend.plan_resize("tiny-gpt2", 256).plan.checkpoint.root
+    model = GPT2LMHeadModel.from_pretrained(root)
     ctxextend.extend_model(model, 256, "fade:power=2", keep_first=1)
-    assert model.transformer.wpe.weight.detach().numpy().tobytes() == table.tobytes()
-    settings: dict[str, Any] = {
-        "methods": ["fade:power=2", "copy"],
-        "tokens": 512,
-        "measure": ["position"],
-    }
-    rows = ctxextend.compare("tiny-gpt2", 256, write_texts(300, 4), **settings).rows
-    assert {row.method for row in rows} == {"fade:power=2", "copy"}
-    assert {yaml.safe_load(row.recipe)["resize"]["method"] for row in rows} == {
-        "fade:power=2",
-        "copy",
-    }
-    assert "fade" in [method.name for method in ctxextend.list_methods()]
+    loaded = model.transformer.wpe.weight.detach().numpy()
+    assert loaded.tobytes() == table.tobytes()
 
 
 @pytest.mark.usefixtures("registered")
-def test_run_and_verify_need_the_method_to_be_registered() -> None:
-    out = ctxextend.resize("tiny-gpt2", 256, "fade", output="out").output
-    recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
+def test_register_method_adds_a_method_to_compare() -> None:
+    rows = ctxextend.compare(
+        "tiny-gpt2",
+        256,
+        write_texts(300, 4),
+        methods=["fade:power=2", "copy"],
+        tokens=512,
+        measure=["position"],
+    ).rows
+    assert {row.method for row in rows} == {"fade:power=2", "copy"}
+    for row in rows:
+        recipe = yaml.safe_load(row.recipe)
+        assert recipe["resize"]["method"] == row.method
+
+
+@pytest.mark.usefixtures("registered")
+def test_register_method_adds_a_method_to_the_listed_ones() -> None:
+    names = [method.name for method in ctxextend.list_methods()]
+    assert "fade" in names
+
+
+@pytest.fixture
+def faded(registered: None) -> Path:
+    """A checkpoint that was resized with the registered method."""
+    return ctxextend.resize("tiny-gpt2", 256, "fade", output="out").output
+
+
+def test_run_and_verify_need_the_method_to_be_registered(faded: Path) -> None:
+    recipe_file = faded / "ctxextend.yaml"
+    recipe = yaml.safe_load(recipe_file.read_text())
     assert recipe["resize"] == {"to": 256, "method": "fade:power=1", "keep_first": 0}
-    assert ctxextend.verify(out).passed
-    again = ctxextend.run(out / "ctxextend.yaml", "again").output
+    assert ctxextend.verify(faded).passed
+    again = ctxextend.run(recipe_file, "again").output
     assert again is not None
-    assert pico.contents(again) == pico.contents(out)
+    assert pico.contents(again) == pico.contents(faded)
+
     METHODS.pop("fade")
-    with pytest.raises(
-        RecipeError, match=r"line 4: Unknown method 'fade'\. .*ctxextend\.register_method"
-    ):
-        ctxextend.run(out / "ctxextend.yaml", "again", force=True)
-    done = invoke("verify", out)
+    message = r"line 4: Unknown method 'fade'\. .*ctxextend\.register_method"
+    with pytest.raises(RecipeError, match=message):
+        ctxextend.run(recipe_file, "again", force=True)
+    result = ctxextend.verify(faded)
+    found = {check.name: check.passed for check in result.checks}
+    assert found == {"tensors": True, "table": False, "files": True}
+
+
+def test_verify_says_that_it_cannot_check_rows_of_a_method_that_is_not_registered(
+    faded: Path,
+) -> None:
+    METHODS.pop("fade")
+    done = invoke("verify", faded)
     assert done.exit_code == 3
     assert done.stdout.startswith(
         "Not verified: method fade:power=1 is not registered (not checked: table).\npassed "
     )
     assert "FAILED" not in done.stdout
-    assert f"{WPE}: rows not checked, method 'fade:power=1' is not registered" in " ".join(
-        done.stdout.split()
-    )
-    found = {check.name: check.passed for check in ctxextend.verify(out).checks}
-    assert found == {"tensors": True, "table": False, "files": True}
-    assert json.loads(invoke("inspect", out, "--json").stdout)["models"][0]["method"] == "fade"
+    screen = " ".join(done.stdout.split())
+    assert f"{WPE}: rows not checked, method 'fade:power=1' is not registered" in screen
 
 
-@pytest.mark.usefixtures("registered")
-def test_evaluate_finds_the_base_if_the_method_is_not_registered() -> None:
-    ctxextend.resize("tiny-gpt2", 256, "fade", output="out")
+def test_inspect_names_a_method_that_is_not_registered(faded: Path) -> None:
     METHODS.pop("fade")
-    found = ctxextend.evaluate("out", write_texts(300, 4), tokens=512, measure=["position"])
+    done = invoke("inspect", faded, "--json")
+    model = json.loads(done.stdout)["models"][0]
+    assert model["method"] == "fade"
+
+
+def test_evaluate_finds_the_base_if_the_method_is_not_registered(faded: Path) -> None:
+    METHODS.pop("fade")
+    found = ctxextend.evaluate(faded, write_texts(300, 4), tokens=512, measure=["position"])
     assert found.positions is not None
     assert "sliding" in found.positions.losses  # measured on the base
 
@@ -107,9 +134,8 @@ def test_evaluate_finds_the_base_if_the_method_is_not_registered() -> None:
     "name", ["linear", "yarn", "truncate", "all", "Fade", "fade it", "fade:x", "1st", ""]
 )
 def test_register_method_rejects_names_that_are_in_use_or_invalid(name: str) -> None:
-    with pytest.raises(
-        ResizeError, match=f"The method name {name!r} is in use or invalid. Choose another"
-    ):
+    message = f"The method name {name!r} is in use or invalid. Choose another"
+    with pytest.raises(ResizeError, match=message):
         ctxextend.register_method(name, fade)
 
 
@@ -124,11 +150,27 @@ def test_register_method_rejects_defaults_that_cannot_be_typed(default: Any) -> 
     def custom(rows: Any, length: int, *, mode: Any = default) -> Any:
         return np.resize(rows, (length, rows.shape[1]))
 
-    with pytest.raises(
-        ResizeError, match=r"Method custom: mode=.* is not a valid default\. Use 0 or 1 for a bool"
-    ):
+    message = r"Method custom: mode=.* is not a valid default\. Use 0 or 1 for a bool"
+    with pytest.raises(ResizeError, match=message):
         ctxextend.register_method("custom", custom)
     assert "custom" not in METHODS
+
+
+def too_few_rows(rows: Any, length: int) -> Any:
+    return rows
+
+
+def too_few_columns(rows: Any, length: int) -> Any:
+    return np.zeros((length, 3))
+
+
+def rows_of_nan(rows: Any, length: int) -> Any:
+    return np.full((length, rows.shape[1]), np.nan)
+
+
+def rows_of_infinity(rows: Any, length: int) -> Any:
+    repeated = np.resize(rows, (length, rows.shape[1]))
+    return repeated * np.inf
 
 
 def test_register_method_passes_text_settings_unchanged() -> None:
@@ -153,16 +195,10 @@ def test_register_method_passes_text_settings_unchanged() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda rows, length: rows, r"returned shape \(128, \d+\), not \(256, \d+\)"),
-        (
-            lambda rows, length: np.zeros((length, 3)),
-            r"returned shape \(256, 3\), not \(256, \d+\)",
-        ),
-        (lambda rows, length: np.full((length, rows.shape[1]), np.nan), "returned NaN or infinity"),
-        (
-            lambda rows, length: np.resize(rows, (length, rows.shape[1])) * np.inf,
-            "returned NaN or infinity",
-        ),
+        (too_few_rows, r"returned shape \(128, \d+\), not \(256, \d+\)"),
+        (too_few_columns, r"returned shape \(256, 3\), not \(256, \d+\)"),
+        (rows_of_nan, "returned NaN or infinity"),
+        (rows_of_infinity, "returned NaN or infinity"),
     ],
 )
 def test_resize_rejects_wrong_shapes_and_non_finite_rows_of_a_user_method(
@@ -201,7 +237,8 @@ def test_run_reproduces_outputs_without_choosing_settings_again(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = ctxextend.resize("tiny-gpt2", 512, method, output="out").output
-    written = yaml.safe_load((out / "ctxextend.yaml").read_text())["resize"]["method"]
+    recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
+    written = recipe["resize"]["method"]
     assert written.startswith("bands:sigma=")
     assert "gain=" in written
     break_choices(monkeypatch)
@@ -218,16 +255,16 @@ def two_tables(tmp_path: Path) -> Path:
     pico.edit_json(source / "config.json", architectures=["LEDForConditionalGeneration"])
     path = source / "model.safetensors"
     tensors = load_file(path)
-    encoder, decoder = (name for name in sorted(tensors, reverse=True) if "embed_positions" in name)
+    decoder, encoder = (name for name in sorted(tensors) if "embed_positions" in name)
+
     rows, width = tensors[encoder].shape
     turns = np.arange(rows)[:, None] * 2 * np.pi / 8 + np.arange(width)
-    tensors[encoder] = (np.sin(turns) + np.linspace(0, 3, rows)[:, None]).astype(np.float32)
-    tensors[decoder] = (
-        np.random.default_rng(0)
-        .normal(size=tensors[decoder].shape)
-        .cumsum(axis=0)
-        .astype(np.float32)
-    )
+    waves = np.sin(turns) + np.linspace(0, 3, rows)[:, None]
+    steps = np.random.default_rng(0).normal(size=tensors[decoder].shape)
+    walk = steps.cumsum(axis=0)
+
+    tensors[encoder] = waves.astype(np.float32)
+    tensors[decoder] = walk.astype(np.float32)
     save_file(tensors, path, metadata={"format": "pt"})
     return source
 
@@ -240,24 +277,28 @@ def test_run_reproduces_tables_with_different_settings(
     recipe = yaml.safe_load(Path("out/ctxextend.yaml").read_text())
     stated = {table["name"]: table["method"] for table in recipe["provenance"]["tables"]}
     assert recipe["resize"]["method"] == method
-    assert len({*stated.values()}) == len(stated) == 2
+    assert len(stated) == 2
+    assert len(set(stated.values())) == 2
     assert result.plan.methods == stated
+
     with monkeypatch.context() as patch:
         break_choices(patch)
         assert ctxextend.verify("out", two_tables).passed
         again = ctxextend.run("out/ctxextend.yaml", "again").output
     assert again is not None
     assert pico.contents(again) == pico.contents(Path("out"))
-    other = ctxextend.run(
-        "out/ctxextend.yaml", "other", changes=["resize.method=bands:gain=1.01"]
-    ).resize
+
+    changes = ["resize.method=bands:gain=1.01"]
+    other = ctxextend.run("out/ctxextend.yaml", "other", changes=changes).resize
     assert other is not None
-    assert all("gain=1.01" in text for text in other.plan.methods.values())
+    for text in other.plan.methods.values():
+        assert "gain=1.01" in text
 
 
 def test_run_rejects_an_invalid_table_method(two_tables: Path) -> None:
     ctxextend.resize(two_tables, 128, "bands", output="out")
     path = Path("out/ctxextend.yaml")
-    path.write_text(path.read_text().replace("method: bands:sigma", "method: bands:sgima"))
+    misspelled = path.read_text().replace("method: bands:sigma", "method: bands:sgima")
+    path.write_text(misspelled)
     with pytest.raises(CtxextendError, match="bands has no setting 'sgima'"):
         ctxextend.run(path, "again")

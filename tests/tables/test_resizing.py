@@ -35,25 +35,39 @@ def test_resize_table_returns_expected_rows(
     options: dict[str, Any], learned: list[float], resized: list[float]
 ) -> None:
     table = np.array(learned, np.float32)[:, None]
-    assert resize_table(table, len(resized), read_choice(**options))[:, 0].tolist() == resized
+    choice = read_choice(**options)
+    result = resize_table(table, len(resized), choice)
+    assert result[:, 0].tolist() == resized
 
 
 def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    source_rows = table[1:3].astype(float)
+    without_last = METHODS["sinusoidal"].function(source_rows, 6, start=1)
+
     result = resize_table(table, 7, read_choice("sinusoidal", keep_first=1, drop_last=1))
+
     assert np.array_equal(result[:4], table)
-    without_last = METHODS["sinusoidal"].function(table[1:3].astype(float), 6, start=1)
     assert np.array_equal(result[4:], without_last[3:].astype(np.float32))
 
 
 def test_resize_table_sinusoidal_all_uses_absolute_positions() -> None:
     table = np.array([[9.0, 9], [9, 9], [0, 4], [0, 0], [7, 7]])
-    result = resize_table(table, 6, read_choice("sinusoidal:scope=all", keep_first=2, drop_last=1))
-    assert np.array_equal(result[:2], table[:2])
     # The source rows have mean (0, 2) and are at distance 2 from it.
-    np.testing.assert_allclose(
-        result[2:], [[2 * np.sin(t), 2 + 2 * np.cos(t)] for t in range(2, 6)], atol=1e-15
-    )
+    positions = np.arange(2, 6)
+    expected = np.stack([2 * np.sin(positions), 2 + 2 * np.cos(positions)], axis=1)
+
+    result = resize_table(table, 6, read_choice("sinusoidal:scope=all", keep_first=2, drop_last=1))
+
+    assert np.array_equal(result[:2], table[:2])
+    np.testing.assert_allclose(result[2:], expected, atol=1e-15)
+
+
+def any_values(dtype: np.dtype[Any], rows: int, width: int, seed: int) -> Any:
+    """Return a table of random bits, which include NaN payloads, infinity and signed zeros."""
+    shape = (rows, width * dtype.itemsize)
+    bits = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    return bits.view(dtype)
 
 
 @settings(deadline=None, max_examples=300)
@@ -68,16 +82,26 @@ def test_resize_table_keeps_learned_rows_bit_identical(
     name: str, method: str, more: int, keep: int, drop: int
 ) -> None:
     dtype = dtype_of(name)
-    bits = np.random.default_rng(more).integers(0, 256, (12, 3 * dtype.itemsize), dtype=np.uint8)
-    table = bits.view(dtype)  # includes NaN payloads and signed zeros
-    keep = 0 if METHODS[method].keep_first is None else keep
-    drop = drop if METHODS[method].reads_learned_rows else 0
-    maximum = (12 - keep - drop) ** 2 + keep if method == "hierarchical" else 12 + more
-    rows = max(min(12 + more, maximum), 12)
+    table = any_values(dtype, 12, 3, seed=more)
+    facts = METHODS[method]
+    if facts.keep_first is None:
+        keep = 0
+    if not facts.reads_learned_rows:
+        drop = 0
+    rows = 12 + more
+    if method == "hierarchical":
+        maximum = (12 - keep - drop) ** 2 + keep
+        rows = max(min(rows, maximum), 12)
+    kept = keep
+    if facts.keeps_learned_rows:
+        kept = 12
+
+    choice = read_choice(method, keep_first=keep, drop_last=drop)
     with np.errstate(all="ignore"):
-        result = resize_table(table, rows, read_choice(method, keep_first=keep, drop_last=drop))
-    kept = 12 if METHODS[method].keeps_learned_rows else keep
-    assert (result.dtype, result.shape) == (dtype, (rows, 3))
+        result = resize_table(table, rows, choice)
+
+    assert result.dtype == dtype
+    assert result.shape == (rows, 3)
     assert result[:kept].tobytes() == table[:kept].tobytes()
 
 
@@ -90,33 +114,35 @@ def test_resize_table_stretch_keeps_20_rows_by_default() -> None:
     assert np.array_equal(whole, methods.stretch(table, 24))
 
 
+def values_to_cast() -> Any:
+    generator = np.random.default_rng(3)
+    ordinary = generator.normal(size=4000)
+    small = generator.normal(size=4000) * 1e-6
+    large = generator.normal(size=4000) * 50
+    # Halfway cases, where rounding via float32 differs from rounding once.
+    above_half = 1 + np.arange(64) * 2.0**-11 + 2.0**-40
+    below_half = 1 + np.arange(64) * 2.0**-8 - 2.0**-40
+    limits = [1e3, -1e3, 465.67, 460, 1e6, -1e6, np.inf, -np.inf, 0.0, -0.0]
+    return np.concatenate([ordinary, small, large, above_half, below_half, limits])
+
+
 @pytest.mark.parametrize("name", DTYPES)
 def test_cast_rounds_like_torch(name: str) -> None:
-    generator = np.random.default_rng(3)
-    values = np.concatenate(
-        [
-            generator.normal(size=4000),
-            generator.normal(size=4000) * 1e-6,
-            generator.normal(size=4000) * 50,
-        ]
-    )
-    # Halfway cases, where rounding via float32 differs from rounding once.
-    values = np.concatenate(
-        [values, 1 + np.arange(64) * 2.0**-11 + 2.0**-40, 1 + np.arange(64) * 2.0**-8 - 2.0**-40]
-    )
-    values = np.concatenate(
-        [values, [1e3, -1e3, 465.67, 460, 1e6, -1e6, np.inf, -np.inf, 0.0, -0.0]]
-    )
+    values = values_to_cast()
+    theirs = torch.from_numpy(values).to(getattr(torch, name))
+    expected = theirs.contiguous().view(torch.uint8).numpy()
+
     with np.errstate(over="ignore"):
         result = cast(values, dtype_of(name))
-    expected = torch.from_numpy(values).to(getattr(torch, name))
-    assert result.tobytes() == expected.contiguous().view(torch.uint8).numpy().tobytes()
+
+    assert result.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_nonfinite_rows_returns_their_indices(name: str) -> None:
     table = np.ones((5, 3)).astype(dtype_of(name))
-    table[1, 2] = table[4, 0] = np.nan
+    table[1, 2] = np.nan
+    table[4, 0] = np.nan
     assert nonfinite_rows(table) == [1, 4]
 
 
@@ -125,12 +151,14 @@ def test_nonfinite_rows_returns_their_indices(name: str) -> None:
 )
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"])
 def test_resize_table_repeats_rows_bit_identical(method: str, dtype: str) -> None:
-    stored = np.random.default_rng(0).integers(
-        0, 256, (7, 6 * numpy_dtype(dtype).itemsize), np.uint8
-    )
-    table = stored.view(numpy_dtype(dtype))  # includes NaN and infinity
+    table = any_values(numpy_dtype(dtype), 7, 6, seed=0)
     known = {row.tobytes() for row in table}
-    for keep in {None, None if METHODS[method].keep_first is None else 2}:
-        resized = resize_table(table, 19, read_choice(method, keep_first=keep))
+    kept: list[int | None] = [None]
+    if METHODS[method].keep_first is not None:
+        kept.append(2)
+    for keep in kept:
+        choice = read_choice(method, keep_first=keep)
+        resized = resize_table(table, 19, choice)
         assert resized.dtype == table.dtype
-        assert {row.tobytes() for row in resized} <= known
+        for row in resized:
+            assert row.tobytes() in known

@@ -66,43 +66,49 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, TRAINED: 1024, **LISTS}
 )
 def test_frequencies_equal_those_of_transformers(rope: dict[str, Any]) -> None:
     max_len = 4096
-    config_rope = dict(rope)
-    config = LlamaConfig(head_dim=64, max_position_embeddings=max_len, rope_parameters=config_rope)
-    is_partial = rope["rope_type"] != "proportional"
-    dim = int(64 * rope.get("partial_rotary_factor", 1.0)) if is_partial else 64
+    rope_type = rope["rope_type"]
+    config = LlamaConfig(head_dim=64, max_position_embeddings=max_len, rope_parameters=dict(rope))
+    dim = 64
+    if rope_type != "proportional":
+        dim = int(64 * rope.get("partial_rotary_factor", 1.0))
     for length in (1, 1024, 1025, 4096, 10_000):
-        inverse, attention_factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](
-            config, "cpu", seq_len=length
-        )
+        compute = ROPE_INIT_FUNCTIONS[rope_type]
+        inverse, attention_factor = compute(config, "cpu", seq_len=length)
         found = frequencies(rope, dim, max_len, length)
         np.testing.assert_allclose(found.inverse, inverse.numpy(), rtol=2e-6)
         assert found.attention_factor == pytest.approx(attention_factor, rel=1e-12)
-    assert np.array_equal(
-        frequencies(rope, dim, max_len).inverse, frequencies(rope, dim, max_len, max_len).inverse
-    )
+    by_default = frequencies(rope, dim, max_len)
+    at_max_len = frequencies(rope, dim, max_len, max_len)
+    assert np.array_equal(by_default.inverse, at_max_len.inverse)
 
 
 def test_frequencies_cover_all_rope_types_of_transformers() -> None:
     assert {*FORMULAS} == {"default", *ROPE_INIT_FUNCTIONS}
     config = LlamaConfig(head_dim=64, rope_parameters=dict(DEFAULT))
-    expected = LlamaRotaryEmbedding.compute_default_rope_parameters(config)[0]
+    expected, _ = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
     assert isinstance(expected, torch.Tensor)
-    np.testing.assert_allclose(frequencies(DEFAULT, 64, 2048).inverse, expected.numpy(), rtol=1e-6)
+    found = frequencies(DEFAULT, 64, 2048)
+    np.testing.assert_allclose(found.inverse, expected.numpy(), rtol=1e-6)
 
 
 def test_frequencies_match_values_checked_by_eye() -> None:
-    rope = {"rope_type": "default", "rope_theta": 10_000}
-    np.testing.assert_allclose(frequencies(rope, 4, 16).inverse, [1, 0.01])
-    np.testing.assert_allclose(
-        frequencies(rope | {"rope_type": "linear", "factor": 4}, 4, 16).inverse, [0.25, 0.0025]
-    )
+    default = {"rope_type": "default", "rope_theta": 10_000}
+    linear = default | {"rope_type": "linear", "factor": 4}
+    dynamic = default | {"rope_type": "dynamic", "factor": 4}
+
+    found = frequencies(default, 4, 16)
+    np.testing.assert_allclose(found.inverse, [1, 0.01])
+
+    found = frequencies(linear, 4, 16)
+    np.testing.assert_allclose(found.inverse, [0.25, 0.0025])
+
     # The exponent d/(d-2) is 2, so the base becomes 10,000·(4·32/16 - 3)² = 250,000 and the lower
     # frequency 0.01 / 5.
-    dynamic = rope | {"rope_type": "dynamic", "factor": 4}
-    np.testing.assert_allclose(frequencies(dynamic, 4, 16, 32).inverse, [1, 0.002])
-    assert (
-        frequencies(dynamic, 4, 16, 9).inverse.tolist() == frequencies(rope, 4, 16).inverse.tolist()
-    )
+    found = frequencies(dynamic, 4, 16, 32)
+    np.testing.assert_allclose(found.inverse, [1, 0.002])
+
+    within_max_len = frequencies(dynamic, 4, 16, 9)
+    assert within_max_len.inverse.tolist() == frequencies(default, 4, 16).inverse.tolist()
 
 
 @pytest.mark.parametrize(
@@ -180,9 +186,14 @@ def test_resize_rope_changes_only_what_the_method_needs(
 ) -> None:
     parameters, choice = resize_rope(rope, change(rope, *lengths), 64, *split(method))
     assert parameters == rope | expected
-    name = method.partition(":")[0] if method not in (None, "auto") else parameters["rope_type"]
-    assert choice.text.startswith(name) and choice.text.endswith(text)
-    assert bool(choice.reason) == (method in (None, "auto", "theta"))
+    if method in (None, "auto"):
+        name = parameters["rope_type"]
+        assert choice.reason
+    else:
+        name, _ = split(method)
+        assert bool(choice.reason) == (method == "theta")
+    assert choice.text.startswith(name)
+    assert choice.text.endswith(text)
     assert choice.facts.keeps_max_len == (name == "dynamic")
     # The recorded text reproduces the settings exactly.
     again, same = resize_rope(rope, change(rope, *lengths), 64, *split(choice.text))
@@ -197,15 +208,20 @@ def change(rope: dict[str, Any], served: int, after: int) -> RopeLengths:
 
 def split(method: str | None) -> tuple[str, float | None]:
     """Return the name and the factor of a method as text."""
-    name, _, factor = (method or "auto").partition(":factor=")
-    return name, float(factor) if factor else None
+    if method is None:
+        return "auto", None
+    name, _, factor = method.partition(":factor=")
+    if not factor:
+        return name, None
+    return name, float(factor)
 
 
 def test_resize_rope_writes_the_trained_length_of_types_that_read_it() -> None:
     # Without it, transformers takes the raised max_position_embeddings.
     for rope in (YARN, LLAMA3, LONGROPE | {"factor": 9.0}):
-        rope = {key: value for key, value in rope.items() if key != TRAINED}
-        assert resize_rope(rope, change(rope, 1024, 8192), 64)[0][TRAINED] == 1024
+        without_length = {key: value for key, value in rope.items() if key != TRAINED}
+        parameters, _ = resize_rope(without_length, change(without_length, 1024, 8192), 64)
+        assert parameters[TRAINED] == 1024
 
 
 def test_resize_rope_scales_from_the_served_length_if_the_type_states_no_trained_one() -> None:
@@ -215,28 +231,30 @@ def test_resize_rope_scales_from_the_served_length_if_the_type_states_no_trained
     assert parameters["factor"] == 2.0
 
 
-def test_resize_rope_gives_the_reason_of_a_choice_and_the_base() -> None:
-    reasons = [resize_rope(rope, change(rope, 64, 200), 64)[1].reason for rope in (DEFAULT, LLAMA3)]
-    assert reasons == [
-        "auto chose yarn with factor 3.125",
-        "auto kept the rope type, llama3 with factor 25",
-    ]
-    assert (
-        resize_rope(DEFAULT, change(DEFAULT, 64, 128), 4, "theta")[1].reason
-        == "rope_theta rises from 10,000.0 to 40,000.0"
-    )
-    assert (
-        resize_rope(DEFAULT, change(DEFAULT, 64, 256), 8, "yarn", 2.0)[1].reason
-        == "factor 2 serves only 128 tokens"
-    )
+def test_resize_rope_gives_the_reason_of_a_choice() -> None:
+    _, choice = resize_rope(DEFAULT, change(DEFAULT, 64, 200), 64)
+    assert choice.reason == "auto chose yarn with factor 3.125"
+    _, choice = resize_rope(LLAMA3, change(LLAMA3, 64, 200), 64)
+    assert choice.reason == "auto kept the rope type, llama3 with factor 25"
+
+
+def test_resize_rope_gives_the_new_base() -> None:
+    _, choice = resize_rope(DEFAULT, change(DEFAULT, 64, 128), 4, "theta")
+    assert choice.reason == "rope_theta rises from 10,000.0 to 40,000.0"
+
+
+def test_resize_rope_says_that_a_factor_is_too_small() -> None:
+    _, choice = resize_rope(DEFAULT, change(DEFAULT, 64, 256), 8, "yarn", 2.0)
+    assert choice.reason == "factor 2 serves only 128 tokens"
 
 
 def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
     before = frequencies(DEFAULT, 64, 2048).inverse
     parameters, _ = resize_rope(DEFAULT, change(DEFAULT, 2048, 8192), 64, "theta")
     after = frequencies(parameters, 64, 8192).inverse
-    np.testing.assert_allclose((before / after)[[0, -1]], [1, 4])
-    assert (np.diff(before / after) > 0).all()
+    divisors = before / after
+    np.testing.assert_allclose(divisors[[0, -1]], [1, 4])
+    assert (np.diff(divisors) > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -244,11 +262,17 @@ def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
 )
 def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> None:
     """The slowest pair turns no further at the new length than it did at the trained length."""
-    rope = LONGROPE | {"factor": 4.0} if method == "longrope" else DEFAULT
-    after, choice = resize_rope(rope, change(rope, 1024, 4096), 64, method)
-    max_len = 1024 if choice.facts.keeps_max_len else 4096
-    trained_angle = 1024 * frequencies(DEFAULT, 64, 1024).inverse[-1]
-    new_angle = 4096 * frequencies(after, 64, max_len, 4096).inverse[-1]
+    rope = DEFAULT
+    if method == "longrope":
+        rope = LONGROPE | {"factor": 4.0}
+    parameters, choice = resize_rope(rope, change(rope, 1024, 4096), 64, method)
+    max_len = 4096
+    if choice.facts.keeps_max_len:
+        max_len = 1024
+    before = frequencies(DEFAULT, 64, 1024)
+    after = frequencies(parameters, 64, max_len, 4096)
+    trained_angle = 1024 * before.inverse[-1]
+    new_angle = 4096 * after.inverse[-1]
     assert new_angle <= trained_angle * (1 + 1e-12)
 
 
@@ -325,25 +349,30 @@ def test_resize_rope_refuses_what_does_not_apply(
     error: type[Exception],
     message: str,
 ) -> None:
+    name, factor = split(method)
     with pytest.raises(CtxextendError, match=message) as raised:
-        resize_rope(rope, change(rope, *lengths), dim, *split(method))
+        resize_rope(rope, change(rope, *lengths), dim, name, factor)
     assert raised.type is error
 
 
 def test_rotary_methods_have_metadata() -> None:
-    assert [*ROTARY_METHODS] == [*ROTARY_METHOD_NAMES, LIMITS] == rotary_method_names()
+    assert rotary_method_names() == [*ROTARY_METHODS]
+    assert [*ROTARY_METHODS] == [*ROTARY_METHOD_NAMES, LIMITS]
     for method in ROTARY_METHODS.values():
-        assert all(
-            (method.summary, method.when, method.convention, method.long_inputs, method.source)
-        )
-        assert method.short_inputs == (
-            UNCHANGED if method.name in ("dynamic", "longrope", LIMITS) else MOVED
-        )
-    assert {name for name, method in ROTARY_METHODS.items() if method.keeps_max_len} == {"dynamic"}
+        assert method.summary
+        assert method.when
+        assert method.convention
+        assert method.long_inputs
+        assert method.source
+        if method.name in ("dynamic", "longrope", LIMITS):
+            assert method.short_inputs == UNCHANGED
+        else:
+            assert method.short_inputs == MOVED
+    keep_max_len = {name for name, method in ROTARY_METHODS.items() if method.keeps_max_len}
+    assert keep_max_len == {"dynamic"}
 
 
 def test_resize_rope_names_the_methods_that_the_model_type_applies() -> None:
-    with pytest.raises(
-        MethodError, match=r"--method yarn: the model type does not apply yarn\. Use theta\."
-    ):
+    message = r"--method yarn: the model type does not apply yarn\. Use theta\."
+    with pytest.raises(MethodError, match=message):
         resize_rope(DEFAULT, change(DEFAULT, 9, 18), 64, "yarn", methods=("theta",))

@@ -18,7 +18,7 @@ from ctxextend import ResizeError
 from ctxextend.models.extend import to_tensor
 from ctxextend.tables.apply import choose_method, resize_table
 from ctxextend.tables.method_parser import read_choice
-from ctxextend.tables.sinusoids import LAYOUTS, Formula, find_formula, sinusoidal_rows
+from ctxextend.tables.sinusoids import Formula, find_formula, sinusoidal_rows
 
 XLM: Any = modeling_xlm.create_sinusoidal_embeddings
 PEGASUS: Any = modeling_pegasus.PegasusSinusoidalPositionalEmbedding
@@ -38,22 +38,22 @@ ROWS = 700
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
     name = str(tensor.dtype).removeprefix("torch.")
-    return tensor.contiguous().view(torch.uint8).numpy().view(name).reshape(tensor.shape)
+    stored = tensor.contiguous().view(torch.uint8).numpy()
+    return stored.view(name).reshape(tensor.shape)
 
 
-def test_sinusoidal_rows_of_width_4_by_eye() -> None:
-    sine = math.sin(1)
-    cosine = math.cos(1)
-    slow = 1 / 100
-    found = {layout: sinusoidal_rows(np.array([1]), 4, layout)[0] for layout in LAYOUTS}
-    expected = {
-        "interleaved": [sine, cosine, math.sin(slow), math.cos(slow)],
-        "halves": [sine, math.sin(slow), cosine, math.cos(slow)],
-        "halves-log": [sine, math.sin(1e-4), cosine, math.cos(1e-4)],
-        "halves-log-cos": [cosine, math.cos(1e-4), sine, math.sin(1e-4)],
-    }
-    for layout, row in expected.items():
-        np.testing.assert_allclose(found[layout], row, rtol=0, atol=1e-15)
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ("interleaved", [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]),
+        ("halves", [math.sin(1), math.sin(0.01), math.cos(1), math.cos(0.01)]),
+        ("halves-log", [math.sin(1), math.sin(1e-4), math.cos(1), math.cos(1e-4)]),
+        ("halves-log-cos", [math.cos(1), math.cos(1e-4), math.sin(1), math.sin(1e-4)]),
+    ],
+)
+def test_sinusoidal_rows_of_width_4_by_eye(layout: str, expected: list[float]) -> None:
+    rows = sinusoidal_rows(np.array([1]), 4, layout)
+    np.testing.assert_allclose(rows[0], expected, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -69,19 +69,26 @@ def test_formula_continues_tables_of_transformers_bit_for_bit(
     layout, create = THEIRS[name]
     theirs = create(ROWS, width).to(dtype)
     learned = to_numpy(theirs[start:300])
+    choice = read_choice(f"formula:layout={layout}")
+
+    ours = to_tensor(resize_table(learned, ROWS - start, choice))
+
     assert find_formula(learned, layout) == Formula(layout, start)
-    ours = to_tensor(resize_table(learned, ROWS - start, read_choice(f"formula:layout={layout}")))
-    differing = (
-        ours.float() != theirs[start:].float()
-    )  # new rows in float64 are not rounded to float32
-    # In 16 bits, rows do not tell whether CTRL's layout was computed in float32.
-    assert differing.float().mean() <= (0.01 if name == "ctrl" and dtype.itemsize == 2 else 0)
+    # New rows in float64 are not rounded to float32.
+    differing = ours.float() != theirs[start:].float()
+    share = differing.float().mean()
+    if name == "ctrl" and dtype.itemsize == 2:
+        # In 16 bits, rows do not tell whether CTRL's layout was computed in float32.
+        assert share <= 0.01
+    else:
+        assert share == 0
 
 
 def test_resize_table_continues_sinusoids_by_default() -> None:
     table = sinusoidal_rows(np.arange(50), 8).astype(np.float32)
+    expected = sinusoidal_rows(np.arange(80), 8).astype(np.float32)
     longer = resize_table(table, 80)
-    assert np.array_equal(longer, sinusoidal_rows(np.arange(80), 8).astype(np.float32))
+    assert np.array_equal(longer, expected)
     method = choose_method(table, 80, read_choice()).text
     assert method == "formula:layout=interleaved,start=0"
 
@@ -91,7 +98,9 @@ def test_resize_table_treats_a_table_with_one_changed_row_as_learned(row: int) -
     table = sinusoidal_rows(np.arange(50), 8, "halves").astype(np.float32)
     table[row, 3] += 0.01
     assert find_formula(table) is None
-    assert np.array_equal(resize_table(table, 80), resize_table(table, 80, read_choice("bands")))
+    by_default = resize_table(table, 80)
+    expected = resize_table(table, 80, read_choice("bands"))
+    assert np.array_equal(by_default, expected)
     table[row] = np.nan
     assert find_formula(table) is None
 
@@ -105,7 +114,8 @@ def test_find_formula_prefers_the_given_layout_for_a_single_row() -> None:
     table = sinusoidal_rows(np.arange(1), 8, "halves").astype(np.float32)  # that of halves-log, too
     assert find_formula(table) == Formula("halves", 0)
     assert find_formula(table, "halves-log") == Formula("halves-log", 0)
-    assert find_formula(sinusoidal_rows(np.arange(9), 2, "halves")) == Formula("interleaved", 0)
+    one_pair = sinusoidal_rows(np.arange(9), 2, "halves")
+    assert find_formula(one_pair) == Formula("interleaved", 0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +131,10 @@ def test_find_formula_prefers_the_given_layout_for_a_single_row() -> None:
 def test_resize_table_rejects_methods_that_do_not_fit(
     method: str, layout: str | None, message: str
 ) -> None:
-    learned = np.random.default_rng(0).normal(size=(40, 8))
-    table = learned if layout is None else sinusoidal_rows(np.arange(40), 8, layout)
+    if layout is None:
+        table = np.random.default_rng(0).normal(size=(40, 8))
+    else:
+        table = sinusoidal_rows(np.arange(40), 8, layout)
+    choice = read_choice(method)
     with pytest.raises(ResizeError, match=message):
-        resize_table(table.astype(np.float32), 60, read_choice(method))
+        resize_table(table.astype(np.float32), 60, choice)
