@@ -104,37 +104,49 @@ def page(
 ) -> Iterator[str]:
     """Yield the lines of the page."""
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
-    distilled = f" with distillation of weight {distill:g}" if distill else ""
-    values = {"to": trained.max_len_after, "steps": steps, "batch": batch, "distilled": distilled}
+    distilled = ""
+    if distill:
+        distilled = f" with distillation of weight {distill:g}"
     yield (
         "# Position schemes after a conversion\n\n    python -m benchmarks.convert "
         f"MODEL\n\n{versions}\n"
     )
-    yield INTRODUCTION.format(**values)
+    yield INTRODUCTION.format(
+        to=trained.max_len_after, steps=steps, batch=batch, distilled=distilled
+    )
     before = {label(row): _loss(row.final.score) for row in untrained.rows}
     rows = list[list[str]]()
     for row in trained.rows:
-        parameters = f"{row.checkpoint.parameters:,}" if row.checkpoint else ""
-        ratios = (_ratio(change) for change in (row.final.delta, row.final.short_inputs))
-        rows.append([label(row), parameters, before[label(row)], _loss(row.final.score), *ratios])
+        scheme = label(row)
+        parameters = ""
+        if row.checkpoint:
+            parameters = f"{row.checkpoint.parameters:,}"
+        rows.append(
+            [
+                scheme,
+                parameters,
+                before[scheme],
+                _loss(row.final.score),
+                _ratio(row.final.delta),
+                _ratio(row.final.short_inputs),
+            ]
+        )
     rows.append(["as it is, in sliding windows", "", "", _loss(trained.base), "", ""])
     short = f"on {trained.max_len_before} tokens, against the base"
     yield from table(
         ["scheme", "parameters", "untrained", f"{steps} steps", "against the best", short], rows
     )
-    schemes, found = (
-        [label(row) for row in trained.rows],
-        [row.final.evaluation for row in trained.rows],
-    )
+    schemes = [label(row) for row in trained.rows]
+    found = [row.final.evaluation for row in trained.rows]
     buckets = zip(*(one.positions.buckets for one in found if one.positions), strict=True)
-    cells = [
-        [f"{own[0].start} to {own[0].stop - 1}", *(_loss(one.losses["model"]) for one in own)]
-        for own in buckets
-    ]
+    cells: list[list[str]] = []
+    for own in buckets:
+        positions = f"{own[0].start} to {own[0].stop - 1}"
+        cells.append([positions, *(_loss(bucket.losses["model"]) for bucket in own)])
     yield f"\nBy position, after {steps} steps:"
     yield from table(["positions", *schemes], cells)
     points = zip(*(one.contexts.points for one in found if one.contexts), strict=True)
-    cells = [[f"{own[0].context}", *(_loss(one.loss) for one in own)] for own in points]
+    cells = [[f"{own[0].context}", *(_loss(point.loss) for point in own)] for own in points]
     yield f"\nBy context in tokens, with the same target tokens, after {steps} steps:"
     yield from table(["context", *schemes], cells)
 
@@ -169,22 +181,30 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     register_method("without-positions", without_positions)
     settings = {name: getattr(arguments, name) for name in ("steps", "batch_size", "lr", "distill")}
-    texts = (arguments.text, arguments.held_out) if arguments.held_out else write_documentation(out)
-    written = write_schemes(arguments.model, arguments.to, texts[0], settings, out)
-    untrained, trained = (
-        compare_checkpoints(
-            folders, texts[1], tokens=arguments.tokens, measure=("position", "context")
-        )
-        for folders in zip(*written, strict=True)
+    text = arguments.text
+    held_out = arguments.held_out
+    if not held_out:
+        text, held_out = write_documentation(out)
+    untrained: list[Path] = []
+    trained: list[Path] = []
+    for folder, trained_folder in write_schemes(arguments.model, arguments.to, text, settings, out):
+        untrained.append(folder)
+        trained.append(trained_folder)
+
+    def compare(folders: list[Path]) -> Comparison:
+        measured = ("position", "context")
+        return compare_checkpoints(folders, held_out, tokens=arguments.tokens, measure=measured)
+
+    lines = page(
+        compare(untrained),
+        compare(trained),
+        arguments.steps,
+        arguments.batch_size,
+        arguments.distill,
     )
-    text = (
-        "\n".join(
-            page(untrained, trained, arguments.steps, arguments.batch_size, arguments.distill)
-        )
-        + "\n"
-    )
-    (out / "convert.md").write_text(text, "utf-8")
-    print(text, end="")
+    text_of_page = "\n".join(lines) + "\n"
+    (out / "convert.md").write_text(text_of_page, "utf-8")
+    print(text_of_page, end="")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import CTXEXTEND, Cost, Row, alternate, measure, measure_json, python
 
@@ -132,10 +133,12 @@ def speed_and_memory(
     what: str, costs: list[Cost], baseline: str, baseline_costs: list[Cost], minimum: float
 ) -> Iterator[Row]:
     """Yield a row of speed and one of memory, which must be at most half of the baseline's."""
-    speeds = [[cost.reported["tokens/s"] for cost in side] for side in (costs, baseline_costs)]
-    yield Row(f"{what}: speed", "tokens/s", speeds[0], baseline, speeds[1], minimum=minimum)
-    peaks = [[cost.megabytes for cost in side] for side in (costs, baseline_costs)]
-    yield Row(f"{what}: peak memory", "MB", peaks[0], baseline, peaks[1], maximum=0.5)
+    own = [cost.reported["tokens/s"] for cost in costs]
+    others = [cost.reported["tokens/s"] for cost in baseline_costs]
+    yield Row(f"{what}: speed", "tokens/s", own, baseline, others, minimum=minimum)
+    own = [cost.megabytes for cost in costs]
+    others = [cost.megabytes for cost in baseline_costs]
+    yield Row(f"{what}: peak memory", "MB", own, baseline, others, maximum=0.5)
 
 
 def evaluate_rows(folder: Path, rounds: int) -> Iterator[Row]:
@@ -159,17 +162,14 @@ def evaluate_rows(folder: Path, rounds: int) -> Iterator[Row]:
 
     def evaluate() -> Cost:
         cost, result = measure_json([*CTXEXTEND, "evaluate", folder / "linear", *flags])
+        speed = LENGTH * WINDOWS / result["seconds"]
         loss = result["positions"]["losses"]["model"]["mean"]
-        return replace(
-            cost, reported={"tokens/s": LENGTH * WINDOWS / result["seconds"], "loss": loss}
-        )
+        return replace(cost, reported={"tokens/s": speed, "loss": loss})
 
     def forward() -> Cost:
         cost, result = measure_json(python(FORWARD, folder, WINDOWS, LENGTH))
-        return replace(
-            cost,
-            reported={"tokens/s": LENGTH * WINDOWS / result["seconds"], "loss": result["loss"]},
-        )
+        speed = LENGTH * WINDOWS / result["seconds"]
+        return replace(cost, reported={"tokens/s": speed, "loss": result["loss"]})
 
     baseline = "transformers: forward with loss"
     costs, baseline_costs = alternate({"ctxextend": evaluate, baseline: forward}, rounds)
@@ -208,9 +208,8 @@ def train_rows(folder: Path, rounds: int) -> Iterator[Row]:
             [*CTXEXTEND, "train", folder / "linear", *flags, "--trainable", "positions"]
         )
         lines = map(json.loads, (output / "train_log.jsonl").read_text().splitlines())
-        return with_speed(
-            cost, [line["seconds"] for line in lines if "loss" in line], result["peak_bytes"]
-        )
+        times = [line["seconds"] for line in lines if "loss" in line]
+        return with_speed(cost, times, result["peak_bytes"])
 
     def trainer() -> Cost:
         cost = measure(python(TRAINER, folder, output, STEPS, LENGTH))
@@ -219,9 +218,11 @@ def train_rows(folder: Path, rounds: int) -> Iterator[Row]:
 
     baseline = "plain Trainer, all parameters"
     routes = {"ctxextend": train, baseline: trainer}
-    costs, baseline_costs = alternate(
-        routes, rounds, lambda: shutil.rmtree(output, ignore_errors=True)
-    )
+
+    def remove_output() -> None:
+        shutil.rmtree(output, ignore_errors=True)
+
+    costs, baseline_costs = alternate(routes, rounds, remove_output)
     yield from speed_and_memory(
         "`train --trainable positions`, GPT-2 small at 4,096", costs, baseline, baseline_costs, 1.2
     )
@@ -251,7 +252,9 @@ def compare_rows(folder: Path, rounds: int) -> Iterator[Row]:
         cost, result = measure_json([*CTXEXTEND, "evaluate", folder / METHODS[0], *flags, *more])
         return replace(cost, reported={"seconds": result["seconds"]})
 
-    compare = ["--to", length, *(word for name in METHODS for word in ("--method", name)), *flags]
+    compare: list[Any] = ["--to", length, *flags]
+    for name in METHODS:
+        compare += ["--method", name]
     routes: dict[str, Callable[[], Cost]] = {
         "compare": partial(measure, [*CTXEXTEND, "compare", folder / "source", *compare]),
         "evaluate": evaluate,

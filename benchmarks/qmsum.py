@@ -10,6 +10,7 @@ arXiv:2404.12096.
 
 import argparse
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = ["write_qmsum"]
@@ -19,24 +20,33 @@ def write_qmsum(data: Path, output: Path, splits: list[str]) -> None:
     """Write the three files of these splits; an answer that occurs twice is one query, of its first
     meeting.
     """
-    corpus, queries = list[dict[str, str]](), dict[str, tuple[str, str]]()
-    for path in (path for split in splits for path in sorted((data / split).glob("*.json"))):
+    paths: list[Path] = []
+    for split in splits:
+        paths += sorted((data / split).glob("*.json"))
+    corpus: list[dict[str, str]] = []
+    queries: list[dict[str, str]] = []
+    relevant = ["query-id\tcorpus-id\tscore"]
+    seen = set[str]()
+    for number, path in enumerate(paths):
         meeting = json.loads(path.read_text("utf-8"))
-        turns = (f"{turn['speaker']}: {turn['content']}" for turn in meeting["meeting_transcripts"])
-        corpus.append({"_id": f"m{len(corpus)}", "text": "\n".join(turns)})
+        turns = [f"{turn['speaker']}: {turn['content']}" for turn in meeting["meeting_transcripts"]]
+        document = f"m{number}"
+        corpus.append({"_id": document, "text": "\n".join(turns)})
         for query in (*meeting["general_query_list"], *meeting["specific_query_list"]):
-            queries.setdefault(query["answer"], (f"q{len(queries)}", corpus[-1]["_id"]))
+            answer = query["answer"]
+            if answer not in seen:
+                seen.add(answer)
+                name = f"q{len(queries)}"
+                queries.append({"_id": name, "text": answer})
+                relevant.append(f"{name}\t{document}\t1")
     output.mkdir(parents=True, exist_ok=True)
-    texts = [{"_id": name, "text": text} for text, (name, _) in queries.items()]
-    for name, lines in (("corpus", corpus), ("queries", texts)):
-        (output / f"{name}.jsonl").write_text(
-            "".join(json.dumps(line) + "\n" for line in lines), "utf-8"
-        )
-    pairs = [
-        "query-id\tcorpus-id\tscore",
-        *(f"{query}\t{document}\t1" for query, document in queries.values()),
-    ]
-    (output / "qrels.tsv").write_text("\n".join(pairs) + "\n", "utf-8")
+    write_lines(output / "corpus.jsonl", map(json.dumps, corpus))
+    write_lines(output / "queries.jsonl", map(json.dumps, queries))
+    write_lines(output / "qrels.tsv", relevant)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 if __name__ == "__main__":

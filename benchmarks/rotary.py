@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from ctxextend.evaluation.evaluation_result import SLIDING, TRUNCATED, Estimate, estimate
 from ctxextend.report.numbers import NumberFormat
@@ -31,7 +32,10 @@ __all__ = ["BASES", "METHODS", "STAGES", "page"]
 UNSCALED = "theta:factor=1"  # the base as it is
 METHODS = {
     UNSCALED: "limits raised only",
-    **{name: name for name in ("yarn", "linear", "dynamic", "theta")},
+    "yarn": "yarn",
+    "linear": "linear",
+    "dynamic": "dynamic",
+    "theta": "theta",
 }
 TIMES = (2, 4)
 STAGES = (0, 100)
@@ -63,10 +67,10 @@ def write_texts(folder: Path) -> list[tuple[str, ...]]:
     """Write the training and the held-out text, one document per line; return the file of each."""
     import corpus
 
-    paths = folder / "train.jsonl", folder / "held-out.jsonl"
-    for path, texts in zip(paths, corpus.split(corpus.programs()), strict=True):
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
-    return [(str(path),) for path in paths]
+    trained, held_out = corpus.split(corpus.programs())
+    data = write(folder / "train.jsonl", trained)
+    eval_data = write(folder / "held-out.jsonl", held_out)
+    return [(str(data),), (str(eval_data),)]
 
 
 def measure(
@@ -99,12 +103,11 @@ def measure(
     for stage, steps in enumerate(STAGES):
         for candidate in run.candidates:
             evaluation, losses = candidate.measured[stage]
+            assert evaluation.contexts is not None
             row = scores(METHODS[candidate.name], steps, losses, base[SLIDING], before)
-            points = evaluation.contexts.points if evaluation.contexts else ()
-            rows.append(
-                row
-                | {"short": next(point.against_base for point in points if point.context == before)}
-            )
+            changes = {point.context: point.against_base for point in evaluation.contexts.points}
+            row["short"] = changes[before]
+            rows.append(row)
     untrained = {candidate.name: candidate.measured[0].scores for candidate in run.candidates}
     pairs = zip(untrained["yarn"], untrained["linear"], strict=True)
     against = estimate([own - other for own, other in pairs])
@@ -116,12 +119,8 @@ def scores(method: str, steps: int, own: Losses, base: Losses, before: int) -> d
     positions.
     """
     changes = [losses - others for losses, others in zip(own, base, strict=True)]
-    ends = range(before - 1, len(own[0]), before)  # position 0 is not scored
-    parts = [
-        zip(*(np.split(window, ends) for window in losses), strict=True)
-        for losses in (own, changes)
-    ]
-    bands = [[estimate(values) for values in pair] for pair in zip(*parts, strict=True)]
+    parts = zip(split_positions(own, before), split_positions(changes, before), strict=True)
+    bands = [[estimate(losses), estimate(differences)] for losses, differences in parts]
     return {
         "method": method,
         "steps": steps,
@@ -130,19 +129,25 @@ def scores(method: str, steps: int, own: Losses, base: Losses, before: int) -> d
     }
 
 
+def split_positions(losses: Losses, length: int) -> Iterator[Losses]:
+    """Yield the losses of each `length` positions, of each window."""
+    ends = range(length - 1, len(losses[0]), length)  # position 0 is not scored
+    windows = [np.split(window, ends) for window in losses]
+    yield from zip(*windows, strict=True)
+
+
 def label(row: Mapping[str, Any]) -> str:
-    return f"{row['method']}, {row['steps']} steps" if row["steps"] else str(row["method"])
+    if row["steps"]:
+        return f"{row['method']}, {row['steps']} steps"
+    return str(row["method"])
 
 
 def score_text(row: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> str:
     """Return a perplexity and its ratio to that of the base, which has none itself."""
     own, change = (Estimate(**value) for value in values)
-    is_base = row["method"] == BASES[SLIDING]
-    return (
-        NUMBERS.perplexity(own)
-        if is_base
-        else f"{own.perplexity:.4g} (x {NUMBERS.perplexity(change)})"
-    )
+    if row["method"] == BASES[SLIDING]:
+        return NUMBERS.perplexity(own)
+    return f"{own.perplexity:.4g} (x {NUMBERS.perplexity(change)})"
 
 
 def ratio(change: Mapping[str, Any]) -> str:
@@ -165,29 +170,32 @@ def page(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield (
         f"## Rotary models\n\n    python -m benchmarks.rotary MODEL\n\n{versions}\n\n{introduction}"
     )
-    rows = [
-        *zip(*(result["rows"] for result in results), strict=True)
-    ]  # the same row at each length
-    yield from table(
-        lengths, ((label(row[0]), *(score_text(item, item["all"]) for item in row)) for row in rows)
-    )
+    cells: list[list[str]] = []
+    short: list[list[str]] = []
+    for row in zip(*(result["rows"] for result in results), strict=True):  # one at each length
+        name = label(row[0])
+        cells.append([name, *(score_text(item, item["all"]) for item in row)])
+        if "short" in row[0]:
+            short.append([name, *(ratio(item["short"]) for item in row)])
+    yield from table(lengths, cells)
     ratios = (
         f"{ratio(result['yarn against linear'])} at {result['to']} tokens" for result in results
     )
     yield f"\n{YARN} {', and '.join(ratios)}.\n\n{THETA}"
     for result in results:
         yield f"\nBy position, {before} → {result['to']}:"
-        heads = (f"{start} to {start + before - 1}" for start in range(0, result["to"], before))
-        cells = (
-            (label(row), *(score_text(row, band) for band in row["bands"]))
-            for row in result["rows"]
-        )
-        yield from table(heads, cells)
+        yield from table_by_position(result)
     yield f"\n{SHORT.format(before=before)}"
-    measured = (row for row in rows if "short" in row[0])
-    yield from table(
-        lengths, ((label(row[0]), *(ratio(item["short"]) for item in row)) for row in measured)
-    )
+    yield from table(lengths, short)
+
+
+def table_by_position(result: Mapping[str, Any]) -> Iterator[str]:
+    before = result["before"]
+    heads = [f"{start} to {start + before - 1}" for start in range(0, result["to"], before)]
+    cells: list[list[str]] = []
+    for row in result["rows"]:
+        cells.append([label(row), *(score_text(row, band) for band in row["bands"])])
+    yield from table(heads, cells)
 
 
 def main() -> None:
@@ -206,9 +214,11 @@ def main() -> None:
     for times, path in files.items():
         if not path.exists():
             print(f"{times}x", file=sys.stderr, flush=True)
-            result = measure(times, arguments.model, *write_texts(out))
+            data, held_out = write_texts(out)
+            result = measure(times, arguments.model, data, held_out)
             path.write_text(json.dumps(result, indent=1, default=vars) + "\n", "utf-8")
-    text = "\n".join(page([json.loads(path.read_text("utf-8")) for path in files.values()])) + "\n"
+    results = [json.loads(path.read_text("utf-8")) for path in files.values()]
+    text = "\n".join(page(results)) + "\n"
     (out / "rotary.md").write_text(text, "utf-8")
     print(text, end="")
 

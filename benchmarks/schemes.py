@@ -34,7 +34,8 @@ __all__ = ["page"]
 
 NUMBERS = NumberFormat()
 NAMES = ("learned", "sinusoidal", "rotary", "ALiBi")
-EVALUATED, BATCH_TOKENS = 65_536, 4096
+EVALUATED = 65_536  # tokens
+BATCH_TOKENS = 4096
 
 
 def page(
@@ -58,13 +59,10 @@ def page(
         "ratio, base trained |\n"
         "|---|---|---:|---:|---:|---:|---:|---:|"
     )
+    columns = ("method", "base", "untrained", "ratio", "short", "trained", "trained_ratio")
     for name, scheme in schemes.items():
-        cells = (
-            name,
-            scheme["method"],
-            *(scheme[key] for key in ("base", "untrained", "ratio", "short")),
-        )
-        yield f"| {' | '.join((*cells, scheme['trained'], scheme['trained_ratio']))} |"
+        cells = [name, *(scheme[column] for column in columns)]
+        yield f"| {' | '.join(cells)} |"
 
 
 def measure(
@@ -72,8 +70,9 @@ def measure(
 ) -> dict[str, Any]:
     """Resize, train and measure one model."""
     plan = plan_model(open_model(CheckpointRef(str(folder))), Resize(arguments.to))
-    lengths = plan.max_len_before, plan.max_len_after
-    resized = resize(folder, lengths[1], output=out / f"{folder.name}-{lengths[1]}", force=True)
+    before = plan.max_len_before
+    after = plan.max_len_after
+    resized = resize(folder, after, output=out / f"{folder.name}-{after}", force=True).output
 
     def positions(model: Any, base: Any, length: int) -> PositionLosses:
         flags: dict[str, Any] = {"measure": "position", "tokens": EVALUATED, "length": length}
@@ -81,29 +80,29 @@ def measure(
         assert losses is not None
         return losses
 
-    untrained = positions(resized.output, folder, lengths[1])
-    short = positions(resized.output, folder, lengths[0])
-    settings: dict[str, Any] = {
-        "trainable": "all",
-        "save": "last",
-        "eval_every": arguments.steps,
-        "force": True,
-    }
-    base, longer = (
-        train(
+    def train_all(model: Path, length: int) -> Path:
+        result = train(
             model,
             text,
             arguments.steps,
-            output=out / f"{name}-trained",
+            output=out / f"{model.name}-trained",
             batch_size=BATCH_TOKENS // length,
-            **settings,
-        ).output
-        for model, name, length in (
-            (folder, folder.name, lengths[0]),
-            (resized.output, resized.output.name, lengths[1]),
+            trainable="all",
+            save="last",
+            eval_every=arguments.steps,
+            force=True,
         )
-    )
-    trained = positions(longer, base, lengths[1])
+        return result.output
+
+    untrained = positions(resized, folder, after)
+    short = positions(resized, folder, before)
+    base = train_all(folder, before)
+    longer = train_all(resized, after)
+    trained = positions(longer, base, after)
+    by_position: list[tuple[int, int, float]] = []
+    for part in untrained.buckets:
+        ratio = part.losses[MODEL].perplexity / part.losses[SLIDING].perplexity
+        by_position.append((part.start, part.stop, ratio))
     return {
         "method": plan.method,
         "base": NUMBERS.perplexity(untrained.losses[SLIDING]),
@@ -112,10 +111,7 @@ def measure(
         "short": f"x {NUMBERS.perplexity(short.changes[TRUNCATED])}",
         "trained": NUMBERS.perplexity(trained.losses[MODEL]),
         "trained_ratio": f"x {NUMBERS.perplexity(trained.changes[SLIDING])}",
-        "by_position": [
-            (part.start, part.stop, part.losses[MODEL].perplexity / part.losses[SLIDING].perplexity)
-            for part in untrained.buckets
-        ],
+        "by_position": by_position,
     }
 
 
@@ -133,17 +129,17 @@ def main() -> None:
     arguments = parser.parse_args()
     out = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    texts = split(programs())
-    text, held_out = (
-        write(out / name, part)
-        for name, part in zip(("train.jsonl", "test.jsonl"), texts, strict=True)
-    )
+    train_texts, held_out_texts = split(programs())
+    text = write(out / "train.jsonl", train_texts)
+    held_out = write(out / "test.jsonl", held_out_texts)
     folders = {name: arguments.models / name.lower() for name in NAMES}
-    plan = plan_model(open_model(CheckpointRef(str(folders["learned"]))), Resize(arguments.to))
-    schemes = {
-        name: measure(folder, text, held_out, out, arguments) for name, folder in folders.items()
-    }
-    result = "\n".join(page(schemes, (plan.max_len_before, plan.max_len_after), arguments)) + "\n"
+    learned = CheckpointRef(str(folders["learned"]))
+    plan = plan_model(open_model(learned), Resize(arguments.to))
+    lengths = (plan.max_len_before, plan.max_len_after)
+    schemes: dict[str, Any] = {}
+    for name, folder in folders.items():
+        schemes[name] = measure(folder, text, held_out, out, arguments)
+    result = "\n".join(page(schemes, lengths, arguments)) + "\n"
     (out / "schemes.md").write_text(result, "utf-8")
     (out / "schemes.json").write_text(f"{json.dumps({'schemes': schemes}, indent=2)}\n", "utf-8")
     print(result, end="")

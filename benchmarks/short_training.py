@@ -85,15 +85,25 @@ def page(runs: list[Run], lengths: tuple[int, int], arguments: argparse.Namespac
         "time | memory |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
     for run in runs:
-        trained, cost, measured = run["trained"].trained, run["trained"].cost, run["measured"]
-        rank = f", adapters of rank {trained.lora}" if trained.lora else ""
-        losses, changes = measured.losses, measured.changes
-        cells = [f"{trained.trainable}{rank}", f"`{run['method']}`", f"{trained.parameters:,}"]
-        cells += [
-            NUMBERS.perplexity(loss) for loss in (run["untrained"], losses[MODEL], losses[SLIDING])
+        trained = run["trained"].trained
+        cost = run["trained"].cost
+        losses = run["measured"].losses
+        changes = run["measured"].changes
+        weights = trained.trainable
+        if trained.lora:
+            weights += f", adapters of rank {trained.lora}"
+        cells = [
+            weights,
+            f"`{run['method']}`",
+            f"{trained.parameters:,}",
+            NUMBERS.perplexity(run["untrained"]),
+            NUMBERS.perplexity(losses[MODEL]),
+            NUMBERS.perplexity(losses[SLIDING]),
+            f"x {NUMBERS.perplexity(changes[SLIDING])}",
+            f"x {NUMBERS.perplexity(changes[TRUNCATED])}",
+            f"{cost.seconds:.0f} s",
+            size_text(cost.peak_bytes or 0),
         ]
-        cells += [f"x {NUMBERS.perplexity(changes[mode])}" for mode in (SLIDING, TRUNCATED)]
-        cells += [f"{cost.seconds:.0f} s", size_text(cost.peak_bytes or 0)]
         yield f"| {' | '.join(cells)} |"
 
 

@@ -70,8 +70,6 @@ LLAMA = {
     "intermediate_size": 1536,
     "num_hidden_layers": 4,
     "num_attention_heads": 9,
-}
-LLAMA |= {
     "num_key_value_heads": 3,
     "vocab_size": 49152,
     "tie_word_embeddings": True,
@@ -91,8 +89,16 @@ class Case:
     devices: int = 1
     accumulated: int = 1  # micro-batches per step
 
+    @property
+    def length(self) -> int:
+        length: int = self.config.get("n_positions") or self.config["max_position_embeddings"]
+        return length
 
-ALL, POSITIONS = ("--trainable", "all"), ("--trainable", "positions")
+
+ALL = ("--trainable", "all")
+POSITIONS = ("--trainable", "positions")
+ALL_BF16 = (*ALL, "--precision", "bf16")
+POSITIONS_BF16 = (*POSITIONS, "--precision", "bf16")
 SHORT_GPT2 = {"n_layer": 4, "n_positions": 512}
 CASES = {
     "gpt2-1024-positions-1": Case("gpt2", GPT2, POSITIONS),
@@ -106,12 +112,8 @@ CASES = {
     "bert-512-all-1": Case("bert", BERT, ALL),
     "gpt2-4-layers-all-1": Case("gpt2", SHORT_GPT2, ALL),
     "gpt2-4-layers-all-1-accumulated": Case("gpt2", SHORT_GPT2, ALL, accumulated=2),
-    "gpt2-4-layers-all-1-bf16": Case(
-        "gpt2", SHORT_GPT2, (*ALL, "--precision", "bf16"), dtype="bfloat16"
-    ),
-    "gpt2-4-layers-positions-1-bf16": Case(
-        "gpt2", SHORT_GPT2, (*POSITIONS, "--precision", "bf16"), dtype="bfloat16"
-    ),
+    "gpt2-4-layers-all-1-bf16": Case("gpt2", SHORT_GPT2, ALL_BF16, dtype="bfloat16"),
+    "gpt2-4-layers-positions-1-bf16": Case("gpt2", SHORT_GPT2, POSITIONS_BF16, dtype="bfloat16"),
     "gpt2-4-layers-all-1-ddp": Case("gpt2", SHORT_GPT2, ALL, devices=2),
     "gpt2-4-layers-all-1-fsdp": Case("gpt2", SHORT_GPT2, (*ALL, "--fsdp"), devices=2),
     "gpt2-4-layers-positions-1-fsdp": Case("gpt2", SHORT_GPT2, (*POSITIONS, "--fsdp"), devices=2),
@@ -124,13 +126,13 @@ def run_case(case: Case, folder: Path) -> dict[str, int]:
     """Create a checkpoint, estimate the peak memory of a process that trains it, and measure it, in
     bytes.
     """
-    measure(python(CREATE, folder / "model", case.model_type, case.dtype, json.dumps(case.config)))
-    length = case.config.get("n_positions") or case.config["max_position_embeddings"]
+    model = folder / "model"
+    config = json.dumps(case.config)
+    measure(python(CREATE, model, case.model_type, case.dtype, config))
     draw = random.Random(0)
     for name, windows in (("text.txt", 8), ("held-out.txt", 2)):
-        (folder / name).write_text(
-            " ".join(f"w{draw.randrange(1000)}" for _ in range(windows * length))
-        )
+        words = [f"w{draw.randrange(1000)}" for _ in range(windows * case.length)]
+        (folder / name).write_text(" ".join(words))
     batch = case.per_device_batch_size * case.devices * case.accumulated
     flags = [
         "--data",
@@ -140,8 +142,6 @@ def run_case(case: Case, folder: Path) -> dict[str, int]:
         "--json",
         "-o",
         folder / "trained",
-    ]
-    flags += [
         "--steps",
         2,
         "--eval-every",
@@ -151,9 +151,10 @@ def run_case(case: Case, folder: Path) -> dict[str, int]:
         "--batch-size",
         batch,
         *case.flags,
+        "--per-device-batch-size",
+        case.per_device_batch_size,
     ]
-    flags += ["--per-device-batch-size", case.per_device_batch_size]
-    arguments = ["train", folder / "model", *flags]
+    arguments = ["train", model, *flags]
     launched = [
         sys.executable,
         "-m",
@@ -164,32 +165,37 @@ def run_case(case: Case, folder: Path) -> dict[str, int]:
         "ctxextend",
     ]
     _, plan = measure_json([*CTXEXTEND, *arguments, "--dry-run"])
-    _, result = measure_json([*(CTXEXTEND if case.devices == 1 else launched), *arguments])
     memory = next(memory for memory in plan["memory"] if memory["devices"] == case.devices)
-    return {
-        "estimated": memory["fsdp_bytes" if "--fsdp" in case.flags else "bytes"],
-        "measured": result["peak_bytes"],
-    }
+    estimated = memory["bytes"]
+    if "--fsdp" in case.flags:
+        estimated = memory["fsdp_bytes"]
+    if case.devices == 1:
+        _, result = measure_json([*CTXEXTEND, *arguments])
+    else:
+        _, result = measure_json([*launched, *arguments])
+    return {"estimated": estimated, "measured": result["peak_bytes"]}
 
 
 def page(rows: dict[str, dict[str, int]]) -> str:
     """Return a page with a line for each run."""
-    lines = []
+    lines: list[str] = []
     for name, row in rows.items():
-        case, (estimated, measured) = CASES[name], (row["estimated"], row["measured"])
-        length = case.config.get("n_positions") or case.config["max_position_embeddings"]
+        case = CASES[name]
+        estimated = row["estimated"]
+        measured = row["measured"]
         layers = case.config.get("n_layer") or case.config.get("num_hidden_layers", 12)
-        flags = " ".join(case.flags)
-        batch = case.per_device_batch_size * case.accumulated
-        shape = (
-            f"{case.model_type}, {layers} layers, {case.dtype} | {length} | `{flags}` | "
-            f"{case.devices} | {batch}"
-        )
-        lines.append(
-            f"| {shape} | {estimated / 1e6:,.0f} | {measured / 1e6:,.0f} | "
-            f"{estimated / measured:.2f} |"
-        )
-    return f"{TITLE}{HEADER}" + "\n".join(lines) + "\n"
+        cells = [
+            f"{case.model_type}, {layers} layers, {case.dtype}",
+            f"{case.length}",
+            f"`{' '.join(case.flags)}`",
+            f"{case.devices}",
+            f"{case.per_device_batch_size * case.accumulated}",
+            f"{estimated / 1e6:,.0f}",
+            f"{measured / 1e6:,.0f}",
+            f"{estimated / measured:.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |\n")
+    return f"{TITLE}{HEADER}{''.join(lines)}"
 
 
 def main() -> None:
@@ -210,7 +216,9 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     data = RESULTS.with_suffix(".json")
-    rows = json.loads(data.read_text()) if data.exists() else {}
+    rows = {}
+    if data.exists():
+        rows = json.loads(data.read_text())
     for name in arguments.only:
         folder = Path(tempfile.mkdtemp(dir=arguments.folder)).resolve()
         try:

@@ -51,7 +51,8 @@ def error_lines(text: str, *changes: str) -> list[str]:
 
 
 def test_parse_recipe_reads_every_section() -> None:
-    assert read(WHOLE) == Recipe(
+    recipe = read(WHOLE)
+    assert recipe == Recipe(
         CheckpointRef("owner/name", revision="main"),
         Resize(1024, method="stretch", keep_first=4),
         Train(("book.txt",), 20, lr=1e-4, weight_decay=0.0, eval_data=("one.txt", "two.txt")),
@@ -60,34 +61,44 @@ def test_parse_recipe_reads_every_section() -> None:
     )
 
 
-@given(
-    st.builds(
-        CheckpointRef,
-        st.sampled_from(["a/b", "../c", "./d"]),
-        revision=st.none() | st.sampled_from(["1e5", "0123", "no", "2020-01-01"]),
-    ),
-    st.builds(Resize, st.integers(1, 99), method=st.just("stretch"), keep_first=st.integers(0, 9)),
-    st.none()
-    | st.builds(
-        Train,
-        st.just(("./a.txt", "hf:b/c", "../d")),
-        st.integers(1, MAX_COUNT),
-        lr=st.floats(1e-9, 1),
-        seed=st.integers(0, MAX_COUNT),
-    ),
-    st.none()
-    | st.builds(
-        Evaluate, st.just(("./null", "./c: d")), length=st.just((8, 9)), no_base=st.booleans()
-    ),
+# Revisions that YAML reads as numbers, a boolean and a date unless they are in quotes.
+REVISIONS = st.sampled_from(["1e5", "0123", "no", "2020-01-01"])
+CHECKPOINTS = st.builds(
+    CheckpointRef,
+    st.sampled_from(["a/b", "../c", "./d"]),
+    revision=st.none() | REVISIONS,
 )
+RESIZE_STEPS = st.builds(
+    Resize,
+    st.integers(1, 99),
+    method=st.just("stretch"),
+    keep_first=st.integers(0, 9),
+)
+TRAIN_STEPS = st.builds(
+    Train,
+    st.just(("./a.txt", "hf:b/c", "../d")),
+    st.integers(1, MAX_COUNT),
+    lr=st.floats(1e-9, 1),
+    seed=st.integers(0, MAX_COUNT),
+)
+EVALUATE_STEPS = st.builds(
+    Evaluate,
+    st.just(("./null", "./c: d")),
+    length=st.just((8, 9)),
+    no_base=st.booleans(),
+)
+
+
+@given(CHECKPOINTS, RESIZE_STEPS, st.none() | TRAIN_STEPS, st.none() | EVALUATE_STEPS)
 def test_parse_recipe_round_trips_with_yaml_text(
     ref: CheckpointRef, settings: Resize, train: Train | None, evaluate: Evaluate | None
 ) -> None:
     recipe = Recipe(ref, settings, train, evaluate)
-    text = yaml_text(recipe_values(recipe) | {"provenance": {"method": "stretch"}}, Path())
-    assert parse_recipe(text, "recipe.yaml") == RecipeFile(
-        recipe, {"method": "stretch"}, yaml.safe_load(text)
-    )
+    provenance = {"method": "stretch"}
+    values = recipe_values(recipe) | {"provenance": provenance}
+    text = yaml_text(values, Path())
+    found = parse_recipe(text, "recipe.yaml")
+    assert found == RecipeFile(recipe, provenance, yaml.safe_load(text))
 
 
 def test_parse_recipe_reports_all_errors_with_line_and_nearest_key() -> None:
@@ -188,12 +199,13 @@ def test_parse_recipe_rejects_invalid_recipes(text: str, message: str) -> None:
 
 def test_parse_recipe_reports_invalid_combinations_but_no_follow_up_errors() -> None:
     train = "source: a\ntrain:\n  data: b\n  steps: 2\n  "
-    assert "--window-skip requires --window." in error_lines(f"{train}window_skip: true")[0]
-    assert len(error_lines(f"{train}window_skip: true\n  window: many")) == 1
-    assert (
-        "line 6: --batch-size must be a multiple of --per-device-batch-size 3, got 8."
-        in error_lines(f"{train}seed: 1\n  per_device_batch_size: 3")[0]
-    )
+    without_window = error_lines(f"{train}window_skip: true")
+    assert "--window-skip requires --window." in without_window[0]
+    with_invalid_window = error_lines(f"{train}window_skip: true\n  window: many")
+    assert len(with_invalid_window) == 1
+    uneven = error_lines(f"{train}seed: 1\n  per_device_batch_size: 3")
+    message = "line 6: --batch-size must be a multiple of --per-device-batch-size 3, got 8."
+    assert message in uneven[0]
 
 
 @pytest.mark.parametrize(
@@ -223,26 +235,28 @@ def test_parse_recipe_applies_changes(changes: list[str], expected: tuple[Any, .
 
 def test_parse_recipe_reports_errors_of_changes_but_not_of_replaced_values() -> None:
     text = "source: 1\nresize: {to: long}\ntrain: {setps: 1}\n"
-    assert read(text, "source=a", "resize.to=64", "train=null") == Recipe(
-        CheckpointRef("a"), resize=Resize(64)
-    )
+    recipe = read(text, "source=a", "resize.to=64", "train=null")
+    assert recipe == Recipe(CheckpointRef("a"), resize=Resize(64))
+
     lines = error_lines(text, "source=a", "train=null", "resize.too=3", "steps", "resize.to=0")
-    assert [line.split(": ", 1)[0] for line in lines] == [
-        "--set resize.to",
-        "--set resize.too",
-        "--set steps",
-    ]
-    assert "did you mean resize.to?" in lines[1]
-    assert error_lines(text, "resize.part=[")[0].startswith("--set resize.part: invalid YAML")
+    too_short, unknown, incomplete = lines
+    assert too_short.startswith("--set resize.to: ")
+    assert unknown.startswith("--set resize.too: ")
+    assert "did you mean resize.to?" in unknown
+    assert incomplete.startswith("--set steps: ")
+    invalid = error_lines(text, "resize.part=[")
+    assert invalid[0].startswith("--set resize.part: invalid YAML")
 
 
 def test_read_recipe_reports_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yaml", tmp_path):
-        with pytest.raises(RecipeError, match=re.escape(f"The recipe {path} cannot be read")):
+        message = re.escape(f"The recipe {path} cannot be read")
+        with pytest.raises(RecipeError, match=message):
             read_recipe(path)
-    (tmp_path / "latin.yaml").write_bytes(b"source: caf\xe9")
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes(b"source: caf\xe9")
     with pytest.raises(RecipeError, match="it is not UTF-8"):
-        read_recipe(tmp_path / "latin.yaml")
+        read_recipe(latin)
 
 
 def test_parse_recipe_reports_value_errors_next_to_type_errors() -> None:
@@ -254,15 +268,12 @@ def test_parse_recipe_reports_value_errors_next_to_type_errors() -> None:
         "line 3: --keep-first",
         "line 3: Unknown method",
         "line 3: resize.to must",
-    ]
-    expected += [
         "line 4: --seq-len",
         "line 4: train.data is missing",
         "line 4: train.steps is missing",
     ]
-    assert [
-        line for line, start in zip(error_lines(text), expected, strict=True) if start not in line
-    ] == []
+    for line, start in zip(error_lines(text), expected, strict=True):
+        assert start in line
 
 
 def test_parse_provenance_rejects_deeply_nested_recipes() -> None:
@@ -273,8 +284,10 @@ def test_parse_provenance_rejects_deeply_nested_recipes() -> None:
 
 def test_parse_recipe_keeps_the_provenance_if_only_the_tokenizer_changes() -> None:
     text = "source: a\nresize: {to: 2}\nprovenance: {method: copy}\n"
-    assert parse_recipe(text, "recipe.yaml", ["tokenizer=b"]).provenance == {"method": "copy"}
-    assert parse_recipe(text, "recipe.yaml", ["source=b"]).provenance == {}
+    same_source = parse_recipe(text, "recipe.yaml", ["tokenizer=b"])
+    other_source = parse_recipe(text, "recipe.yaml", ["source=b"])
+    assert same_source.provenance == {"method": "copy"}
+    assert other_source.provenance == {}
 
 
 def test_parse_recipe_expands_the_home_folder(
@@ -299,12 +312,12 @@ def test_recipes_support_windows_paths_and_drives(monkeypatch: pytest.MonkeyPatc
     folder: Any = PureWindowsPath(r"C:\out\e")
     text = yaml_text(values, folder)
     assert yaml.safe_load(text) == {
-        **{"source": "D:/models/a", "tokenizer": "../b/c"},
+        "source": "D:/models/a",
+        "tokenizer": "../b/c",
         "evaluate": {"data": ["../../texts/d.txt"]},
     }
-    recipe = parse_recipe(
-        text, "recipe.yaml", folder=folder
-    ).recipe  # the current folder has no drive
+    recipe = parse_recipe(text, "recipe.yaml", folder=folder).recipe
+    # The current folder has no drive.
     assert recipe.checkpoint == CheckpointRef("D:/models/a", tokenizer="C:/out/b/c")
 
 
@@ -312,10 +325,14 @@ def test_builtin_recipes_ignore_other_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipe_file, "__file__", str(tmp_path / "ctxextend" / "recipe_file.py"))
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "soup.yaml").write_text("soup: hot\n")
+    project = tmp_path / "pyproject.toml"
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    (recipes / "soup.yaml").write_text("soup: hot\n")
     assert recipe_file.builtin_recipes() == {}
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "soup"\n')
+
+    project.write_text('[project]\nname = "soup"\n')
     assert recipe_file.builtin_recipes() == {}
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "ctxextend"\n')
+
+    project.write_text('[project]\nname = "ctxextend"\n')
     assert list(recipe_file.builtin_recipes()) == ["soup"]

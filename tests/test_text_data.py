@@ -36,9 +36,9 @@ def write(path: Path, text: str) -> Path:
 
 
 def write_column(path: Path, texts: Any, name: str = "text") -> Path:
-    parquet.write_table(
-        pyarrow.table({name: texts, "n": list(range(len(texts)))}), path, row_group_size=2
-    )
+    numbers = list(range(len(texts)))
+    table = pyarrow.table({name: texts, "n": numbers})
+    parquet.write_table(table, path, row_group_size=2)
     return path
 
 
@@ -68,12 +68,12 @@ def test_check_paths_skips_checkpoints_runs_and_hidden_files_in_a_folder(tmp_pat
 def test_check_paths_returns_each_text_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, _ = (write(tmp_path / "texts" / name, name) for name in ("a.txt", "b.txt"))
+    folder = tmp_path / "texts"
+    one = write(folder / "a.txt", "a.txt")
+    write(folder / "b.txt", "b.txt")
     monkeypatch.chdir(tmp_path)
-    assert check_paths(["texts/b.txt", tmp_path / "texts", "./texts/../texts/a.txt"]) == [
-        Path("texts/b.txt"),
-        one,
-    ]
+    found = check_paths(["texts/b.txt", folder, "./texts/../texts/a.txt"])
+    assert found == [Path("texts/b.txt"), one]
     assert check_paths(["hf:a.x/b-y", "hf:a.x/b-y:train"]) == ["hf:a.x/b-y:train"]
 
 
@@ -112,10 +112,10 @@ def test_empty_files_of_a_folder_are_skipped_and_listed(tmp_path: Path) -> None:
     assert check_paths([tmp_path]) == [tmp_path / "a.txt"]
     note = f"Skipped 4 empty files in {tmp_path}: b.rst, c.md, d.txt, ..."
     assert list(empty_files([tmp_path, tmp_path / "a.txt"])) == [note]
+
     write(tmp_path / "a.txt", "fine words " * 100)
-    assert (
-        note in evaluate("tiny-gpt2", tmp_path, measure=["position"], length=[16], tokens=64).notes
-    )
+    evaluation = evaluate("tiny-gpt2", tmp_path, measure=["position"], length=[16], tokens=64)
+    assert note in evaluation.notes
 
 
 # ---- documents and chunks
@@ -123,44 +123,57 @@ def test_empty_files_of_a_folder_are_skipped_and_listed(tmp_path: Path) -> None:
 
 def test_read_documents_yields_text_files_and_lines_of_jsonl(tmp_path: Path) -> None:
     plain = write(tmp_path / "a.txt", "\ufeffone\n\ntwo")
-    lines = write(
-        tmp_path / "b.jsonl", '\ufeff{"text": "three"}\n\n{"text": "fünf \\ud83d\\ude00 \\ud800"}\n'
-    )
+    text_lines = '\ufeff{"text": "three"}\n\n{"text": "fünf \\ud83d\\ude00 \\ud800"}\n'
+    lines = write(tmp_path / "b.jsonl", text_lines)
     others = write(tmp_path / "c.ndjson", '{"body": "x", "text": 3}\n')
     # Byte order marks are removed, unpaired surrogates replaced.
-    assert list(read_documents([lines, plain])) == ["three", "fünf \U0001f600 \ufffd", "one\n\ntwo"]
-    assert list(read_documents([lines, plain], characters=2)) == ["th", "fü", "on"]
-    assert list(read_documents([plain], characters=2**60)) == [
-        "one\n\ntwo"
-    ]  # does not allocate as many
+    whole = list(read_documents([lines, plain]))
+    assert whole == ["three", "fünf \U0001f600 \ufffd", "one\n\ntwo"]
+    cut = list(read_documents([lines, plain], characters=2))
+    assert cut == ["th", "fü", "on"]
+    # Reading does not allocate as many characters as are allowed.
+    allowed = list(read_documents([plain], characters=2**60))
+    assert allowed == ["one\n\ntwo"]
     assert list(read_documents([others], "body")) == ["x"]
 
 
-@pytest.mark.parametrize(("name", "separator"), [("a[1].csv", ","), ("a.TSV", "\t")])
+CSV_FILES = [("a[1].csv", ","), ("a.TSV", "\t")]
+
+
+@pytest.mark.parametrize(("name", "separator"), CSV_FILES)
 def test_read_documents_reads_a_column_of_csv(name: str, separator: str, tmp_path: Path) -> None:
+    many = [f"row {n}" for n in range(200)]
     rows = [
         ["n", "body"],
         ["1", '"two ""lines"",\nÄ"'],
         ["x", ""],
         ["3", "42"],
-        *([str(n), f"row {n}"] for n in range(200)),
+        *([str(n), text] for n, text in enumerate(many)),
     ]
+    lines = [f"{separator.join(row)}\n" for row in rows]
     file = tmp_path / name
-    file.write_text("".join(f"{separator.join(row)}\n" for row in rows), encoding="utf-8-sig")
-    assert list(read_documents([file], "body")) == [
-        'two "lines",\nÄ',
-        "42",
-        *(f"row {n}" for n in range(200)),
-    ]
-    assert list(read_documents([tmp_path], "body")) == list(read_documents([file], "body"))
-    with pytest.raises(
-        DataError, match=rf"{re.escape(name)} has no field 'text'; found n, body\..*--text-field"
-    ):
+    file.write_text("".join(lines), encoding="utf-8-sig")
+
+    texts = list(read_documents([file], "body"))
+    assert texts == ['two "lines",\nÄ', "42", *many]
+    assert list(read_documents([tmp_path], "body")) == texts
+    message = rf"{re.escape(name)} has no field 'text'; found n, body\..*--text-field"
+    with pytest.raises(DataError, match=message):
         list(read_documents([file]))
+
+
+@pytest.mark.parametrize(("name", "separator"), CSV_FILES)
+def test_read_documents_of_csv_without_rows(name: str, separator: str, tmp_path: Path) -> None:
+    file = tmp_path / name
     file.write_text(f"n{separator}body\n")
     assert list(read_documents([file], "body")) == []
     with pytest.raises(DataError, match=r"has no field 'text'; found n, body\."):
         list(read_documents([file]))
+
+
+@pytest.mark.parametrize("name", ["a[1].csv", "a.TSV"])
+def test_read_documents_reports_csv_that_is_not_utf_8(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
     file.write_bytes("n,body\n1,h\xe9\n".encode("latin-1"))
     with pytest.raises(DataError, match="cannot be read: 'utf-8' codec"):
         list(read_documents([file], "body"))
@@ -171,15 +184,19 @@ def test_read_documents_reads_a_column_of_parquet(tmp_path: Path) -> None:
     file = write_column(tmp_path / "a[1].PARQUET", texts, "body")
     assert list(read_documents([file], "body")) == ["one", "", "fünf", "one"]
     assert list(read_documents([tmp_path], "body", 2)) == ["on", "", "fü", "on"]
-    with pytest.raises(
-        DataError, match=r"a\[1\].PARQUET has no field 'text'; found body, n\..*--text-field"
-    ):
+    no_field = r"a\[1\].PARQUET has no field 'text'; found body, n\..*--text-field"
+    with pytest.raises(DataError, match=no_field):
         list(read_documents([file]))
     with pytest.raises(DataError, match=r"a\[1\].PARQUET has int instead of text in field 'n'"):
         list(read_documents([file], "n"))
-    (tmp_path / "b.parquet").write_bytes(file.read_bytes()[:-20])
+
+
+def test_read_documents_reports_truncated_parquet(tmp_path: Path) -> None:
+    file = write_column(tmp_path / "a.parquet", ["one", "two"], "body")
+    truncated = tmp_path / "b.parquet"
+    truncated.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(DataError, match="b.parquet cannot be read: "):
-        list(read_documents([tmp_path / "b.parquet"]))
+        list(read_documents([truncated]))
 
 
 @pytest.mark.parametrize(
@@ -209,11 +226,16 @@ def test_read_chunks_reports_the_invalid_line(line: bytes, message: str, tmp_pat
 @given(st.text(alphabet="ab \n", max_size=60), st.integers(1, 8))
 def test_split_chunks_keeps_words_and_all_text(text: str, size: int) -> None:
     chunks, ends = zip(*split_chunks(io.StringIO(text), size), strict=True)
+    *earlier, last = ends
     assert "".join(chunks) == text
-    assert ends == (*[False] * (len(chunks) - 1), True)
-    assert max(map(len, chunks)) <= 2 * size
-    if max(map(len, text.split()), default=0) < size:  # longer words may be split
-        assert all(chunk[0].isspace() for chunk in chunks[1:])
+    assert last is True
+    assert not any(earlier)
+    for chunk in chunks:
+        assert len(chunk) <= 2 * size
+    longest_word = max(map(len, text.split()), default=0)
+    if longest_word < size:  # longer words may be split
+        for chunk in chunks[1:]:
+            assert chunk[0].isspace()
 
 
 def test_read_chunks_splits_long_documents(tmp_path: Path) -> None:
@@ -222,18 +244,21 @@ def test_read_chunks_splits_long_documents(tmp_path: Path) -> None:
     write(tmp_path / "b.jsonl", '{"text": "one"}\n{"text": null}\n{"text": "two"}\n')
     write_column(tmp_path / "c.parquet", ["three", None, long])
     chunks = list(read_chunks([tmp_path]))
-    assert [is_end for _, is_end in chunks] == [False, True, True, True, True, False, True]
-    assert chunks[0][0] + chunks[1][0] == long
-    assert [text for text, _ in chunks[2:5]] == ["one", "two", "three"]
-    assert chunks[5][0] + chunks[6][0] == long
+    texts = [text for text, _ in chunks]
+    ends = [is_end for _, is_end in chunks]
+    assert ends == [False, True, True, True, True, False, True]
+    assert "".join(texts[:2]) == long
+    assert texts[2:5] == ["one", "two", "three"]
+    assert "".join(texts[5:]) == long
 
 
 def test_read_chunks_does_not_load_a_whole_file(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "words " * (4 * CHUNK_SIZE))
     tracemalloc.start()
-    assert sum(len(text) for text, _ in read_chunks([file])) == file.stat().st_size
-    maximum = tracemalloc.get_traced_memory()[1]
+    length = sum(len(text) for text, _ in read_chunks([file]))
+    _, maximum = tracemalloc.get_traced_memory()
     tracemalloc.stop()
+    assert length == file.stat().st_size
     assert maximum < 8 * CHUNK_SIZE
 
 
@@ -294,26 +319,36 @@ HUB_FAULTS = [
 ]
 
 
-def test_read_documents_streams_hub_datasets_and_reports_what_is_available(tmp_path: Path) -> None:
-    published = write(tmp_path / "published" / "README.md", README).parent
+def publish_dataset(published: Path) -> None:
+    """Write a dataset of two configs, the first with two splits."""
+    write(published / "README.md", README)
     write_column(published / "train.parquet", ["first one", None, "second"])
     write_column(published / "test.parquet", ["third"])
     write_column(published / "other.parquet", [""])
+
+
+def test_read_documents_streams_hub_datasets_and_reports_what_is_available(tmp_path: Path) -> None:
+    published = tmp_path / "published"
+    publish_dataset(published)
     (tmp_path / "own" / "set").mkdir(parents=True)  # a local folder of that name is ignored
-    environment = {
-        **os.environ,
-        "HF_HOME": str(tmp_path / "home"),
-        "PYTHONPATH": str(ROOT),
-    }
+    names = [(name, "text") for name in HUB_NAMES]
+    names += [(name, field) for name, field, _, _ in HUB_FAULTS]
+    command = [sys.executable, "-c", READER, json.dumps(names)]
+
     with serve() as hub:
         hub.add("datasets/own/set", published)
         hub.add("datasets/own/gated", published, gated=True)
-        environment |= {"HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0"}
-        names = [(name, "text") for name in HUB_NAMES] + [fault[:2] for fault in HUB_FAULTS]
-        command = [sys.executable, "-c", READER, json.dumps(names)]
+        environment = {
+            **os.environ,
+            "HF_HOME": str(tmp_path / "home"),
+            "PYTHONPATH": str(ROOT),
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_HUB_OFFLINE": "0",
+        }
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, check=True
         )
+
     train, test, other, *faults = json.loads(done.stdout)
     assert train == [["firs", "seco"], [["first one", True], ["second", True]]]
     assert test == [["thir"], [["third", True]]]
@@ -327,10 +362,9 @@ def test_read_documents_reports_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_data, "find_spec", lambda name: None)
-    (tmp_path / "a.csv").write_text("text\none\n")
-    for path in (write_column(tmp_path / "a.parquet", ["one"]), tmp_path / "a.csv", "hf:a/b"):
-        with pytest.raises(
-            DataError,
-            match=r"requires datasets, which is not installed.*pip install 'ctxextend\[train\]'",
-        ):
+    columns = write_column(tmp_path / "a.parquet", ["one"])
+    rows = write(tmp_path / "a.csv", "text\none\n")
+    message = r"requires datasets, which is not installed.*pip install 'ctxextend\[train\]'"
+    for path in (columns, rows, "hf:a/b"):
+        with pytest.raises(DataError, match=message):
             list(read_documents([path]))

@@ -112,15 +112,18 @@ def initialize_positions(model: BertForMaskedLM) -> None:
     """
     frequencies = math.pi * CONTEXT ** -torch.rand(WIDTH // 2)
     angles = torch.arange(CONTEXT)[:, None] * frequencies
-    model.bert.embeddings.position_embeddings.weight.copy_(
-        0.1 * torch.cat([angles.cos(), angles.sin()], dim=1)
-    )
+    sinusoids = torch.cat([angles.cos(), angles.sin()], dim=1)
+    model.bert.embeddings.position_embeddings.weight.copy_(0.1 * sinusoids)
+
+    heads = len(DISTANCES)
+    distances = torch.tensor(DISTANCES)[:, None, None]
     layers: Any = model.bert.encoder.layer
     for layer in layers:
-        query = 0.09 * torch.randn(len(DISTANCES), WIDTH // len(DISTANCES), WIDTH)
-        key = rotate(query, torch.tensor(DISTANCES)[:, None, None] * frequencies)
-        layer.attention.self.query.weight.copy_(query.view(WIDTH, WIDTH))
-        layer.attention.self.key.weight.copy_(key.view(WIDTH, WIDTH))
+        attention = layer.attention.self
+        query = 0.09 * torch.randn(heads, WIDTH // heads, WIDTH)
+        key = rotate(query, distances * frequencies)
+        attention.query.weight.copy_(query.view(WIDTH, WIDTH))
+        attention.key.weight.copy_(key.view(WIDTH, WIDTH))
 
 
 def rotate(rows: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
@@ -128,20 +131,15 @@ def rotate(rows: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     further.
     """
     cosines, sines = rows.chunk(2, dim=-1)
-    return torch.cat(
-        [
-            cosines * angles.cos() - sines * angles.sin(),
-            cosines * angles.sin() + sines * angles.cos(),
-        ],
-        dim=-1,
-    )
+    rotated_cosines = cosines * angles.cos() - sines * angles.sin()
+    rotated_sines = cosines * angles.sin() + sines * angles.cos()
+    return torch.cat([rotated_cosines, rotated_sines], dim=-1)
 
 
 def add_special_tokens(windows: torch.Tensor) -> torch.Tensor:
     """Add [CLS] before and [SEP] after each window; return shape (windows, CONTEXT)."""
-    return torch.nn.functional.pad(
-        torch.nn.functional.pad(windows, (1, 0), value=CLS_ID), (0, 1), value=SEP_ID
-    )
+    with_start = torch.nn.functional.pad(windows, (1, 0), value=CLS_ID)
+    return torch.nn.functional.pad(with_start, (0, 1), value=SEP_ID)
 
 
 def mask_tokens(
@@ -150,13 +148,13 @@ def mask_tokens(
     """Return the input ids and a mask of the targets: 80 % of them masked, 10 % replaced, 10 %
     kept.
     """
-    is_target = (torch.rand(tokens.shape, generator=generator) < MASK_PROBABILITY) & (
-        tokens > MASK_ID
-    )
+    is_drawn = torch.rand(tokens.shape, generator=generator) < MASK_PROBABILITY
+    is_target = is_drawn & (tokens > MASK_ID)
     draw = torch.rand(tokens.shape, generator=generator)
     random_ids = torch.randint(len(SPECIAL_TOKENS), VOCAB_SIZE, tokens.shape, generator=generator)
     input_ids = torch.where(is_target & (draw < 0.8), MASK_ID, tokens)
-    return torch.where(is_target & (draw >= 0.9), random_ids, input_ids), is_target
+    input_ids = torch.where(is_target & (draw >= 0.9), random_ids, input_ids)
+    return input_ids, is_target
 
 
 def masked_loss(
@@ -164,7 +162,8 @@ def masked_loss(
 ) -> torch.Tensor:
     """Return the mean loss over the targets; only these go through the head."""
     hidden = model.bert(input_ids=input_ids).last_hidden_state
-    return torch.nn.functional.cross_entropy(model.cls(hidden[is_target]), tokens[is_target])
+    logits = model.cls(hidden[is_target])
+    return torch.nn.functional.cross_entropy(logits, tokens[is_target])
 
 
 def held_out_sample(held_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -177,12 +176,14 @@ def held_out_sample(held_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor,
 def held_out_loss(model: BertForMaskedLM, held_out: torch.Tensor) -> float:
     """Return the mean loss in nats per masked token."""
     model.train(False)
-    total, count = 0.0, 0
-    for input_ids, tokens, is_target in zip(
-        *(torch.split(part, 64) for part in held_out_sample(held_out)), strict=True
-    ):
-        total += masked_loss(model, input_ids, tokens, is_target).item() * int(is_target.sum())
-        count += int(is_target.sum())
+    total = 0.0
+    count = 0
+    batches = (torch.split(part, 64) for part in held_out_sample(held_out))
+    for input_ids, tokens, is_target in zip(*batches, strict=True):
+        targets = int(is_target.sum())
+        loss = masked_loss(model, input_ids, tokens, is_target)
+        total += loss.item() * targets
+        count += targets
     model.train()
     return total / count
 
@@ -192,7 +193,8 @@ def permuted_loss(model: BertForMaskedLM, held_out: torch.Tensor) -> float:
     """Return the held-out loss with the position rows in random order."""
     rows = model.bert.embeddings.position_embeddings.weight
     trained = rows.clone()
-    rows.copy_(trained[torch.randperm(CONTEXT, generator=torch.Generator().manual_seed(SEED))])
+    order = torch.randperm(CONTEXT, generator=torch.Generator().manual_seed(SEED))
+    rows.copy_(trained[order])
     loss = held_out_loss(model, held_out)
     rows.copy_(trained)
     return loss
@@ -201,8 +203,9 @@ def permuted_loss(model: BertForMaskedLM, held_out: torch.Tensor) -> float:
 def unigram_loss(tokens: torch.Tensor, held_out: torch.Tensor) -> float:
     """Return the loss of a unigram model on the masked held-out tokens."""
     counts = 1.0 + torch.bincount(tokens[tokens > MASK_ID], minlength=VOCAB_SIZE)
+    losses = -(counts / counts.sum()).log()
     _, targets, is_target = held_out_sample(held_out)
-    return -(counts / counts.sum()).log()[targets[is_target]].mean().item()
+    return losses[targets[is_target]].mean().item()
 
 
 def train(
@@ -211,13 +214,15 @@ def train(
     generator = torch.Generator().manual_seed(args.seed)
 
     def loss(step: int) -> torch.Tensor:
-        windows = add_special_tokens(random_windows(tokens, BATCH, CONTEXT - 2, generator))
+        texts = random_windows(tokens, BATCH, CONTEXT - 2, generator)
+        windows = add_special_tokens(texts)
         input_ids, is_target = mask_tokens(windows, generator)
         return masked_loss(model, input_ids, windows, is_target)
 
-    return optimize(
-        model, loss, lambda: held_out_loss(model, held_out), args.steps, learning_rate=1e-3
-    )
+    def measured() -> float:
+        return held_out_loss(model, held_out)
+
+    return optimize(model, loss, measured, args.steps, learning_rate=1e-3)
 
 
 def card(
@@ -248,10 +253,12 @@ def main() -> None:
     torch.manual_seed(args.seed)
     train_texts, held_out_texts = split(CORPORA[args.corpus]())
     tokenizer = train_tokenizer(train_texts)
-    tokens, held_out = (tokenize(tokenizer, texts, SEP) for texts in (train_texts, held_out_texts))
+    tokens = tokenize(tokenizer, train_texts, SEP)
+    held_out = tokenize(tokenizer, held_out_texts, SEP)
     model = new_model()
     log = train(model, tokens, held_out, args)
-    save(args.output, model, tokenizer, card(model, args.corpus, log, tokens, held_out))
+    text = card(model, args.corpus, log, tokens, held_out)
+    save(args.output, model, tokenizer, text)
 
 
 if __name__ == "__main__":

@@ -130,11 +130,11 @@ def held_out_loss(model: Any, windows: torch.Tensor) -> float:
     context).
     """
     model.train(False)
-    losses = [
-        model(input_ids=batch, labels=batch).loss * len(batch) for batch in torch.split(windows, 64)
-    ]
+    total = 0.0
+    for batch in torch.split(windows, 64):
+        total += model(input_ids=batch, labels=batch).loss * len(batch)
     model.train()
-    return float(sum(losses)) / len(windows)
+    return float(total) / len(windows)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -147,16 +147,17 @@ def main() -> None:
     args = arguments(__doc__, steps=4000, add_flags=add_flags)
     train_texts, held_out_texts = split(programs())
     tokenizer = train_tokenizer(train_texts, args.context)
-    tokens, held_out = (
-        tokenize(tokenizer, texts, END_OF_TEXT) for texts in (train_texts, held_out_texts)
-    )
+    tokens = tokenize(tokenizer, train_texts, END_OF_TEXT)
+    held_out = tokenize(tokenizer, held_out_texts, END_OF_TEXT)
     end = tokenizer.vocab[END_OF_TEXT]
+    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
     windows = whole_windows(held_out, args.context)
-    for scheme in [args.only] if args.only else SCHEMES:
+    schemes = list(SCHEMES)
+    if args.only:
+        schemes = [args.only]
+    for scheme in schemes:
         torch.manual_seed(args.seed)
-        model = SCHEMES[scheme](
-            args.context, {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
-        )
+        model = SCHEMES[scheme](args.context, ids)
         generator = torch.Generator().manual_seed(args.seed)
 
         def loss(

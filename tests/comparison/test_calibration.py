@@ -18,7 +18,14 @@ from ctxextend.json_output import to_json
 from ctxextend.report.tuning import describe_calibration
 from tests.helpers import pico
 from tests.helpers.json_schemas import check_result
-from tests.helpers.trainings import invoke, make_encoder, make_source, train, write_book
+from tests.helpers.trainings import (
+    files_here,
+    invoke,
+    make_encoder,
+    make_source,
+    train,
+    write_book,
+)
 from tests.helpers.word_tokenizer import write_texts
 
 LEARNED, TO = 48, 96
@@ -36,72 +43,87 @@ def run_calibration(source: Path, *flags: object) -> Result:
 
 def test_calibrate_scores_equal_evaluate_of_resized_checkpoint(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "roberta", max_position_embeddings=LEARNED + 2)
-    data, calls = write_texts(2 * TO, 5), list[tuple[int, int]]()
-    found = ctxextend.calibrate(source, TO, data, progress=lambda *call: calls.append(call))
-    assert (
-        sum(tokens for tokens, _ in calls)
-        == len(found.trials) * found.windows * (TO - 2)
-        <= calls[0][1]
-    )
-    assert (found.metric, found.length, found.windows) == (LOSS, TO, 10)
+    data = write_texts(2 * TO, 5)
+    calls: list[tuple[int, int]] = []
+
+    def record(advance: int, total: int, label: str = "") -> None:
+        calls.append((advance, total))
+
+    found = ctxextend.calibrate(source, TO, data, progress=record)
+    measured = len(found.trials) * found.windows * (TO - 2)
+    tokens = sum(call[0] for call in calls)
+    _, first_total = calls[0]
+    assert tokens == measured
+    assert tokens <= first_total
+
+    before = found.before.score
+    after = found.after.score
+    last = found.trials[-1]
+    assert found.metric == LOSS
+    assert found.length == TO
+    assert found.windows == 10
     assert found.trials[0] == found.before
     assert found.after in found.trials
-    assert found.after.score.mean <= found.before.score.mean
-    assert found.improvement.mean == pytest.approx(found.before.score.mean - found.after.score.mean)
-    for name, trial in {
-        "before": found.before,
-        "after": found.after,
-        "last": found.trials[-1],
-    }.items():
+    assert after.mean <= before.mean
+    assert found.improvement.mean == pytest.approx(before.mean - after.mean)
+    measure: dict[str, Any] = {"tokens": 10 * TO, "length": [TO], "measure": ["position"]}
+    for name, trial in {"before": found.before, "after": found.after, "last": last}.items():
         output = ctxextend.resize(source, TO, trial.method, output=name).output
-        single = ctxextend.evaluate(
-            output, data, no_base=True, tokens=10 * TO, length=[TO], measure=["position"]
-        )
+        single = ctxextend.evaluate(output, data, no_base=True, **measure)
         assert single.positions is not None
         assert single.positions.losses["model"] == trial.score
 
 
 def test_calibrate_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
-    source, data = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
+    source = make_encoder(tmp_path / "encoder")
+    data = write_texts(80, 12)
     found = ctxextend.calibrate(source, 64, data)
-    assert (found.metric, found.windows, found.length) == (RECIPROCAL_RANK, 12, 64)
+    assert found.metric == RECIPROCAL_RANK
+    assert found.windows == 12
+    assert found.length == 64
     assert found.after.score.mean >= found.before.score.mean
-    assert "perplexity" not in to_json(found)["before"]["score"]
-    tried = {trial.method: trial for trial in found.trials}
-    assert all(
-        name.startswith("bands:sigma=0,gain=") for name in tried
-    )  # too short for a high-frequency part
-    rows = ctxextend.compare(
-        source, 64, data, methods=[*tried][-2:], tokens=12 * 64, measure=["retrieval"]
-    ).rows
-    assert {row.method: row.final.score for row in rows} == {
-        name: tried[name].score for name in [*tried][-2:]
-    }
+    as_json = to_json(found)
+    assert "perplexity" not in as_json["before"]["score"]
+
+    tried = {trial.method: trial.score for trial in found.trials}
+    for name in tried:  # too short for a high-frequency part
+        assert name.startswith("bands:sigma=0,gain=")
+    last_two = [*tried][-2:]
+    compared = ctxextend.compare(
+        source, 64, data, methods=last_two, tokens=12 * 64, measure=["retrieval"]
+    )
+    scores = {row.method: row.final.score for row in compared.rows}
+    assert scores == {name: tried[name] for name in last_two}
+
+
+def test_calibrate_rejects_encoders_with_too_few_documents(tmp_path: Path) -> None:
+    source = make_encoder(tmp_path / "encoder")
+    data = write_texts(80, 7)
     with pytest.raises(DataError, match="7 documents of at least 64 tokens; tuning needs 8"):
-        ctxextend.calibrate(source, 64, write_texts(80, 7))
+        ctxextend.calibrate(source, 64, data)
 
 
 def test_calibrate_is_deterministic_and_writes_nothing(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = pico.contents(source)
-    monkeypatch.setattr(tempfile, "tempdir", str(Path("temporary").resolve()))
-    Path("temporary").mkdir()
-    ones, others = (
-        ctxextend.calibrate(source, TO, "texts.jsonl", method="bands:gain=1.1").trials
-        for _ in range(2)
-    )
-    assert ones == others
-    assert {trial.settings["gain"] for trial in ones} == {1.1}
+    temporary = Path("temporary").resolve()
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    first = ctxextend.calibrate(source, TO, "texts.jsonl", method="bands:gain=1.1")
+    second = ctxextend.calibrate(source, TO, "texts.jsonl", method="bands:gain=1.1")
+    assert first.trials == second.trials
+    gains = {trial.settings["gain"] for trial in first.trials}
+    assert gains == {1.1}
     assert pico.contents(source) == before
-    assert [*Path("temporary").iterdir()] == []
+    assert [*temporary.iterdir()] == []
 
 
 @pytest.mark.parametrize(("tokens", "windows"), [(65_536, 16), (1, 8)])
 def test_calibrate_uses_between_8_and_16_windows(source: Path, tokens: int, windows: int) -> None:
-    found = ctxextend.calibrate(
-        source, TO, write_texts(2 * TO, 20), tokens=tokens, method="bands:sigma=4,repeat=8:40"
-    )
+    data = write_texts(2 * TO, 20)
+    method = "bands:sigma=4,repeat=8:40"
+    found = ctxextend.calibrate(source, TO, data, tokens=tokens, method=method)
     assert found.windows == windows
 
 
@@ -140,19 +162,16 @@ def test_resize_auto_with_data_writes_tuned_settings_as_if_requested(source: Pat
     assert values["verified"]
     assert found["trials"][0] == found["before"]
     assert "tuned on 10 windows of 96 tokens in " in done.stderr
-    explicit = invoke(
-        "resize", source, "--to", TO, "--method", found["after"]["method"], "--output", "explicit"
-    )
+
+    explicit = invoke("resize", source, "--to", TO, "--method", method, "--output", "explicit")
     assert explicit.exit_code == 0, explicit.stderr
     Path("texts.jsonl").unlink()
     rerun = invoke("run", "new/ctxextend.yaml", "--output", "rerun")
     assert rerun.exit_code == 0, rerun.stderr
-    assert (
-        pico.contents(Path("new"))
-        == pico.contents(Path("explicit"))
-        == pico.contents(Path("rerun"))
-    )
-    assert sorted(path.name for path in Path().iterdir()) == ["explicit", "new", "rerun"]
+    written = pico.contents(Path("new"))
+    assert pico.contents(Path("explicit")) == written
+    assert pico.contents(Path("rerun")) == written
+    assert files_here() == ["explicit", "new", "rerun"]
 
 
 def test_resize_auto_with_data_calibrates_before_training(source: Path) -> None:
@@ -161,32 +180,18 @@ def test_resize_auto_with_data_calibrates_before_training(source: Path) -> None:
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
     assert values["train"]["steps"] == 1
-    assert (
-        f"method: {values['calibration']['after']['method']}\n"
-        in Path("new/ctxextend.yaml").read_text()
-    )
+    method = values["calibration"]["after"]["method"]
+    recipe = Path("new/ctxextend.yaml").read_text()
+    assert f"method: {method}\n" in recipe
 
 
 def test_resize_auto_with_training_text_warns_before_calibrating(source: Path) -> None:
     write_book()
     train(source, "trained", "--data", "texts.jsonl", steps=1)
-    done = invoke(
-        "resize",
-        "trained",
-        "--to",
-        TO,
-        "--method",
-        "auto",
-        "--data",
-        "texts.jsonl",
-        "--dry-run",
-        "--json",
-    )
-    (warning,) = (
-        warning
-        for warning in json.loads(done.stdout)["warnings"]
-        if "was trained on texts.jsonl" in warning
-    )
+    flags = ("--method", "auto", "--data", "texts.jsonl", "--dry-run", "--json")
+    done = invoke("resize", "trained", "--to", TO, *flags)
+    warnings = json.loads(done.stdout)["warnings"]
+    (warning,) = (text for text in warnings if "was trained on texts.jsonl" in text)
     assert done.stderr.index(f"Warning: {warning}") < done.stderr.index("tuned on")
     assert done.stderr.count(warning) == 1
 
@@ -197,7 +202,8 @@ def test_resize_rejects_data_without_auto(
 ) -> None:
     monkeypatch.setattr(calibration_module, "load_eval_model", None)
     done = invoke("resize", source, "--to", TO, *method, "--data", "texts.jsonl")
-    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.exit_code == 2
+    assert done.stdout == ""
     assert "--data requires --method auto" in done.stderr
 
 
@@ -225,10 +231,11 @@ ESTIMATED = Trial(
 def test_describe_calibration_reports_method_and_improvement(
     after: Trial, metric: str, expected: str
 ) -> None:
-    better = Estimate(abs(after.score.mean - ESTIMATED.score.mean), 0.004, 99, 61)
-    text = describe_calibration(
-        Calibration(metric, ESTIMATED, after, better, (ESTIMATED, after), 16, 512, 4.21)
-    )
+    difference = abs(after.score.mean - ESTIMATED.score.mean)
+    better = Estimate(difference, 0.004, 99, 61)
+    trials = (ESTIMATED, after)
+    found = Calibration(metric, ESTIMATED, after, better, trials, 16, 512, 4.21)
+    text = describe_calibration(found)
     unit = "windows" if metric == LOSS else "documents"
     assert text.startswith(f"tuned on 16 {unit} of 512 tokens in 4.2 s: bands:sigma=")
     assert expected in text

@@ -40,16 +40,15 @@ def with_results(
 ) -> Comparison:
     """Return a comparison of three methods, with how much worse each is and its standard error."""
     found = COMPARISONS["compare-untrained"]
-    rows = list[Row]()
+    first = found.rows[0]
+    score = replace(first.untrained.score, samples=samples)
+    rows: list[Row] = []
     for method, (lead, error) in zip(("stretch", "bands", "linear"), leads, strict=False):
-        outcome = found.rows[0].untrained
-        delta = Estimate(lead, error, 24_576, samples) if rows else None
-        score = replace(outcome.score, samples=samples)
-        rows.append(
-            replace(
-                found.rows[0], method=method, untrained=replace(outcome, score=score, delta=delta)
-            )
-        )
+        delta = None
+        if rows:  # the first is the best, which the others are compared with
+            delta = Estimate(lead, error, 24_576, samples)
+        outcome = replace(first.untrained, score=score, delta=delta)
+        rows.append(replace(first, method=method, untrained=outcome))
     return replace(found, rows=tuple(rows), auto=auto, is_quick=quick, skipped={})
 
 
@@ -88,14 +87,13 @@ def test_recommended_is_what_auto_takes_on_ties_and_little_text(
 
 
 def test_verdict_of_a_tie_recommends_what_auto_takes() -> None:
-    verdict = comparison_verdict(
-        with_results("bands", (0, 0), (0.01, 0.02), (0.3, 0.02)), NumberFormat()
-    )
+    quick = with_results("bands", (0, 0), (0.01, 0.02), (0.3, 0.02))
+    verdict = comparison_verdict(quick, NumberFormat())
     assert verdict.startswith("Use `bands`: at 512 tokens `bands` has perplexity ")
     assert verdict.endswith(" `stretch` is tied with `bands`; auto takes it.")
-    verdict = comparison_verdict(
-        with_results("bands", (0, 0), (0.01, 0.02), quick=False), NumberFormat()
-    )
+
+    full = with_results("bands", (0, 0), (0.01, 0.02), quick=False)
+    verdict = comparison_verdict(full, NumberFormat())
     assert verdict.startswith("`stretch` is best at 512 tokens: ")
     assert "; `bands` is tied with it; of those tied, auto takes `bands`. " in verdict
 
@@ -104,39 +102,28 @@ def test_verdict_of_a_tie_recommends_what_auto_takes() -> None:
     ("samples", "found"), [(1, "1 window is"), (2, "2 windows are"), (7, "7 windows are")]
 )
 def test_verdict_says_that_there_is_too_little_text_to_choose(samples: int, found: str) -> None:
-    comparison = with_results("bands", (0, 0), (0.1, 0.001), samples=samples)
-    verdict = comparison_verdict(comparison, NumberFormat())
-    assert verdict.startswith(
-        f"{found} too little text to choose; auto takes `bands`. At 512 tokens `bands` has "
-    )
-    assert not comparison.pieces_win
-    verdict = comparison_verdict(replace(comparison, is_quick=False), NumberFormat())
+    quick = with_results("bands", (0, 0), (0.1, 0.001), samples=samples)
+    assert not quick.pieces_win
+    verdict = comparison_verdict(quick, NumberFormat())
+    expected = f"{found} too little text to choose; auto takes `bands`. At 512 tokens `bands` has "
+    assert verdict.startswith(expected)
+
+    full = replace(quick, is_quick=False)
+    verdict = comparison_verdict(full, NumberFormat())
     assert f"; {found} too little text to choose; auto takes `bands`. " in verdict
 
 
+@pytest.mark.parametrize(("lead", "method"), [(0.01, "bands"), (0.3, "stretch")])
 def test_resize_with_held_out_rows_takes_what_auto_takes_on_a_tie(
-    monkeypatch: pytest.MonkeyPatch,
+    lead: float, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tied = with_results("bands", (0, 0), (0.01, 0.02), quick=False)
-    worse = with_results("bands", (0, 0), (0.3, 0.02), quick=False)
+    comparison = with_results("bands", (0, 0), (lead, 0.02), quick=False)
     Path("book.txt").write_text("A text. " * 200)
-    for comparison, method in ((tied, "bands"), (worse, "stretch")):
-        monkeypatch.setattr(
-            "ctxextend.comparison.quick.compare_model", lambda *_, found=comparison: found
-        )
-        arguments = (
-            "tiny-gpt2",
-            "--to",
-            256,
-            "--data",
-            "book.txt",
-            "--hold-out",
-            64,
-            "--dry-run",
-            "--json",
-        )
-        values = json.loads(invoke("resize", *arguments).stdout)
-        assert values["method"].partition(":")[0] == method
+    monkeypatch.setattr("ctxextend.comparison.quick.compare_model", lambda *_: comparison)
+    flags = ("--to", 256, "--data", "book.txt", "--hold-out", 64, "--dry-run", "--json")
+    done = invoke("resize", "tiny-gpt2", *flags)
+    chosen = json.loads(done.stdout)["method"]
+    assert chosen.partition(":")[0] == method
 
 
 @pytest.mark.parametrize(
@@ -154,8 +141,9 @@ def test_errors_about_short_text_say_what_auto_takes(
 ) -> None:
     Path("short.txt").write_text("A short text. " * 5)
     command, *flags = arguments
-    to = () if "--hold-out" in flags and command == "compare" else ("--to", 256)
-    failed = invoke(command, "tiny-gpt2", *to, *flags)
+    if command == "resize" or "--hold-out" not in flags:
+        flags += ["--to", 256]
+    failed = invoke(command, "tiny-gpt2", *flags)
     assert failed.exit_code == 1
     assert named in failed.stderr
     assert failed.stderr.rstrip().endswith("Too little text to choose; auto takes bands.")
@@ -165,9 +153,8 @@ def test_quick_comparison_of_little_text_names_what_auto_takes(tmp_path: Path) -
     source = make_source(tmp_path / "source", "gpt2")
     write_texts(100)
     done = invoke("compare", source, "--quick", "--data", "texts.jsonl", "--tokens", 64)
-    assert "2 windows are too little text to choose; auto takes copy." in " ".join(
-        done.stdout.split()
-    )
+    shown = " ".join(done.stdout.split())
+    assert "2 windows are too little text to choose; auto takes copy." in shown
     assert "Next: ctxextend resize" in done.stdout
     assert "--method copy" in done.stdout
 
@@ -190,26 +177,31 @@ def test_quick_comparison_of_little_text_names_what_auto_takes(tmp_path: Path) -
 def test_interval_stays_within_the_range_of_the_measure(
     values: list[float], bounds: Bounds, interval: tuple[float, float]
 ) -> None:
-    found = estimate([np.array([value]) for value in values], bounds)
+    samples = [np.array([value]) for value in values]
+    found = estimate(samples, bounds)
+    assert found.interval is not None
     assert found.interval == pytest.approx(interval, abs=0.006)
     below, above = error_bar(found)
-    assert (found.mean - below, found.mean + above) == pytest.approx(found.interval)
+    assert found.mean - below == pytest.approx(found.interval[0])
+    assert found.mean + above == pytest.approx(found.interval[1])
+
     as_json = to_json(found)
-    assert as_json["interval"] == list(found.interval or ())
-    if as_json["ci95"] is not None:
-        assert (
-            bounds[0]
-            <= as_json["mean"] - as_json["ci95"]
-            <= as_json["mean"] + as_json["ci95"]
-            <= bounds[1]
-        )
+    assert as_json["interval"] == list(found.interval)
+    ci95 = as_json["ci95"]
+    if ci95 is not None:
+        assert ci95 >= 0
+        assert as_json["mean"] - ci95 >= bounds[0]
+        assert as_json["mean"] + ci95 <= bounds[1]
 
 
 def test_a_cut_interval_still_says_whether_a_difference_is_significant() -> None:
     change = Estimate(0.9, 0.05, 8, 8, difference_bounds(SHARE_BOUNDS))
-    assert (change.ci95, change.sign) == (None, 1)
-    assert NumberFormat().compared(change, "X", "MRR") == "better than X by 0.90 (0.78 to 1.00) MRR"
-    assert replace(change, standard_error=0.5).sign == 0
+    assert change.ci95 is None
+    assert change.sign == 1
+    shown = NumberFormat().compared(change, "X", "MRR")
+    assert shown == "better than X by 0.90 (0.78 to 1.00) MRR"
+    uncertain = replace(change, standard_error=0.5)
+    assert uncertain.sign == 0
 
 
 @pytest.mark.parametrize(
@@ -241,9 +233,8 @@ def test_perplexity_has_an_interval_above_0(found: LossEstimate, text: str) -> N
 
 
 def test_percent_stays_between_0_and_100() -> None:
-    assert (
-        NumberFormat().percent(Estimate(0.97, 0.03, 9, 9, SHARE_BOUNDS)) == "97.0 (90.1 to 100.0)"
-    )
+    share = Estimate(0.97, 0.03, 9, 9, SHARE_BOUNDS)
+    assert NumberFormat().percent(share) == "97.0 (90.1 to 100.0)"
     change = Estimate(-0.97, 0.03, 9, 9, difference_bounds(SHARE_BOUNDS))
     assert NumberFormat().percent(change, signed=True) == "-97.0 (-100.0 to -90.1)"
 
@@ -271,17 +262,18 @@ def test_text_summary_names_the_limit() -> None:
 
 @pytest.mark.parametrize("kind", ["roberta", "encoder"])
 def test_evaluate_states_one_number_of_tokens(kind: str, tmp_path: Path) -> None:
-    source = (
-        make_encoder(tmp_path / "one") if kind == "encoder" else make_source(tmp_path / "one", kind)
-    )
+    if kind == "encoder":
+        source = make_encoder(tmp_path / "one")
+        measure = "retrieval"
+    else:
+        source = make_source(tmp_path / "one", kind)
+        measure = "position"
     data = write_texts(100, 10)
     longer = invoke("resize", source, "--to", 64, "-o", "longer", "--method", "copy")
     assert longer.exit_code == 0, longer.stderr
-    measure = "retrieval" if kind == "encoder" else "position"
-    done = invoke(
-        "evaluate", "longer", "--data", data, "--tokens", 300, "--measure", measure, "--json"
-    )
-    values = json.loads(done.stdout)
+
+    flags = ("--data", data, "--tokens", 300, "--measure", measure)
+    values = json.loads(invoke("evaluate", "longer", *flags, "--json").stdout)
     if kind == "encoder":
         windows = values["retrieval"]["documents"]
         assert values["retrieval"]["length"] == 64
@@ -291,9 +283,8 @@ def test_evaluate_states_one_number_of_tokens(kind: str, tmp_path: Path) -> None
     assert values["tokens"] == 64 * windows
     assert values["tokens"] <= 300
     assert values["limited_by"] == "tokens"
-    screen = invoke(
-        "evaluate", "longer", "--data", data, "--tokens", 300, "--measure", measure
-    ).stdout
+
+    screen = invoke("evaluate", "longer", *flags).stdout
     assert f"text        {64 * windows} tokens, " in screen
     assert "; limited by --tokens" in screen
 
@@ -303,19 +294,18 @@ def test_evaluate_states_one_number_of_tokens(kind: str, tmp_path: Path) -> None
 
 def test_resize_takes_keep_first_above_the_learned_rows_as_all_of_them() -> None:
     done = invoke("resize", "tiny-gpt2", "--to", 256, "--keep-first", 200, "-o", "kept", "--json")
-    assert (
-        "--keep-first 200 is taken as 128: the table has 128 learned rows."
-        in done.stderr.splitlines()
-    )
+    note = "--keep-first 200 is taken as 128: the table has 128 learned rows."
+    assert note in done.stderr.splitlines()
     assert json.loads(done.stdout)["keep_first"] == 128
     recipe = yaml.safe_load(Path("kept/ctxextend.yaml").read_text())
     assert recipe["resize"]["keep_first"] == 128
-    assert invoke("verify", "kept").exit_code == 0
+    verified = invoke("verify", "kept")
+    assert verified.exit_code == 0
+
     exact = invoke("resize", "tiny-gpt2", "--to", 256, "--keep-first", 128, "-o", "exact")
     assert "taken as" not in exact.stderr
-    assert (
-        Path("exact/model.safetensors").read_bytes() == Path("kept/model.safetensors").read_bytes()
-    )
+    weights = Path("exact/model.safetensors").read_bytes()
+    assert weights == Path("kept/model.safetensors").read_bytes()
 
 
 def test_resize_whose_auto_takes_copy_keeps_all_rows_anyway(tmp_path: Path) -> None:
@@ -324,14 +314,14 @@ def test_resize_whose_auto_takes_copy_keeps_all_rows_anyway(tmp_path: Path) -> N
     assert done.exit_code == 0, done.stderr
     assert "auto chose copy, which keeps the learned rows: " in done.stderr
     assert "; it keeps all 16 already" in done.stderr
-    assert invoke("verify", "kept").exit_code == 0
-    assert invoke("run", "kept/ctxextend.yaml", "-o", "again").exit_code == 0
+    verified = invoke("verify", "kept")
+    assert verified.exit_code == 0
+    rerun = invoke("run", "kept/ctxextend.yaml", "-o", "again")
+    assert rerun.exit_code == 0
 
 
 def test_resize_with_copy_says_that_it_keeps_all_rows_already() -> None:
     failed = invoke("resize", "tiny-gpt2", "--to", 256, "--keep-first", 200, "--method", "copy")
+    message = "Error: --keep-first 200: copy keeps all 128 already.\nRemove --keep-first.\n"
     assert failed.exit_code == 1
-    assert (
-        failed.stderr
-        == "Error: --keep-first 200: copy keeps all 128 already.\nRemove --keep-first.\n"
-    )
+    assert failed.stderr == message

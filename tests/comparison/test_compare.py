@@ -43,16 +43,19 @@ def texts(_empty_folder: None) -> Path:
 
 
 def results(evaluation: Evaluation) -> dict[str, Any]:
-    return {name: value for name, value in to_json(evaluation).items() if name not in DIFFERENT}
+    values = to_json(evaluation)
+    return {name: value for name, value in values.items() if name not in DIFFERENT}
 
 
 def resized(source: Path, method: str) -> Path:
-    return ctxextend.resize(source, to=TO, method=method, output=method.partition(":")[0]).output
+    name = method.partition(":")[0]
+    return ctxextend.resize(source, to=TO, method=method, output=name).output
 
 
 def open_run(source: Path, *methods: str, folder: Path, steps: int, **flags: Any) -> ComparisonRun:
+    model = open_model(CheckpointRef(str(source)))
     settings = Compare.from_flags(TO, ("texts.jsonl",), methods, steps, **flags)
-    return open_comparison(open_model(CheckpointRef(str(source))), settings, folder)
+    return open_comparison(model, settings, folder)
 
 
 @pytest.mark.parametrize(
@@ -62,56 +65,76 @@ def test_compare_equals_evaluate_of_resized_checkpoint(
     model_type: str, dtype: torch.dtype, texts: Path, tmp_path: Path
 ) -> None:
     source = make_source(tmp_path / "source", model_type, dtype=dtype)
-    found = ctxextend.compare(
-        source, TO, texts, methods=["random", "stretch:keep-first=5"], tokens=512
-    )
-    assert {row.method for row in found.rows} == {"stretch:keep-first=5", "random"}
+    methods = ["random", "stretch:keep-first=5"]
+    found = ctxextend.compare(source, TO, texts, methods=methods, tokens=512)
+    assert {row.method for row in found.rows} == set(methods)
     for row in found.rows:
-        single = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=512)
+        output = resized(source, row.method)
+        single = ctxextend.evaluate(output, texts, base=source, tokens=512)
         assert results(row.untrained.evaluation) == results(single)
-        assert row.untrained.score == single.positions.losses["model"]  # type: ignore[union-attr]
+        assert single.positions is not None
+        assert row.untrained.score == single.positions.losses["model"]
         assert row.trained is None
 
 
 def test_compare_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
-    source, texts = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
-    found = ctxextend.compare(source, TO, texts, methods=["mean", "linear"], tokens=12 * TO)
-    assert (found.kind, found.metric) == ("encoder", RECIPROCAL_RANK)
+    source = make_encoder(tmp_path / "encoder")
+    texts = write_texts(80, 12)
+    tokens = 12 * TO
+    found = ctxextend.compare(source, TO, texts, methods=["mean", "linear"], tokens=tokens)
+    assert found.kind == "encoder"
+    assert found.metric == RECIPROCAL_RANK
     first, second = (row.final for row in found.rows)
     assert first.delta is None
     assert second.delta is not None
     assert second.delta.mean == pytest.approx(first.score.mean - second.score.mean)
     assert second.delta.mean >= 0
+
+    assert found.base is not None
     for row in found.rows:
-        single = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=12 * TO)
+        output = resized(source, row.method)
+        single = ctxextend.evaluate(output, texts, base=source, tokens=tokens)
         assert results(row.final.evaluation) == results(single)
         assert single.retrieval is not None
-        assert row.final.score.mean == single.retrieval.modes["model"].reciprocal_rank.mean
-        assert found.base is not None
-        assert found.base.mean == single.retrieval.modes["chunks"].reciprocal_rank.mean
+        modes = single.retrieval.modes
+        score = row.final.score.mean
+        assert score == modes["model"].reciprocal_rank.mean
+        assert found.base.mean == modes["chunks"].reciprocal_rank.mean
         assert row.final.against_base is not None
-        assert row.final.against_base.mean == pytest.approx(row.final.score.mean - found.base.mean)
+        assert row.final.against_base.mean == pytest.approx(score - found.base.mean)
         assert row.final.short_inputs is None
-    assert "perplexity" not in to_json(found)["rows"][0]["untrained"]["score"]
+    as_json = to_json(found)["rows"][0]
+    assert "perplexity" not in as_json["untrained"]["score"]
 
 
 def test_compare_pairs_windows_and_short_inputs_with_base(source: Path, texts: Path) -> None:
     found = ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, measure=["context"])
-    assert (found.metric, found.max_len_before, found.max_len_after) == (LOSS, 16, TO)
-    assert (found.complete, found.table) == (True, "transformer.wpe.weight")
-    assert found.base == found.rows[0].final.evaluation.positions.losses["sliding"]  # type: ignore[union-attr]
+    assert found.metric == LOSS
+    assert found.max_len_before == 16
+    assert found.max_len_after == TO
+    assert found.complete
+    assert found.table == "transformer.wpe.weight"
     best, *others = found.rows
+    positions = best.final.evaluation.positions
+    assert positions is not None
+    assert found.base == positions.losses["sliding"]
+
+    best_score = best.final.score
     assert best.final.delta is None
     assert best.final.is_tied
     for row in others:
-        assert row.final.delta is not None
-        assert row.final.delta.mean == pytest.approx(row.final.score.mean - best.final.score.mean)
-        assert row.final.delta.standard_error < row.final.score.standard_error  # type: ignore[operator]
+        score = row.final.score
+        delta = row.final.delta
+        assert delta is not None
+        assert delta.mean == pytest.approx(score.mean - best_score.mean)
+        assert delta.standard_error is not None
+        assert score.standard_error is not None
+        assert delta.standard_error < score.standard_error
     for row in found.rows:
         assert row.final.short_inputs is not None
-        assert (
-            (row.final.short_inputs.mean == 0) == row.keeps_learned_rows == (row.method == "copy")
-        )
+        is_unchanged = row.final.short_inputs.mean == 0
+        assert is_unchanged == row.keeps_learned_rows
+        assert is_unchanged == (row.method == "copy")
 
 
 @pytest.mark.parametrize("setting", ["contrastive", "fsdp", "lora", "save_adapter"])
@@ -123,15 +146,13 @@ def test_compare_rejects_settings_of_single_runs(setting: str, source: Path, tex
 def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> None:
     texts = write_texts(900)
     measured: dict[str, Any] = {"tokens": 300, "measure": ["position"]}
-    found = ctxextend.compare(
-        source, 300, texts, methods=["all", "stretch:keep-first=5"], **measured
-    )
+    methods = ["all", "stretch:keep-first=5"]
+    found = ctxextend.compare(source, 300, texts, methods=methods, **measured)
     assert set(found.skipped) == {"hierarchical", "stretch"}
     assert "at most 256" in found.skipped["hierarchical"]
-    assert {row.method for row in found.rows} == {*pico.LEARNED_METHODS, "stretch:keep-first=5"} - {
-        *found.skipped,
-        "auto",
-    }
+    compared = {row.method for row in found.rows}
+    applicable = set(pico.LEARNED_METHODS) - {"hierarchical", "stretch", "auto"}
+    assert compared == {*applicable, "stretch:keep-first=5"}
     for name in found.skipped:
         with pytest.raises(ResizeError, match=name):
             ctxextend.compare(source, 300, texts, methods=["copy", name])
@@ -140,25 +161,22 @@ def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> N
 def test_compare_loads_one_model_and_reports_progress(
     source: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loads, calls = list[object](), list[tuple[int, int, str]]()
+    loads: list[object] = []
+    calls: list[tuple[int, int, str]] = []
 
     def count_load(*arguments: Any) -> Any:
         loads.append(arguments)
         return load_eval_model(*arguments)
 
+    def record(advance: int, total: int, label: str = "") -> None:
+        calls.append((advance, total, label))
+
     monkeypatch.setattr(comparison_run, "load_eval_model", count_load)
-    ctxextend.compare(
-        source,
-        TO,
-        texts,
-        methods=FEW,
-        tokens=512,
-        steps=2,
-        progress=lambda *call: calls.append(call),
-    )
+    ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, steps=2, progress=record)
     assert len(loads) == 1
-    assert {total for _, total, _ in calls} == {sum(tokens for tokens, _, _ in calls)}
-    assert {name for _, _, name in calls} == {"the base", "linear", "copy", "stretch:keep-first=5"}
+    tokens = sum(call[0] for call in calls)
+    assert {call[1] for call in calls} == {tokens}
+    assert {call[2] for call in calls} == {"the base", *FEW}
 
 
 @pytest.mark.parametrize(
@@ -174,29 +192,40 @@ def test_compare_trains_like_run_with_recipe_of_row(
     model_type: str, dtype: torch.dtype, trainable: str, method: str, tmp_path: Path
 ) -> None:
     if model_type == "encoder":
-        source, texts = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
+        source = make_encoder(tmp_path / "encoder")
+        texts = write_texts(80, 12)
         measured: dict[str, Any] = {"tokens": 768, "measure": ["retrieval"], "seed": 3}
     else:
-        source, texts = make_source(tmp_path / "source", model_type, dtype=dtype), write_texts()
+        source = make_source(tmp_path / "source", model_type, dtype=dtype)
+        texts = write_texts()
         measured = {"tokens": 256, "measure": ["position", "context"], "seed": 3}
     write_book()
     training: dict[str, Any] = {"steps": 2, "trainable": trainable, "lr": 0.01, "batch_size": 2}
     found = ctxextend.compare(
         source, TO, "book.txt", eval_data=texts, methods=[method], **measured, **training
     )
-    assert (found.steps, found.trainable, found.seq_len) == (2, trainable, TO)
+    assert found.steps == 2
+    assert found.trainable == trainable
+    assert found.seq_len == TO
     (row,) = found.rows
     assert "  seed: 3\n" in row.recipe
-    output = ctxextend.run(parse_recipe(row.recipe, "the row's recipe").recipe, "output").output
+
+    recipe = parse_recipe(row.recipe, "the row's recipe").recipe
+    output = ctxextend.run(recipe, "output").output
     assert output is not None
     single = ctxextend.evaluate(output, texts, base=source, precision="fp32", **measured)
     assert row.trained is not None
-    assert results(row.trained.evaluation) == results(single)
-    assert results(row.trained.evaluation) != results(row.untrained.evaluation)
+    trained = results(row.trained.evaluation)
+    assert trained == results(single)
+    assert trained != results(row.untrained.evaluation)
     assert row.final is row.trained
     if trainable == "new":
         assert row.trained.short_inputs is not None
         assert row.trained.short_inputs.mean == 0
+
+
+def ignore(advance: int, total: int, label: str = "") -> None:
+    """Take progress, and report nothing."""
 
 
 @pytest.mark.parametrize("trainable", ["new", "all-but-positions", "all"])
@@ -209,15 +238,17 @@ def test_comparison_run_restores_weights_after_each_method(
     found = open_run(source, *methods, steps=2, folder=tmp_path, trainable=trainable, **QUICK)
     model = found.resizer.model.model
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found.measure(lambda *call: None)
+    found.measure(ignore)
+
     after = model.state_dict()
-    assert [name for name, value in before.items() if not torch.equal(value, after[name])] == []
-    assert not any(value.grad is not None for value in model.parameters())
+    for name, value in before.items():
+        assert torch.equal(value, after[name]), name
+    for value in model.parameters():
+        assert value.grad is None
     one, other = found.candidates
     for first, second in zip(one.measured, other.measured, strict=True):
-        assert [values.tolist() for values in first.scores] == [
-            values.tolist() for values in second.scores
-        ]
+        for values, others in zip(first.scores, second.scores, strict=True):
+            assert values.tolist() == others.tolist()
     assert not [*tmp_path.glob("saves/*")]
 
 
@@ -227,13 +258,13 @@ def test_comparison_run_evaluates_on_held_out_windows(source: Path, tmp_path: Pa
     assert found.trainer is not None
     task = found.trainer.task
     rule = HeldOut(**task.text.facts["held_out"])
-    held_out = np.concatenate(held_out_windows(task.text.train.tokens, rule))
+    windows = np.concatenate(held_out_windows(task.text.train.tokens, rule))
+    held_out = windows[windows != task.files.tokenizer.separator]
+
     read = np.concatenate(found.evaluation.text.documents)
-    assert (
-        read.tolist()
-        == [token for token in held_out if token != task.files.tokenizer.separator][: len(read)]
-    )
-    assert any("windows held out of --data" in note for note in found.report(complete=True).notes)
+    assert read.tolist() == held_out[: len(read)].tolist()
+    notes = found.report(complete=True).notes
+    assert any("windows held out of --data" in note for note in notes)
 
 
 def test_compare_quickly_compares_few_methods_at_twice_the_length(
@@ -241,8 +272,11 @@ def test_compare_quickly_compares_few_methods_at_twice_the_length(
 ) -> None:
     monkeypatch.setattr("ctxextend.comparison.quick.SECONDS", 0)  # the fewest windows
     found = ctxextend.compare(source, data=texts, quick=True)
-    assert (found.is_quick, found.max_len_after, found.tokens) == (True, 32, 2 * 32)
-    assert {row.method for row in found.rows} == {"copy", "linear", "bands", "bands:keep-first=16"}
+    assert found.is_quick
+    assert found.max_len_after == 32
+    assert found.tokens == 2 * 32
+    methods = {row.method for row in found.rows}
+    assert methods == {"copy", "linear", "bands", "bands:keep-first=16"}
     with pytest.raises(ResizeError, match="--quick cannot be used with --steps"):
         ctxextend.compare(source, data=texts, quick=True, steps=1)
     with pytest.raises(ResizeError, match="--quick cannot be used with --method"):
@@ -250,17 +284,17 @@ def test_compare_quickly_compares_few_methods_at_twice_the_length(
 
 
 def test_compare_rejects_encoders_with_too_few_documents(tmp_path: Path) -> None:
+    source = make_encoder(tmp_path / "encoder")
+    texts = write_texts(80, 1)
     with pytest.raises(DataError, match="ranked by document retrieval"):
-        ctxextend.compare(
-            make_encoder(tmp_path / "encoder"), TO, write_texts(80, 1), methods=["copy"]
-        )
+        ctxextend.compare(source, TO, texts, methods=["copy"])
 
 
 def test_compare_continues_after_a_failed_training(
     source: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_training = trainer.run_training
-    calls = list[object]()
+    calls: list[object] = []
 
     def fail_once(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -270,8 +304,9 @@ def test_compare_continues_after_a_failed_training(
 
     monkeypatch.setattr(trainer, "run_training", fail_once)
     found = ctxextend.compare(source, TO, texts, methods=["linear", "copy"], steps=1, **QUICK)
-    assert [(row.method, row.trained is not None) for row in found.rows] == [
-        ("copy", True),
-        ("linear", False),
-    ]
+    copy, linear = found.rows
+    assert copy.method == "copy"
+    assert copy.trained is not None
+    assert linear.method == "linear"
+    assert linear.trained is None
     assert "Training failed for linear: The loss became NaN or infinite." in found.warnings

@@ -31,35 +31,30 @@ def compare(source: Path, *flags: object) -> Result:
 
 
 def test_compare_prints_ranking_and_writes_report_and_figure(source: Path) -> None:
-    done = compare(
-        source,
-        "--method",
-        "linear",
-        "--method",
-        "copy",
-        "--method",
-        "random",
-        "--report",
-        "page.html",
-        "--plot",
-        "figure.svg",
-    )
+    methods = ("--method", "linear", "--method", "copy", "--method", "random")
+    done = compare(source, *methods, "--report", "page.html", "--plot", "figure.svg")
     assert done.exit_code == 0, done.stderr
     assert "16 -> 64 positions, 3 methods" in done.stdout
-    ranked = [
-        line.split()[:2]
-        for line in done.stdout.splitlines()
-        if line.strip()[:1] in "123" and line.strip()
-    ]
-    assert {method for _, method in ranked} == {"linear", "copy", "random"}
-    assert [number for number, _ in ranked] == ["1", "2", "3"]
-    assert "The base in sliding windows of 16 tokens: " in " ".join(done.stdout.split())
-    assert "<html" in Path("page.html").read_text("utf-8")
-    assert "<svg" in Path("figure.svg").read_text("utf-8")
+
+    numbers: list[str] = []
+    ranked: list[str] = []
+    for line in done.stdout.splitlines():
+        if line.strip().startswith(("1", "2", "3")):
+            number, method, *_ = line.split()
+            numbers.append(number)
+            ranked.append(method)
+    assert set(ranked) == {"linear", "copy", "random"}
+    assert numbers == ["1", "2", "3"]
+    shown = " ".join(done.stdout.split())
+    assert "The base in sliding windows of 16 tokens: " in shown
+    page = Path("page.html").read_text("utf-8")
+    assert "<html" in page
+    figure = Path("figure.svg").read_text("utf-8")
+    assert "<svg" in figure
 
 
 def test_compare_json_prints_one_object(source: Path) -> None:
-    flags = (
+    training = (
         "--steps",
         1,
         "--trainable",
@@ -70,30 +65,21 @@ def test_compare_json_prints_one_object(source: Path) -> None:
         2,
         "--seed",
         5,
-        "--length",
-        16,
     )
-    done = compare(
-        source,
-        "--method",
-        "copy",
-        "--method",
-        "stretch:keep-first=5",
-        *flags,
-        "--measure",
-        "context",
-        "--json",
-    )
+    methods = ("--method", "copy", "--method", "stretch:keep-first=5")
+    measured = ("--length", 16, "--measure", "context")
+    done = compare(source, *methods, *training, *measured, "--json")
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
     check_result(values)
-    assert (values["steps"], values["trainable"], values["seed"]) == (1, "new", 5)
+    assert values["steps"] == 1
+    assert values["trainable"] == "new"
+    assert values["seed"] == 5
     assert {row["method"] for row in values["rows"]} == {"copy", "stretch:keep-first=5"}
-    contexts = values["rows"][0]["trained"]["evaluation"]["contexts"]
-    assert [point["context"] for point in contexts["points"]] == [16, 64]
-    assert values["warnings"] == [
-        line.removeprefix("Warning: ") for line in done.stderr.splitlines() if "Warn" in line
-    ]
+    points = values["rows"][0]["trained"]["evaluation"]["contexts"]["points"]
+    assert [point["context"] for point in points] == [16, 64]
+    shown = [line for line in done.stderr.splitlines() if "Warn" in line]
+    assert values["warnings"] == [line.removeprefix("Warning: ") for line in shown]
 
 
 def test_compare_steps_trains_the_default_method_by_default(source: Path) -> None:
@@ -107,37 +93,38 @@ def test_compare_quick_prints_a_verdict_and_the_next_command(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ctxextend.comparison.quick.SECONDS", 0)  # the fewest windows
-    done = invoke(
-        "compare", source, "--quick", "--json", "--data", "texts.jsonl", "--model-type", "gpt2"
-    )
+    flags = ("--quick", "--json", "--data", "texts.jsonl", "--model-type", "gpt2")
+    done = invoke("compare", source, *flags)
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
     check_result(values)
-    assert (values["max_len_after"], values["tokens"]) == (32, 2 * 32)
-    assert {row["method"] for row in values["rows"]} == {
-        "copy",
-        "linear",
-        "bands",
-        "bands:keep-first=16",
-    }
+    assert values["max_len_after"] == 32
+    assert values["tokens"] == 2 * 32
+    methods = {row["method"] for row in values["rows"]}
+    assert methods == {"copy", "linear", "bands", "bands:keep-first=16"}
     assert "stretch" in values["skipped"]  # it keeps 20 rows
     assert values["verdict"].startswith(
         "2 windows are too little text to choose; auto takes copy. At 32 tokens copy has"
     )
-    assert (values["auto"], values["recommended"], values["limited_by"]) == ("copy", "copy", "time")
-    assert (
-        values["next_command"]
-        == f"ctxextend resize {source} --model-type gpt2 --to 32 --method copy"
-    )
+    assert values["auto"] == "copy"
+    assert values["recommended"] == "copy"
+    assert values["limited_by"] == "time"
+    resize = f"ctxextend resize {source} --model-type gpt2 --to 32 --method copy"
+    assert values["next_command"] == resize
     assert "--tokens 640" in done.stderr
-    more = invoke(
-        "compare", source, "--quick", "--tokens", 320, "--to", "3x", "--report", "page.html"
-    )
-    assert more.exit_code == 0, more.stderr
-    assert "Next: ctxextend resize" in more.stdout
-    assert "16 -> 48 positions" in more.stdout
-    assert "288 tokens" in more.stdout
-    assert "Python's documentation" in more.stderr
+
+
+def test_compare_quick_without_data_reads_the_documentation_of_python(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxextend.comparison.quick.SECONDS", 0)
+    flags = ("--quick", "--tokens", 320, "--to", "3x", "--report", "page.html")
+    done = invoke("compare", source, *flags)
+    assert done.exit_code == 0, done.stderr
+    assert "Next: ctxextend resize" in done.stdout
+    assert "16 -> 48 positions" in done.stdout
+    assert "288 tokens" in done.stdout
+    assert "Python's documentation" in done.stderr
     assert Path("page.html").is_file()
 
 
@@ -164,7 +151,8 @@ def test_compare_rejects_invalid_flags_before_loading_a_model(
     if flags[0] not in ("--measure", "--steps"):  # which depend on the model
         monkeypatch.setattr("ctxextend.comparison.comparison_run.load_eval_model", None)
     done = compare(source, *flags)
-    assert (done.exit_code, done.stdout) == (code, "")
+    assert done.exit_code == code
+    assert done.stdout == ""
     assert message in done.stderr
 
 
@@ -197,32 +185,24 @@ def test_compare_interrupted_in_training_prints_results_and_removes_files(
 
     monkeypatch.setattr(RunCallback, "on_step_end", stop_second_training)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    methods = ("--method", "linear", "--method", "copy")
+    training = ("--steps", 2, "--batch-size", 2)
     before = signal.signal(signal.SIGTERM, _handle_signal)
     try:
-        training = ("--steps", 2, "--batch-size", 2)
-        done = compare(
-            source,
-            "--method",
-            "linear",
-            "--method",
-            "copy",
-            *training,
-            "--json",
-            "--report",
-            "page.html",
-        )
+        done = compare(source, *methods, *training, "--json", "--report", "page.html")
     finally:
         signal.signal(signal.SIGTERM, before)
+
     assert done.exit_code == 128 + number
     assert [*tmp_path.glob("ctxextend-*")] == []
     values = json.loads(done.stdout)
     if number == signal.SIGTERM:
-        assert (values["error"]["type"], done.stderr.count("Error")) == ("Interrupted", 0)
+        assert values["error"]["type"] == "Interrupted"
+        assert done.stderr.count("Error") == 0
         return
     check_result(values)
     assert values["complete"] is False
-    assert {row["method"]: row["trained"] is not None for row in values["rows"]} == {
-        "linear": True,
-        "copy": False,
-    }
-    assert "Incomplete" in Path("page.html").read_text("utf-8")
+    is_trained = {row["method"]: row["trained"] is not None for row in values["rows"]}
+    assert is_trained == {"linear": True, "copy": False}
+    page = Path("page.html").read_text("utf-8")
+    assert "Incomplete" in page

@@ -29,117 +29,136 @@ HOLD_OUT, LENGTH = 64, 128
 @pytest.fixture
 def oracle(request: pytest.FixtureRequest) -> Iterator[None]:
     """Register a method that returns the rows that were cut off."""
-    ctxextend.register_method(
-        "oracle", lambda rows, length: request.param()[:length].astype(np.float64)
-    )
+
+    def rows_cut_off(rows: Any, length: int) -> Any:
+        return request.param()[:length].astype(np.float64)
+
+    ctxextend.register_method("oracle", rows_cut_off)
     yield
     METHODS.pop("oracle", None)
 
 
 def held_out(comparison: Comparison, method: str) -> HeldOutRows:
     (row,) = (row for row in comparison.rows if row.method == method)
-    assert row.final.evaluation.held_out_rows is not None
-    return row.final.evaluation.held_out_rows
+    found = row.final.evaluation.held_out_rows
+    assert found is not None
+    return found
+
+
+def tiny_root() -> Path:
+    return ctxextend.plan_resize("tiny-gpt2", 256).plan.checkpoint.root
 
 
 def tiny_table() -> Any:
     from safetensors.numpy import load_file
 
-    root = ctxextend.plan_resize("tiny-gpt2", 256).plan.checkpoint.root
-    return load_file(root / "model.safetensors")["transformer.wpe.weight"]
+    return load_file(tiny_root() / "model.safetensors")["transformer.wpe.weight"]
+
+
+def mean_loss(model: Any, inputs: torch.Tensor, first: int) -> float:
+    """Return the mean loss of the tokens from index `first` of a text."""
+    with torch.inference_mode():
+        logits = model(inputs[None]).logits[0]
+    predictions = logits[first - 1 : -1]
+    return torch.nn.functional.cross_entropy(predictions, inputs[first:]).item()
+
+
+@pytest.fixture
+def license_text(_empty_folder: None) -> Path:
+    path = Path("text.txt")
+    path.write_text((ROOT / "LICENSE").read_text())
+    return path
 
 
 @pytest.mark.parametrize("oracle", [tiny_table], indirect=True)
 @pytest.mark.usefixtures("oracle")
-def test_compare_hold_out_measures_against_the_unmodified_checkpoint() -> None:
+def test_compare_hold_out_measures_against_the_unmodified_checkpoint(license_text: Path) -> None:
     from transformers import AutoTokenizer, GPT2LMHeadModel
 
-    text = (ROOT / "LICENSE").read_text()
-    (data := Path("text.txt")).write_text(text)
-    settings: dict[str, Any] = {"methods": ["oracle", "copy", "linear"], "tokens": 1200}
-    found = ctxextend.compare("tiny-gpt2", None, data, hold_out=HOLD_OUT, **settings)
-    root = ctxextend.plan_resize("tiny-gpt2", 256).plan.checkpoint.root
-    model = GPT2LMHeadModel.from_pretrained(root)
-    ids = AutoTokenizer.from_pretrained(root)(text)["input_ids"]
-    beyond, short = list[float](), list[float]()
+    methods = ["oracle", "copy", "linear"]
+    found = ctxextend.compare(
+        "tiny-gpt2", None, license_text, hold_out=HOLD_OUT, methods=methods, tokens=1200
+    )
+    assert found.hold_out == HOLD_OUT
+    assert found.max_len_before == HOLD_OUT
+    assert found.max_len_after == LENGTH
+
+    model = GPT2LMHeadModel.from_pretrained(tiny_root())
+    tokenizer = AutoTokenizer.from_pretrained(tiny_root())
+    ids = torch.tensor(tokenizer(license_text.read_text())["input_ids"])
+    beyond: list[float] = []
+    short: list[float] = []
     for start in range(0, 9 * LENGTH, LENGTH):
-        for size, losses in ((LENGTH, beyond), (HOLD_OUT, short)):
-            inputs = torch.tensor(ids[start : start + size])[None]
-            with torch.inference_mode():
-                logits = model(inputs).logits[0]
-            first = HOLD_OUT if size == LENGTH else 1
-            losses.append(
-                torch.nn.functional.cross_entropy(logits[first - 1 : -1], inputs[0, first:]).item()
-            )
+        text = ids[start : start + LENGTH]
+        beyond.append(mean_loss(model, text, HOLD_OUT))
+        short.append(mean_loss(model, text[:HOLD_OUT], 1))
     exact = held_out(found, "oracle").scores
     assert found.base is not None
-    assert found.base.mean == pytest.approx(np.mean(beyond), rel=1e-5) == exact["beyond"].model.mean
+    assert found.base.mean == pytest.approx(np.mean(beyond), rel=1e-5)
+    assert exact["beyond"].model.mean == found.base.mean
     assert exact["short"].reference.mean == pytest.approx(np.mean(short), rel=1e-5)
-    assert (
-        [score.change.mean for score in exact.values()]
-        == [0, 0]
-        == [score.change.ci95 for score in exact.values()]
-    )
-    assert (found.hold_out, found.max_len_before, found.max_len_after) == (
-        HOLD_OUT,
-        HOLD_OUT,
-        LENGTH,
-    )
+    assert set(exact) == {"beyond", "short"}
+    for score in exact.values():
+        assert score.change.mean == 0
+        assert score.change.ci95 == 0
+
     copied = held_out(found, "copy")
-    assert (copied.texts, copied.scores["short"].change.mean) == (9, 0)
+    assert copied.texts == 9
+    assert copied.scores["short"].change.mean == 0
     assert copied.scores["beyond"].change.sign == 1
-    assert "to: 2x\n" in found.rows[0].recipe
-    assert (
-        found.next_command == f"ctxextend resize tiny-gpt2 --to 2x --method {found.rows[0].method}"
-    )
-    inside = [
-        losses for bucket in copied.buckets for losses in [bucket.losses] if bucket.stop <= HOLD_OUT
-    ]
-    assert all(losses["model"] == losses["reference"] for losses in inside)
+    for bucket in copied.buckets:
+        if bucket.stop <= HOLD_OUT:
+            assert bucket.losses["model"] == bucket.losses["reference"]
+
+    best = found.rows[0]
+    assert "to: 2x\n" in best.recipe
+    assert found.next_command == f"ctxextend resize tiny-gpt2 --to 2x --method {best.method}"
 
 
 def test_compare_hold_out_of_masked_models_scores_the_same_masks(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "roberta", max_position_embeddings=96 + 2)
-    found = ctxextend.compare(
-        source, 80, write_texts(90, 9), methods=["copy", "linear"], hold_out=40
-    )
-    scores = held_out(found, "copy").scores
-    assert (held_out(found, "copy").texts, found.max_len_after) == (9, 80)
-    assert scores["beyond"].model.tokens == 9 * round(0.15 * (80 - 2 - 39))
-    assert scores["short"].model.tokens == 9 * round(0.15 * (40 - 2))
-    assert scores["short"].change.mean == 0 != held_out(found, "linear").scores["short"].change.mean
+    data = write_texts(90, 9)
+    found = ctxextend.compare(source, 80, data, methods=["copy", "linear"], hold_out=40)
+    assert found.max_len_after == 80
     assert "to: 2x\n" in found.rows[0].recipe
-    assert (
-        ctxextend.compare(source, 60, Path("texts.jsonl"), methods="copy", hold_out=40)
-        .rows[0]
-        .recipe.count("144")
-    )
+    copied = held_out(found, "copy")
+    beyond = copied.scores["beyond"]
+    short = copied.scores["short"]
+    assert copied.texts == 9
+    assert beyond.model.tokens == 9 * round(0.15 * (80 - 2 - 39))
+    assert short.model.tokens == 9 * round(0.15 * (40 - 2))
+    assert short.change.mean == 0
+    assert held_out(found, "linear").scores["short"].change.mean != 0
+
+    found = ctxextend.compare(source, 60, data, methods="copy", hold_out=40)
+    assert "144" in found.rows[0].recipe
 
 
 @pytest.mark.parametrize("tokens", [30, 60])
 def test_compare_hold_out_ranks_encoders_by_cosine_to_the_reference(
     tokens: int, tmp_path: Path
 ) -> None:
-    source, data = make_encoder(tmp_path / "encoder"), write_texts(tokens, 10)
+    source = make_encoder(tmp_path / "encoder")
+    data = write_texts(tokens, 10)
     found = ctxextend.compare(source, None, data, methods=["copy", "zero:scope=new"], hold_out=8)
-    assert (found.metric, found.base and found.base.mean) == (COSINE, 1)
-    first, *_ = found.rows
-    assert first.final.score.mean == max(row.final.score.mean for row in found.rows) < 1
+    assert found.metric == COSINE
+    assert found.base is not None
+    assert found.base.mean == 1
+    means = [row.final.score.mean for row in found.rows]
+    assert means[0] == max(means)
+    assert means[0] < 1
+
     scores = held_out(found, "copy").scores
     assert scores["short"].model.mean == 1
-    assert (
-        scores["recall"].model.samples
-        == scores["reciprocal_rank"].change.samples
-        == scores["beyond"].model.samples
-    )
+    texts = scores["beyond"].model.samples
+    assert scores["recall"].model.samples == texts
+    assert scores["reciprocal_rank"].change.samples == texts
     assert 0 < scores["reciprocal_rank"].reference.mean <= 1
 
 
 def test_compare_hold_out_shows_the_reference_on_screen_in_json_report_and_figure() -> None:
     write_texts(150, 10)
     flags = [
-        "compare",
-        "tiny-gpt2",
         "--hold-out",
         64,
         "--to",
@@ -148,31 +167,34 @@ def test_compare_hold_out_shows_the_reference_on_screen_in_json_report_and_figur
         "texts.jsonl",
         "--tokens",
         1200,
-    ]
-    flags += [
         "--method",
         "copy",
         "--method",
         "linear",
-        "--report",
-        "page.html",
-        "--plot",
-        "figure.svg",
     ]
-    done = invoke(*flags)
+    done = invoke("compare", "tiny-gpt2", *flags, "--report", "page.html", "--plot", "figure.svg")
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("With 64 of 128 rows held out, ")
     lines = [line.split() for line in done.stdout.splitlines()]
-    table = lines.index(next(line for line in lines if line[:1] == ["method"]))
-    assert [line[0] for line in lines[table + 1 : table + 4]] == ["reference", "1", "2"]
+    first_words = [line[0] if line else "" for line in lines]
+    header = first_words.index("method")
+    assert first_words[header + 1 : header + 4] == ["reference", "1", "2"]
     assert lines[-1][:3] == ["Next:", "ctxextend", "resize"]
-    assert "reference rows" in Path("page.html").read_text()
-    assert "delta vs. reference" in Path("page.html").read_text()
-    assert "reference" in Path("figure.svg").read_text()
-    values = json.loads(invoke(*flags[:-4], "--json").stdout)
+    page = Path("page.html").read_text()
+    figure = Path("figure.svg").read_text()
+    assert "reference rows" in page
+    assert "delta vs. reference" in page
+    assert "reference" in figure
+
+    values = json.loads(invoke("compare", "tiny-gpt2", *flags, "--json").stdout)
     check(values, "compare")
-    perplexity = values["base"]["perplexity"]
-    assert math.isclose(perplexity, float(lines[table + 1][1]), rel_tol=0.02)
+    shown = float(lines[header + 1][1])
+    assert math.isclose(values["base"]["perplexity"], shown, rel_tol=0.02)
+
+
+def write_documents(name: str, words: int, documents: int) -> None:
+    line = json.dumps({"text": "a " * words})
+    Path(name).write_text("\n".join([line] * documents))
 
 
 @pytest.mark.parametrize(
@@ -208,13 +230,12 @@ def test_compare_hold_out_rejects_bad_input_before_a_model_is_loaded(
     match: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        comparison_run, "load_eval_model", lambda *_: pytest.fail("a model was loaded")
-    )
-    for name, words, documents in (("short", 59, 20), ("few", 70, 3)):
-        Path(f"{name}.jsonl").write_text(
-            "\n".join([json.dumps({"text": "a " * words})] * documents)
-        )
+    def load(*_: object) -> None:
+        pytest.fail("a model was loaded")
+
+    monkeypatch.setattr(comparison_run, "load_eval_model", load)
+    write_documents("short.jsonl", 59, 20)
+    write_documents("few.jsonl", 70, 3)
     settings = {"to": None, "data": write_texts(200, 4), "hold_out": 64} | changes
     with pytest.raises(error, match=match):
         ctxextend.compare("tiny-gpt2", **settings)
@@ -222,34 +243,43 @@ def test_compare_hold_out_rejects_bad_input_before_a_model_is_loaded(
 
 @pytest.mark.parametrize("model_type", ["xlm", "ctrl"])
 def test_compare_hold_out_rejects_tables_that_follow_a_formula(model_type: str) -> None:
-    with pytest.raises(
-        ResizeError, match="follow a formula, so the rows beyond any length are known exactly"
-    ):
-        ctxextend.compare(make(model_type), None, write_texts(), hold_out=8)
+    source = make(model_type)
+    data = write_texts()
+    message = "follow a formula, so the rows beyond any length are known exactly"
+    with pytest.raises(ResizeError, match=message):
+        ctxextend.compare(source, None, data, hold_out=8)
 
 
 def test_resize_auto_chooses_by_held_out_rows() -> None:
     write_texts(60, 8)
-    flags = ["resize", "tiny-gpt2", "--to", "4x", "--method", "auto", "--hold-out", 64]
-    done = invoke(*flags, "--data", "texts.jsonl", "--output", "new", "--json")
+    flags = ("--to", "4x", "--method", "auto", "--hold-out", 64, "--data", "texts.jsonl")
+    done = invoke("resize", "tiny-gpt2", *flags, "--output", "new", "--json")
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
-    assert (values["max_len_after"], values["comparison"]["max_len_after"]) == (512, 128)
+    assert values["max_len_after"] == 512
+    assert values["comparison"]["max_len_after"] == 128
     best, *others = values["comparison"]["rows"]
     assert len(others) == 4
     assert values["method"] == best["method"].partition(":")[0]
     assert "With 64 of 128 rows held out, " in done.stderr
-    assert f"method: {values['method']}" in Path("new/ctxextend.yaml").read_text()
-    assert (
-        "so --to 64 needs no method"
-        in invoke(*flags[:3], 64, "--data", "texts.jsonl", "--hold-out", 32).stderr
-    )
-    short = invoke(*flags[:-1], 0, "--data", "texts.jsonl")
-    assert (short.exit_code, "--hold-out must be at least 8, got 0" in short.stderr) == (2, True)
-    copy, keep = ["--method", "copy", "--hold-out", 64], ["--hold-out", 64, "--keep-first", 3]
-    for wrong in (
-        flags,
-        [*flags[:4], "--data", "texts.jsonl", *copy],
-        [*flags[:4], "--data", "texts.jsonl", *keep],
-    ):
-        assert invoke(*wrong).exit_code == 2
+    recipe = Path("new/ctxextend.yaml").read_text()
+    assert f"method: {values['method']}" in recipe
+
+
+def test_resize_rejects_invalid_flags_of_held_out_rows() -> None:
+    write_texts(60, 8)
+
+    def refuse(*flags: object) -> str:
+        """Return the message of a resize that ends with a usage error."""
+        done = invoke("resize", "tiny-gpt2", *flags)
+        assert done.exit_code == 2
+        return done.stderr
+
+    data = ("--data", "texts.jsonl")
+    shrinking = invoke("resize", "tiny-gpt2", "--to", 64, *data, "--hold-out", 32)
+    assert "so --to 64 needs no method" in shrinking.stderr
+    none_held_out = refuse("--to", "4x", "--method", "auto", "--hold-out", 0, *data)
+    assert "--hold-out must be at least 8, got 0" in none_held_out
+    refuse("--to", "4x", "--method", "auto", "--hold-out", 64)
+    refuse("--to", "4x", *data, "--method", "copy", "--hold-out", 64)
+    refuse("--to", "4x", *data, "--hold-out", 64, "--keep-first", 3)

@@ -22,21 +22,23 @@ EVERY = [name for name in METHODS if name != "auto"]
 
 def candidate(name: str, *stages: list[float]) -> Candidate:
     """A method with the losses of its windows, untrained and trained."""
-    measured = [
-        Measurement(WITHOUT_BASE, tuple(np.array([loss]) for loss in losses)) for losses in stages
-    ]
+    measured: list[Measurement] = []
+    for losses in stages:
+        windows = tuple(np.array([loss]) for loss in losses)
+        measured.append(Measurement(WITHOUT_BASE, windows))
     return Candidate(name, recipe="source: x\n", measured=measured)
 
 
 def test_rank_uses_trained_scores_and_deltas_per_stage() -> None:
-    first, second = (
-        candidate("linear", [1.0, 1.0], [0.9, 0.9]),
-        candidate("copy", [2.0, 2.0], [0.5, 0.5]),
-    )
-    best, other, untrained = rank(
-        [first, candidate("last", [1.5, 1.5]), second, candidate("mean")], LOSS
-    )
-    assert (best.method, other.method, untrained.method) == ("copy", "linear", "last")
+    linear = candidate("linear", [1.0, 1.0], [0.9, 0.9])
+    copy = candidate("copy", [2.0, 2.0], [0.5, 0.5])
+    last = candidate("last", [1.5, 1.5])
+    unmeasured = candidate("mean")
+    best, other, untrained = rank([linear, last, copy, unmeasured], LOSS)
+
+    assert best.method == "copy"
+    assert other.method == "linear"
+    assert untrained.method == "last"
     assert best.final.delta is None
     assert best.untrained.delta is not None
     assert best.untrained.delta.mean == pytest.approx(1.0)
@@ -48,10 +50,11 @@ def test_rank_uses_trained_scores_and_deltas_per_stage() -> None:
 
 
 def test_rank_puts_nan_last() -> None:
-    first, second = rank(
-        [candidate("linear", [math.nan, 1.0]), candidate("copy", [7.0, 7.0])], LOSS
-    )
-    assert (first.method, second.method) == ("copy", "linear")
+    linear = candidate("linear", [math.nan, 1.0])
+    copy = candidate("copy", [7.0, 7.0])
+    first, second = rank([linear, copy], LOSS)
+    assert first.method == "copy"
+    assert second.method == "linear"
     assert first.untrained.is_tied
     assert not second.untrained.is_tied
 
@@ -67,9 +70,9 @@ def test_rank_puts_nan_last() -> None:
     ],
 )
 def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[str, Any]) -> None:
-    assert read_methods([spec], 64) == (
-        CandidateRequest(spec, Resize(64, method=method, **settings), is_named=True),
-    )
+    resize = Resize(64, method=method, **settings)
+    expected = CandidateRequest(spec, resize, is_named=True)
+    assert read_methods([spec], 64) == (expected,)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +86,12 @@ def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[
 def test_read_methods_expands_all_and_removes_duplicates(
     specs: list[str], named: list[str]
 ) -> None:
-    found = read_methods(specs, 64)
-    assert [spec.name for spec in found] == list(
-        dict.fromkeys([*EVERY, *ROTARY_METHOD_NAMES, *named])
-    )
-    assert [spec.name for spec in found if spec.is_named] == named
+    requests = read_methods(specs, 64)
+    names = [request.name for request in requests]
+    names_given = [request.name for request in requests if request.is_named]
+    without_duplicates = dict.fromkeys([*EVERY, *ROTARY_METHOD_NAMES, *named])
+    assert names == list(without_duplicates)
+    assert names_given == named
 
 
 @pytest.mark.parametrize(

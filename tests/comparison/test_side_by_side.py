@@ -18,7 +18,7 @@ from ctxextend.comparison import costs
 from ctxextend.errors import CtxextendError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.eval_model import EvalModel, load_eval_model
-from ctxextend.evaluation.evaluation_result import estimate
+from ctxextend.evaluation.evaluation_result import Evaluation, estimate
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.json_output import to_json
 from tests.helpers.json_schemas import check
@@ -47,75 +47,100 @@ def resized(source: Path, *methods: str, to: int = TO) -> list[Path]:
 
 
 def test_compare_checkpoints_equals_evaluate_of_each(texts: Path, tmp_path: Path) -> None:
-    source, calls = make_source(tmp_path / "source", "gpt2"), list[tuple[int, int, str]]()
+    source = make_source(tmp_path / "source", "gpt2")
     folders = resized(source, "copy", "linear")
-    found = ctxextend.compare_checkpoints(
-        folders, texts, tokens=512, progress=lambda *call: calls.append(call)
-    )
-    assert (found.row_type, found.source, found.kind) == ("checkpoint", str(source), "causal")
-    assert (found.max_len_before, found.max_len_after, found.documents) == (16, TO, 2)
-    best, other = found.rows
+    calls: list[tuple[int, int, str]] = []
+
+    def record(advance: int, total: int, label: str = "") -> None:
+        calls.append((advance, total, label))
+
+    found = ctxextend.compare_checkpoints(folders, texts, tokens=512, progress=record)
+    assert found.row_type == "checkpoint"
+    assert found.source == str(source)
+    assert found.kind == "causal"
+    assert found.max_len_before == 16
+    assert found.max_len_after == TO
+    assert found.documents == 2
     for row in found.rows:
         single = ctxextend.evaluate(row.method, texts, tokens=512)
-        assert to_json(row.untrained.evaluation) | {"seconds": 0} == to_json(single) | {
-            "seconds": 0
-        }
-        assert row.untrained.score == single.positions.losses["model"]  # type: ignore[union-attr]
-        assert found.base == single.positions.losses["sliding"]  # type: ignore[union-attr]
+        check_same_evaluation(row.untrained.evaluation, single)
+        assert single.positions is not None
+        assert row.untrained.score == single.positions.losses["model"]
+        assert found.base == single.positions.losses["sliding"]
         assert row.final.short_inputs is not None
-        assert (row.final.short_inputs.mean == 0) == (row.method == "copy")
+        is_unchanged = row.final.short_inputs.mean == 0
+        assert is_unchanged == (row.method == "copy")
+
         facts = row.checkpoint
         assert facts is not None
-        assert (facts.source, facts.model_type, facts.scheme, facts.max_len) == (
-            row.method,
-            "gpt2",
-            "learned",
-            TO,
-        )
-        assert (
-            facts.bytes
-            == 4 * facts.parameters
-            == 4 * sum(p.numel() for p in load_model(row.method).parameters())
-        )
+        assert facts.source == row.method
+        assert facts.model_type == "gpt2"
+        assert facts.scheme == "learned"
+        assert facts.max_len == TO
+        parameters = sum(value.numel() for value in load_model(row.method).parameters())
+        assert facts.parameters == parameters
+        assert facts.bytes == 4 * parameters
         assert facts.tokens_per_second > 0
-    # The paired difference, by hand: all tokens of the eight windows but the first of each.
-    windows = [
-        ids[start : start + TO]
-        for ids in encoded(source, texts)
-        for start in range(0, 300 - TO, TO)
-    ][:8]
-    losses = [
-        [token_losses(load_model(row.method), window) for window in windows]
-        for row in (best, other)
-    ]
-    expected = estimate([second - first for first, second in zip(*losses, strict=True)])
-    assert other.final.delta is not None
-    assert best.final.delta is None
-    assert other.final.delta.mean == pytest.approx(expected.mean, abs=1e-6)
-    assert other.final.delta.ci95 == pytest.approx(expected.ci95, abs=1e-6)
-    assert {total for _, total, _ in calls} == {sum(tokens for tokens, _, _ in calls)}
-    assert {name for _, _, name in calls} == {"the base", "copy", "linear"}
+
+    tokens = sum(call[0] for call in calls)
+    assert {call[1] for call in calls} == {tokens}
+    assert {call[2] for call in calls} == {"the base", "copy", "linear"}
 
 
 def load_model(folder: str) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(folder).train(False)
 
 
+def test_compare_checkpoints_compares_losses_of_the_same_windows(
+    texts: Path, tmp_path: Path
+) -> None:
+    source = make_source(tmp_path / "source", "gpt2")
+    folders = resized(source, "copy", "linear")
+    found = ctxextend.compare_checkpoints(folders, texts, tokens=512)
+    best, other = found.rows
+
+    # By hand: all tokens of the eight windows but the first of each.
+    windows: list[torch.Tensor] = []
+    for ids in encoded(source, texts):
+        windows += [ids[start : start + TO] for start in range(0, 300 - TO, TO)]
+    best_model = load_model(best.method)
+    other_model = load_model(other.method)
+    differences: list[np.ndarray[Any, Any]] = []
+    for window in windows[:8]:
+        difference = token_losses(other_model, window) - token_losses(best_model, window)
+        differences.append(difference)
+    expected = estimate(differences)
+
+    assert best.final.delta is None
+    assert other.final.delta is not None
+    assert other.final.delta.mean == pytest.approx(expected.mean, abs=1e-6)
+    assert other.final.delta.ci95 == pytest.approx(expected.ci95, abs=1e-6)
+
+
+def check_same_evaluation(found: Evaluation, expected: Evaluation) -> None:
+    """Check that two evaluations differ at most in the seconds they took."""
+    found_values = to_json(found)
+    expected_values = to_json(expected)
+    del found_values["seconds"], expected_values["seconds"]
+    assert found_values == expected_values
+
+
 def encoded(folder: Path, texts: Path) -> list[torch.Tensor]:
     tokenizer = TextTokenizer.open(folder)
-    return [
-        torch.tensor(tokenizer.encode(json.loads(line)["text"]))
-        for line in texts.read_text().splitlines()
-    ]
+    return [torch.tensor(tokenizer.encode(text)) for text in read_texts(texts)]
+
+
+def read_texts(path: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in path.read_text().splitlines()]
 
 
 def token_losses(model: Any, ids: torch.Tensor) -> np.ndarray[Any, Any]:
     with torch.no_grad():
-        logits = model(ids[None]).logits[0, :-1].double()
-    losses: np.ndarray[Any, Any] = torch.nn.functional.cross_entropy(
-        logits, ids[1:], reduction="none"
-    ).numpy()
-    return losses
+        logits = model(ids[None]).logits[0]
+    predictions = logits[:-1].double()
+    losses = torch.nn.functional.cross_entropy(predictions, ids[1:], reduction="none")
+    values: np.ndarray[Any, Any] = losses.numpy()
+    return values
 
 
 def test_compare_checkpoints_of_other_types_without_a_common_base(
@@ -130,49 +155,43 @@ def test_compare_checkpoints_of_other_types_without_a_common_base(
 
     def load_one(*arguments: Any) -> EvalModel:
         gc.collect()
-        assert {value.device.type for model in alive for value in model.parameters()} <= {"meta"}
-        model = loads(*arguments)
-        alive.add(model.model)
-        return model
+        for model in alive:
+            for value in model.parameters():
+                assert value.device.type == "meta"
+        loaded = loads(*arguments)
+        alive.add(loaded.model)
+        return loaded
 
     monkeypatch.setattr(eval_model, "load_eval_model", load_one)
     names = ["rotary", "alibi", "zero:scope=all", "sinusoidal:scope=all", str(source)]
-    flags = (
-        "--data",
-        texts,
-        "--tokens",
-        512,
-        "--measure",
-        "context",
-        "--report",
-        "page.html",
-        "--plot",
-        "page.png",
+    measured = ("--data", texts, "--tokens", 512, "--measure", "context")
+    done = invoke(
+        "compare", *names, *measured, "--report", "page.html", "--plot", "page.png", "--json"
     )
-    done = invoke("compare", *names, *flags, "--json")
     assert done.exit_code == 0
-    check(values := json.loads(done.stdout), "compare")
-    assert (
-        values["source"],
-        values["base"],
-        values["max_len_before"],
-        values["max_len_after"],
-    ) == ("", None, 8, TO)
-    facts = {row["method"]: row["checkpoint"] for row in values["rows"]}
-    schemes = {
+    values = json.loads(done.stdout)
+    check(values, "compare")
+    assert values["source"] == ""
+    assert values["base"] is None
+    assert values["max_len_before"] == 8
+    assert values["max_len_after"] == TO
+    schemes = {row["method"]: row["checkpoint"]["scheme"] for row in values["rows"]}
+    assert schemes == {
         "rotary": "rotary",
         "alibi": "ALiBi",
         "zero:scope=all": "none",
         "sinusoidal:scope=all": "sinusoidal",
+        "gpt2": "learned",
     }
-    assert {name: fact["scheme"] for name, fact in facts.items()} == schemes | {"gpt2": "learned"}
+
     page = Path("page.html").read_text("utf-8")
     assert "5 checkpoints at 64 tokens" in page
     assert "Checkpoints, best first" in page
-    assert not {"Recipes", "Position table"} & set(
-        re.findall(r"(?<=<h2>)\w+|(?<=<dt>)[\w ]+", page)
-    )
-    screen = invoke("compare", *names[:2], *flags[:6]).stdout
+    headings = re.findall(r"(?<=<h2>)\w+|(?<=<dt>)[\w ]+", page)
+    assert "Recipes" not in headings
+    assert "Position table" not in headings
+
+    screen = invoke("compare", "rotary", "alibi", *measured).stdout
     assert "2 checkpoints (causal)" in screen
     assert "perplexity at 8" in " ".join(screen.split())
 
@@ -180,24 +199,28 @@ def test_compare_checkpoints_of_other_types_without_a_common_base(
 def test_compare_checkpoints_ranks_encoders_and_compares_short_texts_with_the_base(
     tmp_path: Path,
 ) -> None:
-    source, texts = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
-    folders = resized(source, "copy", "linear")
-    found = ctxextend.compare_checkpoints([*folders, folders[0]], texts, tokens=12 * TO)
-    assert sorted(row.method for row in found.rows) == ["copy (1)", "copy (2)", "linear"]
+    source = make_encoder(tmp_path / "encoder")
+    texts = write_texts(80, 12)
+    copy, linear = resized(source, "copy", "linear")
+    found = ctxextend.compare_checkpoints([copy, linear, copy], texts, tokens=12 * TO)
+
+    short_inputs = {row.method: row.final.short_inputs for row in found.rows}
+    assert sorted(short_inputs) == ["copy (1)", "copy (2)", "linear"]
     for row in found.rows:
         name = row.method.split()[0]
-        short = row.final.short_inputs
         single = ctxextend.evaluate(name, texts, tokens=12 * TO)
-        assert to_json(row.final.evaluation) | {"seconds": 0} == to_json(single) | {"seconds": 0}
+        check_same_evaluation(row.final.evaluation, single)
+        short = short_inputs[row.method]
         assert short is not None
         assert (short.mean == 0) == (name == "copy")
-    models = {name: SentenceTransformer(name) for name in ("linear", str(source))}
-    lines = [json.loads(line)["text"] for line in texts.read_text().splitlines()]
-    short_texts = [" ".join(line.split()[:14]) for line in lines]
-    old, new = (model.encode(short_texts, normalize_embeddings=True) for model in models.values())
-    (linear,) = (row.final.short_inputs for row in found.rows if row.method == "linear")
-    assert linear is not None
-    assert linear.mean == pytest.approx(1 - (old * new).sum(axis=1).mean(), abs=1e-5)
+
+    short_texts = [" ".join(text.split()[:14]) for text in read_texts(texts)]
+    new = SentenceTransformer("linear").encode(short_texts, normalize_embeddings=True)
+    old = SentenceTransformer(str(source)).encode(short_texts, normalize_embeddings=True)
+    cosines = (old * new).sum(axis=1)
+    distance = short_inputs["linear"]
+    assert distance is not None
+    assert distance.mean == pytest.approx(1 - cosines.mean(), abs=1e-5)
 
 
 def test_compare_checkpoints_uses_only_text_that_all_held_out(tmp_path: Path) -> None:
@@ -206,19 +229,20 @@ def test_compare_checkpoints_uses_only_text_that_all_held_out(tmp_path: Path) ->
     resized(source, "copy", "linear", to=32)
     train("copy", "first", steps=2)
     train("linear", "second", steps=4)
-    found = ctxextend.compare_checkpoints(
-        ["linear", "first", "second"], "book.txt", measure="position", tokens=512
-    )
+    names = ["linear", "first", "second"]
+    found = ctxextend.compare_checkpoints(names, "book.txt", measure="position", tokens=512)
     assert found.warnings == (
         "One of first, second was trained on book.txt: only the 128 held-out tokens are used.",
     )
-    assert (found.tokens, found.documents) == (4 * 32, 4)
+    assert found.tokens == 4 * 32
+    assert found.documents == 4
 
 
 def test_compare_checkpoints_reports_results_so_far_after_ctrl_c(
     texts: Path, tmp_path: Path
 ) -> None:
-    folders = resized(make_source(tmp_path / "source", "gpt2"), "copy", "linear")
+    source = make_source(tmp_path / "source", "gpt2")
+    folders = resized(source, "copy", "linear")
 
     def stop(advance: int, total: int, label: str = "") -> None:
         if label == "linear":
@@ -226,38 +250,35 @@ def test_compare_checkpoints_reports_results_so_far_after_ctrl_c(
 
     with pytest.raises(ctxextend.ComparisonInterrupted) as stopped:
         ctxextend.compare_checkpoints(folders, texts, measure="position", tokens=512, progress=stop)
-    assert not stopped.value.comparison.complete
-    assert [row.method for row in stopped.value.comparison.rows] == ["copy"]
+    found = stopped.value.comparison
+    assert not found.complete
+    assert [row.method for row in found.rows] == ["copy"]
+
+
+def refuse(references: list[Any], texts: Path, message: str, hint: str, **settings: Any) -> None:
+    """Check that a comparison ends with a message and a hint."""
+    with pytest.raises(CtxextendError, match=message) as failed:
+        ctxextend.compare_checkpoints(references, texts, **settings)
+    assert hint in str(failed.value.hint)
 
 
 def test_compare_checkpoints_rejects_what_cannot_be_compared(texts: Path, tmp_path: Path) -> None:
-    source = make_source(tmp_path / "short", "gpt2")
-    (long,) = resized(source, "copy")
-    make_source(tmp_path / "masked", "bert")
+    short = make_source(tmp_path / "short", "gpt2")
+    (long,) = resized(short, "copy")
+    masked = make_source(tmp_path / "masked", "bert")
     make_rotary("llama", "other", **LENGTHS)
     add_tokenizer(Path("other"), special_tokens=True)
     encoder = make_encoder(tmp_path / "encoder")
-    cases: list[tuple[tuple[Any, ...], dict[str, Any], str, str]] = [
-        (
-            (long, source),
-            {"length": TO},
-            "short has a context length of 16, too short for",
-            f"short --to {TO}",
-        ),
-        ((long, "other"), {}, "The tokenizers of other and copy cut the text", "share a tokenizer"),
-        (
-            (tmp_path / "masked", encoder),
-            {},
-            "is an encoder without an LM head, but .*masked is a masked",
-            "one kind",
-        ),
-        ((encoder, encoder), {"length": 16}, "Retrieval was skipped", "--corpus"),
-        ((long, source), {"measure": "shift"}, "--measure shift reads one checkpoint", "evaluate"),
-    ]
-    for references, settings, message, hint in cases:
-        with pytest.raises(CtxextendError, match=message) as failed:
-            ctxextend.compare_checkpoints(references, texts, **settings)
-        assert hint in str(failed.value.hint)
+
+    too_short = "short has a context length of 16, too short for"
+    refuse([long, short], texts, too_short, f"short --to {TO}", length=TO)
+    tokenizers = "The tokenizers of other and copy cut the text"
+    refuse([long, "other"], texts, tokenizers, "share a tokenizer")
+    kinds = "is an encoder without an LM head, but .*masked is a masked"
+    refuse([masked, encoder], texts, kinds, "one kind")
+    refuse([encoder, encoder], texts, "Retrieval was skipped", "--corpus", length=16)
+    one_checkpoint = "--measure shift reads one checkpoint"
+    refuse([long, short], texts, one_checkpoint, "evaluate", measure="shift")
 
 
 @pytest.mark.parametrize(
@@ -265,5 +286,6 @@ def test_compare_checkpoints_rejects_what_cannot_be_compared(texts: Path, tmp_pa
 )
 def test_compare_rejects_flags_of_one_model_for_several(flag: str) -> None:
     done = invoke("compare", "a", "b", "--data", "book.txt", *flag.split())
+    name = flag.split()[0]
     assert done.exit_code == 2
-    assert f"{flag.split()[0]} is for one MODEL, got 2: a, b." in done.stderr
+    assert f"{name} is for one MODEL, got 2: a, b." in done.stderr

@@ -24,11 +24,16 @@ def windows(mean: float, seed: int = 0, spread: float = 0.0) -> tuple[Values, ..
     """Losses of 16 windows of 8 tokens, with shared noise per window and `spread` per candidate."""
     shared = np.random.default_rng(0).normal(size=WINDOWS)
     own = np.random.default_rng([seed, 1]).normal(size=WINDOWS)
-    return tuple(np.full(8, mean + both) for both in shared + spread * (own - own.mean()))
+    noise = shared + spread * (own - own.mean())
+    return tuple(np.full(8, mean + of_window) for of_window in noise)
+
+
+def equal_losses(settings: Resize) -> tuple[Values, ...]:
+    return windows(1.0)
 
 
 def search(
-    measure: Callable[[Resize], tuple[Values, ...]] = lambda settings: windows(1.0),
+    measure: Callable[[Resize], tuple[Values, ...]] = equal_losses,
     requested: Resize = REQUESTED,
     table: Values = TWO_BANDS,
     metric: str = LOSS,
@@ -36,7 +41,8 @@ def search(
     """Return the settings estimated from the table, the best settings, and the search."""
     found = BandsSearch(table, 256, requested, measure, METRICS[metric])
     best = found.run()
-    return next(iter(found.scores)), best, found
+    estimated = next(iter(found.scores))
+    return estimated, best, found
 
 
 def gain_of(settings: Resize) -> float:
@@ -47,39 +53,51 @@ def seed_of(settings: Resize) -> int:
     return crc32(str(settings.method).encode()) % 1000
 
 
+def sigma_error(sigma: float | None) -> float:
+    """Return how far a sigma is from 16, as a ratio."""
+    return abs(log((sigma or 0.1) / 16.0))
+
+
 def test_search_returns_settings_with_lowest_loss() -> None:
-    first, _, found = search(
-        lambda settings: windows(abs(log((settings.choice.settings["sigma"] or 0.1) / 16.0)))
-    )
-    tried = [candidate.choice.settings for candidate in found.scores]
-    others = [
-        one["repeat"]
-        for one in tried
-        if one["sigma"] == 16.0 and one["repeat"] != first.choice.settings["repeat"]
-    ]
-    expected = first.with_settings(sigma=16.0, gain=1.5, repeat=others[0])
+    def measure_sigma(settings: Resize) -> tuple[Values, ...]:
+        return windows(sigma_error(settings.choice.settings["sigma"]))
+
+    estimated, _, found = search(measure_sigma)
+    repeats: list[object] = []
+    for candidate in found.scores:
+        tried = candidate.choice.settings
+        if tried["sigma"] == 16.0 and tried["repeat"] != estimated.choice.settings["repeat"]:
+            repeats.append(tried["repeat"])
+    best_repeat = repeats[0]
 
     def measure(settings: Resize) -> tuple[Values, ...]:
         sigma, repeat, gain, *_ = settings.choice.settings.values()
-        distance = abs(log((sigma or 0.1) / 16.0)) + abs(gain - 1.5)
-        return windows(distance + (repeat != others[0]), seed_of(settings), spread=0.01)
+        loss = sigma_error(sigma) + abs(gain - 1.5)
+        if repeat != best_repeat:
+            loss += 1
+        return windows(loss, seed_of(settings), spread=0.01)
 
-    assert search(measure)[:2] == (first, expected)
+    first, best, _ = search(measure)
+    expected = estimated.with_settings(sigma=16.0, gain=1.5, repeat=best_repeat)
+    assert first == estimated
+    assert best == expected
     assert first != expected
 
 
 @pytest.mark.parametrize(("lead", "is_better"), [(0.0, False), (0.02, False), (0.2, True)])
 def test_search_ignores_leads_within_one_standard_error(lead: float, is_better: bool) -> None:
     # Differences between 16 windows with a standard deviation of 0.4 have a standard error of 0.1.
-    first, best, found = search(
-        lambda settings: windows(
-            -lead * (gain_of(settings) == 1.3), int(gain_of(settings) == 1.3), spread=0.28
-        ),
-        replace(REQUESTED, method="bands:sigma=8,repeat=20:80"),
-    )
+    def measure(settings: Resize) -> tuple[Values, ...]:
+        if gain_of(settings) == 1.3:
+            return windows(-lead, 1, spread=0.28)
+        return windows(0.0, 0, spread=0.28)
+
+    requested = replace(REQUESTED, method="bands:sigma=8,repeat=20:80")
+    first, best, found = search(measure, requested)
     other = first.with_settings(gain=1.3)
-    assert found.improvement(other, first).mean == pytest.approx(lead)
-    assert found.improvement(other, first).standard_error == pytest.approx(0.1, abs=0.03)
+    improvement = found.improvement(other, first)
+    assert improvement.mean == pytest.approx(lead)
+    assert improvement.standard_error == pytest.approx(0.1, abs=0.03)
     assert best == (other if is_better else first)
 
 
@@ -87,9 +105,12 @@ def test_search_ignores_leads_within_one_standard_error(lead: float, is_better: 
 def test_search_returns_best_candidate_beyond_one_standard_error(metric: str) -> None:
     leads = dict(zip(GAINS, (0.0, 0.2, 0.5, 0.4, float("nan"), 0.3, -0.1), strict=True))
     sign = METRICS[metric].sign
-    _, best, _ = search(
-        lambda settings: windows(-sign * leads.get(gain_of(settings), 0.0)), metric=metric
-    )
+
+    def measure(settings: Resize) -> tuple[Values, ...]:
+        lead = leads.get(gain_of(settings), 0.0)
+        return windows(-sign * lead)
+
+    _, best, _ = search(measure, metric=metric)
     assert gain_of(best) == 1.3
 
 
@@ -97,8 +118,10 @@ def test_search_returns_estimate_if_all_losses_are_equal() -> None:
     first, best, found = search()
     assert best == first
     assert len(found.scores) <= MAX_SETTINGS_TRIED
-    assert {settings.choice.settings["sigma"] for settings in found.scores} > {0.0, 3.0, 24.0}
-    assert {gain_of(settings) for settings in found.scores} > set(GAINS)
+    sigmas = {settings.choice.settings["sigma"] for settings in found.scores}
+    gains = {gain_of(settings) for settings in found.scores}
+    assert sigmas > {0.0, 3.0, 24.0}
+    assert gains > set(GAINS)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +129,11 @@ def test_search_returns_estimate_if_all_losses_are_equal() -> None:
     [("sigma=5", 0), ("repeat=20:80", 0), ("gain=1.07", 0), ("sigma=0", 0), ("gain=1.07", 20)],
 )
 def test_search_keeps_requested_settings(requested: str, dropped: int) -> None:
+    def measure(settings: Resize) -> tuple[Values, ...]:
+        return windows(-float(seed_of(settings)))
+
     resize = replace(REQUESTED, method=f"bands:{requested}", drop_last=dropped)
-    _, _, found = search(
-        lambda settings: windows(-float(seed_of(settings))), resize, TWO_BANDS[: 128 - dropped]
-    )
+    _, _, found = search(measure, resize, TWO_BANDS[: 128 - dropped])
     assert len(found.scores) > 4
     for settings in found.scores:
         assert requested in str(settings.method)
@@ -118,6 +142,7 @@ def test_search_keeps_requested_settings(requested: str, dropped: int) -> None:
 
 def test_search_with_requested_range_splits_noise_table() -> None:
     noise = np.random.default_rng(0).normal(size=(128, 16))
-    first, _, _ = search(requested=replace(REQUESTED, method="bands:repeat=20:80"), table=noise)
+    requested = replace(REQUESTED, method="bands:repeat=20:80")
+    first, _, _ = search(requested=requested, table=noise)
     assert first.choice.settings["repeat"] == (20, 80)
     assert first.choice.settings["sigma"]

@@ -51,39 +51,50 @@ PAIRS = [
 def load(folder: Path) -> Any:
     """Load the class in config.json, and check that no key is missing, unexpected or mismatched."""
     name = read(folder)["architectures"][0]
-    return pico.Pico(folder, getattr(transformers, name)).load()
+    model_class = getattr(transformers, name)
+    return pico.Pico(folder, model_class).load()
 
 
 def table_of(model: Any) -> torch.Tensor:
-    found: torch.Tensor = next(
-        one.data for name, one in model.named_parameters() if name.endswith(TABLES)
-    )
-    return found
+    """Return the position table of a model."""
+    tables: list[torch.Tensor] = [
+        value.data for name, value in model.named_parameters() if name.endswith(TABLES)
+    ]
+    return tables[0]
+
+
+def remove_positions(model: Any) -> None:
+    """Give all positions the mean row or an angle of zero."""
+    for module in model.modules():
+        if hasattr(module, "inv_freq"):
+            module.inv_freq.zero_()
+        elif isinstance(module, RoFormerSinusoidalPositionalEmbedding):
+            sines, cosines = module.weight.data.chunk(2, dim=1)
+            sines.fill_(0)
+            cosines.fill_(1)
+    model_type = model.config.model_type
+    if model_type in CONFIGS and not hasattr(model.config, "alibi"):
+        reserved = RESERVED.get(model_type, 0)
+        usable = table_of(model)[reserved:]
+        usable.copy_(usable.double().mean(0))
 
 
 @contextmanager
-def without_positions(*models: Any) -> Iterator[None]:
-    """Give all positions the mean row, an angle of zero, or a bias of zero."""
-    for model in models:
-        for module in model.modules():
-            if hasattr(module, "inv_freq"):
-                module.inv_freq.zero_()
-            elif isinstance(module, RoFormerSinusoidalPositionalEmbedding):
-                sines, cosines = module.weight.data.chunk(2, dim=1)
-                sines.fill_(0), cosines.fill_(1)
-        if not hasattr(model.config, "alibi") and model.config.model_type in CONFIGS:
-            usable = table_of(model)[RESERVED.get(model.config.model_type, 0) :]
-            usable.copy_(usable.double().mean(0))
+def without_alibi() -> Iterator[None]:
+    """Make all ALiBi biases zero."""
     build = modeling_falcon.build_alibi_tensor
-    with patch.object(
-        modeling_falcon, "build_alibi_tensor", lambda *args, **named: build(*args, **named) * 0
-    ):
+
+    def build_zeros(*args: Any, **named: Any) -> Any:
+        return build(*args, **named) * 0
+
+    with patch.object(modeling_falcon, "build_alibi_tensor", build_zeros):
         yield
 
 
 def outputs(model: Any) -> list[torch.Tensor]:
     """Return what a model computes for two texts, one of them padded, where they are not padded."""
-    tokens = 5 + torch.arange(2 * TOKENS).reshape(2, TOKENS) * 7 % 27
+    numbers = torch.arange(2 * TOKENS).reshape(2, TOKENS)
+    tokens = 5 + numbers * 7 % 27
     mask = torch.ones_like(tokens)
     mask[1, TOKENS - 4 :] = 0
     inputs = {"input_ids": tokens, "attention_mask": mask}
@@ -97,27 +108,32 @@ def outputs(model: Any) -> list[torch.Tensor]:
 
 def assert_twins(source: Any, twin: Any) -> None:
     """Check that two models compute the same once positions are removed, and did not before."""
-    assert not all(map(torch.allclose, outputs(source), outputs(twin)))
-    with without_positions(source, twin):
-        for expected, actual in zip(outputs(source), outputs(twin), strict=True):
-            assert expected.std() > 0.1
-            torch.testing.assert_close(
-                actual, expected, rtol=0, atol=4e-6 * float(expected.abs().max())
-            )
+    is_close = [torch.allclose(*pair) for pair in zip(outputs(source), outputs(twin), strict=True)]
+    assert not all(is_close)
+    remove_positions(source)
+    remove_positions(twin)
+    with without_alibi():
+        pairs = zip(outputs(source), outputs(twin), strict=True)
+    for expected, actual in pairs:
+        assert expected.std() > 0.1
+        tolerance = 4e-6 * float(expected.abs().max())
+        torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize(("model_type", "head", "twin", "scheme", "name"), PAIRS)
 def test_convert_without_positions_gives_equal_outputs(
     model_type: str, head: str, twin: str, scheme: str, name: str, tmp_path: Path
 ) -> None:
+    output = tmp_path / "out"
     source = make(tmp_path / "source", model_type, head)
-    result = convert(tmp_path / "source", scheme, NEW, output=tmp_path / "out")
-    assert read(tmp_path / "out")["architectures"] == [f"{name}{twin}"]
-    assert_twins(source, load(tmp_path / "out"))
-    assert any("Dropped" in warning for warning in result.warnings) == (
-        head == "ForPreTraining" or (head == "Model" and model_type not in ("gpt2", "electra"))
-    )
-    assert verify(tmp_path / "out")
+    result = convert(tmp_path / "source", scheme, NEW, output=output)
+    assert read(output)["architectures"] == [f"{name}{twin}"]
+    assert_twins(source, load(output))
+
+    has_pooler = head == "Model" and model_type not in ("gpt2", "electra")
+    is_dropped = any("Dropped" in warning for warning in result.warnings)
+    assert is_dropped == (has_pooler or head == "ForPreTraining")
+    assert verify(output)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +147,8 @@ def test_convert_without_positions_gives_equal_outputs(
 def test_convert_of_a_trained_model_gives_equal_outputs(
     path: str, name: str, scheme: str, tmp_path: Path
 ) -> None:
-    source = getattr(transformers, name).from_pretrained(path).train(False)
+    model_class = getattr(transformers, name)
+    source = model_class.from_pretrained(path).train(False)
     convert(path, scheme, 1024, output=tmp_path / "out")
     assert_twins(source, load(tmp_path / "out"))
 
@@ -141,60 +158,69 @@ def test_convert_of_a_trained_model_gives_equal_outputs(
 
 def test_by_head_regroups_queries_keys_and_values_of_each_head() -> None:
     # Two heads of size 1: the columns are q of head 0, q of head 1, k of head 0, ...
-    values = np.array([[10, 11, 20, 21, 30, 31], [40, 41, 50, 51, 60, 61]])
-    assert by_head(values, 2).tolist() == [
-        [10, 40],
-        [20, 50],
-        [30, 60],
-        [11, 41],
-        [21, 51],
-        [31, 61],
-    ]
-    assert by_head(values[0], 2).tolist() == [10, 20, 30, 11, 21, 31]
-    assert by_head(np.arange(12), 2).tolist() == [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]
+    weight = np.array([[10, 11, 20, 21, 30, 31], [40, 41, 50, 51, 60, 61]])
+    regrouped = by_head(weight, 2)
+    assert regrouped.tolist() == [[10, 40], [20, 50], [30, 60], [11, 41], [21, 51], [31, 61]]
+    bias = weight[0]
+    assert by_head(bias, 2).tolist() == [10, 20, 30, 11, 21, 31]
+    # Two heads of size 2.
+    wide = np.arange(12)
+    assert by_head(wide, 2).tolist() == [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]
+
+
+def test_plus_mean_adds_the_mean_to_each_row() -> None:
+    rows = np.array([[1, 2], [3, 4]], np.float32)
+    mean = np.array([0.5, -1.0])
+    assert plus_mean(rows, mean).tolist() == [[1.5, 1], [3.5, 3]]
 
 
 def test_plus_mean_rounds_once() -> None:
-    assert plus_mean(np.array([[1, 2], [3, 4]], np.float32), np.array([0.5, -1.0])).tolist() == [
-        [1.5, 1],
-        [3.5, 3],
-    ]
     # Between 1 and the next bfloat16, 1 + 2**-7: half of it rounds to even, a little more rounds
     # up.
-    values = np.ones((1, 2), ml_dtypes.bfloat16)
-    assert plus_mean(values, np.array([2**-8, 2**-8 + 2**-20])).tolist() == [[1, 1 + 2**-7]]
+    ones = np.ones((1, 2), ml_dtypes.bfloat16)
+    half = 2**-8
+    mean = np.array([half, half + 2**-20])
+    assert plus_mean(ones, mean).tolist() == [[1, 1 + 2**-7]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_convert_copies_rearranges_and_adds_tensors_in_their_dtype(
     dtype: Any, tmp_path: Path
 ) -> None:
-    make(tmp_path / "source", "gpt2", "LMHeadModel").to(dtype).save_pretrained(tmp_path / "source")
-    convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
-    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("source", "out"))
-    assert {tensor.dtype for tensor in after.values()} == {dtype}
+    source = tmp_path / "source"
+    output = tmp_path / "out"
+    make(source, "gpt2", "LMHeadModel").to(dtype).save_pretrained(source)
+    convert(source, "rotary", NEW, output=output)
+    before = load_file(source / "model.safetensors")
+    after = load_file(output / "model.safetensors")
+    for tensor in after.values():
+        assert tensor.dtype == dtype
+
+    embeddings = before["transformer.wte.weight"]
     mean = before["transformer.wpe.weight"].double().mean(0)
-    expected = (before["transformer.wte.weight"].double() + mean).to(dtype)
-    assert torch.equal(after["gpt_neox.embed_in.weight"], expected)
-    assert torch.equal(after["embed_out.weight"], before["transformer.wte.weight"])
-    block, twin = "transformer.h.1", "gpt_neox.layers.1"
-    assert torch.equal(
-        after[f"{twin}.mlp.dense_h_to_4h.weight"], before[f"{block}.mlp.c_fc.weight"].T
-    )
-    assert torch.equal(after[f"{twin}.attention.dense.bias"], before[f"{block}.attn.c_proj.bias"])
-    assert load(tmp_path / "out").dtype == dtype
+    with_mean = embeddings.double() + mean
+    assert torch.equal(after["gpt_neox.embed_in.weight"], with_mean.to(dtype))
+    assert torch.equal(after["embed_out.weight"], embeddings)
+    dense = after["gpt_neox.layers.1.mlp.dense_h_to_4h.weight"]
+    assert torch.equal(dense, before["transformer.h.1.mlp.c_fc.weight"].T)
+    bias = after["gpt_neox.layers.1.attention.dense.bias"]
+    assert torch.equal(bias, before["transformer.h.1.attn.c_proj.bias"])
+    assert load(output).dtype == dtype
 
 
 def test_convert_writes_the_angles_of_roformer_and_no_others(tmp_path: Path) -> None:
     make(tmp_path / "source", "bert", "ForMaskedLM")
     convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
-    angles = load(tmp_path / "out").roformer.encoder.embed_positions
-    reference = RoFormerSinusoidalPositionalEmbedding
-    assert torch.equal(angles.weight, reference(NEW, 4).create_weight())  # type: ignore[no-untyped-call]
+    angles = load(tmp_path / "out").roformer.encoder.embed_positions.weight
+    reference: Any = RoFormerSinusoidalPositionalEmbedding(NEW, 4)
+    assert torch.equal(angles, reference.create_weight())
+
     model = AutoModel.from_pretrained(tmp_path / "out")
-    model(torch.ones(1, NEW, dtype=torch.long))
+    longest = torch.ones(1, NEW, dtype=torch.long)
+    too_long = torch.ones(1, NEW + 1, dtype=torch.long)
+    model(longest)
     with pytest.raises(IndexError):
-        model(torch.ones(1, NEW + 1, dtype=torch.long))
+        model(too_long)
 
 
 @pytest.mark.parametrize(
@@ -230,32 +256,43 @@ def test_convert_writes_theta_for_all_readers(
     make(tmp_path / "source", "gpt2", "LMHeadModel")
     convert(tmp_path / "source", "rotary", "4x", output=tmp_path / "out", theta=theta)
     config = read(tmp_path / "out")
-    rotary = load(tmp_path / "out").gpt_neox.rotary_emb
-    assert (str(config["rotary_emb_base"]), config["rotary_pct"]) == (written, 1.0)
+    base = float(written)
+    assert str(config["rotary_emb_base"]) == written
+    assert config["rotary_pct"] == 1.0
     assert config["rope_parameters"] == {
         "rope_type": "default",
-        "rope_theta": float(written),
+        "rope_theta": base,
         "partial_rotary_factor": 1.0,
     }
     assert config["max_position_embeddings"] == 4 * OLD
-    torch.testing.assert_close(rotary.inv_freq, torch.tensor([1, float(written) ** -0.5]))
+    rotary = load(tmp_path / "out").gpt_neox.rotary_emb
+    frequencies = torch.tensor([1, base**-0.5])
+    torch.testing.assert_close(rotary.inv_freq, frequencies)
 
 
 @pytest.mark.parametrize("method", ["yarn", "theta"])
 def test_a_converted_checkpoint_is_resized_like_any_rotary_one(method: str, tmp_path: Path) -> None:
+    longer = tmp_path / "long"
     make(tmp_path / "source", "gpt2", "LMHeadModel")
     convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
-    resize(tmp_path / "out", 4 * NEW, method=method, output=tmp_path / "long")
-    config = read(tmp_path / "long")
+    resize(tmp_path / "out", 4 * NEW, method=method, output=longer)
+
+    config = read(longer)
     rope = config["rope_parameters"]
     assert config["max_position_embeddings"] == 4 * NEW
-    assert rope["partial_rotary_factor"] == config["rotary_pct"] == 1
+    assert config["rotary_pct"] == 1
+    assert rope["partial_rotary_factor"] == 1
     assert rope["rope_theta"] == config["rotary_emb_base"]
-    assert (rope["rope_theta"] > 1000) == (method == "theta")
-    assert rope.get("factor") == (4 if method == "yarn" else None)
-    assert rope.get("original_max_position_embeddings") == (NEW if method == "yarn" else None)
-    assert verify(tmp_path / "long")
-    pico.logits(load(tmp_path / "long"), 2 * NEW)
+    if method == "theta":
+        assert rope["rope_theta"] > 1000
+        assert rope.get("factor") is None
+        assert rope.get("original_max_position_embeddings") is None
+    else:
+        assert rope["rope_theta"] <= 1000
+        assert rope["factor"] == 4
+        assert rope["original_max_position_embeddings"] == NEW
+    assert verify(longer)
+    pico.logits(load(longer), 2 * NEW)
 
 
 # ---- forms of checkpoints
@@ -290,8 +327,11 @@ def test_convert_reads_the_aliases_of_config_keys(tmp_path: Path) -> None:
         "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head",
     }
-    values = {name: getattr(source.config, name) for name in aliases}
-    pico.edit_json(tmp_path / "source/config.json", **values, **dict.fromkeys(aliases.values()))
+    changes: dict[str, Any] = {}
+    for alias, key in aliases.items():
+        changes[alias] = getattr(source.config, alias)
+        changes[key] = None
+    pico.edit_json(tmp_path / "source/config.json", **changes)
     for scheme in ("rotary", "alibi"):
         convert(tmp_path / "source", scheme, NEW, output=tmp_path / scheme)
         assert_twins(source, load(tmp_path / scheme))
@@ -312,15 +352,21 @@ def test_convert_refuses_a_mean_row_that_is_not_finite(tmp_path: Path) -> None:
     "part", ["output.adapters.a", "crossattention.output.dense", "attention.self.query.lora_A"]
 )
 def test_convert_refuses_tensors_that_the_twin_would_ignore(part: str, tmp_path: Path) -> None:
-    make(tmp_path / "source", "bert", "ForMaskedLM")
-    path = tmp_path / "source/model.safetensors"
+    source = tmp_path / "source"
+    output = tmp_path / "out"
+    make(source, "bert", "ForMaskedLM")
+    path = source / "model.safetensors"
+    tensors = load_file(path)
     extra = f"bert.encoder.layer.0.{part}.weight"
-    save_file(load_file(path) | {extra: torch.ones(8, 8)}, path)
+    tensors[extra] = torch.ones(8, 8)
+    save_file(tensors, path)
     with pytest.raises(UnsupportedModelError, match=f"{extra} is not a tensor of Bert"):
-        convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
-    result = convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out", encoder_only=True)
-    assert extra in result.planned.to_json()["dropped_tensors"]
-    load(tmp_path / "out")
+        convert(source, "rotary", NEW, output=output)
+
+    result = convert(source, "rotary", NEW, output=output, encoder_only=True)
+    planned = result.planned.to_json()
+    assert extra in planned["dropped_tensors"]
+    load(output)
 
 
 @pytest.mark.parametrize(("model_type", "head"), [("gpt2", "LMHeadModel"), ("bert", "ForMaskedLM")])
@@ -336,64 +382,86 @@ def test_convert_uses_a_stored_head_that_differs_as_transformers_does(
 
 def test_convert_accepts_the_names_of_published_gpt2_files(tmp_path: Path) -> None:
     source = make(tmp_path / "source", "gpt2", "LMHeadModel")
-    tensors = {
-        name.removeprefix("transformer."): one
-        for name, one in source.state_dict().items()
-        if "lm_" not in name
-    }
-    masks = {f"h.{layer}.attn.bias": torch.ones(1, 1, OLD, OLD).tril() for layer in range(2)}
-    masks |= {f"h.{layer}.attn.masked_bias": torch.tensor(-1e4) for layer in range(2)}
-    save_file(
-        {name: one.contiguous() for name, one in (tensors | masks).items()},
-        tmp_path / "source/model.safetensors",
-    )
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in source.state_dict().items():
+        if "lm_" not in name:
+            tensors[name.removeprefix("transformer.")] = tensor.contiguous()
+    for layer in range(2):
+        causal_mask = torch.ones(1, 1, OLD, OLD).tril()
+        tensors[f"h.{layer}.attn.bias"] = causal_mask.contiguous()
+        tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(tensors, tmp_path / "source/model.safetensors")
     convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
     assert_twins(source, load(tmp_path / "out"))
 
 
-def test_convert_accepts_old_names_shards_pickles_and_sparse_configs(tmp_path: Path) -> None:
-    source = make(tmp_path / "source", "bert", "ForMaskedLM")
+@pytest.fixture
+def bert(tmp_path: Path) -> Any:
+    """A model with an LM head, which is also saved as `source`."""
+    return make(tmp_path / "source", "bert", "ForMaskedLM")
+
+
+@pytest.fixture
+def converted(bert: Any, tmp_path: Path) -> dict[str, Any]:
+    """The tensors of its conversion."""
+    output = convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "expected").output
+    return pico.tensor_bytes(output)
+
+
+def test_convert_accepts_old_names_of_tensors(
+    bert: Any, converted: dict[str, Any], tmp_path: Path
+) -> None:
     path = tmp_path / "source/model.safetensors"
-    old = load_file(path)
-    new = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
-            "LayerNorm.bias", "LayerNorm.beta"
-        ): one
-        for name, one in old.items()
-    }
-    assert new.keys() != old.keys()
-    save_file(new | {"bert.embeddings.position_ids": torch.arange(OLD)[None]}, path)
+    tensors = {"bert.embeddings.position_ids": torch.arange(OLD)[None]}
+    renamed = 0
+    for name, tensor in load_file(path).items():
+        old_name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+        old_name = old_name.replace("LayerNorm.bias", "LayerNorm.beta")
+        renamed += old_name != name
+        tensors[old_name] = tensor
+    assert renamed
+    save_file(tensors, path)
     convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
-    assert_twins(source, load(tmp_path / "out"))
-    expected = pico.tensor_bytes(tmp_path / "out")
+    assert pico.tensor_bytes(tmp_path / "out") == converted
+    assert_twins(bert, load(tmp_path / "out"))
 
-    save_file(old, path, metadata={"format": "pt"})
+
+def test_convert_of_shards_writes_one_file(converted: dict[str, Any], tmp_path: Path) -> None:
+    output = tmp_path / "out"
     pico.shard(tmp_path / "source")
-    result = convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "one")
-    assert pico.tensor_bytes(tmp_path / "one") == expected
-    assert not list((tmp_path / "one").glob("*.index.json"))
-    assert list((tmp_path / "one").glob("*.safetensors")) == [tmp_path / "one/model.safetensors"]
-    assert result.bytes_written == sum(
-        len(data) for data in pico.contents(tmp_path / "one").values()
-    )
+    result = convert(tmp_path / "source", "rotary", NEW, output=output)
+    assert pico.tensor_bytes(output) == converted
+    assert not list(output.glob("*.index.json"))
+    assert list(output.glob("*.safetensors")) == [output / "model.safetensors"]
+    sizes = [len(data) for data in pico.contents(output).values()]
+    assert result.bytes_written == sum(sizes)
 
-    for shard in (tmp_path / "source").glob("model*"):
-        shard.unlink()
-    torch.save(old, tmp_path / "source/pytorch_model.bin")
-    unstated = dict.fromkeys(("architectures", "hidden_act", "dtype"))
+
+def test_convert_accepts_a_pickle_and_a_sparse_config(
+    converted: dict[str, Any], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    tensors = load_file(source / "model.safetensors")
+    (source / "model.safetensors").unlink()
+    torch.save(tensors, source / "pytorch_model.bin")
     pico.edit_json(
-        tmp_path / "source/config.json", **unstated, embedding_size=4
-    )  # BERT has no such setting
-    convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "two")
-    assert pico.tensor_bytes(tmp_path / "two") == expected
-    assert read(tmp_path / "two")["architectures"] == ["RoFormerForMaskedLM"]
+        source / "config.json",
+        architectures=None,
+        hidden_act=None,
+        dtype=None,
+        embedding_size=4,  # BERT has no such setting
+    )
+    convert(source, "rotary", NEW, output=tmp_path / "out")
+    assert pico.tensor_bytes(tmp_path / "out") == converted
+    assert read(tmp_path / "out")["architectures"] == ["RoFormerForMaskedLM"]
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_convert_accepts_a_nanogpt_checkpoint(bias: bool, tmp_path: Path) -> None:
-    torch.save(nanogpt.make(bias=bias), tmp_path / "ckpt.pt")
-    resize(tmp_path / "ckpt.pt", OLD, output=tmp_path / "gpt2")
-    convert(tmp_path / "ckpt.pt", "rotary", NEW, output=tmp_path / "out")
+    checkpoint = tmp_path / "ckpt.pt"
+    torch.save(nanogpt.make(bias=bias), checkpoint)
+    resize(checkpoint, OLD, output=tmp_path / "gpt2")
+    convert(checkpoint, "rotary", NEW, output=tmp_path / "out")
     assert_twins(load(tmp_path / "gpt2"), load(tmp_path / "out"))
     assert verify(tmp_path / "out")
 
@@ -403,8 +471,11 @@ def test_convert_states_all_config_keys_whose_default_differs_in_the_twin(model_
     """Files saved by transformers 4 lack keys that have the default value of their type."""
     source_type = SOURCE_TYPES[model_type]
     before = AutoConfig.for_model(model_type).to_dict()
-    ignored = {
+    for key, value in source_type.defaults.items():
+        assert before[key] == value, key
+    stated = {
         *source_type.required,
+        *source_type.defaults,
         "model_type",
         "transformers_version",
         "n_positions",
@@ -412,15 +483,10 @@ def test_convert_states_all_config_keys_whose_default_differs_in_the_twin(model_
     }
     for twin in source_type.twins:
         after = AutoConfig.for_model(twin.model_type).to_dict()
-        stated = {key for key, value in source_type.defaults.items() if before[key] == value}
-        assert stated == set(source_type.defaults)
-        others = ignored | stated | {key for key in before if twin.keys.get(key, key) in twin.fixed}
-        unsaid = {
-            key: (value, after[twin.keys.get(key, key)])
-            for key, value in before.items()
-            if key not in others and twin.keys.get(key, key) in after
-        }
-        assert {key: values for key, values in unsaid.items() if values[0] != values[1]} == {}
+        for key in set(before) - stated:
+            twin_key = twin.keys.get(key, key)
+            if twin_key in after and twin_key not in twin.fixed:
+                assert after[twin_key] == before[key], key
 
 
 # ---- heads without an equivalent
@@ -465,12 +531,14 @@ REFUSED = [
 def test_convert_refuses_a_head_without_an_equivalent_unless_it_is_dropped(
     model_type: str, head: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
+    output = tmp_path / "out"
     source = make(tmp_path / "source", model_type, head, **changes)
     with pytest.raises(UnsupportedModelError, match=message) as raised:
-        convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
+        convert(tmp_path / "source", "rotary", NEW, output=output)
     assert "--encoder-only" in str(raised.value.hint)
-    convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out", encoder_only=True)
-    assert_twins(source.base_model, load(tmp_path / "out"))
+
+    convert(tmp_path / "source", "rotary", NEW, output=output, encoder_only=True)
+    assert_twins(source.base_model, load(output))
 
 
 @pytest.mark.parametrize(

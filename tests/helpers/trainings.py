@@ -2,8 +2,11 @@
 
 import contextlib
 import json
+import os
 import random
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from ctxextend import resize
 from ctxextend.cli.app import build_app
 from ctxextend.training.trainer import RunCallback
 from tests.helpers import pico
+from tests.helpers.repository import ROOT
 from tests.helpers.word_tokenizer import add_tokenizer, text_of
 
 OLD, NEW = 16, 32
@@ -62,6 +66,23 @@ def train(source: object, output: str, *flags: object, steps: int = 4) -> Result
     return done
 
 
+def launch(
+    processes: int, program: Sequence[str], *arguments: object, **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program in several processes, with further environment variables."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(processes),
+        *program,
+        *map(str, arguments),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | variables
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
 def write_book(words: int = 1200) -> None:
     """Write book.txt, a text whose next word is easy to learn to predict."""
     draw = random.Random(0)
@@ -69,6 +90,11 @@ def write_book(words: int = 1200) -> None:
     while len(numbers) < words:
         numbers.append((numbers[-1] * 2 + draw.randrange(2)) % 27)
     Path("book.txt").write_text(text_of(numbers))
+
+
+def files_here() -> list[str]:
+    """Return the names in the working folder, sorted."""
+    return sorted(path.name for path in Path.cwd().iterdir())
 
 
 def make_source(folder: Path, model_type: str, **options: Any) -> Path:

@@ -33,11 +33,11 @@ def test_alternate_runs_all_routes_in_turn() -> None:
         calls.append(name)
         return Cost(len(calls), 1.0)
 
-    costs = alternate(
-        {name: partial(run, name) for name in "ab"}, 2, before=lambda: calls.append("-")
-    )
+    routes = {name: partial(run, name) for name in "ab"}
+    costs = alternate(routes, 2, before=lambda: calls.append("-"))
     assert calls == ["-", "a", "-", "b", "-", "a", "-", "b"]
-    assert [[cost.seconds for cost in one] for one in costs] == [[2, 6], [4, 8]]
+    seconds = [[cost.seconds for cost in route] for route in costs]
+    assert seconds == [[2, 6], [4, 8]]
 
 
 def test_measure_json_returns_peak_memory_and_output() -> None:
@@ -59,28 +59,54 @@ def run_main(
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--folder", str(out), "--out", str(out)])
     with pytest.raises(SystemExit) as exited:
         benchmarks.main()
-    assert json.loads((out / "table.json").read_text())["failed"] == (["resize"] if fails else [])
-    return int(exited.value.code or 0), (out / "table.md").read_text()
+    failed: list[str] = []
+    if fails:
+        failed.append("resize")
+    table = json.loads((out / "table.json").read_text())
+    assert table["failed"] == failed
+    page = (out / "table.md").read_text()
+    return int(exited.value.code or 0), page
 
 
-def test_main_exits_1_if_a_row_misses_or_a_benchmark_fails(
+FAST = Row("fast", "s", [1.0, 3.0, 9.0], "`cp`", [10.0], maximum=0.3)
+LARGE = Row("large", "MB/s", [20.0], "`cp`", [10.0], minimum=2)
+
+
+def test_main_exits_0_if_all_rows_meet_their_criterion(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    met = [
-        Row("fast", "s", [1.0, 3.0, 9.0], "`cp`", [10.0], maximum=0.3),
-        Row("large", "MB/s", [20.0], "`cp`", [10.0], minimum=2),
-    ]
-    status, page = run_main(monkeypatch, tmp_path, *met)
-    assert status == 0
-    assert (
+    status, page = run_main(monkeypatch, tmp_path, FAST, LARGE)
+    line = (
         "| fast | 3.00 s (1.00 - 9.00) | `cp` | 10.00 s (10.00 - 10.00) | ≤ 0.3 x | 0.30 x | met |"
-        in page
     )
-    for missed in (replace(met[0], maximum=0.29), replace(met[1], minimum=2.1)):
-        status, page = run_main(monkeypatch, tmp_path, *met, missed)
-        assert (status, page.count("| met |"), page.count("**missed**")) == (1, 2, 1)
-    status, page = run_main(monkeypatch, tmp_path, *met, fails=True)
-    assert (status, "**resize failed**" in page, "| fast |" in page) == (1, True, True)
+    assert status == 0
+    assert line in page
+
+
+@pytest.mark.parametrize(
+    "missed", [replace(FAST, maximum=0.29), replace(LARGE, minimum=2.1)], ids=["maximum", "minimum"]
+)
+def test_main_exits_1_if_a_row_misses_its_criterion(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missed: Row
+) -> None:
+    status, page = run_main(monkeypatch, tmp_path, FAST, LARGE, missed)
+    assert status == 1
+    assert page.count("| met |") == 2
+    assert page.count("**missed**") == 1
+
+
+def test_main_exits_1_if_a_benchmark_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    status, page = run_main(monkeypatch, tmp_path, FAST, LARGE, fails=True)
+    assert status == 1
+    assert "**resize failed**" in page
+    assert "| fast |" in page
+
+
+def flip_bit_before(content: bytes, stop: int) -> bytes:
+    """Return content with a bit of the byte before an offset flipped."""
+    changed = bytearray(content)
+    changed[stop - 1] ^= 1
+    return bytes(changed)
 
 
 @pytest.mark.parametrize("size", [100, 10_000_000], ids=["many shards", "one file"])
@@ -93,16 +119,20 @@ def test_cmp_command_compares_everything_except_the_table(
     command = cmp_command(tmp_path / "base", tmp_path / "new")
     measure(command)
     for file in (tmp_path / "new").glob("*.safetensors"):
+        content = file.read_bytes()
         start, header = read_header(file)
         for name, entry in header.items():
             if name in (TABLE, "__metadata__"):
                 continue
-            content = bytearray(file.read_bytes())
-            index = start + entry["data_offsets"][1] - 1
-            file.write_bytes(content[:index] + bytes([content[index] ^ 1]) + content[index + 1 :])
+            _, stop = entry["data_offsets"]
+            file.write_bytes(flip_bit_before(content, start + stop))
             with pytest.raises(SystemExit, match="failed: sh"):
                 measure(command)
             file.write_bytes(content)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_qmsum_writes_one_query_per_answer(tmp_path: Path) -> None:
@@ -110,84 +140,95 @@ def test_qmsum_writes_one_query_per_answer(tmp_path: Path) -> None:
     for name, (general, specific) in answers.items():
         path = tmp_path / f"{name}.json"
         path.parent.mkdir()
-        turns = [{"speaker": "A", "content": f"Hello {name}."}, {"speaker": "B", "content": "Bye."}]
-        lists = {
+        first = {"speaker": "A", "content": f"Hello {name}."}
+        second = {"speaker": "B", "content": "Bye."}
+        meeting = {
+            "meeting_transcripts": [first, second],
             "general_query_list": [{"answer": general}],
             "specific_query_list": [{"answer": specific}],
         }
-        path.write_text(json.dumps({"meeting_transcripts": turns, **lists}))
-    write_qmsum(tmp_path, tmp_path / "set", ["train", "val"])
-    corpus, queries = (
-        (tmp_path / "set" / f"{name}.jsonl").read_text().splitlines()
-        for name in ("corpus", "queries")
-    )
-    assert json.loads(corpus[1]) == {"_id": "m1", "text": "A: Hello val/a.\nB: Bye."}
-    assert [json.loads(line)["text"] for line in queries] == ["An answer.", "Another.", "A third."]
-    assert (tmp_path / "set" / "qrels.tsv").read_text().splitlines()[1:] == [
-        "q0\tm0\t1",
-        "q1\tm0\t1",
-        "q2\tm1\t1",
-    ]
+        path.write_text(json.dumps(meeting))
+
+    output = tmp_path / "set"
+    write_qmsum(tmp_path, output, ["train", "val"])
+    corpus = read_lines(output / "corpus.jsonl")
+    queries = read_lines(output / "queries.jsonl")
+    _, *relevant = (output / "qrels.tsv").read_text().splitlines()
+    assert corpus[1] == {"_id": "m1", "text": "A: Hello val/a.\nB: Bye."}
+    assert [query["text"] for query in queries] == ["An answer.", "Another.", "A third."]
+    assert relevant == ["q0\tm0\t1", "q1\tm0\t1", "q2\tm1\t1"]
 
 
 def test_real_cuts_reactions_into_the_tokens_of_rxnfp(tmp_path: Path) -> None:
     vocabulary = "[PAD] [UNK] [CLS] [SEP] [MASK] C Br [C@@H] ( ) >> O %12"
+    config_file = tmp_path / "config.json"
+    config_file.write_text("{}")
     (tmp_path / "vocab.txt").write_text(vocabulary.replace(" ", "\n"))
-    (tmp_path / "config.json").write_text("{}")
     real.add_smiles_tokenizer(tmp_path)
+
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids = tokenizer("C(Br)[C@@H]>>O%12N")["input_ids"]
     tokens = ["[CLS]", "C", "(", "Br", ")", "[C@@H]", ">>", "O", "%12", "[UNK]", "[SEP]"]
-    assert tokenizer.convert_ids_to_tokens(tokenizer("C(Br)[C@@H]>>O%12N")["input_ids"]) == tokens
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert (config["model_type"], config["architectures"]) == ("bert", ["BertForMaskedLM"])
+    assert tokenizer.convert_ids_to_tokens(ids) == tokens
+    config = json.loads(config_file.read_text())
+    assert config["model_type"] == "bert"
+    assert config["architectures"] == ["BertForMaskedLM"]
 
 
-def test_real_page_contains_every_part_and_the_criterion() -> None:
-    def value(mean: float, error: float = 0.001) -> dict[str, float]:
-        return {"mean": mean, "standard_error": error, "tokens": 9, "samples": 100}
+def value(mean: float) -> dict[str, float]:
+    return {"mean": mean, "standard_error": 0.001, "tokens": 9, "samples": 100}
 
-    def result(part: real.Part) -> dict[str, Any]:
-        is_search = part.text == "qmsum"
-        modes = {
-            mode: {"nDCG@10": value(0.2), "MRR": value(0.1)}
-            for mode in ("truncated", "chunks", "model")
+
+def result_of(part: real.Part) -> dict[str, Any]:
+    """Return a result of benchmarks.real with three methods."""
+    means = {"copy": 2.0, "auto": 1.0, f"bands:keep-first={part.before}": 1.5}
+    scores = {"nDCG@10": value(0.2), "MRR": value(0.1)}
+    is_search = part.text == "qmsum"
+    rows: list[dict[str, Any]] = []
+    for method, mean in means.items():
+        row = {
+            "method": method,
+            "score": value(mean),
+            "against copy": value(mean - 2),
+            "against base": value(mean - 0.5),
+            "search": {},
         }
-        rows = [
-            {
-                "method": name,
-                "score": value(mean),
-                "against copy": value(-0.004 if is_search else mean - 2),
-                "against base": value(mean - 0.5),
-                "search": modes if is_search else {},
-            }
-            for name, mean in {
-                "copy": 2.0,
-                "auto": 1.0,
-                f"bands:keep-first={part.before}": 1.5,
-            }.items()
-        ]
-        metric = "ndcg@10" if is_search else "loss"
-        return {"metric": metric, "base": value(0.5), "auto": "bands:sigma=4", "rows": rows}
+        if is_search:
+            row["against copy"] = value(-0.004)
+            row["search"] = dict.fromkeys(("truncated", "chunks", "model"), scores)
+        rows.append(row)
+    metric = "loss"
+    if is_search:
+        metric = "ndcg@10"
+    return {"metric": metric, "base": value(0.5), "auto": "bands:sigma=4", "rows": rows}
 
-    results = {part.name: result(part) for part in real.PARTS}
-    text = "\n".join(real.page(results))
-    short = [*real.short_table(results)]
+
+@pytest.fixture
+def real_results() -> dict[str, dict[str, Any]]:
+    return {part.name: result_of(part) for part in real.PARTS}
+
+
+def test_real_page_contains_every_part_and_the_criterion(
+    real_results: dict[str, dict[str, Any]],
+) -> None:
+    text = "\n".join(real.page(real_results))
     for part in real.PARTS:
         assert f"{part.model} {part.before} → {part.to}" in text
     assert "| auto | 2.718 (x 1.6487 ± 0.0033) | 2.718 (x 1.6487 ± 0.0033) |" in text
     assert text.count("| bands, learned rows kept |") == 1 + 1 + 1 + 3 + 3 + 2
-    assert (
-        "| judge-words 128 → 256 | bands | -1.0000 ± 0.0020 nats/token | -0.9980 | 0.0200 | met |"
-        in text
-    )
-    assert (
+    met = "| judge-words 128 → 256 | bands | -1.0000 ± 0.0020 nats/token | -0.9980 | 0.0200 | met |"
+    missed = (
         "| MiniLM 512 → 1024 | bands | -0.0040 ± 0.0020 nDCG@10 | +0.0060 | 0.0050 | **missed** |"
-        in text
     )
-    assert len(short) == 1 + 1 + 1 + 4
-    assert (
-        short[1]
-        == "| rxnfp's BERT, 128 → 256 | 1.6487 ± 0.0033 | 2.718 (x 1.6487 ± 0.0033) |  | 7.389 "
+    assert met in text
+    assert missed in text
+
+
+def test_real_short_table_has_a_line_per_model(real_results: dict[str, dict[str, Any]]) -> None:
+    lines = list(real.short_table(real_results))
+    assert len(lines) == 1 + 1 + 1 + 4
+    assert lines[1] == (
+        "| rxnfp's BERT, 128 → 256 | 1.6487 ± 0.0033 | 2.718 (x 1.6487 ± 0.0033) |  | 7.389 "
         "(x 4.4817 ± 0.0089) |"
     )
 
@@ -198,13 +239,15 @@ def test_rotary_page_contains_every_length_and_band() -> None:
     rows = [rotary.scores(name, 0, base, base, 4) for name in rotary.BASES.values()]
     for steps in rotary.STAGES:
         row = rotary.scores("yarn", steps, own, base, 4)
-        rows.append(row | {"short": row["all"][1]})
-    assert [[band.tokens for band in bands] for bands in rows[2]["bands"]] == [[6, 6], [8, 8]]
-    results = [
-        {"before": 4, "to": to, "rows": rows, "yarn against linear": rows[2]["all"][1]}
-        for to in (8, 16)
-    ]
-    text = "\n".join(rotary.page(json.loads(json.dumps(results, default=vars))))
+        _, change = row["all"]
+        rows.append(row | {"short": change})
+    yarn = rows[2]
+    tokens = [[band.tokens for band in bands] for bands in yarn["bands"]]
+    assert tokens == [[6, 6], [8, 8]]
+
+    result = {"before": 4, "rows": rows, "yarn against linear": yarn["all"][1]}
+    written = json.dumps([result | {"to": 8}, result | {"to": 16}], default=vars)
+    text = "\n".join(rotary.page(json.loads(written)))
     assert "| method | 4 → 8 | 4 → 16 |" in text
     assert "| method | 0 to 3 | 4 to 7 | 8 to 11 | 12 to 15 |" in text
     assert "| yarn, 100 steps | 3.49 (x 2 (0 to 51)) | 3.49 (x 2 (0 to 51)) |" in text
@@ -216,17 +259,15 @@ def test_convert_writes_every_scheme(tmp_path: Path) -> None:
         ctxextend.register_method("without-positions", convert.without_positions)
         for name, (write_scheme, _) in convert.SCHEMES.items():
             write_scheme("tiny-gpt2", to=160, output=tmp_path / name)
-    configs = {
-        name: json.loads((tmp_path / name / "config.json").read_text()) for name in convert.SCHEMES
-    }
-    types = {name: config["model_type"] for name, config in configs.items()}
-    assert types == {
-        **dict.fromkeys(convert.SCHEMES, "gpt2"),
-        "rotary": "gpt_neox",
-        "ALiBi": "falcon",
-    }
+
+    model_types = dict.fromkeys(convert.SCHEMES, "gpt2")
+    model_types |= {"rotary": "gpt_neox", "ALiBi": "falcon"}
+    for name, model_type in model_types.items():
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        assert config["model_type"] == model_type
     with safe_open(tmp_path / "none" / "model.safetensors", "np") as file:
-        assert (np.ptp(file.get_tensor("transformer.wpe.weight"), axis=0) == 0).all()
+        table = file.get_tensor("transformer.wpe.weight")
+    assert (table == table[0]).all()
 
 
 def test_documents_repeat_their_choices_only_beyond_the_length() -> None:
@@ -235,33 +276,37 @@ def test_documents_repeat_their_choices_only_beyond_the_length() -> None:
         "one two six ten cat dog cow pig red",
     ]
     length = 16
-    repetitions = []
+
+    def count_words(text: str) -> int:
+        return len(text.split())
+
+    documents: list[str] = []
     for seed in (0, 1):
-        for document in long_range.documents(
-            texts, lambda text: len(text.split()), length, 3, seed
-        ):
-            words = document.split()
-            repetition = words[: len(words) // long_range.REPEATED]
-            assert words == repetition * long_range.REPEATED
-            assert len(repetition) > length
-            repetitions.append(repetition)
-    choices, note = (
-        {tuple(words[part]) for words in repetitions} for part in (slice(8), slice(8, None))
-    )
+        documents += long_range.documents(texts, count_words, length, 3, seed)
+    choices = set[tuple[str, ...]]()
+    notes = set[tuple[str, ...]]()
+    for document in documents:
+        words = document.split()
+        repetition = words[: len(words) // long_range.REPEATED]
+        assert words == repetition * long_range.REPEATED
+        assert len(repetition) > length
+        choices.add(tuple(repetition[:8]))
+        notes.add(tuple(repetition[8:]))
     assert len(choices) == 6
-    assert len(note) == 1
+    assert len(notes) == 1
 
 
 def test_short_training_holds_out_modules_and_documents_them() -> None:
-    trained_on, held_out = short_training.TRAINED_ON.split(), short_training.HELD_OUT.split()
-    assert not {*trained_on} & {*held_out}
-    texts = [*short_training.documentation("bisect heapq")]
-    assert [text.startswith("Python Library Documentation: module ") for text in texts] == [
-        True,
-        True,
-    ]
-    assert ["insort" in text for text in texts] == [True, False]
-    assert "\b" not in texts[0]
+    trained_on = set(short_training.TRAINED_ON.split())
+    held_out = set(short_training.HELD_OUT.split())
+    assert not trained_on & held_out
+
+    bisect, heapq = short_training.documentation("bisect heapq")
+    for text in (bisect, heapq):
+        assert text.startswith("Python Library Documentation: module ")
+    assert "insort" in bisect
+    assert "insort" not in heapq
+    assert "\b" not in bisect
 
 
 def test_real_prints_help(

@@ -20,10 +20,14 @@ from tests.helpers.trainings import write_book
 def test_stub_is_up_to_date() -> None:
     def exported(text: str) -> tuple[set[str], list[str]]:
         """Return the imported names, and all other statements."""
-        tree = ast.parse(text)
-        imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-        names = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
-        return names, [ast.dump(node) for node in tree.body if not isinstance(node, ast.ImportFrom)]
+        names = set[str]()
+        others: list[str] = []
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ImportFrom):
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            else:
+                others.append(ast.dump(node))
+        return names, others
 
     assert exported(stubs.STUB.read_text()) == exported(stubs.stub()), stubs.__doc__
 
@@ -53,9 +57,8 @@ def test_unknown_keyword_raises_type_error(call: Callable[[dict[str, Any]], obje
     ["save", "base", "dtype", "eval_every", "save_every", "report_to", "copy_code", "no_base"],
 )
 def test_compare_rejects_training_settings_that_have_no_effect(name: str) -> None:
-    with pytest.raises(
-        TypeError, match=rf"^compare\(\) got an unexpected keyword argument '{name}'"
-    ):
+    message = rf"^compare\(\) got an unexpected keyword argument '{name}'"
+    with pytest.raises(TypeError, match=message):
         ctxextend.compare("tiny-gpt2", 256, "book.txt", steps=2, **{name: "best"})  # type: ignore[arg-type]
 
 
@@ -65,8 +68,10 @@ def test_settings_with_several_values_accept_a_single_one() -> None:
     several = ctxextend.evaluate(
         "tiny-gpt2", "book.txt", measure=["context"], length=[64], tokens=512
     )
+    no_time = {"seconds": 0}
     assert single.contexts is not None
-    assert single.to_json() | {"seconds": 0} == several.to_json() | {"seconds": 0}
+    assert single.to_json() | no_time == several.to_json() | no_time
+
     compared = ctxextend.compare(
         "tiny-gpt2", 160, "book.txt", methods="copy", measure="position", tokens=512
     )
@@ -78,10 +83,12 @@ def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
     resized = ctxextend.resize("tiny-gpt2", 256, output="longer")
     trained = ctxextend.train("longer", "book.txt", 1, batch_size=1, output="trained")
     inspected = ctxextend.inspect("longer")
+    verified = ctxextend.verify("longer")
     calibrated = ctxextend.calibrate(
         "tiny-gpt2", 136, "book.txt", tokens=1088, method="bands:sigma=2,repeat=2:60"
     )
     Path("recipe.yaml").write_text("source: tiny-gpt2\nresize: {to: 160}\n")
+    done = ctxextend.run("recipe.yaml")
     results: list[Result] = [
         resized.plan,
         resized,
@@ -90,8 +97,10 @@ def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
         inspected.tables[0],
         EXTENDED,
         comparison(),
+        verified,
+        calibrated,
+        done,
     ]
-    results += [ctxextend.verify("longer"), calibrated, ctxextend.run("recipe.yaml")]
     for result in results:
         text = repr(result)
         assert text.startswith(f"{type(result).__name__}(")
@@ -101,8 +110,6 @@ def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
         assert next(iter(values)) == "warnings"
         assert len(values) > 3
         json.dumps(values, allow_nan=False)
-    assert (
-        repr(resized.plan)
-        == "Plan(model_type='gpt2', method='bands', max_len_before=128, max_len_after=256)"
-    )
+    expected = "Plan(model_type='gpt2', method='bands', max_len_before=128, max_len_after=256)"
+    assert repr(resized.plan) == expected
     assert trained.to_json()["loss_after"] == trained.loss_after

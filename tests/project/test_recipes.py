@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ import transformers
 import yaml
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import corpus
 import mini_bert
@@ -40,9 +40,11 @@ def make_clip(folder: Path) -> Path:
         "num_hidden_layers": 1,
         "num_attention_heads": 2,
     }
+    text = {"max_position_embeddings": 24, "vocab_size": 32, "eos_token_id": 3}
+    vision = {"image_size": 8, "patch_size": 4}
     config = transformers.CLIPConfig(
-        text_config={**tower, "max_position_embeddings": 24, "vocab_size": 32, "eos_token_id": 3},
-        vision_config={**tower, "image_size": 8, "patch_size": 4},
+        text_config=tower | text,
+        vision_config=tower | vision,
         projection_dim=8,
     )
     transformers.CLIPModel(config).save_pretrained(folder)
@@ -65,22 +67,20 @@ def lengths(to: int, step: str = "resize") -> tuple[str, ...]:
 BERT = "bert.embeddings.position_embeddings.weight"
 ENCODER = BERT.removeprefix("bert.")
 CLIP = "text_model.embeddings.position_embedding.weight"
+GPT2 = "transformer.wpe.weight"
+ROBERTA = f"roberta.{ENCODER}"
+make_bert = partial(make_source, model_type="bert")
+make_gpt2 = partial(make_source, model_type="gpt2")
+make_roberta = partial(make_source, model_type="roberta")
+IN_WINDOWS = ("train.window=16", "train.batch_size=2")
 CASES = {
-    "bert-2048": Case(partial(make_source, model_type="bert"), BERT, 32, lengths(32)),
-    "gpt2-4096": Case(
-        partial(make_source, model_type="gpt2"), "transformer.wpe.weight", 32, lengths(32)
-    ),
-    "hierarchical-bert-1536": Case(partial(make_source, model_type="bert"), BERT, 48, lengths(48)),
+    "bert-2048": Case(make_bert, BERT, 32, lengths(32)),
+    "gpt2-4096": Case(make_gpt2, GPT2, 32, lengths(32)),
+    "hierarchical-bert-1536": Case(make_bert, BERT, 48, lengths(48)),
     "long-clip-text-248": Case(make_clip, CLIP, 36, ("resize.to=36",)),
-    "longembed-e5-4096": Case(
-        make_encoder, ENCODER, 64, ("resize.to=64", "train.window=16", "train.batch_size=2")
-    ),
-    "longformer-roberta-4096": Case(
-        partial(make_source, model_type="roberta"), f"roberta.{ENCODER}", 34, lengths(32)
-    ),
-    "minilm-2048": Case(
-        make_encoder, ENCODER, 32, ("resize.to=32", "train.window=16", "train.batch_size=2")
-    ),
+    "longembed-e5-4096": Case(make_encoder, ENCODER, 64, ("resize.to=64", *IN_WINDOWS)),
+    "longformer-roberta-4096": Case(make_roberta, ROBERTA, 34, lengths(32)),
+    "minilm-2048": Case(make_encoder, ENCODER, 32, ("resize.to=32", *IN_WINDOWS)),
 }
 CONVERSIONS: dict[str, tuple[str, Any]] = {
     "bert-rotary-2048": ("bert", transformers.RoFormerForMaskedLM),
@@ -88,80 +88,111 @@ CONVERSIONS: dict[str, tuple[str, Any]] = {
 }
 
 
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(build_app(), arguments)
+
+
+def set_flags(changes: Iterable[str]) -> list[str]:
+    """Return a --set flag for each change."""
+    flags: list[str] = []
+    for change in changes:
+        flags += ["--set", change]
+    return flags
+
+
 def test_every_recipe_is_tested_and_packaged() -> None:
-    assert {*CASES, *CONVERSIONS} == set(RECIPES) == set(builtin_recipes())
+    assert {*CASES, *CONVERSIONS} == set(RECIPES)
+    assert set(builtin_recipes()) == set(RECIPES)
     packed = (ROOT / "pyproject.toml").read_text()
-    assert all(
-        f'"recipes/{name}.yaml" = "ctxextend/recipes/{name}.yaml"' in packed for name in RECIPES
-    )
+    for name in RECIPES:
+        assert f'"recipes/{name}.yaml" = "ctxextend/recipes/{name}.yaml"' in packed
 
 
-def test_recipes_command_lists_all_and_prints_one() -> None:
-    lines = CliRunner().invoke(build_app(), ["recipes"], env={"COLUMNS": "120"}).stdout.splitlines()
+def test_recipes_command_lists_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    lines = invoke("recipes").stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(RECIPES)
-    assert (
-        CliRunner().invoke(build_app(), ["recipes", "gpt2-4096"]).stdout
-        == RECIPES["gpt2-4096"].read_text()
-    )
+
+
+def test_recipes_command_prints_one() -> None:
+    assert invoke("recipes", "gpt2-4096").stdout == RECIPES["gpt2-4096"].read_text()
 
 
 def test_run_finds_a_builtin_recipe_by_name_unless_a_file_exists(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "gpt2")
-    command = [
-        "run",
-        "gpt2-4096",
-        "--set",
-        f"source={source}",
-        "--set",
-        "train=null",
-        "--set",
-        "evaluate=null",
-    ]
-    command += ["--set", "resize.to=32"]
-    assert CliRunner().invoke(build_app(), command).stdout == "gpt2-4096\n"
-    assert Path("gpt2-4096", "config.json").is_file()
-    Path("gpt2-4096").rename("moved")
+    changes = (f"source={source}", "train=null", "evaluate=null", "resize.to=32")
+    by_name = invoke("run", "gpt2-4096", *set_flags(changes))
+    assert by_name.stdout == "gpt2-4096\n"
+    output = Path("gpt2-4096")
+    assert (output / "config.json").is_file()
+
+    output.rename("moved")
     Path("gpt2-4096").write_text("source: tiny-gpt2\nresize: {to: 160}\noutput: by-file")
-    assert CliRunner().invoke(build_app(), ["run", "gpt2-4096"]).stdout == "by-file\n"
-    unknown = CliRunner().invoke(build_app(), ["run", "gpt2-4906"])
-    assert (unknown.exit_code, "Did you mean gpt2-4096?" in unknown.stderr) == (1, True)
+    by_file = invoke("run", "gpt2-4096")
+    assert by_file.stdout == "by-file\n"
+
+
+def test_run_suggests_the_builtin_recipe_of_the_nearest_name() -> None:
+    unknown = invoke("run", "gpt2-4906")
+    assert unknown.exit_code == 1
+    assert "Did you mean gpt2-4096?" in unknown.stderr
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipe_is_valid_and_documented(name: str) -> None:
+def test_recipe_is_valid(name: str) -> None:
     recipe = read_recipe(RECIPES[name]).recipe
-    assert Path(str(recipe.output)).name == name
-    comment = RECIPES[name].read_text().split("source: ")[0].splitlines()
-    assert all(line.startswith("#") for line in comment)
-    heads = [line[2:].split(":")[0] for line in comment if line[:3] != "#  " and ":" in line]
-    assert heads[-4:] == ["Source", "Result", "Cost", "Text"]
-    assert "arXiv:" in "".join(comment) or "kexue.fm" in "".join(comment)
-    assert max(map(len, RECIPES[name].read_text().splitlines())) <= 120
     step = recipe.resize or recipe.convert
     assert step is not None
     assert name.endswith(f"-{step.to}")
-    parts = {table.part for table in list_families()}
-    assert recipe.resize is None or recipe.resize.part is None or recipe.resize.part in parts
+    assert Path(str(recipe.output)).name == name
+    if recipe.resize and recipe.resize.part is not None:
+        parts = {table.part for table in list_families()}
+        assert recipe.resize.part in parts
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_is_documented(name: str) -> None:
+    text = RECIPES[name].read_text()
+    comment, _, _ = text.partition("source: ")
+    assert "arXiv:" in comment or "kexue.fm" in comment
+    heads: list[str] = []
+    for line in comment.splitlines():
+        assert line.startswith("#")
+        if ":" in line and not line.startswith("#  "):
+            head, _, _ = line[2:].partition(":")
+            heads.append(head)
+    assert heads[-4:] == ["Source", "Result", "Cost", "Text"]
+    for line in text.splitlines():
+        assert len(line) <= 120
 
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("text") / "book.txt"
-    file.write_text(text_of([(7 * i * i + i // 5) % 27 for i in range(4_000)]))
+    words = [(7 * i * i + i // 5) % 27 for i in range(4_000)]
+    file.write_text(text_of(words))
     return file
 
 
 def run_recipe(name: str, source: Path, output: Path, book: Path, changes: tuple[str, ...]) -> None:
+    path = RECIPES[name]
     changes = (f"source={source}", "evaluate=null", *changes)
-    if "train:" in RECIPES[name].read_text():
+    if "train:" in path.read_text():
         changes += (f"train.data={book}", "train.steps=2", "train.save=last")
-    set_flags = [word for change in changes for word in ("--set", change)]
-    done = CliRunner().invoke(
-        build_app(), ["run", str(RECIPES[name]), *set_flags, "-o", str(output), "--json"]
-    )
+    done = invoke("run", str(path), *set_flags(changes), "-o", str(output), "--json")
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
-    assert (result["command"], result["output"]) == ("run", str(output))
+    assert result["command"] == "run"
+    assert result["output"] == str(output)
+
+
+def load_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Load the first weights file in a folder or below it."""
+    return load_file(next(folder.rglob("model.safetensors")))
+
+
+def is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.equal(other)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -171,21 +202,19 @@ def test_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> N
     source = case.make(tmp_path / "source")
     output = tmp_path / "output"
     run_recipe(name, source, output, book, case.changes)
-    before, after = (
-        load_file(next(folder.rglob("model.safetensors"))) for folder in (source, output)
-    )
-    assert len(after[case.table]) == case.rows > len(before[case.table])
-    changed = {
-        key
-        for key in before
-        if before[key].shape != after[key].shape or not before[key].equal(after[key])
-    }
+    before = load_weights(source)
+    after = load_weights(output)
+    assert len(after[case.table]) == case.rows
+    assert len(before[case.table]) < case.rows
+    changed = {key for key in before if not is_equal(before[key], after[key])}
     if "train" not in recipe or recipe["train"].get("trainable") in ("new", "positions"):
         assert changed == {case.table}
     else:
         assert changed > {case.table}
+
     if case.make is make_encoder:
-        SentenceTransformer(str(output), device="cpu").encode([text_of(list(range(20)))])
+        encoder = SentenceTransformer(str(output), device="cpu")
+        encoder.encode([text_of(list(range(20)))])
 
 
 @pytest.mark.parametrize("name", CONVERSIONS)
@@ -195,9 +224,10 @@ def test_conversion_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book:
     output = tmp_path / "output"
     run_recipe(name, source, output, book, lengths(32, "convert"))
     model = model_class.from_pretrained(output)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(output)
     assert model.config.max_position_embeddings == 32
+    assert tokenizer.model_max_length == 32
     pico.logits(model, 32)
-    assert transformers.AutoTokenizer.from_pretrained(output).model_max_length == 32
 
 
 # ---- scripts that train checkpoints from scratch
@@ -206,19 +236,25 @@ def test_conversion_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book:
 @pytest.fixture(scope="module")
 def few_documents() -> list[str]:
     """Return a few short documents and a variant of each; some of them are held out."""
-    short = list(islice((text for text in corpus.documents() if len(text) < 400), 120))
-    return [*short, *(f"{text} held out {i}" for i, text in enumerate(short))]
+    short = (text for text in corpus.documents() if len(text) < 400)
+    some = list(islice(short, 120))
+    variants = [f"{text} held out {i}" for i, text in enumerate(some)]
+    return some + variants
 
 
 def test_tiny_gpt2_script_trains_a_checkpoint(
     few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few_documents)
-    monkeypatch.setattr("sys.argv", ["tiny_gpt2.py", str(tmp_path / "tiny"), "--steps", "3"])
+    folder = tmp_path / "tiny"
+    monkeypatch.setattr("sys.argv", ["tiny_gpt2.py", str(folder), "--steps", "3"])
     tiny_gpt2.main()
-    assert "Held-out perplexity per token" in (tmp_path / "tiny" / "README.md").read_text()
-    output = resize(tmp_path / "tiny", to=200, output=tmp_path / "out").output
-    pico.logits(pico.Pico(output, transformers.GPT2LMHeadModel).load(), 200)
+    card = (folder / "README.md").read_text()
+    assert "Held-out perplexity per token" in card
+
+    output = resize(folder, to=200, output=tmp_path / "out").output
+    model = pico.Pico(output, transformers.GPT2LMHeadModel).load()
+    pico.logits(model, 200)
 
 
 def test_mini_bert_script_trains_a_masked_language_model(
@@ -232,9 +268,12 @@ def test_mini_bert_script_trains_a_masked_language_model(
     ids = tokenizer("Return the name.")["input_ids"]
     assert tokenizer.decode(ids) == "[CLS]Return the name.[SEP]"
     assert tokenizer.decode(ids, skip_special_tokens=True) == "Return the name."
+
     model = transformers.BertForMaskedLM.from_pretrained(tmp_path)
-    held_out = corpus.tokenize(tokenizer, corpus.split(few_documents)[1], mini_bert.SEP)
-    assert math.isfinite(mini_bert.held_out_loss(model, held_out))
+    _, held_out_texts = corpus.split(few_documents)
+    held_out = corpus.tokenize(tokenizer, held_out_texts, mini_bert.SEP)
+    loss = mini_bert.held_out_loss(model, held_out)
+    assert math.isfinite(loss)
     pico.logits(model, 128)
 
 
@@ -242,14 +281,18 @@ def test_rotary_lm_script_trains_a_llama(
     few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(corpus.CORPORA, "code", lambda: few_documents)
-    monkeypatch.setattr(
-        "sys.argv", ["rotary_lm.py", str(tmp_path / "llama"), "--steps", "3", "--context", "64"]
-    )
+    folder = tmp_path / "llama"
+    arguments = ["rotary_lm.py", str(folder), "--steps", "3", "--context", "64"]
+    monkeypatch.setattr("sys.argv", arguments)
     rotary_lm.main()
-    assert "| 32 to 63 |" in (tmp_path / "llama" / "README.md").read_text()
-    output = resize(tmp_path / "llama", to=128, output=tmp_path / "out").output
-    assert transformers.AutoTokenizer.from_pretrained(output).model_max_length == 128
+    card = (folder / "README.md").read_text()
+    assert "| 32 to 63 |" in card
+
+    output = resize(folder, to=128, output=tmp_path / "out").output
+    tokenizer = transformers.AutoTokenizer.from_pretrained(output)
     model = transformers.LlamaForCausalLM.from_pretrained(output)
+    rope = model.config.to_dict()["rope_parameters"]
+    assert tokenizer.model_max_length == 128
     assert model.generation_config.eos_token_id == 0
-    assert model.config.to_dict()["rope_parameters"]["original_max_position_embeddings"] == 64
+    assert rope["original_max_position_embeddings"] == 64
     pico.logits(model, 128)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from email import message_from_string
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -27,106 +28,121 @@ from tests.helpers.pico import edit_json
 from tests.helpers.repository import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+BUILD = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
 
 
-def test_workflows_and_citation_match_their_schemas() -> None:
+def project_metadata() -> Any:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return pyproject["project"]
+
+
+def output_of(command: list[str], cwd: Path | None = None, env: Any = None) -> str:
+    done = subprocess.run(command, cwd=cwd, env=env, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def test_workflows_match_their_schema() -> None:
     assert [path.stem for path in WORKFLOWS] == ["docs", "release", "tests"]
     check_schema("github-workflows", *WORKFLOWS)
-    check_schema("citation-file-format", ROOT / "CITATION.cff")
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
+
+
+def test_citation_matches_its_schema_and_names_the_version() -> None:
+    path = ROOT / "CITATION.cff"
+    check_schema("citation-file-format", path)
+    citation = yaml.safe_load(path.read_text())
+    assert citation["version"] == __version__
+
+
+def commands_of_workflow(path: Path) -> Iterator[str]:
+    workflow = yaml.safe_load(path.read_text())
+    for job in workflow["jobs"].values():
+        for step in job["steps"]:
+            if "run" in step:
+                yield step["run"]
 
 
 def test_workflow_steps_are_valid_shell_and_name_make_targets() -> None:
     for path in WORKFLOWS:
-        jobs = yaml.safe_load(path.read_text())["jobs"].values()
-        for step in (step for job in jobs for step in job["steps"] if "run" in step):
-            subprocess.run(["bash", "-n", "-c", step["run"]], check=True)
-            if step["run"].startswith("make "):
-                subprocess.run(
-                    [*step["run"].split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True
-                )
+        for command in commands_of_workflow(path):
+            subprocess.run(["bash", "-n", "-c", command], check=True)
+            if command.startswith("make "):
+                output_of([*command.split(), "--dry-run"], cwd=ROOT)
 
 
 def test_python_versions_of_metadata_and_workflows_agree() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = [
-        re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", text)
-        for text in project["classifiers"]
-    ]
-    versions = [match[1] for match in named if match]
+    project = project_metadata()
+    versions: list[str] = []
+    for text in project["classifiers"]:
+        match = re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", text)
+        if match:
+            versions.append(match[1])
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
-    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == versions
+    matrix = workflow["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix["python"] == versions
     assert project["requires-python"] == f">={versions[0]}"
 
 
 def test_pre_commit_hook_fails_if_limits_disagree(tmp_path: Path) -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
-    assert (hook["language"], hook["pass_filenames"]) == ("python", False)
-    assert all(
-        re.search(hook["files"], name)
-        for name in ("config.json", "tokenizer.json", "model.safetensors")
-    )
+    assert hook["language"] == "python"
+    assert hook["pass_filenames"] is False
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        assert re.search(hook["files"], name)
+
     folder = resize("tiny-gpt2", 256, output=tmp_path / "model").output
     command = [sys.executable, "-m", *hook["entry"].split(), *hook["args"]]
-    assert subprocess.run(command, cwd=folder).returncode == 0
+    agreeing = subprocess.run(command, cwd=folder)
+    assert agreeing.returncode == 0
     edit_json(folder / "tokenizer_config.json", model_max_length=128)
-    assert subprocess.run(command, cwd=folder).returncode == 3
+    disagreeing = subprocess.run(command, cwd=folder)
+    assert disagreeing.returncode == 3
 
 
 @pytest.mark.slow
 def test_distributions_are_complete_and_valid(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True)
-    wheel, source = next(tmp_path.glob("*.whl")), next(tmp_path.glob("*.tar.gz"))
+    subprocess.run([*BUILD, str(tmp_path), str(ROOT)], check=True, capture_output=True)
+    wheel = next(tmp_path.glob("*.whl"))
+    source = next(tmp_path.glob("*.tar.gz"))
     check = [sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(source)]
     subprocess.run(check, check=True, capture_output=True)
+
     if (ROOT / ".git").exists():
-        tracked = subprocess.run(
-            ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
-        ).stdout
+        tracked = output_of(["git", "ls-files"], cwd=ROOT).splitlines()
         with tarfile.open(source) as archive:
             packed = {name.partition("/")[2] for name in archive.getnames()}
-        missing = {*tracked.splitlines()} - packed
+        missing = set(tracked) - packed
         assert {name.partition("/")[0] for name in missing} <= {".ci"}
+
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = archive.read(f"ctxextend-{__version__}.dist-info/METADATA").decode()
-    assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "docs/"))]
-    assert {f"ctxextend/recipes/{name}.yaml" for name in builtin_recipes()} <= {*names}
-    assert {
-        f"ctxextend/schemas/{path.name}" for path in (ROOT / "tests" / "schemas").glob("*.json")
-    } <= {*names}
+    schemas = ROOT / "tests" / "schemas"
+    for name in names:
+        assert not name.startswith(("tests/", "benchmarks/", "docs/"))
+    for name in builtin_recipes():
+        assert f"ctxextend/recipes/{name}.yaml" in names
+    for path in schemas.glob("*.json"):
+        assert f"ctxextend/schemas/{path.name}" in names
+
     fields = message_from_string(metadata)
     assert fields["License-Expression"] == "Apache-2.0 AND PSF-2.0"
     assert fields.get_all("License-File") == ["LICENSE", "LICENSES/PSF-2.0.txt"]
     assert len(fields.get_all("Project-URL") or ()) == 5
 
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        "--target",
-    ]
-    subprocess.run([*install, str(tmp_path / "installed"), str(wheel)], check=True)
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}
+    installed = str(tmp_path / "installed")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*install, "--target", installed, str(wheel)], check=True)
+    environment = os.environ | {"PYTHONPATH": installed}
     run = [sys.executable, "-m", "ctxextend"]
     for command in (
         ["resize", "tiny-gpt2", "--to", "256"],
         ["verify", "tiny-gpt2-256"],
         ["recipes", "gpt2-4096"],
     ):
-        subprocess.run(
-            [*run, *command], cwd=tmp_path, env=environment, check=True, capture_output=True
-        )
+        output_of([*run, *command], cwd=tmp_path, env=environment)
     code = "import ctxextend; print(ctxextend.__file__)"
-    found = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert found.stdout.startswith(str(tmp_path / "installed"))
+    module = output_of([sys.executable, "-c", code], cwd=tmp_path, env=environment)
+    assert module.startswith(installed)
     assert BUNDLED["tiny-gpt2"].is_dir()
 
 
@@ -136,10 +152,7 @@ def required_distributions(requirements: list[str]) -> Iterator[Distribution]:
     waiting = [Requirement(text) for text in requirements]
     while waiting:
         requirement = waiting.pop()
-        wanted = [{"extra": extra} for extra in ("", *requirement.extras)]
-        if requirement.name in found or not (
-            requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        ):
+        if requirement.name in found or not is_needed(requirement, {""}):
             continue
         try:
             installed = distribution(requirement.name)
@@ -147,21 +160,27 @@ def required_distributions(requirements: list[str]) -> Iterator[Distribution]:
             continue
         found.add(requirement.name)
         yield installed
-        needed = [Requirement(text) for text in installed.requires or ()]
-        waiting += [
-            one
-            for one in needed
-            if not one.marker or any(one.marker.evaluate(extra) for extra in wanted)
-        ]
+        extras = {"", *requirement.extras}
+        required = map(Requirement, installed.requires or ())
+        waiting += [one for one in required if is_needed(one, extras)]
+
+
+def is_needed(requirement: Requirement, extras: set[str]) -> bool:
+    """Whether a requirement applies to this platform with one of the extras."""
+    if requirement.marker is None:
+        return True
+    return any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
 
 
 def link_distributions(requirements: list[str], target: Path) -> None:
     """Link the files of installed distributions into another environment, as if installed there."""
     source = Path(sysconfig.get_paths()["purelib"])
     for installed in required_distributions(requirements):
-        for name in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
-            if not (target / name).exists():
-                (target / name).symlink_to(source / name)
+        names = {file.parts[0] for file in installed.files or ()}
+        for name in names - {"..", "__pycache__"}:
+            link = target / name
+            if not link.exists():
+                link.symlink_to(source / name)
 
 
 def readme_commands(*sections: str) -> list[str]:
@@ -169,51 +188,34 @@ def readme_commands(*sections: str) -> list[str]:
     text = (ROOT / "README.md").read_text()
     parts = [part for part in text.split("\n## ") if part.splitlines()[0] in sections]
     assert len(parts) == len(sections)
-    blocks = [
-        block
-        for part in parts
-        for block in re.findall(r"```(sh|console)\n(.*?)```", part, re.DOTALL)
-    ]
-    lines = [(language, line) for language, body in blocks for line in body.splitlines()]
-    commands = [
-        line.removeprefix("$ ")
-        for language, line in lines
-        if language == "sh" or line.startswith("$ ")
-    ]
+    commands: list[str] = []
+    for language, body in re.findall(r"```(sh|console)\n(.*?)```", "\n".join(parts), re.DOTALL):
+        for line in body.splitlines():
+            if language == "sh" or line.startswith("$ "):
+                commands.append(line.removeprefix("$ "))
     return [command for command in commands if not command.startswith("make ")]
 
 
 @pytest.mark.slow
 def test_commands_of_readme_run_in_an_environment_with_the_plain_wheel(tmp_path: Path) -> None:
-    build = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(tmp_path / "dist"),
-        str(ROOT),
-    ]
+    distributions = str(tmp_path / "dist")
+    build = [*BUILD, distributions, "--wheel", str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
     venv.create(tmp_path / "plain", with_pip=True)
     bin_folder = tmp_path / "plain" / "bin"
     python = str(bin_folder / "python")
     where = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
-    target = Path(
-        subprocess.run(
-            [python, "-c", where], check=True, capture_output=True, text=True
-        ).stdout.strip()
-    )
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    link_distributions(project["dependencies"], target)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+    target = Path(output_of([python, "-c", where]).strip())
+    link_distributions(project_metadata()["dependencies"], target)
+    environment = {
+        **os.environ,
         "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
         "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(tmp_path / "dist"),
+        "PIP_FIND_LINKS": distributions,
         "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
         "HF_HUB_OFFLINE": "1",
     }
+    environment.pop("PYTHONPATH", None)
     work = tmp_path / "work"
     work.mkdir()
     commands = readme_commands("Install", "Resize, verify, compare")
@@ -232,7 +234,5 @@ def test_commands_of_readme_run_in_an_environment_with_the_plain_wheel(tmp_path:
         f"from importlib.util import find_spec; print([name for name in ({names}) if "
         "find_spec(name)])"
     )
-    found = subprocess.run(
-        [python, "-c", code], env=environment, check=True, capture_output=True, text=True
-    )
-    assert found.stdout == "[]\n"
+    found = output_of([python, "-c", code], env=environment)
+    assert found == "[]\n"

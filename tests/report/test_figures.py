@@ -70,9 +70,8 @@ def _no_warnings() -> Iterator[None]:
 def save_table(folder: Path, table: Any) -> Inspection:
     folder.mkdir(exist_ok=True)
     values = torch.as_tensor(table, dtype=torch.float32)
-    (folder / "config.json").write_text(
-        json.dumps({"model_type": "gpt2", "n_positions": len(values)})
-    )
+    config = {"model_type": "gpt2", "n_positions": len(values)}
+    (folder / "config.json").write_text(json.dumps(config))
     save_file({"wpe.weight": values}, folder / "model.safetensors")
     return inspect(folder)
 
@@ -107,19 +106,23 @@ def curve(axes: Any, label: str) -> Any:
 def test_write_figure_is_reproducible_in_each_format(
     suffix: str, head: bytes, tmp_path: Path
 ) -> None:
-    first, second = tmp_path / f"first{suffix}", tmp_path / f"second{suffix.upper()}"
+    first = tmp_path / f"first{suffix}"
+    second = tmp_path / f"second{suffix.upper()}"
     for path in (first, second):
         write_figure(path, lambda: tables_figure([inspect("tiny-gpt2")]))
-    assert first.read_bytes().startswith(head)
-    assert first.read_bytes() == second.read_bytes()
-    assert b"dc:date" not in first.read_bytes()
+    data = first.read_bytes()
+    assert data.startswith(head)
+    assert data == second.read_bytes()
+    assert b"dc:date" not in data
 
 
 def test_figures_and_reports_do_not_depend_on_rcparams_or_hash_seed(tmp_path: Path) -> None:
-    before, found = dict(rcParams), comparison(("linear", "copy"))
+    before = dict(rcParams)
+    found = comparison(("linear", "copy"))
     write_figure(tmp_path / "first.svg", lambda: comparison_figure(found))
     write_report(found, tmp_path / "first.html")
     assert dict(rcParams) == before
+
     code = (
         "import sys, matplotlib; matplotlib.rcParams['axes.linewidth'] = 7\n"
         "from pathlib import Path\n"
@@ -132,13 +135,12 @@ def test_figures_and_reports_do_not_depend_on_rcparams_or_hash_seed(tmp_path: Pa
         "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)\n"
         "assert matplotlib.rcParams['axes.linewidth'] == 7"
     )
-    folder = ROOT
     environment = os.environ | {"PYTHONHASHSEED": "7"}
-    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, cwd=folder, env=environment)
-    for suffix in (".svg", ".html"):
-        assert (tmp_path / f"first{suffix}").read_bytes() == (
-            tmp_path / f"second{suffix}"
-        ).read_bytes()
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, cwd=ROOT, env=environment)
+    figure = (tmp_path / "first.svg").read_bytes()
+    page = (tmp_path / "first.html").read_bytes()
+    assert figure == (tmp_path / "second.svg").read_bytes()
+    assert page == (tmp_path / "second.html").read_bytes()
 
 
 # Layout and colours
@@ -166,12 +168,17 @@ def test_figure_fits_the_columns_of_a_paper(name: str, tmp_path: Path) -> None:
 
     write_figure(tmp_path / "figure.pdf", create)
     (figure,) = figures
-    assert figure.get_figwidth() == 3.3 * (1 if name == "evaluate by position" else 2)
-    assert not any(part.get_suptitle() for part in (figure, *figure.subfigs))
-    assert min(text.get_fontsize() for text in figure.findobj(Text)) >= 7
+    columns = 1 if name == "evaluate by position" else 2
+    assert figure.get_figwidth() == 3.3 * columns
+    for part in (figure, *figure.subfigs):
+        assert not part.get_suptitle()
+    sizes = [text.get_fontsize() for text in figure.findobj(Text)]
+    assert min(sizes) >= 7
     box = figure.get_tightbbox()
-    assert min(box.x0, box.y0) > -0.03
-    assert max(box.x1 - figure.get_figwidth(), box.y1 - figure.get_figheight()) < 0.03
+    assert box.x0 > -0.03
+    assert box.y0 > -0.03
+    assert box.x1 - figure.get_figwidth() < 0.03
+    assert box.y1 - figure.get_figheight() < 0.03
     data = (tmp_path / "figure.pdf").read_bytes()
     assert b"/FontFile2" in data
     assert b"/Type3" not in data
@@ -199,21 +206,28 @@ VISION = {
 }
 
 
+# Oklab, Ottosson 2020: from linear sRGB to responses of cones, and from their cube roots to Oklab.
+OKLAB_LMS = [
+    [0.4122215, 0.5363325, 0.0514460],
+    [0.2119035, 0.6806995, 0.1073970],
+    [0.0883025, 0.2817188, 0.6299787],
+]
+OKLAB_LAB = [
+    [0.2104543, 0.7936178, -0.0040720],
+    [1.9779985, -2.4285922, 0.4505937],
+    [0.0259040, 0.7827718, -0.8086758],
+]
+
+
 def oklab(colour: str, vision: Any) -> Any:
     """Return Oklab coordinates of a colour (Ottosson 2020), whose distances are as perceived."""
-    srgb = np.array([int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)])
-    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
-    lms = [
-        [0.4122215, 0.5363325, 0.0514460],
-        [0.2119035, 0.6806995, 0.1073970],
-        [0.0883025, 0.2817188, 0.6299787],
-    ]
-    lab = [
-        [0.2104543, 0.7936178, -0.0040720],
-        [1.9779985, -2.4285922, 0.4505937],
-        [0.0259040, 0.7827718, -0.8086758],
-    ]
-    return np.array(lab) @ np.cbrt(np.array(lms) @ np.clip(np.array(vision) @ linear, 0, 1))
+    srgb = np.array([*bytes.fromhex(colour.removeprefix("#"))]) / 255
+    dark = srgb / 12.92
+    bright = ((srgb + 0.055) / 1.055) ** 2.4
+    linear = np.where(srgb <= 0.04045, dark, bright)
+    seen = np.clip(np.array(vision) @ linear, 0, 1)
+    lms = np.array(OKLAB_LMS) @ seen
+    return np.array(OKLAB_LAB) @ np.cbrt(lms)
 
 
 @pytest.mark.parametrize("vision", VISION)
@@ -224,11 +238,13 @@ def test_colours_are_distinguishable_with_colour_vision_deficiency(vision: str) 
         for part in style.split("@media")[:2]
     )
     assert [light[f"c{number}"] for number in range(5)] == list(COLOURS)
-    assert (light["ink"], light["other"]) == (INK, OTHER)
+    assert light["ink"] == INK
+    assert light["other"] == OTHER
     for colours in (light, dark):
         points = [oklab(colour, VISION[vision]) for colour in colours.values()]
         assert len(points) == 8
-        assert min(np.linalg.norm(one - other) for one, other in combinations(points, 2)) > 0.1
+        for one, other in combinations(points, 2):
+            assert np.linalg.norm(one - other) > 0.1
 
 
 # Figure of inspect
@@ -245,42 +261,44 @@ def test_tables_figure_labels_axes_and_plots_the_statistics() -> None:
         ("principal component", "explained variance (%)"),
         ("position", "position"),
     ]
-    assert np.array_equal(curve(norms, "tiny-gpt2").get_ydata(), stats.norms)
-    assert np.array_equal(curve(cosines, "tiny-gpt2").get_ydata(), stats.cosines)
+
+    norm_curve = curve(norms, "tiny-gpt2")
+    cosine_curve = curve(cosines, "tiny-gpt2")
+    outliers = curve(norms, "outliers")
+    assert np.array_equal(norm_curve.get_ydata(), stats.norms)
+    assert np.array_equal(cosine_curve.get_ydata(), stats.cosines)
+    assert list(outliers.get_xdata()) == [0, 1, 2, 125, 126, 127]
     shares = spectrum.lines[0].get_ydata()
-    assert shares[:3] == pytest.approx(
-        [100 * component.share for component in stats.components[:3]]
-    )
-    assert len(heat.images[0].get_array()) == 128
+    percentages = [100 * component.share for component in stats.components[:3]]
+    assert shares[:3] == pytest.approx(percentages)
     # -: no sinusoidal fit; *: longer than the table
     assert legend(spectrum) == ["tiny-gpt2: 256*, 256*, -, 92"]
-    assert list(curve(norms, "outliers").get_xdata()) == [0, 1, 2, 125, 126, 127]
+    assert len(heat.images[0].get_array()) == 128
 
 
 def test_tables_figure_marks_new_and_reserved_rows(make_pico: MakePico) -> None:
     resize(make_pico("roberta").folder, to=40, output="longer")
     found = inspect("longer")
     norms, cosines, _, heat = panels(tables_figure([found]))
+
     reserved = curve(norms, "reserved rows of longer")
-    assert (list(reserved.get_xdata()), list(reserved.get_ydata())) == (
-        [-2, -1],
-        list(found.tables[0].norms[:2]),
-    )
-    assert len(curve(norms, "longer").get_ydata()) == 40
+    assert list(reserved.get_xdata()) == [-2, -1]
+    assert list(reserved.get_ydata()) == list(found.tables[0].norms[:2])
+    usable = curve(norms, "longer")
+    assert len(usable.get_ydata()) == 40
     assert len(cosines.lines[0].get_ydata()) == 39
     assert heat.images[0].get_array().shape == (40, 40)
     (band,) = norms.patches
-    assert (band.get_label(), band.get_x(), band.get_x() + band.get_width()) == (
-        "new rows of longer",
-        15.5,
-        39.5,
-    )
+    assert band.get_label() == "new rows of longer"
+    assert band.get_x() == 15.5
+    assert band.get_x() + band.get_width() == 39.5
 
 
 def test_tables_figure_has_a_row_per_part(tmp_path: Path) -> None:
-    figure = tables_figure([inspect(pico.make_bart(tmp_path / "bart"))])
-    titles = [axes.get_title("left") for axes in panels(figure)]
-    assert [title.rpartition(" (")[2] for title in titles] == ["encoder)"] * 4 + ["decoder)"] * 4
+    found = inspect(pico.make_bart(tmp_path / "bart"))
+    titles = [axes.get_title("left") for axes in panels(tables_figure([found]))]
+    parts = [title.rpartition(" (")[2] for title in titles]
+    assert parts == ["encoder)"] * 4 + ["decoder)"] * 4
 
 
 def test_tables_figure_styles_models_differently_and_accepts_any_name(tmp_path: Path) -> None:
@@ -294,13 +312,16 @@ def test_tables_figure_styles_models_differently_and_accepts_any_name(tmp_path: 
     ]
     found = [save_table(tmp_path / name, normal(12, 4)) for name in names]
     write_figure(tmp_path / "figure.svg", lambda: tables_figure(found))
-    ElementTree.fromstring((tmp_path / "figure.svg").read_text())
+    svg = (tmp_path / "figure.svg").read_text()
+    ElementTree.fromstring(svg)
+
     _, _, spectrum, *maps = panels(tables_figure(found))
-    assert (
-        len({(line.get_color(), line.get_marker()) for line in spectrum.lines}) == len(maps) == 12
-    )
+    styles = {(line.get_color(), line.get_marker()) for line in spectrum.lines}
+    assert len(styles) == 12
+    assert len(maps) == 12
     # matplotlib hides legend labels that start with _
-    assert legend(spectrum)[-1].strip().startswith("_table6:")
+    last_label = legend(spectrum)[-1]
+    assert last_label.strip().startswith("_table6:")
     assert maps[2].get_title("left") == "位置"
 
 
@@ -308,17 +329,21 @@ def test_tables_figure_styles_models_differently_and_accepts_any_name(tmp_path: 
 def test_tables_figure_marks_zero_and_non_finite_rows(value: float, tmp_path: Path) -> None:
     table = normal(40, 4)
     table[[3, 7]] = value
-    norms, cosines, _, heat = panels(tables_figure([save_table(tmp_path / "table", table)]))
+    found = save_table(tmp_path / "table", table)
+    norms, cosines, _, heat = panels(tables_figure([found]))
     for axes in (norms, cosines):
-        assert list(curve(axes, "zero or non-finite rows of table").get_xdata()) == [3, 7]
-    assert np.flatnonzero(
-        np.isnan(np.diag(heat.images[0].get_array().filled(math.nan)))
-    ).tolist() == [3, 7]
+        marks = curve(axes, "zero or non-finite rows of table")
+        assert list(marks.get_xdata()) == [3, 7]
+    similarities = heat.images[0].get_array().filled(math.nan)
+    is_missing = np.isnan(np.diag(similarities))
+    assert np.flatnonzero(is_missing).tolist() == [3, 7]
 
 
 def test_tables_figure_does_not_magnify_rounding(tmp_path: Path) -> None:
     table = sinusoidal_rows(np.arange(40), 8)
-    for axes in panels(tables_figure([save_table(tmp_path / "table", table)]))[:2]:
+    found = save_table(tmp_path / "table", table)
+    norms, cosines, *_ = panels(tables_figure([found]))
+    for axes in (norms, cosines):
         low, high = axes.get_ylim()
         assert high - low > 0.05 * high
 
@@ -334,22 +359,27 @@ EXTREME_TABLES = {
 
 @pytest.mark.parametrize("name", EXTREME_TABLES)
 def test_tables_figure_of_extreme_tables(name: str, tmp_path: Path) -> None:
-    found = [
-        save_table(tmp_path / f"table{number}", table)
-        for number, table in enumerate(EXTREME_TABLES[name])
-    ]
-    write_figure(tmp_path / "figure.png", lambda: tables_figure(found))
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    found: list[Inspection] = []
+    for number, table in enumerate(EXTREME_TABLES[name]):
+        found.append(save_table(tmp_path / f"table{number}", table))
+    figure = tmp_path / "figure.png"
+    write_figure(figure, lambda: tables_figure(found))
+    assert figure.stat().st_size > 10_000
 
 
 def test_tables_figure_samples_long_tables_in_cosine_maps(tmp_path: Path) -> None:
     table = normal(1100, 2)
-    heat = panels(tables_figure([save_table(tmp_path / "table", table)]))[3]
-    assert heat.get_xlabel() == heat.get_ylabel() == "position (1 in 4 shown)"
-    assert heat.images[0].get_extent() == [-2.0, 1098.0, 1098.0, -2.0]
-    assert heat.images[0].get_array().shape == (275, 275)
-    cosine = table[0] @ table[4] / np.linalg.norm(table[0]) / np.linalg.norm(table[4])
-    assert heat.images[0].get_array()[0, 1] == pytest.approx(cosine)
+    found = save_table(tmp_path / "table", table)
+    heat = panels(tables_figure([found]))[3]
+    assert heat.get_xlabel() == "position (1 in 4 shown)"
+    assert heat.get_ylabel() == "position (1 in 4 shown)"
+    image = heat.images[0]
+    similarities = image.get_array()
+    assert image.get_extent() == [-2.0, 1098.0, 1098.0, -2.0]
+    assert similarities.shape == (275, 275)
+    directions = table / np.linalg.norm(table, axis=1, keepdims=True)
+    cosine = directions[0] @ directions[4]
+    assert similarities[0, 1] == pytest.approx(cosine)
 
 
 # Figures of evaluate, train and compare
@@ -373,10 +403,12 @@ def test_evaluation_figure_has_a_panel_per_measurement(
     evaluation: Evaluation, titles: list[str]
 ) -> None:
     figure = evaluation_figure(evaluation)
-    assert [
-        axes.get_title("left").partition(":")[0] for axes in figure.axes
-    ] == titles  # a single panel has no title
-    assert all(axes.get_xlabel() for axes in figure.axes)
+    found: list[str] = []
+    for axes in figure.axes:
+        assert axes.get_xlabel()
+        title, _, _ = axes.get_title("left").partition(":")
+        found.append(title)
+    assert found == titles  # a single panel has no title
     label = str(figure.get_label())
     assert label.startswith(f"{evaluation.source}, {evaluation.max_len} tokens")
     assert label.endswith("; incomplete") == (not evaluation.complete)
@@ -388,26 +420,31 @@ def test_evaluation_figure_plots_losses_as_steps_and_points() -> None:
     assert legend(by_position) == ["model", "base, sliding windows", "base, separate windows"]
     assert ticks(by_position.texts) == ["base: 128"]
     steps = curve(by_position, "model")
+    first_loss = EXTENDED.positions.buckets[0].losses["model"].mean
     assert list(steps.get_xdata()[:3]) == [0, 32, 32]
-    assert list(steps.get_ydata()[:2]) == [EXTENDED.positions.buckets[0].losses["model"].mean] * 2
-    assert len({(line.get_color(), line.get_linestyle()) for line in by_position.lines[:3]}) == 3
+    assert list(steps.get_ydata()[:2]) == [first_loss, first_loss]
+    styles = {(line.get_color(), line.get_linestyle()) for line in by_position.lines[:3]}
+    assert len(styles) == 3
+
     assert by_context.get_xscale() == "log"
     assert ticks(by_context.get_xticklabels()) == ["32", "64", "128", "256", "512"]
-    assert [len(curve(by_context, name).get_xdata()) for name in ("model", "base")] == [5, 3]
+    model = curve(by_context, "model")
+    base = curve(by_context, "base")
+    assert len(model.get_xdata()) == 5
+    assert len(base.get_xdata()) == 3
 
 
 def test_evaluation_figure_labels_heat_map_cells_and_draws_error_bars() -> None:
-    found: tuple[tuple[float | None, ...], ...] = ((1.0, 0.25), (None, 0.5))
-    passkey = Passkey("loss rank", (64, 256), (0.0, 1.0), found, 20, 0.1)
-    cells, ranks, recalls, _ = panels(evaluation_figure(replace(ENCODER, passkey=passkey)))
+    accuracy: tuple[tuple[float | None, ...], ...] = ((1.0, 0.25), (None, 0.5))
+    passkey = Passkey("loss rank", (64, 256), (0.0, 1.0), accuracy, 20, 0.1)
+    figure = evaluation_figure(replace(ENCODER, passkey=passkey))
+    cells, ranks, recalls, _ = panels(figure)
+
     texts = {text.get_position(): text.get_text() for text in cells.texts if text.get_text()}
     assert texts == {(0, 0): "100", (0, 1): "25", (1, 0): "-", (1, 1): "50"}
     assert ticks(cells.get_yticklabels()) == ["0", "100"]
-    assert ticks(recalls.get_yticklabels()) == [
-        "base, truncated",
-        "base, in chunks",
-        "resized model",
-    ]
+    modes = ["base, truncated", "base, in chunks", "resized model"]
+    assert ticks(recalls.get_yticklabels()) == modes
     assert [bar.get_width() for bar in recalls.patches] == [0.165, 0.415, 0.47]
     assert [bar.get_width() for bar in ranks.patches] == [0.242, 0.522, 0.571]
     assert len(recalls.containers) == 6
@@ -417,48 +454,53 @@ def test_evaluation_figure_labels_heat_map_cells_and_draws_error_bars() -> None:
 def test_evaluation_figure_of_extreme_numbers_and_a_hostile_name(
     mean: float, error: float | None, tmp_path: Path
 ) -> None:
-    write_figure(
-        tmp_path / "figure.svg", lambda: evaluation_figure(extreme_evaluation(mean, error))
-    )
-    text = (tmp_path / "figure.svg").read_text()
+    path = tmp_path / "figure.svg"
+    write_figure(path, lambda: evaluation_figure(extreme_evaluation(mean, error)))
+    text = path.read_text()
     ElementTree.fromstring(text)
     assert "<script" not in text
 
 
 def test_training_figure_plots_training_and_held_out_loss(tmp_path: Path) -> None:
     log = [{"step": 1, "loss": 5.0}, {"step": 1, "eval_loss": 5.1}, {"step": 2, "loss": 4.0}]
-    write_figure(tmp_path / "figure.svg", lambda: training_figure(log, "gpt2: positions"))
-    assert "held-out" in (tmp_path / "figure.svg").read_text()
+    path = tmp_path / "figure.svg"
+    write_figure(path, lambda: training_figure(log, "gpt2: positions"))
+    assert "held-out" in path.read_text()
     write_figure(tmp_path / "figure.png", lambda: training_figure([], "_"))
 
 
 def test_comparison_panels_show_deltas_and_losses() -> None:
     deltas, by_position, by_context, passkeys = comparison_panels(comparison())
-    assert [panel.is_small for panel in (deltas, by_position, by_context, passkeys)] == [
-        False
-    ] * 3 + [True]
+    assert not deltas.is_small
+    assert not by_position.is_small
+    assert not by_context.is_small
+    assert passkeys.is_small
     axes: list[Any] = panel_figure([deltas, by_position, by_context], "").axes
     assert ticks(axes[0].get_yticklabels()) == list(METHODS)
     assert axes[0].patches[1].get_width() == pytest.approx(0.05175)
-    curves = {
-        line.get_label(): line for line in axes[2].lines if not line.get_label().startswith("_")
-    }
-    assert list(curves) == [*list(METHODS)[:5], "base"]
-    labelled = list(curves.values())
-    assert (
-        len({line.get_color() for line in labelled})
-        == len({str(line._dash_pattern) for line in labelled})
-        == 6
-    )
-    others = axes[2].lines[5 : len(METHODS)]
-    assert {(line.get_color(), line.get_linestyle()) for line in others} == {(OTHER, "-")}
-    assert max(line.get_zorder() for line in others) < min(line.get_zorder() for line in labelled)
-    titles = [
-        plot.title
-        for panel in comparison_panels(encoders())
-        if not panel.is_small
-        for plot in panel.plots
-    ]
+
+    lines = axes[2].lines
+    labelled = [line for line in lines if not line.get_label().startswith("_")]
+    labels = [line.get_label() for line in labelled]
+    assert labels == [*list(METHODS)[:5], "base"]
+    colours = {line.get_color() for line in labelled}
+    dashes = {str(line._dash_pattern) for line in labelled}
+    assert len(colours) == 6
+    assert len(dashes) == 6
+    front = min(line.get_zorder() for line in labelled)
+    others = lines[5 : len(METHODS)]
+    assert others
+    for line in others:
+        assert line.get_color() == OTHER
+        assert line.get_linestyle() == "-"
+        assert line.get_zorder() < front
+
+
+def test_comparison_panels_of_encoders_show_retrieval() -> None:
+    titles: list[str] = []
+    for panel in comparison_panels(encoders()):
+        if not panel.is_small:
+            titles += [plot.title for plot in panel.plots]
     assert titles == ["Delta vs. best", "Retrieval: mean reciprocal rank", "Retrieval: recall@1"]
 
 
@@ -506,10 +548,14 @@ def test_commands_reject_output_files_before_reading_a_model(
 def test_commands_name_missing_libraries_of_figures_and_reports(
     flag: str, name: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == missing else found(name)
-    )
+    find_spec = importlib.util.find_spec
+
+    def find_others(name: str) -> Any:
+        if name == missing:
+            return None
+        return find_spec(name)
+
+    monkeypatch.setattr("importlib.util.find_spec", find_others)
     done = invoke("compare", "no/such/model", "--to", 64, "--data", "none.txt", flag, name)
     assert done.exit_code == 1
     kind = "figure" if flag == "--plot" else "report"
@@ -518,11 +564,13 @@ def test_commands_name_missing_libraries_of_figures_and_reports(
 
 
 def test_save_writes_through_a_symlink(tmp_path: Path) -> None:
-    (tmp_path / "target").mkdir()
-    (tmp_path / "link.svg").symlink_to(tmp_path / "target" / "figure.svg")
-    save(tmp_path / "link.svg", b"svg")
-    assert (tmp_path / "link.svg").is_symlink()
-    assert (tmp_path / "target" / "figure.svg").read_bytes() == b"svg"
+    folder = tmp_path / "target"
+    folder.mkdir()
+    link = tmp_path / "link.svg"
+    link.symlink_to(folder / "figure.svg")
+    save(link, b"svg")
+    assert link.is_symlink()
+    assert (folder / "figure.svg").read_bytes() == b"svg"
 
 
 def test_check_file_rejects_folders_without_write_permission(public_path: Path) -> None:

@@ -33,14 +33,16 @@ TABLES = {"bert": "embeddings.position_embeddings", "gpt2": "wpe"}
 def make_pair(folder: Path, model_type: str) -> tuple[EvalModel, EvalModel]:
     """Return a model of 40 positions and its base of 16, both with large position embeddings."""
     torch.manual_seed(0)
-    model = pico.make(folder / "base", model_type, base=True).load()
+    base = folder / "base"
+    model = pico.make(base, model_type, base=True).load()
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1:
-            torch.nn.init.normal_(
-                parameter, std=2.0 if "position" in name or "wpe" in name else 0.5
-            )
-    model.save_pretrained(folder / "base")
-    add_tokenizer(folder / "base", special_tokens=model_type != "gpt2")
+            std = 0.5
+            if "position" in name or "wpe" in name:
+                std = 2.0
+            torch.nn.init.normal_(parameter, std=std)
+    model.save_pretrained(base)
+    add_tokenizer(base, special_tokens=model_type != "gpt2")
     if model_type == "gpt2":  # otherwise it would be loaded as a language model with a tied head
         module = {
             "idx": 0,
@@ -48,12 +50,13 @@ def make_pair(folder: Path, model_type: str) -> tuple[EvalModel, EvalModel]:
             "path": "",
             "type": "sentence_transformers.models.Transformer",
         }
-        (folder / "base" / "modules.json").write_text(json.dumps([module]))
-    output = resize(folder / "base", to=NEW, output=folder / "new").output
-    student, teacher = (
-        open_eval_model(CheckpointRef(str(path)), "fp32") for path in (output, folder / "base")
-    )
-    assert (student.kind, student.max_len, teacher.max_len) == (ENCODER, NEW, OLD)
+        (base / "modules.json").write_text(json.dumps([module]))
+    output = resize(base, to=NEW, output=folder / "new").output
+    student = open_model(output)
+    teacher = open_model(base)
+    assert student.kind == ENCODER
+    assert student.max_len == NEW
+    assert teacher.max_len == OLD
     return student, teacher
 
 
@@ -63,10 +66,17 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalModel, EvalModel
     return make_pair(tmp_path_factory.mktemp("bert"), "bert")
 
 
+def open_model(folder: Path) -> EvalModel:
+    return open_eval_model(CheckpointRef(str(folder)), "fp32")
+
+
 def texts(model: EvalModel, length: int, count: int = 2) -> torch.Tensor:
     """Return random texts of `length` tokens, special ones included, shape (count, length)."""
-    ids = np.random.default_rng(0).integers(5, 32, (count, length - model.tokenizer.num_special))
-    return torch.from_numpy(np.stack([model.tokenizer.add_special_tokens(text) for text in ids]))
+    tokenizer = model.tokenizer
+    shape = (count, length - tokenizer.num_special)
+    ids = np.random.default_rng(0).integers(5, 32, shape)
+    rows = [tokenizer.add_special_tokens(text) for text in ids]
+    return torch.from_numpy(np.stack(rows))
 
 
 def loss_of(objective: Distillation, ids: torch.Tensor, **more: torch.Tensor) -> float:
@@ -94,8 +104,9 @@ def test_plan_windows_by_hand(
 
 
 def test_plan_windows_side_by_side() -> None:
-    assert plan_windows(8, 4, 4) == [Span(0, 4, 0, 4), Span(4, 8, 4, 8)]
-    assert plan_windows(10, 4, 4) == [Span(0, 4, 0, 4), Span(4, 8, 4, 7), Span(6, 10, 7, 10)]
+    first = Span(0, 4, 0, 4)
+    assert plan_windows(8, 4, 4) == [first, Span(4, 8, 4, 8)]
+    assert plan_windows(10, 4, 4) == [first, Span(4, 8, 4, 7), Span(6, 10, 7, 10)]
 
 
 @given(st.integers(1, 200), st.integers(1, 40), st.integers(1, 40))
@@ -103,13 +114,17 @@ def test_plan_windows_assigns_each_token_to_the_first_window_in_which_it_is_most
     tokens: int, length: int, stride: int
 ) -> None:
     windows = plan_windows(tokens, length, min(stride, length))
-    owners = [i for i, window in enumerate(windows) for _ in range(window.first, window.last)]
-    distances = np.array(
-        [[abs(2 * t - w.start - w.stop + 1) for w in windows] for t in range(tokens)]
-    )
+
+    owners: list[int] = []
+    for index, window in enumerate(windows):
+        assert window.stop - window.start == min(tokens, length)
+        owners += [index] * (window.last - window.first)
+    # Twice the distance of each token from the middle of each window, shape (tokens, windows).
+    twice_middles = np.array([window.start + window.stop - 1 for window in windows])
+    distances = np.abs(2 * np.arange(tokens)[:, None] - twice_middles)
     assert owners == distances.argmin(axis=1).tolist()
-    assert {window.stop - window.start for window in windows} == {min(tokens, length)}
-    assert (windows[0].start, windows[-1].stop) == (0, tokens)
+    assert windows[0].start == 0
+    assert windows[-1].stop == tokens
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "gpt2"])
@@ -118,38 +133,47 @@ def test_distillation_loss_of_a_copy_is_zero_at_positions_of_the_base(
 ) -> None:
     student, teacher = make_pair(tmp_path, model_type)
     objective = Distillation(student, teacher, ("mean", "cls"), position_ids=True)
-    ids, positions = texts(objective.student, OLD), torch.arange(OLD).expand(2, -1)
+    ids = texts(objective.student, OLD)
     loss = objective(ids)["loss"]
     loss.backward()
     assert loss.item() == pytest.approx(0, abs=1e-6)
     for name, parameter in objective.named_parameters():
         assert parameter.grad is None or parameter.grad.abs().max() < 1e-4, name
+
     # `copy` repeats the rows, so that a text at position 16 gives the same states as at 0, where
     # the base reads it; at other positions, and beyond the length of the base, states differ.
+    positions = torch.arange(OLD).expand(2, -1)
     for start in (0, OLD):
-        assert loss_of(objective, ids, position_ids=positions + start) == pytest.approx(0, abs=1e-6)
+        repeated = loss_of(objective, ids, position_ids=positions + start)
+        assert repeated == pytest.approx(0, abs=1e-6)
     assert loss_of(objective, ids, position_ids=positions + 3) > 1e-3
-    assert loss_of(objective, texts(objective.student, NEW)) > 1e-3
+    long_ids = texts(objective.student, NEW)
+    assert loss_of(objective, long_ids) > 1e-3
 
 
 @pytest.mark.parametrize("poolings", [(name,) for name in POOLINGS])
 def test_distillation_loss_of_one_window_matches_the_embedder(
     poolings: tuple[str, ...], pair: tuple[EvalModel, EvalModel]
 ) -> None:
-    student = replace(pair[0], model=pico.Pico(pair[1].root, transformers.BertModel).load())
     teacher = pair[1]
+    copied = pico.Pico(teacher.root, transformers.BertModel).load()
+    student = replace(pair[0], model=copied)
     with torch.no_grad():
         table = student.model.embeddings.position_embeddings.weight
         table.add_(torch.randn(table.shape))
     ids = texts(student, OLD, count=1)
+
     text = ids[0, 1:-1].numpy()
-    vectors = [Embedder(model, poolings).embed([text])[0] for model in (student, teacher)]
-    states = [last_states(model, ids).detach() for model in (student, teacher)]
-    error = (states[0] - states[1]).square().mean() / states[1].square().mean()
-    expected = float(error) + 1 - float(vectors[0] @ vectors[1])
-    assert loss_of(Distillation(student, teacher, poolings), ids) == pytest.approx(
-        expected, abs=1e-5
-    )
+    vector = Embedder(student, poolings).embed([text])[0]
+    target_vector = Embedder(teacher, poolings).embed([text])[0]
+    cosine = float(vector @ target_vector)
+    states = last_states(student, ids).detach()
+    target = last_states(teacher, ids).detach()
+    error = (states - target).square().mean() / target.square().mean()
+    expected = float(error) + 1 - cosine
+
+    loss = loss_of(Distillation(student, teacher, poolings), ids)
+    assert loss == pytest.approx(expected, abs=1e-5)
     assert expected > 0.01
 
 
@@ -157,23 +181,31 @@ def test_distillation_loss_of_a_long_text_by_hand(pair: tuple[EvalModel, EvalMod
     """States of the mock teacher are one-hot inputs; windows are two tokens in [CLS] and [SEP]."""
     student, teacher = pair
     units = torch.eye(32)
-    mock_teacher = mock_model(
-        teacher, lambda ids: units[ids] * (1 + torch.arange(ids.shape[1]))[:, None], max_len=4
-    )
-    same = mock_model(student, lambda ids: units[ids])
+
+    def scaled_by_position(ids: torch.Tensor) -> torch.Tensor:
+        scales = 1 + torch.arange(ids.shape[1])
+        return units[ids] * scales[:, None]
+
+    mock_teacher = mock_model(teacher, scaled_by_position, max_len=4)
+    mock_student = mock_model(student, lambda ids: units[ids])
     ids = torch.tensor([[2, 7, 8, 9, 3]])
+
     # Both windows have [CLS] at position 0 and [SEP] at position 3; their texts are 7 8 and 8 9.
     # Token 8 is equally central in both, and belongs to the first: 7 8 | 9.
     target = torch.tensor([1.0, 2, 3, 3, 4])
-    error = float((target - 1).square().sum() / target.square().sum())
-    assert loss_of(Distillation(same, mock_teacher), ids) == pytest.approx(error)
+    squares = (target - 1).square().sum()
+    error = float(squares / target.square().sum())
+    loss = loss_of(Distillation(mock_student, mock_teacher), ids)
+    assert loss == pytest.approx(error)
+
     # A window's embeddings are (1 1 1 1) and (1 2 3 4) over the same four tokens.
     cosine = 10 / (2 * 30**0.5)
-    assert loss_of(Distillation(same, mock_teacher, ("mean",)), ids) == pytest.approx(
-        error + 1 - cosine
-    )
+    loss = loss_of(Distillation(mock_student, mock_teacher, ("mean",)), ids)
+    assert loss == pytest.approx(error + 1 - cosine)
+
     # Inputs of the hidden size's check, then of the loss, for each objective.
-    assert [tuple(read.shape) for read in mock_teacher.model.inputs] == [(1, 3), (2, 4)] * 2
+    shapes = [tuple(read.shape) for read in mock_teacher.model.inputs]
+    assert shapes == [(1, 3), (2, 4)] * 2
 
 
 @pytest.mark.parametrize(("model_type", "autocast"), [("bert", False), ("gpt2", True)])
@@ -182,27 +214,33 @@ def test_distillation_gradients_reach_the_table_with_other_parameters_frozen(
 ) -> None:
     student, teacher = make_pair(tmp_path, model_type)
     objective = Distillation(student, teacher, ("mean",)).train()
-    table = (
-        objective.model.requires_grad_(False)
-        .get_submodule(TABLES[model_type])
-        .weight.requires_grad_(True)
-    )
-    disable_dropout(objective.model)
-    gradients = []
-    for is_checkpointed in (False, True):
-        assert not is_checkpointed or checkpoint_layers(objective.model)
+    model = objective.model
+    model.requires_grad_(False)
+    table = model.get_submodule(TABLES[model_type]).weight
+    table.requires_grad_(True)
+    disable_dropout(model)
+    ids = texts(objective.student, NEW)
+
+    def gradient() -> torch.Tensor:
+        """Return the table's gradient, and forget it."""
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            loss = objective(texts(objective.student, NEW))["loss"]
+            loss = objective(ids)["loss"]
         assert loss.dtype == torch.float32
         loss.backward()
-        gradients.append(table.grad)
+        found: torch.Tensor = table.grad
         table.grad = None
-    assert (gradients[0].abs().amax(dim=1) > 0).all()
-    torch.testing.assert_close(*gradients)
-    assert all(parameter.grad is None for parameter in objective.teacher.model.model.parameters())
-    assert list(objective.state_dict()) == [
-        f"model.{name}" for name in objective.model.state_dict()
-    ]
+        return found
+
+    plain = gradient()
+    assert checkpoint_layers(model)
+    checkpointed = gradient()
+    assert (plain.abs().amax(dim=1) > 0).all()
+    torch.testing.assert_close(plain, checkpointed)
+
+    for parameter in objective.teacher.model.model.parameters():
+        assert parameter.grad is None
+    names = [f"model.{name}" for name in model.state_dict()]
+    assert list(objective.state_dict()) == names
 
 
 def test_distillation_compares_one_token_embeddings_with_the_mean_direction_of_all_windows(
@@ -211,12 +249,20 @@ def test_distillation_compares_one_token_embeddings_with_the_mean_direction_of_a
     student, teacher = pair
     # The embeddings of the first window, 7 8, and of the second, 8 9, are orthogonal.
     directions = torch.eye(2)[:, None].expand(-1, 4, -1)
-    turned = mock_model(teacher, lambda ids: directions[(ids[:, 1] == 8).long()], max_len=4)
-    between = mock_model(student, lambda ids: torch.full((1, 5, 2), 3.0))
+
+    def turned(ids: torch.Tensor) -> torch.Tensor:
+        is_second = ids[:, 1] == 8
+        return directions[is_second.long()]
+
+    def between(ids: torch.Tensor) -> torch.Tensor:
+        return torch.full((1, 5, 2), 3.0)
+
+    mock_teacher = mock_model(teacher, turned, max_len=4)
+    mock_student = mock_model(student, between)
     ids = torch.tensor([[2, 7, 8, 9, 3]])
-    without, pooled = (
-        loss_of(Distillation(between, turned, poolings), ids) for poolings in ((), ("cls",))
-    )
+
+    without = loss_of(Distillation(mock_student, mock_teacher, ()), ids)
+    pooled = loss_of(Distillation(mock_student, mock_teacher, ("cls",)), ids)
     assert pooled - without == pytest.approx(1 - 0.5**0.5, abs=1e-5)
 
 
@@ -224,9 +270,12 @@ def test_distillation_rejects_a_teacher_with_another_tokenizer(
     pair: tuple[EvalModel, EvalModel],
 ) -> None:
     student, teacher = pair
-    for tokenizer in (replace(teacher.tokenizer, after=(2,)), TextTokenizer.open(get_model_path())):
+    without_last = replace(teacher.tokenizer, after=(2,))
+    of_minilm = TextTokenizer.open(get_model_path())
+    for tokenizer in (without_last, of_minilm):
+        other = replace(teacher, tokenizer=tokenizer)
         with pytest.raises(CheckpointError, match="different tokens"):
-            Distillation(student, replace(teacher, tokenizer=tokenizer))
+            Distillation(student, other)
 
 
 def test_distillation_rejects_a_teacher_with_another_hidden_size(
@@ -234,11 +283,37 @@ def test_distillation_rejects_a_teacher_with_another_hidden_size(
 ) -> None:
     pico.make(tmp_path / "wide", "bert", base=True, hidden_size=12)
     wide = add_tokenizer(tmp_path / "wide", special_tokens=True)
-    with pytest.raises(
-        CheckpointError,
-        match=r"hidden size of .* is 8, but that of .* is 12\. Pass .* with --base\.",
-    ):
-        Distillation(pair[0], open_eval_model(CheckpointRef(str(wide)), "fp32"))
+    teacher = open_model(wide)
+    message = r"hidden size of .* is 8, but that of .* is 12\. Pass .* with --base\."
+    with pytest.raises(CheckpointError, match=message):
+        Distillation(pair[0], teacher)
+
+
+def states_in_windows(teacher: EvalModel, ids: torch.Tensor) -> torch.Tensor:
+    """Return the teacher's last hidden state of each token, read in windows side by side.
+
+    A token's state is that in its own window; [CLS] and [SEP] have the mean of all windows.
+    """
+    length = ids.shape[1]
+    before = len(teacher.tokenizer.before)
+    after = len(teacher.tokenizer.after)
+    window_length = OLD - before - after
+    windows = plan_windows(length - before - after, window_length, window_length)
+    targets = torch.zeros(*ids.shape, pico.WIDTH)
+    counted = 0
+    for window in windows:
+        inside = ids[:, before + window.start : before + window.stop]
+        window_ids = torch.cat([ids[:, :before], inside, ids[:, length - after :]], dim=1)
+        with torch.no_grad():
+            read = last_states(teacher, window_ids)
+        first = before + window.first
+        last = before + window.last
+        targets[:, first:last] = read[:, first - window.start : last - window.start]
+        targets[:, :before] += read[:, :before] / len(windows)
+        targets[:, length - after :] += read[:, OLD - after :] / len(windows)
+        counted += window.last - window.first
+    assert counted == length - before - after
+    return targets
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "bert"])
@@ -248,38 +323,29 @@ def test_language_modeling_adds_the_weighted_error_of_last_hidden_states_in_trai
     pico.make(tmp_path / "base", model_type, initializer_range=0.5)
     source = add_tokenizer(tmp_path / "base", special_tokens=model_type == "bert")
     output = convert(source, "rotary", NEW, output=tmp_path / "new").output
-    student, teacher = (
-        open_eval_model(CheckpointRef(str(path)), "fp32") for path in (output, source)
-    )
-    objective, plain = LanguageModeling(student, teacher, 3.0), LanguageModeling(student)
+    student = open_model(output)
+    teacher = open_model(source)
+    objective = LanguageModeling(student, teacher, 3.0)
+    plain = LanguageModeling(student)
     ids = texts(student, NEW)
     labels = torch.where(ids % 3 > 0, ids, IGNORE_INDEX)
+
     states = last_states(student, ids)
-    # Windows of the base's 16 positions, the special tokens of BERT included. A token's target is
-    # the state in its own window; [CLS] and [SEP] have the mean of all windows.
-    before, after = len(student.tokenizer.before), len(student.tokenizer.after)
-    targets = torch.zeros_like(states)
-    own = 0
-    windows = plan_windows(NEW - before - after, OLD - before - after, OLD - before - after)
-    for window in windows:
-        inside = ids[:, before + window.start : before + window.stop]
-        with torch.no_grad():
-            read = last_states(
-                teacher, torch.cat([ids[:, :before], inside, ids[:, NEW - after :]], dim=1)
-            )
-        first, last = before + window.first, before + window.last
-        targets[:, first:last] = read[:, first - window.start : last - window.start]
-        targets[:, :before] += read[:, :before] / len(windows)
-        targets[:, NEW - after :] += read[:, OLD - after :] / len(windows)
-        own += window.last - window.first
-    assert own == NEW - before - after
-    error = ((states - targets).square().mean((1, 2)) / targets.square().mean((1, 2))).mean()
+    # Windows of the base's 16 positions, the special tokens of BERT included.
+    targets = states_in_windows(teacher, ids)
+    squares = (states - targets).square().mean((1, 2))
+    errors = squares / targets.square().mean((1, 2))
     disable_dropout(objective.train())
-    expected = plain.eval()(ids, labels)["loss"] + 3 * error
+    plain_loss = plain.eval()(ids, labels)["loss"]
+    expected = plain_loss + 3 * errors.mean()
     loss = objective.train()(ids, labels)["loss"]
     torch.testing.assert_close(loss, expected)
+
     loss.backward()
-    assert all(parameter.grad is None for parameter in teacher.model.parameters())
-    assert not any("teacher" in name for name in objective.state_dict())
+    for parameter in teacher.model.parameters():
+        assert parameter.grad is None
+    for name in objective.state_dict():
+        assert "teacher" not in name
     # Held-out losses do not include the error.
-    assert objective.eval()(ids, labels)["loss"] == plain(ids, labels)["loss"]
+    held_out_loss = objective.eval()(ids, labels)["loss"]
+    assert held_out_loss == plain(ids, labels)["loss"]

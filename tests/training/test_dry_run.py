@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from benchmarks.training_memory import CASES, RESULTS, page, run_case
+from benchmarks.training_memory import CASES, RESULTS, Case, page, run_case
 from ctxextend import plan_training, resize
 from ctxextend.models.devices import peak_memory
 from ctxextend.recipe import CheckpointRef, Recipe, Train
@@ -22,12 +23,22 @@ SAFETENSORS = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 RECORDED: dict[str, dict[str, int]] = json.loads(RESULTS.with_suffix(".json").read_text())
 TOLERANCE = 0.15  # relative to the measured peak
+DRY_RUN = (
+    "--data",
+    "book.txt",
+    "--steps",
+    4,
+    "--per-device-batch-size",
+    1,
+    "--dry-run",
+)
 FAST = ("gpt2-4-layers-all-1-fsdp", "gpt2-4-layers-positions-1-bf16")
 
 
 def plan(source: Path, data: str = "book.txt", **settings: Any) -> Any:
     settings = {"steps": 2, "batch_size": 8, "per_device_batch_size": 1} | settings
-    return plan_training(Recipe(CheckpointRef(str(source)), train=Train((data,), **settings)))
+    train = Train((data,), **settings)
+    return plan_training(Recipe(CheckpointRef(str(source)), train=train))
 
 
 def make_header(
@@ -35,27 +46,31 @@ def make_header(
 ) -> Path:
     """Save a checkpoint whose weights file is a header and a hole, which takes no space on disk."""
     settings = transformers.AutoConfig.for_model(model_type, **config)
-    masked = model_type in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    auto: Any = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+    is_masked = model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    auto: Any = (
+        transformers.AutoModelForMaskedLM if is_masked else transformers.AutoModelForCausalLM
+    )
     with torch.device("meta"):
         model = auto.from_config(settings)
     settings.architectures = [type(model).__name__]
     settings.save_pretrained(folder)
-    header = dict[str, Any]()
+
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, value in model.named_parameters():
         start = end
-        end = end + value.numel() * dtype.itemsize
+        end = start + value.numel() * dtype.itemsize
         header[name] = {
             "dtype": SAFETENSORS[dtype],
             "shape": list(value.shape),
             "data_offsets": [start, end],
         }
-    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    text = json.dumps(header).encode()
     with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        size = len(text).to_bytes(8, "little")
+        file.write(size + text)
         file.truncate(8 + len(text) + end)
-    return add_tokenizer(folder, special_tokens=masked)
+    return add_tokenizer(folder, special_tokens=is_masked)
 
 
 def make_small(folder: Path, model_type: str) -> Path:
@@ -65,70 +80,69 @@ def make_small(folder: Path, model_type: str) -> Path:
     return add_tokenizer(folder, special_tokens=True)
 
 
-def test_train_dry_run_states_parameters_and_memory_and_writes_nothing(tmp_path: Path) -> None:
+def test_train_dry_run_states_parameters_and_memory(tmp_path: Path) -> None:
     source = make_resized(tmp_path / "gpt2", "gpt2")
-    before = {path: pico.contents(path) for path in (Path.cwd(), tmp_path)}
-    done = invoke(
-        "train",
-        source,
-        "--data",
-        "book.txt",
-        "--steps",
-        4,
-        "--per-device-batch-size",
-        1,
-        "--dry-run",
-    )
+    done = invoke("train", source, *DRY_RUN)
     assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    one, *several = [line for line in lines if "device" in line]
+
+    same = pico.make(tmp_path / "same", "gpt2", n_positions=NEW)
+    parameters = same.load().num_parameters()
+    assert lines[0] == f"parameters  {parameters:,}"
+    assert lines[1] == f"trained     {NEW * 8} (positions)"
     found, *devices = plan(source).memory
-    one, *several = [line for line in done.stdout.splitlines() if "device" in line]
-    parameters = pico.make(tmp_path / "same", "gpt2", n_positions=NEW).load().num_parameters()
-    assert done.stdout.splitlines()[:2] == [
-        f"parameters  {parameters:,}",
-        f"trained     {NEW * 8} (positions)",
-    ]
     assert one == f"1 device    {found.bytes / 1e6:.1f} MB"
     for line, memory in zip(several, devices, strict=True):
-        each, sharded = memory.bytes / 1e6, memory.fsdp_bytes / 1e6
-        assert (
-            line == f"{memory.devices} devices   {each:.1f} MB each, {sharded:.1f} MB with --fsdp"
-        )
-    (tmp_path / "same").rename(tmp_path.with_name("moved"))
-    assert {path: pico.contents(path) for path in before} == before
+        each = memory.bytes / 1e6
+        sharded = memory.fsdp_bytes / 1e6
+        expected = f"{memory.devices} devices   {each:.1f} MB each, {sharded:.1f} MB with --fsdp"
+        assert line == expected
+
+
+def test_train_dry_run_writes_nothing(tmp_path: Path) -> None:
+    source = make_resized(tmp_path / "gpt2", "gpt2")
+    working_folder = pico.contents(Path.cwd())
+    model_folder = pico.contents(tmp_path)
+    done = invoke("train", source, *DRY_RUN)
+    assert done.exit_code == 0, done.stderr
+    assert pico.contents(Path.cwd()) == working_folder
+    assert pico.contents(tmp_path) == model_folder
 
 
 def test_plan_training_of_new_rows_counts_only_these(tmp_path: Path) -> None:
     source = make_resized(tmp_path / "gpt2", "gpt2")
     found = plan(source, trainable="new")
-    assert found.parameters == (NEW - OLD) * 8 < found.model_parameters
+    assert found.parameters == (NEW - OLD) * 8
+    assert found.parameters < found.model_parameters
 
 
 @pytest.mark.parametrize("trainable", ["positions", "all-but-positions"])
 def test_plan_training_counts_adapters_as_a_run_does(trainable: str, tmp_path: Path) -> None:
     source = make_resized(tmp_path / "gpt2", "gpt2")
     found = plan(source, trainable=trainable, lora=2)
-    flags = "--steps", 1, "--batch-size", 1, "--trainable", trainable, "--lora", 2, "--json"
+    flags = ("--steps", 1, "--batch-size", 1, "--trainable", trainable, "--lora", 2, "--json")
     done = invoke("train", source, "--data", "book.txt", *flags)
-    assert found.parameters == json.loads(done.stdout)["parameters"] > 0
+    assert found.parameters == json.loads(done.stdout)["parameters"]
+    assert found.parameters > 0
 
 
 def test_plan_training_lists_only_numbers_of_devices_that_share_the_batch(tmp_path: Path) -> None:
     source = make_source(tmp_path / "bert", "bert")
-    memory = plan(source, batch_size=4, per_device_batch_size=None).memory
-    assert [(line.devices, line.per_device_batch_size) for line in memory] == [
-        (1, 4),
-        (2, 2),
-        (4, 1),
-    ]
+    found = plan(source, batch_size=4, per_device_batch_size=None)
+    shares = [(memory.devices, memory.per_device_batch_size) for memory in found.memory]
+    assert shares == [(1, 4), (2, 2), (4, 1)]
 
 
 def test_train_dry_run_reports_an_output_that_exists(tmp_path: Path) -> None:
     source = make_source(tmp_path / "gpt2", "gpt2")
     Path("out").mkdir()
     Path("out/file.txt").write_text("")
-    arguments = "train", source, "--data", "book.txt", "--steps", 1, "-o", "out"
-    run, dry_run = invoke(*arguments), invoke(*arguments, "--dry-run")
-    assert run.exit_code == dry_run.exit_code == 1
+    arguments = ("train", source, "--data", "book.txt", "--steps", 1, "-o", "out")
+    run = invoke(*arguments)
+    dry_run = invoke(*arguments, "--dry-run")
+    assert run.exit_code == 1
+    assert dry_run.exit_code == 1
     assert run.stderr == dry_run.stderr
 
 
@@ -136,7 +150,8 @@ def test_plan_training_distills_an_encoder_with_its_teacher(tmp_path: Path) -> N
     root = make_encoder(tmp_path / "encoder")
     resize(root, to=NEW, output="long")
     found = plan(Path("long"))
-    assert (found.parameters, found.trainable) == (NEW * 8, "positions")
+    assert found.parameters == NEW * 8
+    assert found.trainable == "positions"
 
 
 def test_plan_training_reads_no_weights(tmp_path: Path) -> None:
@@ -154,11 +169,11 @@ def test_plan_training_reads_no_weights(tmp_path: Path) -> None:
 def test_plan_training_keeps_half_precision(tmp_path: Path) -> None:
     config = {"n_positions": 16, "n_embd": 512, "n_head": 4, "n_layer": 1, "vocab_size": 60_000}
     half = make_header(tmp_path / "half", "gpt2", config, torch.bfloat16)
-    found = [plan(half, precision=precision, batch_size=1) for precision in ("fp32", "bf16")]
-    saved = found[0].memory[0].bytes - found[1].memory[0].bytes
-    assert saved == pytest.approx(
-        2 * found[0].model_parameters, rel=0.2
-    )  # frozen weights take two bytes, not four
+    exact = plan(half, precision="fp32", batch_size=1)
+    rounded = plan(half, precision="bf16", batch_size=1)
+    saved = exact.memory[0].bytes - rounded.memory[0].bytes
+    # Frozen weights take two bytes, not four.
+    assert saved == pytest.approx(2 * exact.model_parameters, rel=0.2)
 
 
 @pytest.mark.parametrize("model_type", ["roformer", "big_bird"])
@@ -174,16 +189,28 @@ def test_train_dry_run_says_that_a_model_reads_values(tmp_path: Path) -> None:
     source = make_small(tmp_path / "xlm", "xlm")
     done = invoke("train", source, "--data", "book.txt", "--steps", 1, "--dry-run")
     assert done.exit_code == 1
-    assert "Cannot estimate the memory of xlm models without weights" in " ".join(
-        done.stderr.split()
-    )
+    shown = " ".join(done.stderr.split())
+    assert "Cannot estimate the memory of xlm models without weights" in shown
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_plan_training_estimates_recorded_in_results_are_close_to_measured_memory(
     name: str,
 ) -> None:
-    assert RECORDED[name]["estimated"] == pytest.approx(RECORDED[name]["measured"], rel=TOLERANCE)
+    recorded = RECORDED[name]
+    assert recorded["estimated"] == pytest.approx(recorded["measured"], rel=TOLERANCE)
+
+
+def settings_of(case: Case) -> dict[str, Any]:
+    """Return the training settings of a case, as keywords."""
+    flags = [flag.removeprefix("--") for flag in case.flags if flag != "--fsdp"]
+    settings: dict[str, Any] = {}
+    for name, value in zip(flags[::2], flags[1::2], strict=True):
+        settings[name] = int(value) if value.isdigit() else value
+    size = case.per_device_batch_size
+    settings["batch_size"] = size * case.devices * case.accumulated
+    settings["per_device_batch_size"] = size
+    return settings
 
 
 @pytest.mark.parametrize(
@@ -192,19 +219,12 @@ def test_plan_training_estimates_recorded_in_results_are_close_to_measured_memor
 )
 def test_plan_training_estimates_the_memory_recorded_in_results(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    source = make_header(
-        tmp_path / "model", case.model_type, case.config, getattr(torch, case.dtype)
-    )
-    flags = [flag.removeprefix("--") for flag in case.flags if flag != "--fsdp"]
-    settings: dict[str, Any] = dict(zip(flags[::2], flags[1::2], strict=True))
-    settings |= {name: int(value) for name, value in settings.items() if value.isdigit()}
-    size = case.per_device_batch_size
-    Path("long.txt").write_text(text_of(np.random.default_rng(0).integers(0, 27, 12_000).tolist()))
-    settings |= {
-        "batch_size": size * case.devices * case.accumulated,
-        "per_device_batch_size": size,
-    }
-    found = plan(source, "long.txt", **settings)
+    dtype = getattr(torch, case.dtype)
+    source = make_header(tmp_path / "model", case.model_type, case.config, dtype)
+    numbers = np.random.default_rng(0).integers(0, 27, 12_000)
+    Path("long.txt").write_text(text_of(numbers.tolist()))
+
+    found = plan(source, "long.txt", **settings_of(case))
     memory = next(memory for memory in found.memory if memory.devices == case.devices)
     estimated = memory.fsdp_bytes if "--fsdp" in case.flags else memory.bytes
     assert estimated == pytest.approx(RECORDED[name]["estimated"], rel=0.01)

@@ -35,13 +35,19 @@ def first_losses(output: str) -> list[float]:
 def test_train_logs_prints_and_returns_losses_at_short_and_long_positions(gpt2: Path) -> None:
     result = train(gpt2, "out", "--eval-every", 1)
     lines = [line for line in log_of(Path("out")) if "eval_loss" in line]
-    assert [line["step"] for line in lines] == [0, 1, 2]
+    steps = [line["step"] for line in lines]
+    assert steps == [0, 1, 2]
     for line in lines:  # of 31 predicted tokens, those at positions 1 to 15 are short
         mean = (15 * line["eval_loss_short"] + 16 * line["eval_loss_long"]) / 31
         assert line["eval_loss"] == pytest.approx(mean, rel=1e-6)
+
     assert result["short_positions"] == OLD
-    short, long = ([line[key] for line in (lines[0], lines[-1])] for key in KEYS[1:])
-    assert [result["loss_short"], result["loss_long"]] == [short, long]
+    first = lines[0]
+    last = lines[-1]
+    short = [first["eval_loss_short"], last["eval_loss_short"]]
+    long = [first["eval_loss_long"], last["eval_loss_long"]]
+    assert result["loss_short"] == short
+    assert result["loss_long"] == long
     shown = (
         f"positions below 16: {short[0]:.4f} -> {short[1]:.4f}, from 16 on: {long[0]:.4f} -> "
         f"{long[1]:.4f}\n"
@@ -51,19 +57,19 @@ def test_train_logs_prints_and_returns_losses_at_short_and_long_positions(gpt2: 
 
 def test_train_of_a_model_with_broken_long_rows_has_a_high_long_loss_only(gpt2: Path) -> None:
     train_cli(gpt2, "good", "--trainable", "all", "--lr", 0.03, "--batch-size", 8, steps=25)
+    train("good", "good-whole", "--window", NEW)
+    train("good", "good-window", "--window", 24)
+
     file = Path("good/model.safetensors")
-    for name, window in (("good-whole", NEW), ("good-window", 24)):
-        train("good", name, "--window", window)
     tensors = load_file(file)
     rows = tensors[TABLES["gpt2"]]
-    rows[OLD:] = 100 * np.random.default_rng(0).standard_normal(rows[OLD:].shape)
+    noise = np.random.default_rng(0).standard_normal(rows[OLD:].shape)
+    rows[OLD:] = 100 * noise
     save_file(tensors, file, {"format": "pt"})
     for name, window in (("whole", NEW), ("window", 24)):
         train("good", name, "--window", window)
-        (_, short, long), (mean, broken_short, broken_long) = (
-            first_losses(f"good-{name}"),
-            first_losses(name),
-        )
+        _, short, long = first_losses(f"good-{name}")
+        mean, broken_short, broken_long = first_losses(name)
         assert broken_short == short  # no token sees a later one
         assert broken_long > long + 0.5
         assert broken_short < mean < broken_long
@@ -73,53 +79,78 @@ def test_train_of_a_model_with_broken_long_rows_has_a_high_long_loss_only(gpt2: 
 def test_train_without_longer_positions_than_the_base_splits_nothing(
     flags: tuple[str, ...],
 ) -> None:
-    source = make_resized(Path("good"), "gpt2")
-    result = train(source if flags else "good-old", "out", *flags)
-    assert [result[key] for key in ("short_positions", "loss_short", "loss_long")] == [None] * 3
+    resized = make_resized(Path("good"), "gpt2")
+    source = resized if flags else "good-old"
+    result = train(source, "out", *flags)
+    assert result["short_positions"] is None
+    assert result["loss_short"] is None
+    assert result["loss_long"] is None
     assert "positions below" not in result["stderr"]
-    assert all("eval_loss_short" not in line for line in log_of(Path("out")))
+    for line in log_of(Path("out")):
+        assert "eval_loss_short" not in line
 
 
 def test_train_splits_at_the_length_of_the_base_in_its_recipe_or_of_the_named_one() -> None:
     first = make_resized(Path("first"), "gpt2", n_layer=1)
     train(first, "second")
-    assert train("second", "out")["short_positions"] == OLD
+    result = train("second", "out")
+    assert result["short_positions"] == OLD
+
     resize(first, to=2 * NEW, output="longer")
-    assert train("longer", "named", "--base", "first-old")["short_positions"] == OLD
+    result = train("longer", "named", "--base", "first-old")
+    assert result["short_positions"] == OLD
 
 
 def test_train_splits_at_the_length_of_a_converted_base_and_of_rotary_positions() -> None:
-    convert(make_source(Path("learned"), "gpt2", n_layer=1), "rotary", NEW, output="rotary")
-    assert train("rotary", "one", "--distill", 0)["short_positions"] == OLD
+    learned = make_source(Path("learned"), "gpt2", n_layer=1)
+    convert(learned, "rotary", NEW, output="rotary")
+    result = train("rotary", "one", "--distill", 0)
+    assert result["short_positions"] == OLD
+
     resize("rotary", to=2 * NEW, output="longer")
-    assert train("longer", "two", "--distill", 0)["short_positions"] == NEW
+    result = train("longer", "two", "--distill", 0)
+    assert result["short_positions"] == NEW
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "bert", "esm"])
 def test_language_modeling_counts_a_token_at_its_own_position(model_type: str) -> None:
-    model, ids = make_model(model_type), text(12)
-    labels, position_ids = ids.clone(), torch.arange(12).repeat(2, 1)
+    model = make_model(model_type)
+    ids = text(12)
+    labels = ids.clone()
     labels[:, ::5] = IGNORE_INDEX
+    position_ids = torch.arange(12).repeat(2, 1)
     position_ids[1, 4:] += 7
     objective = LanguageModeling(model, position_ids=True).eval()
     with torch.no_grad():
         whole = objective(ids, labels, position_ids)
         objective.short_positions = 8
-        sums = objective(ids, labels, position_ids)["sums"]
+        losses, counts = objective(ids, labels, position_ids)["sums"]
         logits = model.model(ids, position_ids=position_ids + objective.position_base).logits
+
     if model_type == "gpt2":
-        logits, labels, position_ids = logits[:, :-1], labels[:, 1:], position_ids[:, 1:]
-    losses = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
-    predicted, is_short = labels != IGNORE_INDEX, position_ids < 8
-    expected = [
-        [losses[predicted & part].sum(), (predicted & part).sum()] for part in (is_short, ~is_short)
-    ]
-    torch.testing.assert_close(sums, torch.tensor(expected).T)
-    torch.testing.assert_close(sums[0].sum() / sums[1].sum(), whole["loss"])
+        logits = logits[:, :-1]
+        labels = labels[:, 1:]
+        position_ids = position_ids[:, 1:]
+    token_losses = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+    is_predicted = labels != IGNORE_INDEX
+    is_short = is_predicted & (position_ids < 8)
+    is_long = is_predicted & (position_ids >= 8)
+    expected_losses = torch.stack([token_losses[is_short].sum(), token_losses[is_long].sum()])
+    expected_counts = torch.tensor([float(is_short.sum()), float(is_long.sum())])
+    torch.testing.assert_close(losses, expected_losses)
+    torch.testing.assert_close(counts, expected_counts)
+    torch.testing.assert_close(losses.sum() / counts.sum(), whole["loss"])
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert", "esm"])
+def test_language_modeling_without_short_tokens_has_a_finite_loss(model_type: str) -> None:
+    ids = text(12)
+    positions = torch.arange(12)
+    labels = ids.where(positions > 2, IGNORE_INDEX)
+    objective = LanguageModeling(make_model(model_type), position_ids=True).eval()
     objective.short_positions = 1
     with torch.no_grad():
-        result = objective(
-            ids, ids.where(torch.arange(12) > 2, IGNORE_INDEX), torch.arange(12).repeat(2, 1)
-        )
-    assert result["sums"][:, 0].tolist() == [0, 0]
+        result = objective(ids, labels, positions.repeat(2, 1))
+    short_sums = result["sums"][:, 0]
+    assert short_sums.tolist() == [0, 0]
     assert torch.isfinite(result["loss"])

@@ -45,43 +45,63 @@ def train(source: Path, output: str, lr: float, *flags: object, steps: int = STE
 
 
 def losses_of(folder: str) -> dict[int, float]:
-    return {
-        int(line["step"]): line["eval_loss"] for line in log_of(Path(folder)) if "eval_loss" in line
-    }
+    """Return the held-out loss after each step at which it was measured."""
+    losses: dict[int, float] = {}
+    for line in log_of(Path(folder)):
+        if "eval_loss" in line:
+            losses[int(line["step"])] = line["eval_loss"]
+    return losses
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_train_saves_the_step_with_the_lowest_held_out_loss(precision: str, gpt2: Path) -> None:
     with diverging_loss(at=3):
         result = train(gpt2, "out", 0.1, "--precision", precision)
-        last = train(gpt2, "last", 0.1, "--precision", precision, "--save", "last")
     losses = losses_of("out")
     best = result["best_step"]
+    first_loss = losses[0]
+    last_loss = losses[STEPS]
+    best_loss = losses[best]
+
     assert sorted(losses) == [*range(STEPS + 1)]
-    assert (losses[0], losses[STEPS], min(losses.values())) == tuple(
-        result[name] for name in ("loss_before", "loss_last", "loss_best")
-    )
-    assert 0 < best == result["saved_step"] < 3
-    assert losses[best] == result["loss_best"] == result["loss_after"] < losses[0] < losses[STEPS]
+    assert min(losses.values()) == best_loss
+    assert best > 0
+    assert best < 3
+    assert best_loss < first_loss
+    assert first_loss < last_loss
+    assert result["loss_before"] == first_loss
+    assert result["loss_last"] == last_loss
+    assert result["loss_best"] == best_loss
+    assert result["loss_after"] == best_loss
+    assert result["saved_step"] == best
     (warning,) = result["warnings"]
     assert warning == (
-        f"The held-out loss rose after step {best}: {losses[0]:.4f} at the start, "
-        f"{losses[best]:.4f} after step {best}, {losses[STEPS]:.4f} after step {STEPS}. Saved the "
+        f"The held-out loss rose after step {best}: {first_loss:.4f} at the start, "
+        f"{best_loss:.4f} after step {best}, {last_loss:.4f} after step {STEPS}. Saved the "
         f"weights of step {best}. Try a lower --lr than 0.1."
     )
     assert f"saved step {best} of {STEPS} (best)\n" in result["stderr"]
+
     # The saved weights have that loss.
     again = train(Path("out"), "again", 1e-9, "--precision", precision, steps=1)
-    assert again["loss_before"] == pytest.approx(losses[best], abs=1e-5)
-    assert (last["best_step"], last["saved_step"], last["loss_last"]) == (
-        best,
-        STEPS,
-        losses[STEPS],
-    )
-    assert last["loss_after"] == losses[STEPS] > last["loss_best"]
+    assert again["loss_before"] == pytest.approx(best_loss, abs=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_train_saves_the_last_step_on_request(precision: str, gpt2: Path) -> None:
+    with diverging_loss(at=3):
+        best = train(gpt2, "out", 0.1, "--precision", precision)
+        last = train(gpt2, "last", 0.1, "--precision", precision, "--save", "last")
+    last_loss = losses_of("out")[STEPS]
+
+    assert last["best_step"] == best["best_step"]
+    assert last["saved_step"] == STEPS
+    assert last["loss_last"] == last_loss
+    assert last["loss_after"] == last_loss
+    assert last_loss > last["loss_best"]
     assert f"Saved the weights of step {STEPS}." in last["warnings"][0]
     again = train(Path("last"), "after", 1e-9, "--precision", precision, steps=1)
-    assert again["loss_before"] == pytest.approx(losses[STEPS], abs=1e-5)
+    assert again["loss_before"] == pytest.approx(last_loss, abs=1e-5)
 
 
 def test_train_saves_the_untrained_weights_if_no_step_is_better(gpt2: Path) -> None:
@@ -93,26 +113,25 @@ def test_train_saves_the_untrained_weights_if_no_step_is_better(gpt2: Path) -> N
         "--lr than 3."
     )
     assert result["stderr"].count(warning) == 1
-    assert (result["best_step"], result["saved_step"], result["loss_best"]) == (
-        0,
-        0,
-        result["loss_before"],
-    )
+    assert result["best_step"] == 0
+    assert result["saved_step"] == 0
+    assert result["loss_best"] == result["loss_before"]
     assert result["loss_after"] == result["loss_before"]
     assert changed_tensors(gpt2, Path("out")) == set()
     assert verify("out").conclusion.endswith("only in its position table.")
-    assert (
-        "; no later evaluation was lower, so these are the untrained weights."
-        in Path("out/README.md").read_text()
-    )
+    card = Path("out/README.md").read_text()
+    assert "; no later evaluation was lower, so these are the untrained weights." in card
 
 
 def test_train_new_keeps_learned_rows_in_the_best_step(gpt2: Path) -> None:
     with diverging_loss(at=3):
         result = train(gpt2, "out", 0.1, "--trainable", "new", "--weight-decay", 0.5)
     assert 0 < result["saved_step"] < 3
-    assert equal_rows(gpt2, Path("out"))[: NEW // 2] == [True] * (NEW // 2)
-    assert not any(equal_rows(gpt2, Path("out"))[NEW // 2 : NEW - 1])
+    is_equal = equal_rows(gpt2, Path("out"))
+    learned = is_equal[: NEW // 2]
+    new = is_equal[NEW // 2 : NEW - 1]
+    assert learned == [True] * (NEW // 2)
+    assert not any(new)
 
 
 def test_train_saves_the_best_step_of_an_encoder() -> None:
@@ -120,7 +139,8 @@ def test_train_saves_the_best_step_of_an_encoder() -> None:
     resize(root, to=NEW, output="long")
     with diverging_loss(at=3):
         result = train(Path("long"), "out", 0.001)
-    assert 0 < result["best_step"] == result["saved_step"] < 3
+    assert result["best_step"] == result["saved_step"]
+    assert 0 < result["saved_step"] < 3
     again = train(Path("out"), "again", 1e-9, "--base", root, steps=1)
     assert again["loss_before"] == pytest.approx(result["loss_best"], abs=1e-5)
 
@@ -128,27 +148,23 @@ def test_train_saves_the_best_step_of_an_encoder() -> None:
 @pytest.mark.parametrize("model_type", ["gpt2", "bert"])
 def test_train_evaluates_the_same_sequences_with_every_batch_size(model_type: str) -> None:
     source = make_source(Path("source"), model_type)
-    found = []
+    held_out_tokens = 4 * (OLD - 1) if model_type == "gpt2" else 8
+
+    losses: list[float] = []
     for batch, micro_batch in ((1, 1), (6, 2), (16, 16)):
-        result = train(
-            source,
-            f"out{batch}",
-            1e-9,
-            "--batch-size",
-            batch,
-            "--per-device-batch-size",
-            micro_batch,
-            steps=1,
-        )
-        assert (result["held_out_sequences"], result["window"]) == (4, OLD)
-        found.append(
-            (result["held_out_tokens"], result["loss_before"], losses_of(f"out{batch}")[0])
-        )
-    assert found[0][0] == (4 * (OLD - 1) if model_type == "gpt2" else 8)
-    assert f"evaluated on 4 sequences, {found[0][0]} tokens; saved" in result["stderr"]
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], abs=1e-5)
-    assert train(source, "seeded", 1e-9, "--seed", 7, steps=1)["held_out_sequences"] == 4
+        output = f"out{batch}"
+        sizes = ("--batch-size", batch, "--per-device-batch-size", micro_batch)
+        result = train(source, output, 1e-9, *sizes, steps=1)
+        assert result["held_out_sequences"] == 4
+        assert result["held_out_tokens"] == held_out_tokens
+        assert result["window"] == OLD
+        losses += [result["loss_before"], losses_of(output)[0]]
+    for loss in losses:
+        assert loss == pytest.approx(losses[0], abs=1e-5)
+    assert f"evaluated on 4 sequences, {held_out_tokens} tokens; saved" in result["stderr"]
+
+    seeded = train(source, "seeded", 1e-9, "--seed", 7, steps=1)
+    assert seeded["held_out_sequences"] == 4
 
 
 @pytest.mark.parametrize(("steps", "batch", "sequences"), [(1, 16, 4), (4, 1, 8), (4, 16, 8)])
@@ -160,8 +176,7 @@ def test_train_evaluates_two_sequences_per_step_of_a_short_run(
 
 
 def test_train_evaluates_at_the_start_and_four_times_by_default(gpt2: Path) -> None:
-    done = invoke(
-        "train", gpt2, "--data", "book.txt", "--steps", 10, "--batch-size", 1, "-o", "out"
-    )
+    flags = ("--data", "book.txt", "--steps", 10, "--batch-size", 1)
+    done = invoke("train", gpt2, *flags, "-o", "out")
     assert done.exit_code == 0
     assert sorted(losses_of("out")) == [0, 3, 6, 9, 10]

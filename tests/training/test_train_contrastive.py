@@ -1,10 +1,7 @@
 """Contrastive training of sentence encoders."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,7 @@ from ctxextend.training.objectives import Contrastive
 from ctxextend.training.pairs import Documents, PairDataset
 from ctxextend.training.train_data import IGNORE_INDEX, SequenceSettings, Text
 from ctxextend.training.trainer import RunCallback
-from tests.helpers.repository import ROOT
-from tests.helpers.trainings import NEW, invoke, log_of, make_encoder, make_resized
+from tests.helpers.trainings import NEW, invoke, launch, log_of, make_encoder, make_resized
 from tests.helpers.word_tokenizer import text_of
 
 FLAGS = ("--steps", 6, "--batch-size", 8, "--lr", 0.01, "--save", "last")
@@ -30,13 +26,15 @@ TOPICS = 12
 
 def topic(draw: random.Random, number: int, words: int) -> str:
     """Return a text of one topic: pairs of words that only it has."""
-    return text_of(
-        [
-            word
-            for _ in range(words // 2)
-            for word in (number, draw.choice((number + 5, number + 11)))
-        ]
-    )
+    numbers: list[int] = []
+    for _ in range(words // 2):
+        partner = draw.choice((number + 5, number + 11))
+        numbers += [number, partner]
+    return text_of(numbers)
+
+
+def write_lines(name: str, lines: list[str]) -> None:
+    Path(name).write_text("\n".join(lines))
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +44,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         resize(make_encoder(folder / "source"), to=NEW, output="long")
-        draw = random.Random(0)
-        texts = [topic(draw, number % TOPICS, 80) for number in range(5 * TOPICS)]
-        Path("texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        pairs = [(topic(draw, number % TOPICS, 8), text) for number, text in enumerate(texts)]
-        lines = [json.dumps({"anchor": anchor, "positive": positive}) for anchor, positive in pairs]
-        Path("pairs.jsonl").write_text("\n".join(lines))
-        Path("pairs.tsv").write_text(
-            "anchor\tpositive\n" + "".join(f"{one}\t{other}\n" for one, other in pairs)
-        )
-        negatives = [
-            f"{one}\t{other}\t{topic(draw, (number + 1) % TOPICS, 20)}"
-            for number, (one, other) in enumerate(pairs)
-        ]
-        Path("negatives.tsv").write_text("anchor\tpositive\tnegative\n" + "\n".join(negatives))
+        write_texts()
     return folder
 
 
@@ -75,57 +60,70 @@ def run(output: str, *flags: object) -> dict[str, Any]:
     return result
 
 
+def write_texts() -> None:
+    """Write texts, and pairs of a passage and its text, without and with negatives."""
+    draw = random.Random(0)
+    texts = [topic(draw, number % TOPICS, 80) for number in range(5 * TOPICS)]
+    anchors = [topic(draw, number % TOPICS, 8) for number in range(len(texts))]
+    negatives = [topic(draw, (number + 1) % TOPICS, 20) for number in range(len(texts))]
+
+    documents: list[str] = []
+    pairs: list[str] = []
+    rows = ["anchor\tpositive"]
+    triples = ["anchor\tpositive\tnegative"]
+    for anchor, positive, negative in zip(anchors, texts, negatives, strict=True):
+        documents.append(json.dumps({"text": positive}))
+        pairs.append(json.dumps({"anchor": anchor, "positive": positive}))
+        rows.append(f"{anchor}\t{positive}")
+        triples.append(f"{anchor}\t{positive}\t{negative}")
+    write_lines("texts.jsonl", [*documents, ""])
+    write_lines("pairs.jsonl", pairs)
+    write_lines("pairs.tsv", [*rows, ""])
+    write_lines("negatives.tsv", triples)
+
+
 def test_train_learns_to_find_documents_by_their_passages() -> None:
     result = run("passages", "--contrastive", "--data", "texts.jsonl")
-    assert (result["objective"], result["trainable"], result["distill"]) == (
-        "contrastive",
-        "all",
-        5,
-    )
+    assert result["objective"] == "contrastive"
+    assert result["trainable"] == "all"
+    assert result["distill"] == 5
     assert result["loss_after"] < 0.9 * result["loss_before"]
 
 
 def test_train_learns_pairs_of_a_file_at_random_positions() -> None:
-    result = run(
-        "negatives", "--pairs", "negatives.tsv", "--window", 24, "--per-device-batch-size", 4
-    )
-    assert (result["objective"], result["window"]) == ("contrastive", 24)
+    flags = ("--pairs", "negatives.tsv", "--window", 24, "--per-device-batch-size", 4)
+    result = run("negatives", *flags)
+    assert result["objective"] == "contrastive"
+    assert result["window"] == 24
     assert result["loss_after"] < 0.9 * result["loss_before"]
     recipe = Path("negatives", "ctxextend.yaml").read_text()
     assert "objective: contrastive" in recipe
     assert "name: negatives.tsv" in recipe
-    assert "to find the text of each pair" in Path("negatives", "README.md").read_text()
+    card = Path("negatives", "README.md").read_text()
+    assert "to find the text of each pair" in card
 
 
 def test_train_computes_similarities_in_float32() -> None:
-    exact = run("fp32", "--pairs", "pairs.jsonl", "--steps", 1)
-    rounded = run(
-        "bf16",
-        "--pairs",
-        "pairs.jsonl",
-        "--steps",
-        1,
-        "--precision",
-        "bf16",
-        "--per-device-batch-size",
-        4,
-    )
+    flags = ("--pairs", "pairs.jsonl", "--steps", 1)
+    exact = run("fp32", *flags)
+    rounded = run("bf16", *flags, "--precision", "bf16", "--per-device-batch-size", 4)
+
+    loss = rounded["loss_before"]
     assert rounded["precision"] == "bf16"
-    assert rounded["loss_before"] == pytest.approx(exact["loss_before"], rel=0.02)
-    assert (
-        rounded["loss_before"] * 128 % 1
-    )  # bfloat16 has steps of 1/128 from 1 to 2, and larger ones above
+    assert loss == pytest.approx(exact["loss_before"], rel=0.02)
+    # bfloat16 has steps of 1/128 from 1 to 2, and larger ones above.
+    assert loss * 128 % 1
+
+
+def encoder_weights(output: str | Path) -> bytes:
+    return Path(output, "0_Transformer", "model.safetensors").read_bytes()
 
 
 def test_train_reads_pairs_from_both_formats_alike() -> None:
-    outputs = [f"format-{suffix}" for suffix in ("jsonl", "tsv")]
-    for output in outputs:
-        run(output, "--pairs", f"pairs.{output[7:]}", "--steps", 1, "--distill", 0)
-    one, other = (
-        Path(output, "0_Transformer", "model.safetensors").read_bytes() for output in outputs
-    )
-    assert one == other
-    assert log_of(Path(outputs[0])) == log_of(Path(outputs[1]))
+    for suffix in ("jsonl", "tsv"):
+        run(f"format-{suffix}", "--pairs", f"pairs.{suffix}", "--steps", 1, "--distill", 0)
+    assert encoder_weights("format-jsonl") == encoder_weights("format-tsv")
+    assert log_of(Path("format-jsonl")) == log_of(Path("format-tsv"))
 
 
 def test_train_resumes_contrastive_training_bit_identically() -> None:
@@ -140,13 +138,11 @@ def test_train_resumes_contrastive_training_bit_identically() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunCallback, "on_log", interrupt)
-        assert invoke("train", "long", *FLAGS, *flags, "-o", "resumed").exit_code == 143
+        interrupted = invoke("train", "long", *FLAGS, *flags, "-o", "resumed")
+    assert interrupted.exit_code == 143
+
     run("resumed", *flags, "--resume", "--per-device-batch-size", 8)
-    files = [
-        Path(name, "0_Transformer", "model.safetensors").read_bytes()
-        for name in ("uninterrupted", "resumed")
-    ]
-    assert files[0] == files[1]
+    assert encoder_weights("uninterrupted") == encoder_weights("resumed")
     assert log_of(Path("resumed")) == log_of(Path("uninterrupted"))
 
 
@@ -155,27 +151,14 @@ def test_train_resumes_contrastive_training_bit_identically() -> None:
 def test_train_compares_the_pairs_of_all_processes(
     flags: tuple[object, ...], tmp_path: Path
 ) -> None:
+    one = tmp_path / "one"
+    two = tmp_path / "two"
     common = ("--pairs", "negatives.tsv", "--window", 24)
-    run(f"{tmp_path}/one", *common)
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "ctxextend",
-    ]
-    arguments = map(str, ("train", "long", *FLAGS, *common, *flags, "-o", tmp_path / "two"))
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [*launcher, *arguments], env=environment, capture_output=True, text=True, check=False
-    )
-    assert (tmp_path / "two").exists(), done.stderr
-    for line, expected in zip(log_of(tmp_path / "two"), log_of(tmp_path / "one"), strict=True):
+    run(str(one), *common)
+    arguments = ("train", "long", *FLAGS, *common, *flags, "-o", two)
+    done = launch(2, ["-m", "ctxextend"], *arguments)
+    assert two.exists(), done.stderr
+    for line, expected in zip(log_of(two), log_of(one), strict=True):
         assert line == pytest.approx(expected, abs=1e-4)
 
 
@@ -184,29 +167,24 @@ def test_contrastive_loss_equals_that_of_sentence_transformers() -> None:
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     student = open_eval_model(CheckpointRef("long"))
+    teacher = open_eval_model(CheckpointRef("long"))
     disable_dropout(student.model)
     theirs: Any = SentenceTransformer(str(Path("long").absolute()), device="cpu")
-    texts = [("w1 w2 w3", "w4 w5"), ("w6 w7 w8 w9 w10", "w11"), ("w2 w2", "w20 w21 w22")]
-    columns = [theirs.preprocess(list(column)) for column in zip(*texts, strict=True)]
-    expected = MultipleNegativesRankingLoss(theirs)(columns, None)
-    padded = [
-        column["input_ids"].masked_fill(column["attention_mask"] == 0, IGNORE_INDEX)
-        for column in columns
-    ]
-    ids = torch.stack(
-        [
-            torch.nn.functional.pad(part, (0, 9 - part.shape[1]), value=IGNORE_INDEX)
-            for part in padded
-        ],
-        1,
-    )
-    plain = Contrastive(student, None, 0.0, position_ids=False)
-    # With the distance from a teacher too, which is 0 as long as both are the same.
-    distilled = Contrastive(
-        student, open_eval_model(CheckpointRef("long")), 3.0, position_ids=False
-    )
+    anchors = theirs.preprocess(["w1 w2 w3", "w6 w7 w8 w9 w10", "w2 w2"])
+    positives = theirs.preprocess(["w4 w5", "w11", "w20 w21 w22"])
+    expected = MultipleNegativesRankingLoss(theirs)([anchors, positives], None)
     expected.backward()
     weights = dict(theirs[0].auto_model.named_parameters())
+
+    padded: list[torch.Tensor] = []
+    for column in (anchors, positives):
+        part = column["input_ids"].masked_fill(column["attention_mask"] == 0, IGNORE_INDEX)
+        missing = 9 - part.shape[1]
+        padded.append(torch.nn.functional.pad(part, (0, missing), value=IGNORE_INDEX))
+    ids = torch.stack(padded, 1)
+    plain = Contrastive(student, None, 0.0, position_ids=False)
+    # With the distance from a teacher too, which is 0 as long as both are the same.
+    distilled = Contrastive(student, teacher, 3.0, position_ids=False)
     for ours, size in ((plain, 4), (plain, 1), (distilled, 2)):
         ours.micro_batch_size = size
         student.model.zero_grad()
@@ -216,94 +194,103 @@ def test_contrastive_loss_equals_that_of_sentence_transformers() -> None:
         for name, value in student.model.named_parameters():
             if "pooler" not in name:
                 assert torch.allclose(value.grad, weights[name].grad, atol=1e-5), name
+
     with torch.no_grad():
         student.model.get_input_embeddings().weight.mul_(2)
-    assert distilled(ids)["loss"].item() > plain(ids)["loss"].item() + 0.01
-    assert distilled.eval()(ids)["loss"].item() == pytest.approx(plain(ids)["loss"].item())
+    plain_loss = plain(ids)["loss"].item()
+    training_loss = distilled(ids)["loss"].item()
+    assert training_loss > plain_loss + 0.01
+    held_out_loss = distilled.eval()(ids)["loss"].item()
+    assert held_out_loss == pytest.approx(plain_loss)
 
 
 def test_pairs_are_a_passage_and_its_document_with_borders() -> None:
     model = open_eval_model(CheckpointRef("long"))
-    documents = [
-        np.arange(1000 * n, 1000 * n + size) for n, size in ((1, 200), (2, 20), (3, 700), (4, 5))
-    ]
-    tokens = np.concatenate(
-        [part for document in documents for part in (document, [model.tokenizer.separator])]
-    )
+    # The thousands of a token tell its document.
+    parts: list[Any] = []
+    for number, size in ((1, 200), (2, 20), (3, 700), (4, 5)):
+        first = 1000 * number
+        parts.append(np.arange(first, first + size))
+        parts.append([model.tokenizer.separator])
+    text = Text.whole(np.concatenate(parts).astype(np.int32))
     settings = SequenceSettings((7,), (8,), 64, 128, "encoder", seed=1)
-    text = Text.whole(tokens.astype(np.int32))
-    documents_of = Documents(text, settings, model.tokenizer.separator)
-    data = PairDataset(documents_of, settings, 400, is_held_out=False, model=model, batch=2)
-    seen = set[int]()
+    source = Documents(text, settings, model.tokenizer.separator)
+    data = PairDataset(source, settings, 400, is_held_out=False, model=model, batch=2)
+
+    seen: set[int] = set()
     removed = 0
-    positions = set[int]()
-    for item in (data[number] for number in range(400)):
+    positions: set[int] = set()
+    for number in range(400):
+        item = data[number]
         anchor, document = (ids[ids != IGNORE_INDEX].tolist() for ids in item["input_ids"])
-        assert [anchor[0], anchor[-1], document[0], document[-1]] == [7, 8, 7, 8]
-        assert len({token // 1000 for token in (*anchor[1:-1], *document[1:-1])}) == 1
-        assert np.all(np.diff(anchor[1:-1]) == 1)
-        assert 8 <= len(anchor) - 2 <= 62
-        seen.add(anchor[1] // 1000)
-        removed += not {*anchor[1:-1]} & {*document[1:-1]}
-        positions.add(int(item["position_ids"][1, 1]))
+        for ids in (anchor, document):
+            assert ids[0] == 7
+            assert ids[-1] == 8
+        passage = anchor[1:-1]
+        rest = document[1:-1]
+        documents = {token // 1000 for token in passage + rest}
+        assert len(documents) == 1
+        assert np.all(np.diff(passage) == 1)
+        assert len(passage) >= 8
+        assert len(passage) <= 62
+        seen |= documents
+        if set(passage).isdisjoint(rest):
+            removed += 1
+        first_position = item["position_ids"][1, 1]
+        positions.add(int(first_position))
         assert item["position_ids"].max() < 128
     assert seen == {1, 2, 3}
     assert removed > 360
     assert {1, 65} <= positions
+
     # Each document occurs once in an epoch.
     firsts = [int(data[number]["input_ids"][0, 1]) // 1000 for number in range(data.epoch_size)]
-    assert len({*firsts}) == len(firsts)
-    assert len([*iter(data)]) == len(data)
+    assert len(set(firsts)) == len(firsts)
+    # Iteration ends.
+    all_pairs = [*iter(data)]
+    assert len(all_pairs) == len(data)
     with pytest.raises(IndexError):
         data[len(data)]
 
 
 def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> None:
-    make_resized(tmp_path / "bert", "bert")
-    Path(tmp_path, "one.jsonl").write_text('{"anchor": "w1", "positive": "w2"}\n')
-    Path(tmp_path, "mixed.jsonl").write_text(
+    bert = make_resized(tmp_path / "bert", "bert")
+    one_pair = tmp_path / "one.jsonl"
+    one_pair.write_text('{"anchor": "w1", "positive": "w2"}\n')
+    mixed = tmp_path / "mixed.jsonl"
+    mixed.write_text(
         '{"anchor": "w1", "positive": "w2"}\n{"anchor": "w1", "positive": "w2", "negative": "w3"}\n'
     )
-    Path(tmp_path, "empty.tsv").write_text("w1\t \n")
-    for name, negative in (("blank", ""), ("null", None)):
-        rows = [
-            {"anchor": "w1", "positive": "w2"},
-            {"anchor": "w1", "positive": "w2", "negative": negative},
-        ]
-        Path(tmp_path, f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    for code, source, flags, message in (
-        (2, "long", (), "No training text."),
-        (
-            2,
-            "long",
-            ("--pairs", "pairs.tsv", "--data", "texts.jsonl"),
-            "--pairs cannot be used with --data",
-        ),
-        (
-            2,
-            "long",
-            ("--pairs", "pairs.tsv", "--window", 24, "--window-skip"),
-            "--window-skip cannot be used with",
-        ),
-        (
-            2,
-            "long",
-            ("--pairs", "pairs.tsv", "--batch-size", 1),
-            "--batch-size must be at least 2 to compare texts",
-        ),
-        (
-            1,
-            tmp_path / "bert",
-            ("--contrastive", "--data", "texts.jsonl"),
-            "apply to encoders without an LM head: ",
-        ),
-        (1, "long", ("--pairs", "missing.tsv"), "missing.tsv cannot be read"),
-        (1, "long", ("--pairs", tmp_path / "one.jsonl"), "fewer than two documents or positives"),
-        (1, "long", ("--pairs", tmp_path / "mixed.jsonl"), "has 3 texts instead of 2."),
-        (1, "long", ("--pairs", tmp_path / "empty.tsv"), "has 1 text instead of 2."),
-        (1, "long", ("--pairs", tmp_path / "blank.jsonl"), "has 1 empty text."),
-        (1, "long", ("--pairs", tmp_path / "null.jsonl"), "has 1 empty text."),
-    ):
-        done = invoke("train", source, "--steps", 1, *flags, "-o", "refused")
-        assert done.exit_code == code, done.stderr
-        assert message in " ".join(done.stderr.split()), done.stderr
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("w1\t \n")
+    blank = tmp_path / "blank.jsonl"
+    blank.write_text(
+        '{"anchor": "w1", "positive": "w2"}\n{"anchor": "w1", "positive": "w2", "negative": ""}\n'
+    )
+    null = tmp_path / "null.jsonl"
+    null.write_text(
+        '{"anchor": "w1", "positive": "w2"}\n{"anchor": "w1", "positive": "w2", "negative": null}\n'
+    )
+
+    refuse(2, "No training text.")
+    refuse(2, "--pairs cannot be used with --data", "--pairs", "pairs.tsv", "--data", "texts.jsonl")
+    skipping = ("--pairs", "pairs.tsv", "--window", 24, "--window-skip")
+    refuse(2, "--window-skip cannot be used with", *skipping)
+    single = ("--pairs", "pairs.tsv", "--batch-size", 1)
+    refuse(2, "--batch-size must be at least 2 to compare texts", *single)
+    passages = ("--contrastive", "--data", "texts.jsonl")
+    refuse(1, "apply to encoders without an LM head: ", *passages, source=bert)
+    refuse(1, "missing.tsv cannot be read", "--pairs", "missing.tsv")
+    refuse(1, "fewer than two documents or positives", "--pairs", one_pair)
+    refuse(1, "has 3 texts instead of 2.", "--pairs", mixed)
+    refuse(1, "has 1 text instead of 2.", "--pairs", empty)
+    refuse(1, "has 1 empty text.", "--pairs", blank)
+    refuse(1, "has 1 empty text.", "--pairs", null)
+
+
+def refuse(code: int, message: str, *flags: object, source: object = "long") -> None:
+    """Check that training with these flags ends with an exit code and a message."""
+    done = invoke("train", source, "--steps", 1, *flags, "-o", "refused")
+    assert done.exit_code == code, done.stderr
+    shown = " ".join(done.stderr.split())
+    assert message in shown, done.stderr

@@ -53,7 +53,9 @@ def sequences(
     text: Text, config: SequenceSettings, count: int, *, shuffled: bool
 ) -> TrainingSequences | HeldOutSequences:
     """Return sequences to train on, or those of the held-out loss."""
-    return (TrainingSequences if shuffled else HeldOutSequences)(text, config, count)
+    if shuffled:
+        return TrainingSequences(text, config, count)
+    return HeldOutSequences(text, config, count)
 
 
 def causal(length: int, span: int, **options: Any) -> SequenceSettings:
@@ -83,67 +85,104 @@ def causal_settings(draw: Any) -> SequenceSettings:
     )
 
 
+def first_tokens(dataset: NumberedItems) -> list[int]:
+    """Return the first token id of each sequence."""
+    return [int(item["input_ids"][0]) for item in items(dataset)]
+
+
+def text_slice(config: SequenceSettings) -> slice:
+    """Return where a sequence has its text, between special tokens."""
+    start = len(config.special_before)
+    return slice(start, start + config.text_length)
+
+
 def test_evaluation_sequences_are_consecutive_with_special_tokens_that_are_not_predicted() -> None:
-    dataset = sequences(
-        one_part(8), SequenceSettings((101,), (102, 103), 6, 6, CAUSAL), 2, shuffled=False
-    )
-    assert dataset[0]["input_ids"].tolist() == [101, 0, 1, 2, 102, 103]
-    assert dataset[1]["input_ids"].tolist() == [101, 3, 4, 5, 102, 103]
-    assert set(dataset[0]) == {"input_ids", "labels"}
-    assert dataset[0]["labels"].tolist() == [IGNORE_INDEX, 0, 1, 2, IGNORE_INDEX, IGNORE_INDEX]
-    assert {values.dtype for values in dataset[0].values()} == {torch.int64}
+    config = SequenceSettings((101,), (102, 103), 6, 6, CAUSAL)
+    dataset = sequences(one_part(8), config, 2, shuffled=False)
+    first = dataset[0]
+    second = dataset[1]
+
+    assert first["input_ids"].tolist() == [101, 0, 1, 2, 102, 103]
+    assert second["input_ids"].tolist() == [101, 3, 4, 5, 102, 103]
+    assert set(first) == {"input_ids", "labels"}
+    labels = first["labels"].tolist()
+    assert labels == [IGNORE_INDEX, 0, 1, 2, IGNORE_INDEX, IGNORE_INDEX]
+    for values in first.values():
+        assert values.dtype == torch.int64
 
 
 @pytest.mark.parametrize("count", [2, 7, 20])
 def test_evaluation_sequences_are_spread_over_all_parts_of_a_text(count: int) -> None:
-    parts = Text(numbered_tokens(1000), np.array([[0, 200], [400, 600], [800, 1000]]))
-    firsts = [
-        int(item["input_ids"][0])
-        for item in items(sequences(parts, causal(10, 40), count, shuffled=False))
-    ]
-    assert (len({*firsts}), firsts[0], firsts[-1]) == (count, 0, 990)
-    per_part = np.bincount(np.array(firsts) // 400, minlength=3)
-    assert per_part.max() - per_part.min() <= 2 if count > 2 else per_part.tolist() == [1, 0, 1]
-    dataset = sequences(parts, causal(10, 40), 1000, shuffled=False)
-    assert [int(item["input_ids"][0]) for item in items(dataset)] == [
-        part + start for part in (0, 400, 800) for start in range(0, 200, 10)
-    ]
+    spans = np.array([[0, 200], [400, 600], [800, 1000]])
+    parts = Text(numbered_tokens(1000), spans)
+    config = causal(10, 40)
+
+    firsts = first_tokens(sequences(parts, config, count, shuffled=False))
+    assert len(set(firsts)) == count
+    assert firsts[0] == 0
+    assert firsts[-1] == 990
+
+    part_of_each = np.array(firsts) // 400
+    per_part = np.bincount(part_of_each, minlength=3)
+    if count > 2:
+        assert per_part.max() - per_part.min() <= 2
+    else:
+        assert per_part.tolist() == [1, 0, 1]
+
+
+def test_evaluation_sequences_are_at_most_those_of_the_parts() -> None:
+    spans = np.array([[0, 200], [400, 600], [800, 1000]])
+    parts = Text(numbered_tokens(1000), spans)
+
+    firsts = first_tokens(sequences(parts, causal(10, 40), 1000, shuffled=False))
+    expected: list[int] = []
+    for start in (0, 400, 800):
+        expected += range(start, start + 200, 10)
+    assert firsts == expected
 
 
 @given(causal_settings(), st.integers(1, 120), st.booleans())
 def test_a_sequence_depends_only_on_the_seed_and_its_index(
     config: SequenceSettings, more: int, shuffled: bool
 ) -> None:
-    one, other = (
-        sequences(one_part(config.text_length + more), config, 12, shuffled=shuffled)
-        for _ in range(2)
-    )
-    reverse_order = [other[number] for number in reversed(range(len(other)))]
-    for found, expected in zip(items(one), reversed(reverse_order), strict=True):
+    text = one_part(config.text_length + more)
+    one = sequences(text, config, 12, shuffled=shuffled)
+    other = sequences(text, config, 12, shuffled=shuffled)
+
+    last_first = [other[number] for number in reversed(range(len(other)))]
+    for found, expected in zip(items(one), reversed(last_first), strict=True):
         assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], expected[name]) for name in found)
+        for name in found:
+            assert torch.equal(found[name], expected[name])
 
 
 @given(causal_settings(), st.integers(0, 120))
 def test_each_epoch_has_each_sequence_once_and_only_the_text(
     config: SequenceSettings, more: int
 ) -> None:
-    tokens, config = (
-        numbered_tokens(config.text_length + more, 1000),
-        replace(config, span=config.length),
-    )
+    tokens = numbered_tokens(config.text_length + more, 1000)
+    config = replace(config, span=config.length)
     dataset = TrainingSequences(Text.whole(tokens), config, 1000)
-    text = slice(len(config.special_before), len(config.special_before) + config.text_length)
+    text = text_slice(config)
+
     for epoch in range(3):
-        numbers = range(epoch * dataset.epoch_size, (epoch + 1) * dataset.epoch_size)
-        seen = np.sort(
-            np.concatenate([dataset[number]["input_ids"][text].numpy() for number in numbers])
-        )
-        assert np.array_equal(
-            seen, np.arange(seen[0], seen[0] + dataset.epoch_size * config.text_length)
-        )
-        assert seen[0] >= 1000
+        start = epoch * dataset.epoch_size
+        numbers = range(start, start + dataset.epoch_size)
+        texts = [dataset[number]["input_ids"][text].numpy() for number in numbers]
+        seen = np.sort(np.concatenate(texts))
+        first = seen[0]
+        consecutive = np.arange(first, first + dataset.epoch_size * config.text_length)
+
+        assert np.array_equal(seen, consecutive)
+        assert first >= 1000
         assert seen[-1] < 1000 + len(tokens)
+
+
+def tokens_seen(dataset: NumberedItems, text: slice) -> set[int]:
+    """Return the token ids of the texts of all sequences."""
+    texts = [item["input_ids"][text].numpy() for item in items(dataset)]
+    seen = np.concatenate(texts)
+    return set(seen.tolist())
 
 
 @settings(max_examples=50, deadline=None)
@@ -154,32 +193,31 @@ def test_training_sequences_never_overlap_held_out_ones(
     length = config.text_length
     held_out = HeldOut.for_text(length * more + more % length, length)
     tokens = numbered_tokens(held_out.tokens)
-    trained, measured = (Text(tokens, spans) for spans in (held_out.trained_spans, held_out.spans))
-    text = slice(len(config.special_before), len(config.special_before) + length)
-    ids = [
-        {
-            *np.concatenate(
-                [
-                    item["input_ids"][text]
-                    for item in items(sequences(spans, config, 80, shuffled=is_train))
-                ]
-            )
-        }
-        for spans, is_train in ((trained, True), (measured, False))
-    ]
-    assert not ids[0] & ids[1]
-    assert len(ids[1]) == min(80, len(held_out.spans)) * length
+    trained = Text(tokens, held_out.trained_spans)
+    measured = Text(tokens, held_out.spans)
+    training = sequences(trained, config, 80, shuffled=True)
+    evaluation = sequences(measured, config, 80, shuffled=False)
+
+    text = text_slice(config)
+    trained_ids = tokens_seen(training, text)
+    held_out_ids = tokens_seen(evaluation, text)
+    assert not trained_ids & held_out_ids
+    assert len(held_out_ids) == min(80, len(held_out.spans)) * length
 
 
 def test_epochs_differ_in_order_and_offset() -> None:
-    dataset, other = (
-        TrainingSequences(one_part(100), causal(10, 10, seed=seed), 900) for seed in (1, 2)
-    )
+    text = one_part(100)
+    dataset = TrainingSequences(text, causal(10, 10, seed=1), 900)
+    other = TrainingSequences(text, causal(10, 10, seed=2), 900)
     assert dataset.epoch_size == 9
-    firsts = np.array([item["input_ids"][0] for item in items(dataset)]).reshape(100, 9)
-    assert {*firsts.min(axis=1).tolist()} == set(range(11))  # sequences start at each offset
-    assert len(np.unique(firsts // 10, axis=0)) > 90
-    assert [other[number]["input_ids"][0] for number in range(9)] != firsts[0].tolist()
+
+    firsts = np.array(first_tokens(dataset)).reshape(100, 9)
+    offsets = firsts.min(axis=1)
+    assert set(offsets.tolist()) == set(range(11))  # sequences start at each offset
+    orders = np.unique(firsts // 10, axis=0)
+    assert len(orders) > 90
+    other_firsts = [other[number]["input_ids"][0] for number in range(9)]
+    assert other_firsts != firsts[0].tolist()
 
 
 @given(causal_settings(), st.integers(0, 120), st.booleans())
@@ -187,35 +225,39 @@ def test_positions_are_within_the_span_and_match_token_distances(
     config: SequenceSettings, more: int, shuffled: bool
 ) -> None:
     dataset = sequences(one_part(config.text_length + more), config, 20, shuffled=shuffled)
-    prefix, text = (
-        len(config.special_before),
-        slice(len(config.special_before), len(config.special_before) + config.text_length),
-    )
+    text = text_slice(config)
+    after = max(len(config.special_after) - 1, 0)
+    is_skipping = config.skip and shuffled
+
     for item in items(dataset):
         assert ("position_ids" in item) == (config.span > config.length)
         ids = item["input_ids"][text]
-        assert 0 <= ids.min() <= ids.max() < len(dataset.tokens)
+        steps = ids.diff()
+        assert ids.min() >= 0
+        assert ids.min() <= ids.max()
+        assert ids.max() < len(dataset.tokens)
         if "position_ids" not in item:
-            assert torch.equal(ids.diff(), torch.ones(config.text_length - 1, dtype=torch.int64))
+            assert torch.equal(steps, torch.ones(config.text_length - 1, dtype=torch.int64))
             continue
+
         positions = item["position_ids"]
-        assert positions[:prefix].tolist() == list(range(prefix))
+        assert positions[: text.start].tolist() == list(range(text.start))
         assert (positions.diff() >= 1).all()
         assert positions[-1] < config.span
-        assert torch.equal(positions[text].diff(), ids.diff())
-        assert int((ids.diff() != 1).sum()) <= (1 if config.skip and shuffled else 0)
-        assert torch.equal(
-            positions[prefix + config.text_length :].diff(),
-            torch.ones(max(len(config.special_after) - 1, 0)),
-        )
+        assert torch.equal(positions[text].diff(), steps)
+        skips = int((steps != 1).sum())
+        assert skips <= int(is_skipping)
+        steps_after = positions[text.stop :].diff()
+        assert torch.equal(steps_after, torch.ones(after))
 
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_each_position_of_the_span_is_about_equally_frequent(skip: bool) -> None:
-    dataset = sequences(one_part(5000), causal(32, 256, skip=skip), 3000, shuffled=True)
-    counts = np.bincount(
-        np.concatenate([item["position_ids"] for item in items(dataset)]), minlength=256
-    )
+    config = causal(32, 256, skip=skip)
+    dataset = sequences(one_part(5000), config, 3000, shuffled=True)
+    positions = np.concatenate([item["position_ids"] for item in items(dataset)])
+    counts = np.bincount(positions, minlength=256)
+
     assert counts.min() > 0.4 * counts.mean()
     assert counts.max() < 2.5 * counts.mean()
 
@@ -224,22 +266,26 @@ def test_skips_are_as_long_as_the_span_and_the_text_allow() -> None:
     def skips(tokens: int) -> Any:
         """Return the positions skipped after each token of 500 sequences, shape (500, 31)."""
         dataset = sequences(one_part(tokens), causal(32, 256, skip=True), 500, shuffled=True)
-        return np.array([np.diff(item["position_ids"]) for item in items(dataset)]) - 1
+        steps = [np.diff(item["position_ids"]) for item in items(dataset)]
+        return np.array(steps) - 1
 
     found = skips(5000)
     assert found.max() == 256 - 32
-    assert 0 < (found == 0).all(axis=1).sum() < 50
+    without = (found == 0).all(axis=1)
+    assert 0 < without.sum() < 50
     assert found.any(axis=0).all()  # some skip is after every token
     assert skips(40).max() == 8
 
 
 def test_evaluation_sequences_are_spread_over_the_span() -> None:
-    dataset = sequences(
-        one_part(100), SequenceSettings((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False
-    )
-    firsts = [item["position_ids"][:2].tolist() for item in items(dataset)]
+    config = SequenceSettings((7,), (), 10, 40, CAUSAL, None, True)
+    dataset = sequences(one_part(100), config, 4, shuffled=False)
+    positions = [item["position_ids"] for item in items(dataset)]
+
+    firsts = [each[:2].tolist() for each in positions]
     assert firsts == [[0, 1], [0, 11], [0, 21], [0, 31]]
-    assert all((item["position_ids"][1:].diff() == 1).all() for item in items(dataset))
+    for each in positions:
+        assert (each[1:].diff() == 1).all()
 
 
 MASKING = Masking(4, 40, frozenset(range(5)))
@@ -250,12 +296,20 @@ MASKING = Masking(4, 40, frozenset(range(5)))
 def test_masking_predicts_only_ordinary_tokens(text: list[int], seed: int) -> None:
     ids = np.array(text, np.int64)
     masked, labels = MASKING.apply(ids, np.random.default_rng(seed))
-    chosen, ordinary = labels != IGNORE_INDEX, ids >= 5
-    assert chosen.sum() == max(1, round(0.15 * (ordinary.sum() or len(ids))))
+    chosen = labels != IGNORE_INDEX
+    ordinary = ids >= 5
+    # Where no token is ordinary, all of them can be chosen.
+    candidates = ordinary.sum() or len(ids)
+
+    assert chosen.sum() == max(1, round(0.15 * candidates))
     assert np.array_equal(labels[chosen], ids[chosen])
     assert np.array_equal(masked[~chosen], ids[~chosen])
-    assert ordinary[chosen].all() or not ordinary.any()
-    assert ((masked[chosen] == 4) | (masked[chosen] >= 5) | ~ordinary[chosen]).all()
+    if ordinary.any():
+        assert ordinary[chosen].all()
+    replaced = masked[chosen]
+    is_mask = replaced == 4
+    is_ordinary = replaced >= 5
+    assert (is_mask | is_ordinary | ~ordinary[chosen]).all()
 
 
 def test_masking_masks_80_percent_and_replaces_10_percent() -> None:
@@ -263,16 +317,24 @@ def test_masking_masks_80_percent_and_replaces_10_percent() -> None:
     masked, labels = MASKING.apply(text, np.random.default_rng(0))
     chosen = masked[labels != IGNORE_INDEX]
     assert len(chosen) == 15_000
-    assert abs((chosen == 4).mean() - 0.8) < 0.01
-    assert {*chosen.tolist()} == set(range(4, 40))
-    assert abs((chosen > 5).mean() - 0.1 * 34 / 35) < 0.01
+    share_masked = (chosen == 4).mean()
+    assert abs(share_masked - 0.8) < 0.01
+    assert set(chosen.tolist()) == set(range(4, 40))
+    share_replaced = (chosen > 5).mean()
+    assert abs(share_replaced - 0.1 * 34 / 35) < 0.01
 
 
 def test_sequences_of_a_masked_model_have_different_masks_but_never_at_special_tokens() -> None:
     config = SequenceSettings((2,), (3,), 22, 22, MASKED, MASKING)
-    dataset = sequences(Text.whole(np.full(20, 7, np.int32)), config, 50, shuffled=True)
-    masks = [tuple(item["labels"].tolist()) for item in items(dataset)]
+    text = Text.whole(np.full(20, 7, np.int32))
+    found = items(sequences(text, config, 50, shuffled=True))
+
+    masks = [tuple(item["labels"].tolist()) for item in found]
     assert len(set(masks)) > 40
-    assert all(labels.count(7) == 3 and labels.count(IGNORE_INDEX) == 19 for labels in masks)
-    assert all(labels[0] == labels[-1] == IGNORE_INDEX for labels in masks)
-    assert all(item["input_ids"][[0, -1]].tolist() == [2, 3] for item in items(dataset))
+    for labels in masks:
+        assert labels.count(7) == 3
+        assert labels.count(IGNORE_INDEX) == 19
+        assert labels[0] == IGNORE_INDEX
+        assert labels[-1] == IGNORE_INDEX
+    for item in found:
+        assert item["input_ids"][[0, -1]].tolist() == [2, 3]

@@ -23,6 +23,7 @@ from tests.helpers.trainings import (
     NEW,
     TABLES,
     changed_tensors,
+    files_here,
     invoke,
     log_of,
     make_encoder,
@@ -54,8 +55,12 @@ LINEAR = {
 
 def adapted(model_type: str) -> set[str]:
     """Return the names of the weights of attention and MLP in both blocks."""
-    names = LINEAR[model_type].split()
-    return {f"{name.replace('*', str(layer))}.weight" for name in names for layer in range(2)}
+    names: set[str] = set()
+    for pattern in LINEAR[model_type].split():
+        for layer in ("0", "1"):
+            module = pattern.replace("*", layer)
+            names.add(f"{module}.weight")
+    return names
 
 
 def make_llama(folder: Path) -> Path:
@@ -85,74 +90,96 @@ def test_train_lora_merges_the_product_of_the_adapter_that_stock_peft_loads(
     model_type: str,
 ) -> None:
     source = make(model_type)
+    merged = Path("merged")
+    adapter = Path("adapter")
     done = train(source, "merged", *LORA, "--json")
     train(source, "adapter", *LORA, "--save-adapter")
-    table = {TABLES[model_type]} if model_type in TABLES else set()
-    assert changed_tensors(source, Path("merged")) == adapted(model_type) | table
-    before, after = (load_file(folder / "model.safetensors") for folder in (source, Path("merged")))
-    saved = load_file("adapter/adapter_model.safetensors")
+    tables = {TABLES[model_type]} if model_type in TABLES else set()
+    assert changed_tensors(source, merged) == adapted(model_type) | tables
+
+    before = load_file(source / "model.safetensors")
+    after = load_file(merged / "model.safetensors")
+    saved = load_file(adapter / "adapter_model.safetensors")
     for name in adapted(model_type):
-        key = f"base_model.model.{name.removesuffix('.weight')}"
-        a, b = (saved[f"{key}.lora_{part}.weight"].double() for part in "AB")
-        assert (len(a), b.shape[1]) == (RANK, RANK)
-        product = (b @ a).T if model_type == "gpt2" else b @ a
-        assert torch.equal(after[name], (before[name].double() + 2 * product).float())
-    # The adapter gives the logits of the merged model.
-    head = (
-        transformers.AutoModelForMaskedLM
-        if model_type == "bert"
-        else transformers.AutoModelForCausalLM
-    )
-    base = head.from_pretrained(source)
-    untrained = pico.logits(base, NEW)
-    found = pico.logits(PeftModel.from_pretrained(base, "adapter"), NEW)
-    torch.testing.assert_close(
-        found, pico.logits(head.from_pretrained("merged"), NEW), rtol=1e-4, atol=1e-5
-    )
-    assert not torch.allclose(found, untrained, atol=1e-2)
-    files = {path.name for path in Path("adapter").iterdir()}
+        module = name.removesuffix(".weight")
+        a = saved[f"base_model.model.{module}.lora_A.weight"].double()
+        b = saved[f"base_model.model.{module}.lora_B.weight"].double()
+        assert len(a) == RANK
+        assert b.shape[1] == RANK
+        product = b @ a
+        if model_type == "gpt2":  # its weights are transposed
+            product = product.T
+        expected = before[name].double() + 2 * product
+        assert torch.equal(after[name], expected.float())
+
+    check_logits(model_type, source, merged, adapter)
+
+    files = {path.name for path in adapter.iterdir()}
     assert files >= {"adapter_config.json", "ctxextend.yaml", "README.md", "train_log.jsonl"}
     assert not files & {"config.json", "model.safetensors", "tokenizer.json"}
-    config = json.loads(Path("adapter/adapter_config.json").read_text())
-    assert (config["base_model_name_or_path"], config["r"], config["inference_mode"]) == (
-        str(source),
-        RANK,
-        True,
-    )
-    assert config["modules_to_save"] == (
-        [TABLES[model_type].removesuffix(".weight")] if table else None
-    )
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(source)
+    assert config["r"] == RANK
+    assert config["inference_mode"] is True
+    if tables:
+        assert config["modules_to_save"] == [TABLES[model_type].removesuffix(".weight")]
+    else:
+        assert config["modules_to_save"] is None
+
     # The summary, the card, the recipe and the JSON object report what was trained.
     parameters = sum(value.numel() for value in saved.values())
     result = json.loads(done.stdout)
-    assert (result["lora"], result["parameters"]) == (RANK, parameters)
-    what = "the position table and adapters of rank 2" if table else "adapters of rank 2"
+    assert result["lora"] == RANK
+    assert result["parameters"] == parameters
+    what = "adapters of rank 2"
+    if tables:
+        what = "the position table and adapters of rank 2"
+    card = (merged / "README.md").read_text()
+    recipe = (merged / "ctxextend.yaml").read_text()
     assert f"{parameters:,} trainable parameters ({what})" in done.stderr
-    assert f": {what} ({parameters:,} parameters)" in Path("merged/README.md").read_text()
-    assert "  lora: 2\n" in Path("merged/ctxextend.yaml").read_text()
+    assert f": {what} ({parameters:,} parameters)" in card
+    assert "  lora: 2\n" in recipe
+
+
+def check_logits(model_type: str, source: Path, merged: Path, adapter: Path) -> None:
+    """Check that the adapter gives the logits of the merged model, and not those of the source."""
+    head: Any = transformers.AutoModelForCausalLM
+    if model_type == "bert":
+        head = transformers.AutoModelForMaskedLM
+    base = head.from_pretrained(source)
+    untrained = pico.logits(base, NEW)
+    with_adapter = PeftModel.from_pretrained(base, str(adapter))
+    found = pico.logits(with_adapter, NEW)
+    expected = pico.logits(head.from_pretrained(merged), NEW)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found, untrained, atol=1e-2)
 
 
 def test_train_lora_of_a_bf16_source_keeps_its_dtype() -> None:
     source = make_resized(Path("source").absolute(), "gpt2", dtype=torch.bfloat16)
     train(source, "out", *LORA)
-    assert {tensor.dtype for tensor in load_file("out/model.safetensors").values()} == {
-        torch.bfloat16
-    }
+    for tensor in load_file("out/model.safetensors").values():
+        assert tensor.dtype == torch.bfloat16
     assert changed_tensors(source, Path("out")) == adapted("gpt2") | {TABLES["gpt2"]}
+
     train(source, "adapter", *LORA, "--save-adapter")
-    table = load_file("adapter/adapter_model.safetensors")[
-        "base_model.model.transformer.wpe.weight"
-    ]
-    assert torch.equal(table.float(), torch.from_numpy(table_of(Path("out"))))
+    saved = load_file("adapter/adapter_model.safetensors")
+    table = saved["base_model.model.transformer.wpe.weight"]
+    merged = torch.from_numpy(table_of(Path("out")))
+    assert torch.equal(table.float(), merged)
 
 
 @pytest.mark.parametrize(("trainable", "rows"), [("new", NEW // 2 - 1), ("all-but-positions", 0)])
 def test_train_lora_trains_new_rows_or_no_rows(gpt2: Path, trainable: str, rows: int) -> None:
     train(gpt2, "out", *LORA, "--trainable", trainable)
-    table = {TABLES["gpt2"]} if rows else set()
-    assert changed_tensors(gpt2, Path("out")) == adapted("gpt2") | table
-    changed = (table_of(gpt2) != table_of(Path("out"))).any(axis=1)
-    assert changed.tolist() == [False] * (NEW // 2) + [bool(rows)] * (NEW // 2 - 1) + [False]
+    tables = {TABLES["gpt2"]} if rows else set()
+    assert changed_tensors(gpt2, Path("out")) == adapted("gpt2") | tables
+
+    differing = table_of(gpt2) != table_of(Path("out"))
+    changed = differing.any(axis=1)
+    learned = [False] * (NEW // 2)
+    new = [bool(rows)] * (NEW // 2 - 1)
+    assert changed.tolist() == [*learned, *new, False]
 
 
 @pytest.mark.slow
@@ -170,7 +197,8 @@ def test_train_lora_resumes_with_identical_output(gpt2: Path) -> None:
         1,
         *LORA,
     )
-    assert invoke("train", gpt2, *flags, "-o", "whole").exit_code == 0
+    whole = invoke("train", gpt2, *flags, "-o", "whole")
+    assert whole.exit_code == 0
     on_log = RunCallback.on_log
 
     def interrupt(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -180,26 +208,29 @@ def test_train_lora_resumes_with_identical_output(gpt2: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunCallback, "on_log", interrupt)
-        assert invoke("train", gpt2, *flags, "-o", "out").exit_code == 130
+        interrupted = invoke("train", gpt2, *flags, "-o", "out")
+    assert interrupted.exit_code == 130
+
     other = invoke("train", gpt2, *flags, "-o", "out", "--resume", "--lora", 3)
     assert "train.lora was 2 and is 3" in other.stderr
-    assert invoke("train", gpt2, *flags, "-o", "out", "--resume").exit_code == 0
+    resumed = invoke("train", gpt2, *flags, "-o", "out", "--resume")
+    assert resumed.exit_code == 0
     assert log_of(Path("out")) == log_of(Path("whole"))
-    assert (
-        Path("out/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
-    )
+    weights = Path("out/model.safetensors").read_bytes()
+    assert weights == Path("whole/model.safetensors").read_bytes()
 
 
 def test_resize_and_convert_with_train_take_lora_and_the_recipe_reproduces_it(gpt2: Path) -> None:
     source = gpt2.with_name("long-old")
     flags = ("--train", "book.txt", "--steps", 2, *LORA)
-    assert invoke("resize", source, "--to", NEW, *flags, "-o", "resized").exit_code == 0
+    done = invoke("resize", source, "--to", NEW, *flags, "-o", "resized")
+    assert done.exit_code == 0
     assert changed_tensors(gpt2, Path("resized")) == adapted("gpt2") | {TABLES["gpt2"]}
+
     run("resized/ctxextend.yaml", "again")
-    assert (
-        Path("again/model.safetensors").read_bytes()
-        == Path("resized/model.safetensors").read_bytes()
-    )
+    weights = Path("again/model.safetensors").read_bytes()
+    assert weights == Path("resized/model.safetensors").read_bytes()
+
     done = invoke("convert", source, "--scheme", "rotary", "--to", NEW, *flags, "-o", "converted")
     assert done.exit_code == 0, done.stderr
     verified = verify("converted")
@@ -217,41 +248,48 @@ def test_resize_and_convert_with_train_take_lora_and_the_recipe_reproduces_it(gp
 def test_verify_compares_all_tensors_but_those_with_adapters(gpt2: Path, trainable: str) -> None:
     source = gpt2.with_name("long-old")
     train(gpt2, "out", *LORA, "--trainable", trainable, steps=2)
-    for base in (source, gpt2):
-        verified = verify("out", base)
-        assert verified.passed, verified.checks
-        assert verified.conclusion.endswith(
-            " and in tensors with adapters." if base == source else "adapters."
-        )
-    assert verified.trainable == (None if trainable == "all-but-positions" else trainable)
-    assert verified.adapted == tuple(sorted(f"{name}.weight" for name in LINEAR["gpt2"].split()))
+
+    verified = verify("out", source)
+    assert verified.passed, verified.checks
+    assert verified.conclusion.endswith(" and in tensors with adapters.")
+    verified = verify("out", gpt2)
+    assert verified.passed, verified.checks
+    assert verified.conclusion.endswith("adapters.")
+
+    if trainable == "all-but-positions":
+        assert verified.trainable is None
+    else:
+        assert verified.trainable == trainable
+    names = sorted(f"{name}.weight" for name in LINEAR["gpt2"].split())
+    assert verified.adapted == tuple(names)
     assert "; 8 with adapters not compared" in verified.checks[0].evidence[0]
     assert verify("out", deep=True).passed
     assert inspect("out").trainable == verified.trainable
+
     # Adapters remain known after further training; any other tensor must not change.
     train("out", "more", steps=1)
     assert verify("more", source).adapted == verified.adapted
     tensors = load_file("out/model.safetensors")
     tensors["transformer.ln_f.weight"][0] += 1
     pico.add_tensors(Path("out"), tensors)
-    assert "transformer.ln_f.weight differs" in verify("out").checks[0].evidence[0]
+    evidence = verify("out").checks[0].evidence
+    assert "transformer.ln_f.weight differs" in evidence[0]
 
 
 @pytest.mark.slow
 def test_train_lora_distils_an_encoder_and_lowers_the_loss() -> None:
     root = make_encoder(Path("source").absolute())
     resize(root, to=NEW, output="long")
-    result = json.loads(train("long", "out", *LORA, "--json", steps=12).stdout)
+    done = train("long", "out", *LORA, "--json", steps=12)
+    result = json.loads(done.stdout)
     assert result["loss_after"] < result["loss_before"]
 
 
 def test_train_lora_trains_a_converted_encoder_and_one_with_pairs() -> None:
     root = make_encoder(Path("source").absolute())
     convert(root, "rotary", NEW, output="rotary")
-    assert (
-        json.loads(train("rotary", "first", *LORA, "--json", steps=1).stdout)["objective"]
-        == "distilled"
-    )
+    done = train("rotary", "first", *LORA, "--json", steps=1)
+    assert json.loads(done.stdout)["objective"] == "distilled"
     done = train("rotary", "second", *LORA, "--contrastive", "--batch-size", 2, "--json", steps=1)
     assert json.loads(done.stdout)["objective"] == "contrastive"
 
@@ -273,15 +311,18 @@ def test_train_rejects_flags_of_adapters_before_writing(
     gpt2: Path, flags: tuple[object, ...], message: str
 ) -> None:
     done = invoke("train", gpt2, "--data", "book.txt", "--steps", 1, "-o", "out", *flags)
-    assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
-    assert [path.name for path in Path.cwd().iterdir()] == ["book.txt"]
+    assert done.exit_code == 2, done.stderr
+    assert message in done.stderr
+    assert files_here() == ["book.txt"]
 
 
 def test_resize_rejects_lora_without_train_or_above_the_width(gpt2: Path) -> None:
-    assert "--lora requires --train." in invoke("resize", gpt2, "--to", 64, *LORA).stderr
+    done = invoke("resize", gpt2, "--to", 64, *LORA)
+    assert "--lora requires --train." in done.stderr
     done = invoke("resize", gpt2, "--to", 64, "--train", "book.txt", "--steps", 1, "--lora", 9)
-    assert (done.exit_code, "the width of" in done.stderr) == (2, True)
-    assert [path.name for path in Path.cwd().iterdir()] == ["book.txt"]
+    assert done.exit_code == 2
+    assert "the width of" in done.stderr
+    assert files_here() == ["book.txt"]
 
 
 def test_run_rejects_an_adapter_of_a_checkpoint_that_the_recipe_creates_or_evaluates() -> None:
@@ -295,7 +336,7 @@ def test_run_rejects_an_adapter_of_a_checkpoint_that_the_recipe_creates_or_evalu
         done = invoke("run", "recipe.yaml")
         assert done.exit_code == 1
         assert "--save-adapter cannot be combined with other steps" in done.stderr
-    assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt", "recipe.yaml"]
+    assert files_here() == ["book.txt", "recipe.yaml"]
 
 
 def test_add_adapters_rejects_a_model_without_the_weights_of_its_layers_in_its_files(
@@ -303,8 +344,9 @@ def test_add_adapters_rejects_a_model_without_the_weights_of_its_layers_in_its_f
 ) -> None:
     model = open_eval_model(CheckpointRef(str(gpt2)))
     names = {TABLES["gpt2"]: TABLES["gpt2"]}
+    train = Train(("book.txt",), 1, lora=RANK)
     with pytest.raises(CheckpointError, match=r"its files have no transformer\.h\.0\..*weight\."):
-        add_adapters(model, names, Train(("book.txt",), 1, lora=RANK))
+        add_adapters(model, names, train)
 
 
 def test_train_rejects_an_adapter_with_a_table_that_is_not_the_weight_of_a_module(
@@ -312,11 +354,12 @@ def test_train_rejects_an_adapter_with_a_table_that_is_not_the_weight_of_a_modul
 ) -> None:
     def match(model: Any, *others: Any) -> dict[str, str]:
         model.register_parameter("positions", model.transformer.wpe.weight)
-        return match_parameters(model, *others) | {TABLES["gpt2"]: "positions"}
+        names = match_parameters(model, *others)
+        return names | {TABLES["gpt2"]: "positions"}
 
     monkeypatch.setattr("ctxextend.training.training_task.match_parameters", match)
-    done = invoke(
-        "train", gpt2, "--data", "book.txt", "--steps", 1, *LORA, "--save-adapter", "-o", "out"
-    )
-    assert (done.exit_code, "so a PEFT adapter cannot contain it." in done.stderr) == (1, True)
-    assert [path.name for path in Path.cwd().iterdir()] == ["book.txt"]
+    flags = ("--data", "book.txt", "--steps", 1, *LORA, "--save-adapter")
+    done = invoke("train", gpt2, *flags, "-o", "out")
+    assert done.exit_code == 1
+    assert "so a PEFT adapter cannot contain it." in done.stderr
+    assert files_here() == ["book.txt"]

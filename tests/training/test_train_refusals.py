@@ -89,49 +89,42 @@ def test_train_rejects_invalid_data_and_flags_before_it_loads_the_model(
     gpt2: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "ctxextend.evaluation.eval_model.load_eval_model",
-        lambda *_: pytest.fail("a model was loaded"),
-    )
+    def load(*_: object) -> None:
+        pytest.fail("a model was loaded")
+
+    monkeypatch.setattr("ctxextend.evaluation.eval_model.load_eval_model", load)
     for name, text in TEXTS.items():
         Path(name).write_bytes(text)
     done = invoke("train", gpt2, "--steps", 2, *flags.split(), "-o", "out", *dry_run)
+    shown = " ".join(done.stderr.split())
     assert done.exit_code == code
-    assert message in " ".join(done.stderr.split())
+    assert message in shown
     assert not list(Path.cwd().glob("out*"))
+
+
+def refuse(source: object, message: str, *flags: object) -> None:
+    """Check that training ends with a message."""
+    done = invoke("train", source, "--data", "book.txt", "--steps", 2, *flags, "-o", "out")
+    assert done.exit_code == 1
+    assert message in done.stderr
 
 
 def test_train_new_rejects_a_checkpoint_without_known_new_rows_in_reach(gpt2: Path) -> None:
     source = gpt2.with_name("long-old")
     resize(source, to=OLD, fix_limits=True, output="same")
-    for arguments, message in (
-        (("same",), "same has no new rows: all are learned rows."),
-        ((source, "--base", source), "has no new rows: all are learned rows."),
-        (
-            (source,),
-            "long-old are new: no recipe names its base checkpoint.\nPass its base checkpoint "
-            "with --base",
-        ),
-        (
-            (gpt2, "--seq-len", OLD),
-            f"--seq-len {OLD} does not reach any new row: the first is at position {OLD}.",
-        ),
-        ((gpt2, "--seq-len", OLD + 1), f"Use a --seq-len above {OLD + 1}, or remove it."),
-    ):
-        done = invoke(
-            "train",
-            *arguments,
-            "--data",
-            "book.txt",
-            "--steps",
-            2,
-            "--trainable",
-            "new",
-            "-o",
-            "out",
-        )
-        assert done.exit_code == 1
-        assert message in done.stderr
+    new = ("--trainable", "new")
+
+    refuse("same", "same has no new rows: all are learned rows.", *new)
+    refuse(source, "has no new rows: all are learned rows.", *new, "--base", source)
+    without_base = (
+        "long-old are new: no recipe names its base checkpoint.\nPass its base checkpoint "
+        "with --base"
+    )
+    refuse(source, without_base, *new)
+    too_short = f"--seq-len {OLD} does not reach any new row: the first is at position {OLD}."
+    refuse(gpt2, too_short, *new, "--seq-len", OLD)
+    one_short = f"Use a --seq-len above {OLD + 1}, or remove it."
+    refuse(gpt2, one_short, *new, "--seq-len", OLD + 1)
 
 
 def make_clip(folder: Path) -> Path:
@@ -141,13 +134,9 @@ def make_clip(folder: Path) -> Path:
         "num_hidden_layers": 1,
         "num_attention_heads": 2,
     }
-    text, vision = (
-        {"max_position_embeddings": 24, "vocab_size": 32},
-        {"image_size": 8, "patch_size": 4},
-    )
-    config = transformers.CLIPConfig(
-        text_config=tower | text, vision_config=tower | vision, projection_dim=8
-    )
+    text = tower | {"max_position_embeddings": 24, "vocab_size": 32}
+    vision = tower | {"image_size": 8, "patch_size": 4}
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)
     transformers.CLIPModel(config).save_pretrained(folder)
     return add_tokenizer(folder, special_tokens=True)
 
@@ -171,37 +160,30 @@ def test_train_rejects_models_without_an_objective(
 ) -> None:
     source = make(Path("source").absolute())
     done = invoke("train", source, "--data", "book.txt", "--steps", 2, "-o", "out")
+    shown = " ".join(done.stderr.split())
     assert done.exit_code == 1
-    assert message in " ".join(done.stderr.split())
+    assert message in shown
     assert not list(Path.cwd().glob("out*"))
 
 
 def test_train_rejects_distillation_without_a_base_or_of_an_encoder(gpt2: Path) -> None:
-    resize(make_encoder(Path("source").absolute()), to=32, output="long")
-    for source, message in (
-        (
-            gpt2.with_name("long-old"),
-            "is to be distilled, and its base checkpoint is unknown.\nPass --base to distil",
-        ),
-        (
-            "long",
-            "--distill applies to language models: long has no LM head, and is always "
-            "distilled.\nRemove",
-        ),
-    ):
-        done = invoke(
-            "train", source, "--data", "book.txt", "--steps", 2, "--distill", 1, "-o", "out"
-        )
-        assert done.exit_code == 1
-        assert message in done.stderr
+    encoder = make_encoder(Path("source").absolute())
+    resize(encoder, to=32, output="long")
+    without_base = "is to be distilled, and its base checkpoint is unknown.\nPass --base to distil"
+    refuse(gpt2.with_name("long-old"), without_base, "--distill", 1)
+    of_encoder = (
+        "--distill applies to language models: long has no LM head, and is always "
+        "distilled.\nRemove"
+    )
+    refuse("long", of_encoder, "--distill", 1)
 
 
 def test_match_parameters_rejects_a_model_without_the_table() -> None:
     checkpoint = open_model(CheckpointRef("tiny-gpt2")).checkpoint
-    with pytest.raises(
-        CheckpointError, match=r"has no parameter with name and shape of transformer\.wpe\.weight"
-    ):
-        match_parameters(torch.nn.Linear(2, 2), checkpoint, ["transformer.wpe.weight"])
+    model = torch.nn.Linear(2, 2)
+    message = r"has no parameter with name and shape of transformer\.wpe\.weight"
+    with pytest.raises(CheckpointError, match=message):
+        match_parameters(model, checkpoint, ["transformer.wpe.weight"])
 
 
 # ---- integrations that log losses
@@ -234,29 +216,27 @@ def test_train_rejects_integrations_that_are_not_available(
     gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "wandb", NotInstalled)
-    for name, message in {
-        "wandb": "--report-to wandb is not available: It requires a package.",
-        "bogus": "--report-to bogus is not available: bogus is not supported, only ",
-    }.items():
-        done = invoke(
-            "train", gpt2, "--data", "book.txt", "--steps", 2, "--report-to", name, "-o", "out"
-        )
-        assert done.exit_code == 1
-        assert message in done.stderr
+    not_installed = "--report-to wandb is not available: It requires a package."
+    refuse(gpt2, not_installed, "--report-to", "wandb")
+    unknown = "--report-to bogus is not available: bogus is not supported, only "
+    refuse(gpt2, unknown, "--report-to", "bogus")
 
 
 # ---- notes, warnings and JSON
 
 
 def test_train_warns_of_training_text_in_eval_data(gpt2: Path) -> None:
-    Path("other.txt").write_text(text_of([number % 27 for number in range(40)]))
+    numbers = [number % 27 for number in range(40)]
+    Path("other.txt").write_text(text_of(numbers))
     done = train(gpt2, "out", "--eval-data", "./book.txt", "--json", steps=1)
     warning = (
         "book.txt is in both --data and --eval-data: the held-out loss does not measure new text."
     )
     assert warning in json.loads(done.stdout)["warnings"]
     assert done.stderr.count(warning) == 1
-    assert "--eval-data" not in train(gpt2, "new", "--eval-data", "other.txt", steps=1).stderr
+
+    done = train(gpt2, "new", "--eval-data", "other.txt", steps=1)
+    assert "--eval-data" not in done.stderr
 
 
 def test_train_warns_of_new_rows_that_no_sequence_reaches(gpt2: Path) -> None:
@@ -267,7 +247,9 @@ def test_train_warns_of_new_rows_that_no_sequence_reaches(gpt2: Path) -> None:
     )
     assert json.loads(done.stdout)["warnings"] == [warning]
     assert done.stderr.count(f"Warning: {warning}\n") == 1
-    assert "untrained" not in train(gpt2, "windows", "--window", 24, steps=1).stderr
+
+    done = train(gpt2, "windows", "--window", 24, steps=1)
+    assert "untrained" not in done.stderr
 
 
 def test_train_json_matches_its_schema(gpt2: Path) -> None:
@@ -275,20 +257,19 @@ def test_train_json_matches_its_schema(gpt2: Path) -> None:
     schema = SCHEMA["$defs"]["result"]
     assert set(schema["properties"]) == {*schema["required"], "pushed_to"}
     assert schema["additionalProperties"] is False
-    result = json.loads(train(gpt2, "out", "--window", 8, "--window-skip", "--json").stdout)
-    errors = [
-        f"{error.json_path}: {error.message}"
-        for error in Draft202012Validator(SCHEMA).iter_errors(result)
-    ]
-    assert errors == []
-    assert (result["seq_len"], result["window"], result["tokens"], result["objective"]) == (
-        32,
-        8,
-        4 * 4 * 8,
-        "causal",
-    )
-    log = [json.loads(line) for line in Path("out/train_log.jsonl").read_text().splitlines()]
-    evaluating = sum(line.get("eval_runtime", 0) for line in log)
-    assert result["tokens_per_second"] == pytest.approx(
-        result["tokens"] / (result["seconds"] - evaluating), rel=0.01
-    )
+
+    done = train(gpt2, "out", "--window", 8, "--window-skip", "--json")
+    result = json.loads(done.stdout)
+    errors = Draft202012Validator(SCHEMA).iter_errors(result)
+    messages = [f"{error.json_path}: {error.message}" for error in errors]
+    assert messages == []
+    assert result["seq_len"] == 32
+    assert result["window"] == 8
+    assert result["tokens"] == 4 * 4 * 8
+    assert result["objective"] == "causal"
+
+    evaluating = 0.0
+    for line in Path("out/train_log.jsonl").read_text().splitlines():
+        evaluating += json.loads(line).get("eval_runtime", 0)
+    rate = result["tokens"] / (result["seconds"] - evaluating)
+    assert result["tokens_per_second"] == pytest.approx(rate, rel=0.01)

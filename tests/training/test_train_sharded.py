@@ -1,10 +1,8 @@
 """Training past one device: float32 copies of parameters, `--fsdp`, resuming on other devices."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -15,12 +13,12 @@ from safetensors.torch import load_file, save_file
 from ctxextend.training.trainable import TrainableParameters
 from ctxextend.training.trainer import RunCallback
 from tests.helpers import pico
-from tests.helpers.repository import ROOT
 from tests.helpers.trainings import (
     NEW,
     TABLES,
     changed_tensors,
     invoke,
+    launch,
     log_of,
     make_resized,
     train,
@@ -76,32 +74,9 @@ def source() -> Path:
 
 def to_bfloat16(folder: Path) -> None:
     path = folder / "model.safetensors"
-    save_file(
-        {name: value.bfloat16() for name, value in load_file(path).items()}, path, {"format": "pt"}
-    )
+    tensors = {name: value.bfloat16() for name, value in load_file(path).items()}
+    save_file(tensors, path, {"format": "pt"})
     pico.edit_json(folder / "config.json", dtype="bfloat16")
-
-
-def launch(
-    processes: int, source: object, *flags: object, killed: bool = False
-) -> "subprocess.CompletedProcess[str]":
-    """Train in several processes; they can fail at exit, after everything is written."""
-    Path("worker.py").write_text(WORKER)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        str(processes),
-        "worker.py",
-    ]
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-    }
-    environment |= {"KILLED": "1"} if killed else {}
-    arguments = [*command, "train", str(source), *map(str, (*FLAGS, *flags))]
-    return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
 
 
 def check_equal_losses(one: Path, other: Path) -> None:
@@ -109,46 +84,54 @@ def check_equal_losses(one: Path, other: Path) -> None:
         assert line == pytest.approx(expected, abs=1e-5)
 
 
+def launch_worker(
+    processes: int, source: object, *flags: object, **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """Train in several processes; they can fail at exit, after everything is written."""
+    Path("worker.py").write_text(WORKER)
+    return launch(processes, ["worker.py"], "train", source, *FLAGS, *flags, **variables)
+
+
+def load_wpe(folder: str | Path) -> torch.Tensor:
+    return load_file(Path(folder, "model.safetensors"))[WPE]
+
+
 @pytest.mark.parametrize("trainable", ["new", "all"])
 def test_train_keeps_half_precision_parameters_and_updates_float32_values(
     trainable: str, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to_bfloat16(source)
-    seen = dict[str, tuple[torch.dtype, torch.dtype]]()
+    dtypes: dict[str, torch.dtype] = {}
+    master_dtypes: dict[str, torch.dtype] = {}
     attach = TrainableParameters.attach
 
     def record(self: TrainableParameters, optimizer: torch.optim.Optimizer) -> None:
         attach(self, optimizer)
         for name, value in self.model.named_parameters():
-            seen[name] = value.dtype, self.masters.get(name, value).dtype
+            dtypes[name] = value.dtype
+            master_dtypes[name] = self.masters.get(name, value).dtype
 
     monkeypatch.setattr(TrainableParameters, "attach", record)
     # A rate so small that the steps would be lost in bfloat16, whose neighbours above 0.5 differ by
     # 0.004 or more.
-    done = train(
-        source,
-        "out",
-        "--trainable",
-        trainable,
-        "--precision",
-        "bf16",
-        "--lr",
-        1e-3,
-        "--json",
-        steps=12,
-    )
-    assert {dtype for dtype, _ in seen.values()} == {torch.bfloat16}
-    assert seen[WPE] == (torch.bfloat16, torch.float32)
-    assert {master for _, master in seen.values()} == (
-        {torch.float32, torch.bfloat16} if trainable == "new" else {torch.float32}
-    )
+    flags = ("--trainable", trainable, "--precision", "bf16", "--lr", 1e-3)
+    done = train(source, "out", *flags, "--json", steps=12)
+
+    assert set(dtypes.values()) == {torch.bfloat16}
+    assert master_dtypes[WPE] == torch.float32
+    if trainable == "new":
+        assert set(master_dtypes.values()) == {torch.float32, torch.bfloat16}
+    else:
+        assert set(master_dtypes.values()) == {torch.float32}
     assert json.loads(done.stdout)["precision"] == "bf16"
-    before, after = (
-        load_file(folder / "model.safetensors")[WPE].float() for folder in (source, Path("out"))
-    )
-    large = before.abs() > 0.5
-    large[:16] &= trainable == "all"
-    assert (after != before)[large].float().mean() > 0.2
+
+    before = load_wpe(source).float()
+    after = load_wpe("out").float()
+    is_large = before.abs() > 0.5
+    if trainable == "new":
+        is_large[:16] = False
+    is_changed = (after != before)[is_large]
+    assert is_changed.float().mean() > 0.2
     if trainable == "new":
         assert changed_tensors(source, Path("out")) == {WPE}
         assert torch.equal(after[:16], before[:16])
@@ -169,16 +152,17 @@ def test_train_rejects_sharding_that_would_not_shard(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = invoke("train", source, *FLAGS, "--fsdp")
+    shown = " ".join(done.stderr.split())
     assert done.exit_code == 1
     assert "--fsdp shards a model across processes, but there is only one." in done.stderr
-    assert "torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp" in " ".join(
-        done.stderr.split()
-    )
+    assert "torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp" in shown
+
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     done = invoke("train", source, *FLAGS)
+    shown = " ".join(done.stderr.split())
     assert done.exit_code == 1
     assert "DeepSpeed is not supported." in done.stderr
-    assert "shard the model with --fsdp." in " ".join(done.stderr.split())
+    assert "shard the model with --fsdp." in shown
 
 
 @pytest.mark.slow
@@ -186,58 +170,62 @@ def test_train_rejects_sharding_that_would_not_shard(
 def test_train_fsdp_shards_blocks_and_gives_the_losses_of_one_process(
     trainable: str, source: Path
 ) -> None:
-    flags = ("--lora", 4) if trainable == "adapters" else ("--trainable", trainable)
-    flags = (*flags, "--per-device-batch-size", 1)
-    assert invoke("train", source, *FLAGS, *flags, "-o", "one").exit_code == 0
-    done = launch(2, source, *flags, "--fsdp", "-o", "two", "--json")
-    assert Path("two").exists(), done.stderr
-    result = json.loads(done.stdout)
-    assert (result["sharding"], result["devices"], result["parameters"]) == (
-        "fsdp2",
-        2,
-        json.loads(invoke("train", source, *FLAGS, *flags, "-o", "again", "--json").stdout)[
-            "parameters"
-        ],
-    )
-    classes = {
-        name: kinds
-        for *kinds, name in (line.split() for line in done.stderr.splitlines() if ".weight" in line)
-    }
-    assert classes.pop(WPE) == ["Tensor", "Parameter"]
+    trained = ("--lora", 4) if trainable == "adapters" else ("--trainable", trainable)
+    flags = (*trained, "--per-device-batch-size", 1)
+    one = invoke("train", source, *FLAGS, *flags, "-o", "one", "--json")
+    assert one.exit_code == 0
+    two = launch_worker(2, source, *flags, "--fsdp", "-o", "two", "--json")
+    assert Path("two").exists(), two.stderr
+    result = json.loads(two.stdout)
+    assert result["sharding"] == "fsdp2"
+    assert result["devices"] == 2
+    assert result["parameters"] == json.loads(one.stdout)["parameters"]
+
+    classes: dict[str, tuple[str, str]] = {}
+    for line in two.stderr.splitlines():
+        if ".weight" in line:
+            value_class, master_class, name = line.split()
+            classes[name] = value_class, master_class
+    assert classes.pop(WPE) == ("Tensor", "Parameter")
     assert len(classes) > 8
-    for name, kinds in classes.items():
+    for name, (value_class, master_class) in classes.items():
         is_trained = trainable == "all" or "lora_" in name
-        assert kinds == ["DTensor", "DTensor" if is_trained else "NoneType"], name
+        assert value_class == "DTensor", name
+        assert master_class == ("DTensor" if is_trained else "NoneType"), name
+
     check_equal_losses(Path("one"), Path("two"))
-    one, two = (load_file(f"{name}/model.safetensors") for name in ("one", "two"))
+    weights = load_file("one/model.safetensors")
+    sharded_weights = load_file("two/model.safetensors")
     for name in (WPE, "transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight"):
-        torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=0)
+        torch.testing.assert_close(weights[name], sharded_weights[name], atol=1e-5, rtol=0)
     if trainable == "new":
         assert changed_tensors(source, Path("two")) == {WPE}
-        before, after = (
-            load_file(folder / "model.safetensors")[WPE] for folder in (source, Path("two"))
-        )
+        before = load_wpe(source)
+        after = load_wpe("two")
         assert torch.equal(before[: NEW // 2], after[: NEW // 2])
 
 
 @pytest.mark.slow
 def test_train_fsdp_killed_resumes_with_any_number_of_processes(source: Path) -> None:
-    flags = ("--trainable", "all", "--fsdp", "-o", "out")
-    assert launch(2, source, "--trainable", "all", "--fsdp", "-o", "whole").returncode is not None
+    flags = ("--trainable", "all", "--fsdp")
+    whole = launch_worker(2, source, *flags, "-o", "whole")
+    assert whole.returncode is not None
+
     for processes in (2, 4, 1):
-        assert launch(2, source, *flags, killed=True).returncode != 0
+        killed = launch_worker(2, source, *flags, "-o", "out", KILLED="1")
+        assert killed.returncode != 0
         assert not Path("out").exists()
-        assert [path.name for path in Path("out.training/saves").iterdir()] == ["checkpoint-2"]
-        resumed = (*flags, "--resume")
+        saves = [path.name for path in Path("out.training/saves").iterdir()]
+        assert saves == ["checkpoint-2"]
+
         if processes == 1:
-            done = invoke("train", source, *FLAGS, *(flag for flag in resumed if flag != "--fsdp"))
+            done = invoke("train", source, *FLAGS, "--trainable", "all", "-o", "out", "--resume")
         else:
-            launch(processes, source, *resumed)
+            launch_worker(processes, source, *flags, "-o", "out", "--resume")
         check_equal_losses(Path("whole"), Path("out"))
         if processes == 2:
             assert pico.tensor_bytes(Path("out")) == pico.tensor_bytes(Path("whole"))
         else:
-            whole, out = (load_file(f"{name}/model.safetensors")[WPE] for name in ("whole", "out"))
-            torch.testing.assert_close(out, whole, atol=1e-5, rtol=0)
+            torch.testing.assert_close(load_wpe("out"), load_wpe("whole"), atol=1e-5, rtol=0)
         shutil.rmtree("out")
     assert done.exit_code == 0

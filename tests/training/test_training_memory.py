@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,14 +28,17 @@ def make_inputs(
 ) -> tuple[Any, Any, Any]:
     """Return an LM head, states of two texts of five tokens, and labels, three of them ignored."""
     torch.manual_seed(0)
-    head = torch.nn.Linear(WIDTH, VOCAB_SIZE, bias=bias, dtype=dtype).requires_grad_(not frozen)
-    states = torch.randn(2, 5, WIDTH).to(dtype).requires_grad_()
+    head = torch.nn.Linear(WIDTH, VOCAB_SIZE, bias=bias, dtype=dtype)
+    head.requires_grad_(not frozen)
+    states = torch.randn(2, 5, WIDTH).to(dtype)
+    states.requires_grad_()
     labels = torch.tensor([[6, 0, IGNORE_INDEX, 3, 3], [IGNORE_INDEX, 2, 1, IGNORE_INDEX, 5]])
     return head, states, labels
 
 
 def plain_loss(head: Any, states: Any, labels: Any) -> torch.Tensor:
-    return cross_entropy(head(states).float().flatten(0, 1), labels.flatten())
+    logits = head(states).float().flatten(0, 1)
+    return cross_entropy(logits, labels.flatten())
 
 
 def gradients(loss: torch.Tensor, *inputs: Any) -> list[torch.Tensor]:
@@ -52,24 +54,35 @@ def test_chunked_loss_and_its_gradients_equal_plain_cross_entropy(
     if not is_fused:
         monkeypatch.delattr(torch.nn, "LinearCrossEntropyOptions", raising=False)
     head, states, labels = make_inputs(bias=bias, frozen=frozen)
-    inputs = [states, *([] if frozen else head.parameters())]
-    found, expected = (loss(head, states, labels) for loss in (chunked_loss, plain_loss))
+    inputs = [states]
+    if not frozen:
+        inputs += head.parameters()
+
+    found = chunked_loss(head, states, labels)
+    expected = plain_loss(head, states, labels)
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(gradients(found, *inputs), gradients(expected, *inputs))
+    found_gradients = gradients(found, *inputs)
+    expected_gradients = gradients(expected, *inputs)
+    torch.testing.assert_close(found_gradients, expected_gradients)
 
 
 @pytest.mark.parametrize("autocast", [True, False])
 def test_chunked_loss_in_half_precision_is_as_exact_as_plain_cross_entropy(autocast: bool) -> None:
-    head, states, labels = make_inputs(torch.float32 if autocast else BFLOAT)
+    dtype = torch.float32 if autocast else BFLOAT
+    head, states, labels = make_inputs(dtype)
+    inputs = [states, *head.parameters()]
     with torch.autocast("cpu", BFLOAT, enabled=autocast):
-        found, expected = (loss(head, states, labels) for loss in (chunked_loss, plain_loss))
+        found = chunked_loss(head, states, labels)
+        expected = plain_loss(head, states, labels)
+
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
-    inputs = [states, *head.parameters()]
-    pairs = zip(gradients(found, *inputs), gradients(expected, *inputs), strict=True)
-    for (gradient, exact), parameter in zip(pairs, inputs, strict=True):
-        assert gradient.dtype == parameter.dtype
-        assert (gradient - exact).norm() < 0.01 * exact.norm()
+    found_gradients = gradients(found, *inputs)
+    expected_gradients = gradients(expected, *inputs)
+    for value, gradient, exact in zip(inputs, found_gradients, expected_gradients, strict=True):
+        assert gradient.dtype == value.dtype
+        error = gradient - exact
+        assert error.norm() < 0.01 * exact.norm()
 
 
 def test_chunked_loss_computes_logits_in_chunks() -> None:
@@ -85,9 +98,8 @@ def test_chunked_loss_without_labels_is_zero_and_has_gradients() -> None:
     found = chunked_loss(head, states, torch.full_like(labels, IGNORE_INDEX))
     found.backward()  # type: ignore[no-untyped-call]
     assert found.item() == 0
-    assert all(
-        not x.grad.any() for x in (states, *head.parameters())
-    )  # zeros, not None: other devices may wait
+    for value in (states, *head.parameters()):
+        assert not value.grad.any()  # zeros, not None: other devices may wait
 
 
 # Activation functions of transformers that consist of several operations.
@@ -96,15 +108,14 @@ MULTI_OP = ("gelu_new", "gelu_fast", "gelu_accurate", "quick_gelu", "gelu_10", "
 
 def outputs(
     function: torch.nn.Module, values: torch.Tensor, dtype: torch.dtype | None
-) -> Iterator[torch.Tensor]:
-    """Yield the output of a function under autocast to a dtype, and its gradient."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the output of a function under autocast to a dtype, and its gradient."""
     leaf = values.clone().requires_grad_()
     with torch.autocast("cpu", dtype, enabled=dtype is not None):
         found = function(leaf)
-    yield found.detach()
-    yield torch.autograd.grad(
-        found, leaf, torch.linspace(-1, 1, found.numel()).view_as(found).to(found.dtype)
-    )[0]
+    direction = torch.linspace(-1, 1, found.numel()).view_as(found)
+    (gradient,) = torch.autograd.grad(found, leaf, direction.to(found.dtype))
+    return found.detach(), gradient
 
 
 @pytest.mark.parametrize(
@@ -115,16 +126,19 @@ def test_checkpoint_activations_stores_only_the_input_and_keeps_values(
 ) -> None:
     values = torch.randn(3, 5, 32, generator=torch.manual_seed(0))
     function = ACT2FN[name]
-    expected = [*outputs(function, values, dtype)]
+    expected, expected_gradient = outputs(function, values, dtype)
     for _ in range(2):  # a second call changes nothing
         checkpoint_activations(torch.nn.Sequential(function))
-    for found, exact in zip(outputs(function, values, dtype), expected, strict=True):
-        assert torch.equal(found, exact)
-    stored = list[torch.Tensor]()
+    found, gradient = outputs(function, values, dtype)
+    assert torch.equal(found, expected)
+    assert torch.equal(gradient, expected_gradient)
+
+    stored: list[torch.Tensor] = []
     leaf = values.clone().requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(stored.append, lambda _: leaf):
         function(leaf)
-    assert all(tensor is leaf for tensor in stored)
+    for tensor in stored:
+        assert tensor is leaf
 
 
 @pytest.mark.parametrize(
@@ -140,19 +154,16 @@ def test_checkpoint_activations_stores_only_the_input_and_keeps_values(
 def test_micro_batch_sizes_have_at_most_4096_tokens_on_a_cpu(
     length: int, batch: int, expected: list[int]
 ) -> None:
-    assert (
-        micro_batch_sizes(PartialState(cpu=True), Train(("a",), 1, batch_size=batch), length)
-        == expected
-    )
-    assert micro_batch_sizes(
-        PartialState(cpu=True), Train(("a",), 1, batch_size=16, per_device_batch_size=16), length
-    ) == [16]
+    cpu = PartialState(cpu=True)
+    train = Train(("a",), 1, batch_size=batch)
+    assert micro_batch_sizes(cpu, train, length) == expected
+    given = Train(("a",), 1, batch_size=16, per_device_batch_size=16)
+    assert micro_batch_sizes(cpu, given, length) == [16]
 
 
 def test_micro_batch_sizes_reject_a_batch_that_cannot_be_split_across_devices() -> None:
     three: Any = SimpleNamespace(num_processes=3, device=torch.device("cpu"))
-    with pytest.raises(
-        TrainingError,
-        match=r"--batch-size 8 cannot be split across 3 devices\. Use a multiple of 3\.",
-    ):
-        micro_batch_sizes(three, Train(("a",), 1, batch_size=8), 8)
+    train = Train(("a",), 1, batch_size=8)
+    message = r"--batch-size 8 cannot be split across 3 devices\. Use a multiple of 3\."
+    with pytest.raises(TrainingError, match=message):
+        micro_batch_sizes(three, train, 8)

@@ -12,9 +12,11 @@ MODELS: dict[str, Status] = {"loads": "passed", "runs": "passed", "outputs": "pa
 
 
 def result(statuses: dict[str, Status], **fields: Any) -> Verification:
-    checks = tuple(Check(name, status, (f"why {name}",)) for name, status in statuses.items())
+    checks: list[Check] = []
+    for name, status in statuses.items():
+        checks.append(Check(name, status, (f"why {name}",)))
     values: dict[str, Any] = {"method": "copy", "trainable": None, **fields}
-    return Verification(base="base", resized="new", checks=checks, **values)
+    return Verification(base="base", resized="new", checks=tuple(checks), **values)
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,11 @@ NEW = 64
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a source of each type, and with its conversions as ``<type>-<scheme>``."""
     root = tmp_path_factory.mktemp("pairs")
+    for model_type in ("gpt2", "bert", "roberta"):
+        source = root / model_type
+        pico.make(source, model_type, vocab_size=128, eos_token_id=1, bos_token_id=0)
+        (source / "tokenizer_config.json").write_text('{"model_max_length": 16}')
     for model_type, scheme in PAIRS:
-        if not (root / model_type).exists():
-            pico.make(root / model_type, model_type, vocab_size=128, eos_token_id=1, bos_token_id=0)
-            (root / model_type / "tokenizer_config.json").write_text('{"model_max_length": 16}')
         convert(root / model_type, scheme, NEW, output=root / f"{model_type}-{scheme}")
     return root
 
@@ -44,32 +45,31 @@ def test_verify_deep_finds_equal_outputs_without_positions(
     assert "no missing, unexpected or mismatched keys" in evidence["loads"]
     assert "1 plus the mean position row" in evidence["tensors"]
     assert "as the conversion writes them, " in evidence["files"]  # model_max_length
-    expected = {"rotary": "rotary positions, theta 1000", "alibi": "ALiBi positions"}[scheme]
-    assert evidence["table"].endswith(
-        expected
-        if model_type == "gpt2"
-        else "64 of 64 rows are the angles of their positions, bit for bit"
-    )
+    if model_type != "gpt2":
+        positions = "64 of 64 rows are the angles of their positions, bit for bit"
+    elif scheme == "rotary":
+        positions = "rotary positions, theta 1000"
+    else:
+        positions = "ALiBi positions"
+    assert evidence["table"].endswith(positions)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "BF16"), (torch.float16, "F16")])
 def test_verify_deep_states_the_rounding_of_16_bit_weights(
-    dtype: torch.dtype, tmp_path: Path
+    dtype: torch.dtype, name: str, tmp_path: Path
 ) -> None:
     source = pico.make(tmp_path / "source", "gpt2", dtype=dtype).folder
     out = convert(source, "rotary", NEW, output=tmp_path / "out").output
-    name = {torch.bfloat16: "BF16", torch.float16: "F16"}[dtype]
-    assert (
-        f"rounding and that of the embeddings to {name}"
-        in passed_checks(verify(out, deep=True))["outputs"]
-    )
+    evidence = passed_checks(verify(out, deep=True))
+    assert f"rounding and that of the embeddings to {name}" in evidence["outputs"]
 
 
 def test_verify_deep_compares_the_base_model_if_a_head_was_dropped(
     folder: Path, tmp_path: Path
 ) -> None:
     out = convert(folder / "bert", "rotary", NEW, output=tmp_path / "out", encoder_only=True).output
-    assert "within float32 rounding" in passed_checks(verify(out, deep=True))["outputs"]
+    evidence = passed_checks(verify(out, deep=True))
+    assert "within float32 rounding" in evidence["outputs"]
 
 
 def plus_one(weight: torch.Tensor) -> torch.Tensor:
@@ -81,13 +81,24 @@ def config(**changes: Any) -> Damage:
     return lambda folder: pico.edit_json(folder / "config.json", **changes)
 
 
-def without(folder: Path, name: str) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    save_file(
-        {key: value for key, value in tensors.items() if key != name},
-        folder / "model.safetensors",
-        metadata={"format": "pt"},
-    )
+def change(name: str) -> Damage:
+    """Add one to an element of a tensor."""
+    return lambda folder: rewrite(folder, name, plus_one)
+
+
+def remove_head(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["embed_out.weight"]
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def add_tensor(folder: Path) -> None:
+    pico.add_tensors(folder, {"extra": torch.ones(2)})
+
+
+def set_tokenizer_class(folder: Path) -> None:
+    pico.edit_json(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer")
 
 
 ROPE = {"rope_type": "default", "rope_theta": 999, "partial_rotary_factor": 1.0}
@@ -97,31 +108,31 @@ DAMAGES: list[tuple[str, str, str, Damage]] = [
         "gpt2",
         "tensors",
         f"{QKV} differs, first at byte 12 (element 3)",
-        lambda path: rewrite(path, QKV, plus_one),
+        change(QKV),
     ),
     (
         "gpt2",
         "tensors",
         "embed_in.weight differs",
-        lambda path: rewrite(path, "gpt_neox.embed_in.weight", plus_one),
+        change("gpt_neox.embed_in.weight"),
     ),
     (
         "gpt2",
         "tensors",
         "embed_out.weight differs",
-        lambda path: rewrite(path, "embed_out.weight", plus_one),
+        change("embed_out.weight"),
     ),
     (
         "gpt2",
         "tensors",
         "embed_out.weight is missing",
-        lambda path: without(path, "embed_out.weight"),
+        remove_head,
     ),
     (
         "gpt2",
         "tensors",
         "extra is not in the base",
-        lambda path: pico.add_tensors(path, {"extra": torch.ones(2)}),
+        add_tensor,
     ),
     (
         "gpt2",
@@ -151,21 +162,19 @@ DAMAGES: list[tuple[str, str, str, Damage]] = [
         "gpt2",
         "files",
         'tokenizer_class is "BertTokenizer"',
-        lambda path: pico.edit_json(
-            path / "tokenizer_config.json", tokenizer_class="BertTokenizer"
-        ),
+        set_tokenizer_class,
     ),
     (
         "bert",
         "table",
         f"{ANGLES}: 1 of 64 rows are not the angles of their positions: 0",
-        lambda path: rewrite(path, ANGLES, plus_one),
+        change(ANGLES),
     ),
     (
         "bert",
         "tensors",
         "token_type_embeddings.weight differs",
-        lambda path: rewrite(path, "roformer.embeddings.token_type_embeddings.weight", plus_one),
+        change("roformer.embeddings.token_type_embeddings.weight"),
     ),
 ]
 
@@ -186,19 +195,22 @@ def test_verify_fails_for_a_damaged_conversion(
 def test_verify_deep_fails_for_outputs_that_differ_by_more_than_rounding(
     folder: Path, tmp_path: Path
 ) -> None:
-    out = Path(shutil.copytree(folder / "gpt2-alibi", tmp_path / "out"))
+    out = tmp_path / "out"
+    shutil.copytree(folder / "gpt2-alibi", out)
     pico.edit_json(out / "config.json", layer_norm_epsilon=1e-4)
-    assert (
-        "differ from the base's by more than"
-        in failed_checks(verify(out, folder / "gpt2", deep=True))["outputs"]
-    )
+    failed = failed_checks(verify(out, folder / "gpt2", deep=True))
+    assert "differ from the base's by more than" in failed["outputs"]
 
 
 def test_verify_names_what_a_conversion_needs(folder: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(folder / "gpt2-rotary", tmp_path / "out"))
-    assert "The recipe does not apply to" in failed_checks(verify(out, folder / "roberta"))["table"]
+    out = tmp_path / "out"
+    shutil.copytree(folder / "gpt2-rotary", out)
+    failed = failed_checks(verify(out, folder / "roberta"))
+    assert "The recipe does not apply to" in failed["table"]
     other = pico.make(tmp_path / "other", "gpt2", vocab_size=128, n_layer=1).folder
-    assert "h.1" not in failed_checks(verify(out, other))["tensors"]
+    failed = failed_checks(verify(out, other))
+    assert "h.1" not in failed["tensors"]
+
     (out / RECIPE_FILE).unlink()
     evidence = failed_checks(verify(out, folder / "gpt2"))["table"]
     assert evidence.startswith(
@@ -221,29 +233,40 @@ def test_verify_of_a_resized_or_trained_conversion(folder: Path, tmp_path: Path)
     )
 
 
+def test_verify_of_a_resized_conversion(folder: Path, tmp_path: Path) -> None:
+    converted = folder / "gpt2-rotary"
+    longer = resize(converted, to=128, output=tmp_path / "longer").output
+    assert passed_checks(verify(longer, converted))
+
+
+def test_verify_of_a_trained_conversion(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(folder / "gpt2-rotary", out)
+    recipe = (out / RECIPE_FILE).read_text()
+    train = "train: {data: x, steps: 1, trainable: all}\n"
+    (out / RECIPE_FILE).write_text(recipe.replace("provenance:", f"{train}provenance:"))
+    failed = failed_checks(verify(out, folder / "gpt2", deep=True))
+    assert failed["tensors"].startswith(
+        "all weights were trained according to the recipe, so this is not a pure conversion"
+    )
+
+
 def test_convert_verify_writes_nothing_if_the_output_is_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = (
-        "convert",
-        folder / "gpt2",
-        "--scheme",
-        "rotary",
-        "--to",
-        NEW,
-        "-o",
-        "out",
-        "--verify",
-    )
-    assert invoke(*arguments).exit_code == 0
-    shutil.rmtree("out")
     from ctxextend.checkpoints.rewrite import rewrite as real
+
+    arguments = (folder / "gpt2", "--scheme", "rotary", "--to", NEW, "-o", "out", "--verify")
+    done = invoke("convert", *arguments)
+    assert done.exit_code == 0
+    shutil.rmtree("out")
 
     def damaging(file: Any, layout: Any, tensors: Any, destination: Path, progress: Any) -> None:
         real(file, layout, tensors, destination, progress)
         flip_bit_in(destination, -1)
 
     monkeypatch.setattr("ctxextend.checkpoints.rewrite.rewrite", damaging)
-    done = invoke(*arguments)
-    assert (done.exit_code, list(Path().iterdir())) == (3, [])
+    done = invoke("convert", *arguments)
+    assert done.exit_code == 3
+    assert list(Path().iterdir()) == []
     assert "The output does not match the plan. tensors:" in done.stderr
