@@ -58,8 +58,9 @@ def verify(
         "subfolder": subfolder,
         "variant": variant,
     }
+    options.from_flags(CheckpointRef, flags, source=base or "")  # checks them
+    # Others are as in the recipe.
     given = {name: value for name, value in flags.items() if value}
-    options.from_flags(CheckpointRef, given, source=base or "")  # checks them
     with console.progress("Comparing") as progress:
         verification = verify_resized(resized, base, given, deep=deep, progress=progress)
     console.note(*verification.notes)
