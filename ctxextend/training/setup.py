@@ -177,9 +177,9 @@ def _sequence_settings(task: TrainingTask, model: EvalModel) -> SequenceSettings
         special_before=model.tokenizer.before,
         special_after=model.tokenizer.after,
         length=task.length,
-        span=task.span,
+        usable_positions=task.span,
         kind=model.kind,
         masking=Masking.for_model(model) if model.kind == MASKED else None,
-        skip=task.settings.window_skip,
+        skips_once=task.settings.window_skip,
         seed=task.settings.seed,
     )
