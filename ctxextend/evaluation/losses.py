@@ -52,9 +52,9 @@ class Span:
     """A part of a text that is read at once, and the tokens of it that are scored."""
 
     start: int  # the first token that is read
-    stop: int  # the end of what is read: the token after the last one
+    stop: int  # the token after the last one that is read
     first_scored: int
-    scored_stop: int
+    scored_stop: int  # the token after the last one that is scored
 
 
 def causal_spans(scored: range, size: int, stride: int) -> Iterator[Span]:

@@ -65,7 +65,7 @@ from ctxextend.text_data import empty_files
 # Names of `HeldOutRows.scores`: of each text beyond the first held-out row, of the short texts, and
 # of queries.
 BEYOND_CUT = "beyond"
-SHORT_TEXTS = "short"
+SHORT = "short"
 RANKING_FIELDS = {"recall": RECALL_AT_1, "reciprocal_rank": MRR}
 COSINE_DECIMALS = 6  # embeddings are in float32
 
@@ -75,14 +75,14 @@ ArrayPerText = list[NDArray[Any]]
 Scores = dict[str, ArrayPerText]  # by name, as in `HeldOutRows.scores`
 
 
-class Part(Enum):
+class TextPart(Enum):
     """A part of each text that a model reads by itself."""
 
     WHOLE = auto()  # the text as it is, which reaches beyond the first held-out row
     SHORT = auto()  # the first tokens, as many as fit the cut tables
 
 
-Outputs = dict[Part, ArrayPerText]  # what a model returns of each part of the texts
+Outputs = dict[TextPart, ArrayPerText]  # what a model returns of each part of the texts
 
 
 class HeldOutText(NamedTuple):
@@ -120,11 +120,11 @@ class TextParts:
         return self.hold_out - self.tokenizer.num_special
 
     @cached_property
-    def by_part(self) -> dict[Part, list[Ids]]:
+    def by_part(self) -> dict[TextPart, list[Ids]]:
         """What is read of each text."""
         return {
-            Part.WHOLE: list(self.texts),
-            Part.SHORT: [text[: self.short_size] for text in self.texts],
+            TextPart.WHOLE: list(self.texts),
+            TextPart.SHORT: [text[: self.short_size] for text in self.texts],
         }
 
     @property
@@ -186,7 +186,7 @@ class ReferenceTask:
             outputs[part] = [output_of_text[number] for number in range(len(texts))]
         return outputs
 
-    def read(self, part: Part, numbers: Sequence[int]) -> ArrayPerText:
+    def read(self, part: TextPart, numbers: Sequence[int]) -> ArrayPerText:
         """Return what the model returns of a part of some texts, given their numbers.
 
         All of these parts have the same number of tokens.
@@ -217,7 +217,7 @@ class ReferenceTask:
         for name, new in self.scores_of(self.current_outputs).items():
             compared[name] = self.compare(name, new, old[name])
         warnings = []
-        if not are_finite(self.current_outputs[Part.WHOLE]):
+        if not are_finite(self.current_outputs[TextPart.WHOLE]):
             warnings.append(NOT_FINITE)
         held_out_rows = HeldOutRows(
             hold_out=self.parts.hold_out,
@@ -252,7 +252,7 @@ class ReferenceLosses(ReferenceTask):
     scorer: Scorer
     seed: int  # for the masks of a masked model
 
-    def read(self, part: Part, numbers: Sequence[int]) -> ArrayPerText:
+    def read(self, part: TextPart, numbers: Sequence[int]) -> ArrayPerText:
         """Return the losses of each text's targets, in the order of `TextTargets.all`."""
         texts = [self.parts.by_part[part][number] for number in numbers]
         targets = [self._targets_in(part, number) for number in numbers]
@@ -261,10 +261,10 @@ class ReferenceLosses(ReferenceTask):
         losses: list[Losses] = mode.score(texts, targets, range(self._first_target, size))
         return losses
 
-    def _targets_in(self, part: Part, number: int) -> Ids:
+    def _targets_in(self, part: TextPart, number: int) -> Ids:
         """Return the targets in a part of a text."""
         targets = self._targets(number)
-        return targets.short if part == Part.SHORT else targets.all
+        return targets.short if part == TextPart.SHORT else targets.all
 
     @property
     def _is_masked(self) -> bool:
@@ -293,9 +293,9 @@ class ReferenceLosses(ReferenceTask):
     def scores_of(self, outputs: Outputs) -> Scores:
         """Return the losses at held-out positions, and those of short texts, each of shape (k,)."""
         beyond = list[NDArray[Any]]()
-        for number, losses in enumerate(outputs[Part.WHOLE]):
+        for number, losses in enumerate(outputs[TextPart.WHOLE]):
             beyond.append(self._targets(number).select_beyond(losses))
-        return {BEYOND_CUT: beyond, SHORT_TEXTS: outputs[Part.SHORT]}
+        return {BEYOND_CUT: beyond, SHORT: outputs[TextPart.SHORT]}
 
     def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
         """Return losses with the new rows, and with the reference rows."""
@@ -312,8 +312,8 @@ class ReferenceLosses(ReferenceTask):
         for number in range(len(self.parts.texts)):
             positions.append(self._targets(number).all + before)
         losses_of = {
-            MODEL: self.current_outputs[Part.WHOLE],
-            REFERENCE: self.reference_outputs[Part.WHOLE],
+            MODEL: self.current_outputs[TextPart.WHOLE],
+            REFERENCE: self.reference_outputs[TextPart.WHOLE],
         }
         return tuple(loss_buckets(positions, losses_of, self.model.max_len))
 
@@ -332,7 +332,7 @@ class ReferenceEmbeddings(ReferenceTask):
         super().run_base(advance)
         self.queries = self._read_queries()
 
-    def read(self, part: Part, numbers: Sequence[int]) -> ArrayPerText:
+    def read(self, part: TextPart, numbers: Sequence[int]) -> ArrayPerText:
         """Return the embeddings of texts, each of shape (d,)."""
         texts = [self.parts.by_part[part][number] for number in numbers]
         return [*self.embedder.embed(texts)]
@@ -355,7 +355,7 @@ class ReferenceEmbeddings(ReferenceTask):
     @property
     def _width(self) -> int:
         """The width d of embeddings, which `run_base` has read."""
-        return len(self.reference_outputs[Part.WHOLE][0])
+        return len(self.reference_outputs[TextPart.WHOLE][0])
 
     def scores_of(self, outputs: Outputs) -> Scores:
         """Return cosines to the reference embeddings, and scores of queries, each (k,).
@@ -363,11 +363,11 @@ class ReferenceEmbeddings(ReferenceTask):
         The cosines of the reference embeddings themselves are 1. Queries are the same for all
         outputs.
         """
-        whole = outputs[Part.WHOLE]
-        short = outputs[Part.SHORT]
+        whole = outputs[TextPart.WHOLE]
+        short = outputs[TextPart.SHORT]
         scores = {
-            BEYOND_CUT: _cosines_of_texts(whole, self.reference_outputs[Part.WHOLE]),
-            SHORT_TEXTS: _cosines_of_texts(short, self.reference_outputs[Part.SHORT]),
+            BEYOND_CUT: _cosines_of_texts(whole, self.reference_outputs[TextPart.WHOLE]),
+            SHORT: _cosines_of_texts(short, self.reference_outputs[TextPart.SHORT]),
         }
         if any(len(queries) for queries in self.queries):
             scores |= self._query_scores(np.stack(whole))
@@ -432,7 +432,8 @@ def read_texts(
     tokenizer = files.tokenizer
     max_text = length - tokenizer.num_special
     min_text = hold_out - len(tokenizer.before) + 1  # the last token is at a held-out position
-    documents, warnings = read_unseen([files], settings, MIN_SAMPLES * min_text)
+    tokens_needed = MIN_SAMPLES * min_text
+    documents, warnings = read_unseen([files], settings, tokens_needed)
     found = _find_texts(documents, requested=settings.tokens, min_text=min_text, max_text=max_text)
     if len(found.texts) < MIN_SAMPLES:
         longest = max(map(len, found.documents), default=0) + tokenizer.num_special

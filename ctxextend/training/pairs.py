@@ -249,7 +249,7 @@ class PairDataset(NumberedItems):
     """Pairs of texts, in epochs.
 
     In an epoch, each positive occurs at most once. In training, epochs consist of whole batches, so
-    that no batch has a positive twice, as a negative of its own anchor. Only fewer positives than a
+    that no batch has a positive twice, as a negative of its anchor. Only fewer positives than a
     batch has pairs are repeated in a batch.
 
     Anchors are read from their first token. Positives and negatives are read from their first
@@ -290,7 +290,7 @@ class PairDataset(NumberedItems):
         self.before_anchor = [*settings.special_before, *encode(query_prompt)]
         self.before_others = [*settings.special_before, *encode(document_prompt)]
         _check_positives(source.num_positives, settings, is_held_out=is_held_out)
-        self._check_room()
+        self._check_text_fits()
         if is_held_out:
             self.epoch_size = source.num_positives
             self.count = min(count, source.num_positives)
@@ -327,23 +327,23 @@ class PairDataset(NumberedItems):
         settings = self.settings
         if not (self.source.has_documents or settings.has_random_positions):
             return self._read(self.before_others, text, first=0, offset=0)
-        left_out = max(len(text) - self._room(self.before_others), 0)
+        left_out = max(len(text) - self._max_tokens(self.before_others), 0)
         first = int(generator.integers(left_out + 1))
         offset = draw_offset(generator, settings.length, settings.largest_offset)
         return self._read(self.before_others, text, first=first, offset=offset)
 
-    def _check_room(self) -> None:
+    def _check_text_fits(self) -> None:
         """Raise DataError unless a token of each text fits between its special tokens."""
-        room = min(self._room(self.before_anchor), self._room(self.before_others))
-        if room < 1:
+        most = min(self._max_tokens(self.before_anchor), self._max_tokens(self.before_others))
+        if most < 1:
             length = self.settings.length
             message = (
-                f"The prompt of the model and special tokens have {length - room} tokens, so a "
-                f"sequence of {length} has no room for a text."
+                f"The prompt of the model and special tokens have {length - most} tokens, so no "
+                f"text fits into a sequence of {length}."
             )
             raise DataError(message, "Use a longer --seq-len or --window.")
 
-    def _room(self, before: Sequence[int]) -> int:
+    def _max_tokens(self, before: Sequence[int]) -> int:
         """Return how many tokens of a text fit after some special tokens and a prompt."""
         return self.settings.length - len(before) - len(self.settings.special_after)
 
@@ -353,7 +353,7 @@ class PairDataset(NumberedItems):
         Leading special tokens keep their usual positions, from 0.
         """
         settings = self.settings
-        read = text[first : first + self._room(before)]
+        read = text[first : first + self._max_tokens(before)]
         content = [*before, *read, *settings.special_after]
         ids = np.full(settings.length, IGNORE_INDEX)
         ids[: len(content)] = content

@@ -254,13 +254,13 @@ def test_pairs_are_a_passage_and_its_document_with_borders() -> None:
         data[len(data)]
 
 
-def test_pairs_refuse_sequences_without_room_for_a_text_after_the_prompt() -> None:
+def test_pairs_refuse_sequences_that_are_too_short_for_prompt_and_text() -> None:
     model = open_eval_model(CheckpointRef("long"))
     tokens = np.arange(40, dtype=np.int32)
     spans = np.array([[[0, 10], [10, 20]], [[20, 30], [30, 40]]])
     source = Pairs(PairedText(tokens=tokens, spans=spans))
     settings = SequenceSettings((7,) * 5, (8,) * 3, 8, 8, "encoder")
-    with pytest.raises(DataError, match="have 8 tokens, so a sequence of 8 has no room for a text"):
+    with pytest.raises(DataError, match="have 8 tokens, so no text fits into a sequence of 8"):
         PairDataset(source, settings, 4, is_held_out=False, model=model, batch=2)
 
 
