@@ -221,7 +221,7 @@ def write_text(text: str, reactions: str, folder: Path) -> Path:
 def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Compare the methods of a part, and pair each with `copy` by window, text or query."""
     from ctxextend.comparison.comparison_run import open_comparison
-    from ctxextend.comparison.comparison_settings import Compare
+    from ctxextend.comparison.comparison_settings import Compare, TextUse
     from ctxextend.models.devices import torch_threads
     from ctxextend.output.record import recorded_settings
     from ctxextend.plan.opened_model import open_model
@@ -230,7 +230,9 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     hold_out = None
     if part.hold_out:
         hold_out = part.before
-    requested = Compare.from_flags(part.to, methods=part.methods, hold_out=hold_out, **settings)
+    others = {name: value for name, value in settings.items() if name != "data"}
+    text_use = TextUse.from_values(settings["data"], 0, others)
+    requested = Compare.from_request(part.to, text_use, part.methods, hold_out)
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(open_model(CheckpointRef(source)), requested, Path(folder))
         with torch_threads(run.resizer.model.model, None):

@@ -78,7 +78,7 @@ def measure(
 ) -> dict[str, Any]:
     """Compare the methods at a multiple of the trained length."""
     from ctxextend.comparison.comparison_run import open_comparison
-    from ctxextend.comparison.comparison_settings import Compare
+    from ctxextend.comparison.comparison_settings import Compare, TextUse
     from ctxextend.evaluation.losses import LossTask
     from ctxextend.models.devices import torch_threads
     from ctxextend.plan.opened_model import open_model
@@ -90,7 +90,8 @@ def measure(
         "measure": ("context",),
         "trainable": "all",
     }
-    requested = Compare.from_flags(f"{times}x", data, [*METHODS], STAGES[1], **settings)
+    text_use = TextUse.from_values(data, STAGES[1], settings)
+    requested = Compare.from_request(f"{times}x", text_use, [*METHODS])
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(open_model(CheckpointRef(model)), requested, Path(folder))
         with torch_threads(run.resizer.model.model, None):

@@ -142,7 +142,7 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
 def _read_flags(flags: Mapping[str, Any]) -> Run:
     """Return the comparison that flags ask for; invalid values are usage errors."""
     from ctxextend.comparison.comparison_run import compare_model
-    from ctxextend.comparison.comparison_settings import Compare
+    from ctxextend.comparison.comparison_settings import Compare, TextUse
     from ctxextend.comparison.quick import check_quick, compare_quickly
     from ctxextend.comparison.side_by_side import compare_checkpoints
     from ctxextend.plan.opened_model import open_model
@@ -154,15 +154,18 @@ def _read_flags(flags: Mapping[str, Any]) -> Run:
         return lambda progress: compare_checkpoints(sources, progress=progress, **vars(evaluate))
     ref = options.from_flags(CheckpointRef, flags, source=sources[0])
     given = options.given_flags(flags, Evaluate, Train)
+    data = given.pop("data", ())
+    steps = given.pop("steps")
     if flags["quick"]:
         with options.usage_errors():
             check_quick({**flags, "methods": flags["method"]})
         return lambda progress: compare_quickly(
-            open_model(ref), flags["to"], progress=progress, **given
+            open_model(ref), flags["to"], data, progress, **given
         )
     with options.usage_errors():
-        settings = Compare.from_flags(
-            flags["to"], methods=flags["method"] or (), hold_out=flags["hold_out"], **given
+        text_use = TextUse.from_values(data, steps, given)
+        settings = Compare.from_request(
+            flags["to"], text_use, flags["method"] or (), flags["hold_out"]
         )
     return lambda progress: compare_model(open_model(ref), settings, progress)
 

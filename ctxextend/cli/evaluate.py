@@ -1,8 +1,9 @@
 """`ctxextend evaluate`."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -98,7 +99,7 @@ def evaluate(
     Language models: loss by position and by context length, passkey retrieval. Encoders: passkey
     and document retrieval. The base checkpoint reads the same text in shorter windows.
     """
-    flags = options.given(context)
+    flags = options.given(context)  # most parameters are read from here, by the settings' names
     from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
     from ctxextend.recipe import CheckpointRef, Evaluate
 
@@ -115,12 +116,15 @@ def evaluate(
     from ctxextend.report.figures import evaluation_figure, write_figure
     from ctxextend.report.html import write_report
 
+    def write_page(path: Path) -> None:
+        write_report(evaluation, path, options.command_line())
+
+    def write_plot(path: Path) -> None:
+        write_figure(path, lambda: evaluation_figure(evaluation))
+
     page = Page.for_stdout()
     add_evaluation(page, evaluation)
-    files = [
-        (report, lambda path: write_report(evaluation, path, options.command_line())),
-        (plot, lambda path: write_figure(path, lambda: evaluation_figure(evaluation))),
-    ]
+    files = [(report, write_page), (plot, write_plot)]
     console.measurement("evaluate", evaluation, page.lines, files)
 
 
@@ -183,12 +187,11 @@ def _add_loss_chart(
 ) -> None:
     from ctxextend.cli.plots import add_chart
 
-    base = evaluation.base_max_len or positions.length
     title = "Loss by position"
     if evaluation.kind == "masked":
         title = "Loss of masked tokens by position"
-    curves = [_loss_curve(mode, positions, base) for mode in _modes(positions)]
-    add_chart(page, f"{title} (nats)", curves, "overlap")
+    curves = [_loss_curve(mode, positions, evaluation.base_max_len) for mode in _modes(positions)]
+    add_chart(page, f"{title} (nats)", curves, shared="overlap")
 
 
 def _modes(positions: "results.PositionLosses") -> list[str]:
@@ -207,16 +210,24 @@ def _add_loss_table(page: Page, positions: "results.PositionLosses") -> None:
         "title",
     )
     header = ["positions", *(numbers.head(LOSS_CURVES[mode].column) for mode in modes)]
-    spans = [
-        (describe_range(bucket.start, bucket.stop), bucket.losses) for bucket in positions.buckets
-    ]
-    rows = []
-    for span, losses in [*spans, ("all", positions.losses)]:
-        rows.append([span, *(numbers.perplexity(losses.get(mode)) for mode in modes)])
+    rows = list[list[str]]()
+    for bucket in positions.buckets:
+        span = describe_range(bucket.start, bucket.stop)
+        rows.append([span, *_perplexities(page, bucket.losses, modes)])
+    rows.append(["all", *_perplexities(page, positions.losses, modes)])
     page.table(header, rows)
 
 
-def _loss_curve(mode: str, positions: "results.PositionLosses", base: int) -> "Curve":
+def _perplexities(
+    page: Page, losses: "Mapping[str, results.LossEstimate]", modes: Sequence[str]
+) -> list[str]:
+    """Return the cells of a row: the perplexity in each mode."""
+    return [page.numbers.perplexity(losses.get(mode)) for mode in modes]
+
+
+def _loss_curve(
+    mode: str, positions: "results.PositionLosses", base_max_len: int | None
+) -> "Curve":
     """Return the losses of a mode by position; those of the model beyond the base stand out."""
     from ctxextend.cli.plots import Curve
 
@@ -226,12 +237,19 @@ def _loss_curve(mode: str, positions: "results.PositionLosses", base: int) -> "C
         if mode in bucket.losses:
             size = bucket.stop - bucket.start
             values[bucket.start : bucket.stop] = [bucket.losses[mode].mean] * size
-    styles = [shown.style] * positions.length
-    key = tuple[Pieces, ...]()
-    if mode == "model" and base < positions.length:
-        styles[base:] = ["new"] * (positions.length - base)
-        key = ([(f"  beyond the base's {base:,} tokens", "new")],)
-    return Curve(values, styles, name=shown.label, key=key)
+    within_base = positions.length
+    if mode == "model" and base_max_len is not None:
+        within_base = min(base_max_len, positions.length)
+    beyond_base = positions.length - within_base
+    key: tuple[Pieces, ...] = ()
+    if beyond_base:
+        key = ([(f"  beyond the base's {base_max_len:,} tokens", "new")],)
+    return Curve(
+        values,
+        [shown.style] * within_base + ["new"] * beyond_base,
+        name=shown.label,
+        key=key,
+    )
 
 
 def _add_contexts(
@@ -240,7 +258,6 @@ def _add_contexts(
     page.line()
     numbers = page.numbers
     reference = contexts.reference
-    last = contexts.points[-1]
     targets = "masked target tokens" if evaluation.kind == "masked" else "target tokens"
     windows = counted(contexts.windows, "window")
     page.text(f"Loss by context length (same {targets}, {windows})", "title")
@@ -250,20 +267,33 @@ def _add_contexts(
         header += [numbers.head("base"), numbers.head("vs. base")]
     rows = list[list[Cell]]()
     for point in contexts.points:
-        change = numbers.change(point.change)
-        if point.context == reference:
-            change = "reference"
-        cells: list[Cell] = [
-            f"{point.context:>7}",
-            numbers.perplexity(point.loss),
-            (change, SIGN_STYLES[point.change.sign]),
-        ]
+        cells = _context_cells(page, point, is_reference=point.context == reference)
         if has_base:
             cells += [numbers.perplexity(point.base), numbers.change(point.against_base)]
         rows.append(cells)
     page.table(header, rows)
-    if last.context <= reference:
-        page.text(f"No context longer than {reference:,} tokens was measured.")
+    _add_context_remarks(page, contexts, evaluation)
+
+
+def _context_cells(page: Page, point: "results.ContextPoint", *, is_reference: bool) -> list[Cell]:
+    """Return the cells about the model at a context length."""
+    numbers = page.numbers
+    change = "reference" if is_reference else numbers.change(point.change)
+    return [
+        f"{point.context:>7}",
+        numbers.perplexity(point.loss),
+        (change, SIGN_STYLES[point.change.sign]),
+    ]
+
+
+def _add_context_remarks(
+    page: Page, contexts: "results.ContextLosses", evaluation: "results.Evaluation"
+) -> None:
+    """Add what the longest context length tells."""
+    numbers = page.numbers
+    last = contexts.points[-1]
+    if last.context <= contexts.reference:
+        page.text(f"No context longer than {contexts.reference:,} tokens was measured.")
     if last.against_base is not None:
         base = min(evaluation.base_max_len or last.context, last.context)
         compared = numbers.compared(last.against_base, f"the base at {base:,} tokens")
@@ -325,13 +355,13 @@ def _add_retrieval(page: Page, retrieval: "results.Retrieval") -> None:
         numbers.head("vs. truncated"),
     ]
     rows = []
-    for mode, recall in retrieval.modes.items():
+    for mode, scores in retrieval.modes.items():
         rows.append(
             [
                 RETRIEVAL_MODES.get(mode, mode),
-                numbers.percent(recall.recall),
-                numbers.estimate(recall.reciprocal_rank),
-                numbers.percent(recall.change, signed=True),
+                numbers.percent(scores.recall),
+                numbers.estimate(scores.reciprocal_rank),
+                numbers.percent(scores.change, signed=True),
             ]
         )
     page.table(header, rows)

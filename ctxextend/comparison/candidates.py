@@ -1,7 +1,7 @@
 """The candidates of a comparison: a plan of each method, and what is measured of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -76,21 +76,21 @@ class MethodPlans:
 
 
 def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
-    """Plan each method; those that do not apply are skipped unless the user named them.
+    """Plan each method that applies; skip the others if they can be skipped.
 
     Raises:
         ResizeError: The new length creates no rows, or no rows to compare with are held out.
-        CtxextendError: A method that the user named does not apply.
+        CtxextendError: A method that cannot be skipped does not apply.
     """
     length = _new_length(files, settings)
     plans = dict[str, Plan]()
     skipped = dict[str, str]()
     for spec in settings.methods:
-        resize = replace(spec.resize, to=length)
+        resize = spec.resize(length)
         try:
             plans[spec.name] = plan_model(files, resize, cut=settings.hold_out)
         except ResizeError as error:
-            if spec.is_named:
+            if not spec.can_be_skipped:
                 raise
             if not _is_for_others(spec, error):
                 skipped[spec.name] = error.message
@@ -151,7 +151,7 @@ def open_candidates(
     if settings.hold_out:
         # Settings that were chosen for the cut tables are not for the whole ones.
         for spec in settings.methods:
-            resizes[spec.name] = replace(spec.resize, to=methods.resize_to)
+            resizes[spec.name] = spec.resize(methods.resize_to)
     else:
         for name, plan in methods.plans.items():
             resizes[name] = recorded_settings(plan)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import compare_model
-from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.comparison_settings import Compare, TextUse
 from ctxextend.comparison.quick import check_quick, compare_quickly
 from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
@@ -95,5 +95,6 @@ def compare(
         check_quick(given)
         return compare_quickly(open_model(ref), to, text, progress, **others)
     others["eval_data"] = path_names(others.get("eval_data") or ())
-    requested = Compare.from_flags(to, text, methods, steps, hold_out, **others)
+    text_use = TextUse.from_values(text, steps, others)
+    requested = Compare.from_request(to, text_use, methods, hold_out)
     return compare_model(open_model(ref), requested, progress)

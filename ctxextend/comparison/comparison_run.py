@@ -154,7 +154,7 @@ class ComparisonRun:
             self.started,
             source=self.files.name,
             model_type=model.model_type,
-            table=self.files.table,
+            table=self.files.table_name,
             max_len_before=settings.hold_out or self.files.max_len,
             max_len_after=model.max_len,
         )

@@ -4,90 +4,121 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from ctxextend.errors import MethodError, ResizeError, flag_name
+from ctxextend.errors import MethodError, ResizeError, flag_name, raise_first
 from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.recipe import MIN_WINDOW, Evaluate, Resize, Train
 from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
-from ctxextend.tables.method_parser import parse_method
+from ctxextend.tables.method_parser import method_errors, parse_method
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 
 EVERY_METHOD = "all"  # every method of the registry with its defaults
+DEFAULT_MEASURES: tuple[str, ...] = ()  # all that apply, as in `Evaluate`
 
-# Fields of `Evaluate` that `Compare.from_flags` accepts.
+TRAIN_FIELDS = {item.name for item in fields(Train)}
+# Fields of `Evaluate` that a comparison sets; ``batch_size`` is that of training.
 EVALUATE_FIELDS = {item.name for item in fields(Evaluate)} - {
     "data",
     "base",
     "no_base",
     "batch_size",
 }
-# Settings that methods cannot be compared with on held-out rows.
-NOT_WITH_HELD_OUT_ROWS = ("steps", "length", "measure", "corpus")
 
 
 class CandidateRequest(NamedTuple):
     """A method to compare."""
 
-    name: str  # with its settings, if any
-    resize: Resize  # to `Compare.to`, or any length if that is None
-    is_named: bool  # whether the user named it, so that it cannot be skipped
+    name: str  # with its settings, if any, as `method_text` spells them
+    # Whether it is left out if it does not apply to the checkpoint, which is else an error.
+    can_be_skipped: bool
+
+    def resize(self, to: int | str) -> Resize:
+        """Return the resize by this method to a length."""
+        return Resize(to, method=self.name)
+
+
+class TextUse(NamedTuple):
+    """How methods are evaluated on text, and trained on text if they are."""
+
+    evaluate: Evaluate
+    train: Train | None  # None: no training
+
+    @classmethod
+    def from_values(cls, data: Sequence[str], steps: int, values: Mapping[str, Any]) -> "TextUse":
+        """Build the settings from fields of `Evaluate` and `Train` by name; None is the default.
+
+        Fields that both have are set in both.
+
+        Args:
+            data: Text to evaluate on, or, with `steps`, to train on.
+            steps: Optimizer steps; 0: no training.
+            values: The other fields.
+
+        Raises:
+            ResizeError: A value is invalid, or is one of training without `steps`.
+        """
+        given = {name: value for name, value in values.items() if value is not None}
+        if steps == 0:
+            _check_untrained(given)
+        evaluate = _read_evaluate(data, given, is_training=steps != 0)
+        if steps == 0:
+            return cls(evaluate=evaluate, train=None)
+        return cls(evaluate=evaluate, train=_read_train(data, steps, given))
 
 
 @dataclass(frozen=True)
 class Compare:
     """What to compare, and how."""
 
-    # New context length in positions, as `Resize.to`, of the cut tables with `hold_out`; None: the
-    # checkpoint's own.
+    # New context length in positions, as `Resize.to`. With `hold_out`, it is the length that the
+    # cut tables get; None is then the checkpoint's own length.
     to: int | str | None
     evaluate: Evaluate  # on windows held out of `train.data`, unless `train.eval_data` is given
     methods: tuple[CandidateRequest, ...]
     train: Train | None  # None: no training
     # The first held-out row, a position; None: extend the tables as they are.
     hold_out: int | None = None
-    # Of a quick comparison: time for reading text, which sets the number of windows. None: a full
-    # comparison.
+    # Time for reading text, which sets the number of windows; `compare_quickly` sets it. None: a
+    # full comparison.
     seconds: float | None = None
 
     @classmethod
-    def from_flags(
+    def from_request(
         cls,
         to: int | str | None,
-        data: Sequence[str] = (),
+        text_use: TextUse,
         methods: Sequence[str] = (),
-        steps: int = 0,
         hold_out: int | None = None,
-        is_named: bool = True,
-        **flags: Any,
+        *,
+        can_skip_methods: bool = False,
     ) -> "Compare":
-        """Build the settings from fields of `Evaluate` and `Train` by name; None is the default.
+        """Check that the requested length, text and methods go together, and fill in defaults.
+
+        Args:
+            to: The new context length.
+            text_use: How methods are evaluated and trained.
+            methods: Methods with settings, or ``all``; by default all, or `DEFAULT_METHOD` if
+                methods are trained.
+            hold_out: The first held-out row.
+            can_skip_methods: Whether `methods` may include some that do not apply to the
+                checkpoint.
 
         Raises:
             ResizeError: A value is invalid, or values do not go together.
             MethodError: A method is unknown, or `hold_out` is too short.
         """
-        given = {name: value for name, value in flags.items() if value is not None}
-        of_evaluation = {name: value for name, value in given.items() if name in EVALUATE_FIELDS}
-        of_training = {name: value for name, value in given.items() if name not in of_evaluation}
-        if not steps:
-            _check_untrained(of_training)
-        evaluated = _evaluated_text(data, given, trains=steps > 0)
-        evaluate = Evaluate(evaluated, **of_evaluation)
         if hold_out is None:
             _check_length_given(to)
         else:
-            _check_hold_out(hold_out, {**given, "steps": steps})
-        length = _read_length(to, evaluate)
-        if not steps:
-            compared = read_methods(methods, length, is_named=is_named)
-            return cls(
-                to=length, evaluate=evaluate, methods=compared, train=None, hold_out=hold_out
-            )
+            _check_hold_out(hold_out, text_use)
+        length = _read_length(to, text_use.evaluate)
+        if text_use.train is not None and not methods:
+            methods = [DEFAULT_METHOD]
         return cls(
             to=length,
-            evaluate=evaluate,
-            methods=read_methods(methods or [DEFAULT_METHOD], length, is_named=is_named),
-            train=_read_train(data, steps, of_evaluation, of_training),
+            evaluate=text_use.evaluate,
+            methods=read_methods(methods, can_be_skipped=can_skip_methods),
+            train=text_use.train,
             hold_out=hold_out,
         )
 
@@ -99,7 +130,7 @@ class Compare:
     def evaluate_for(self, kind: str, to: int) -> Evaluate:
         """Return the settings to evaluate a kind of model at a length."""
         if self.is_quick:
-            measure = () if kind == ENCODER else ("position",)
+            measure = DEFAULT_MEASURES if kind == ENCODER else ("position",)
             return replace(self.evaluate, length=(to,), measure=measure)
         settings = self.evaluate
         if settings.length:  # else the default lengths, of which `to` is one
@@ -107,37 +138,38 @@ class Compare:
         return with_ranking(settings, kind)
 
 
+def _check_untrained(given: Mapping[str, Any]) -> None:
+    """Raise ResizeError if a setting of training has another value than its default."""
+    defaults = {item.name: item.default for item in fields(Train)}
+    for name, value in given.items():
+        if name not in EVALUATE_FIELDS and value != defaults[name]:
+            flag = flag_name(name)
+            raise ResizeError(f"{flag} requires --steps.", f"Add --steps, or remove {flag}.")
+
+
+def _read_evaluate(data: Sequence[str], given: Mapping[str, Any], *, is_training: bool) -> Evaluate:
+    """Return the settings of the evaluation."""
+    values = {name: value for name, value in given.items() if name in EVALUATE_FIELDS}
+    return Evaluate(_evaluated_text(data, given, is_training=is_training), **values)
+
+
 def _evaluated_text(
-    data: Sequence[str], given: Mapping[str, Any], *, trains: bool
+    data: Sequence[str], given: Mapping[str, Any], *, is_training: bool
 ) -> tuple[str, ...]:
     """Return the text to evaluate on: the one given for it, or the one to train on."""
     if given.get("eval_data"):
         return tuple(given["eval_data"])
-    if trains and "corpus" in given:
+    if is_training and "corpus" in given:
         return ()  # the search set is evaluated, and all text is left to training
     return tuple(data)
 
 
-def _read_train(
-    data: Sequence[str],
-    steps: int,
-    of_evaluation: Mapping[str, Any],
-    of_training: Mapping[str, Any],
-) -> Train:
-    """Return the settings of training, with those that it shares with the evaluation."""
-    names = {item.name for item in fields(Train)}
-    shared = {name: value for name, value in of_evaluation.items() if name in names}
+def _read_train(data: Sequence[str], steps: int, given: Mapping[str, Any]) -> Train:
+    """Return the settings of training."""
+    only_of_evaluation = EVALUATE_FIELDS - TRAIN_FIELDS
+    values = {name: value for name, value in given.items() if name not in only_of_evaluation}
     # With "best", the step would be selected on the text that methods are evaluated on.
-    return Train(tuple(data), steps, save="last", **of_training, **shared)
-
-
-def _check_untrained(training: Mapping[str, Any]) -> None:
-    """Raise ResizeError if a setting of training has another value than its default."""
-    defaults = {item.name: item.default for item in fields(Train)}
-    for name, value in training.items():
-        if value != defaults.get(name):
-            flag = flag_name(name)
-            raise ResizeError(f"{flag} requires --steps.", f"Add --steps, or remove {flag}.")
+    return Train(tuple(data), steps, save="last", **values)
 
 
 def _check_length_given(to: int | str | None) -> None:
@@ -147,7 +179,7 @@ def _check_length_given(to: int | str | None) -> None:
         raise ResizeError("--to or --hold-out is missing.", hint)
 
 
-def _check_hold_out(hold_out: int, given: Mapping[str, Any]) -> None:
+def _check_hold_out(hold_out: int, text_use: TextUse) -> None:
     """Check that there are enough rows, and that the settings apply to held-out rows.
 
     Raises:
@@ -156,61 +188,88 @@ def _check_hold_out(hold_out: int, given: Mapping[str, Any]) -> None:
     """
     if hold_out < MIN_WINDOW:
         raise MethodError(f"--hold-out must be at least {MIN_WINDOW}, got {hold_out}.")
-    for name in NOT_WITH_HELD_OUT_ROWS:
-        if given.get(name):
+    evaluate = text_use.evaluate
+    is_set = {
+        "--steps": text_use.train is not None,
+        "--length": bool(evaluate.length),
+        "--measure": bool(evaluate.measure),
+        "--corpus": bool(evaluate.corpus),
+    }
+    for flag, value in is_set.items():
+        if value:
             reason = (
-                f"--{name} cannot be used with --hold-out, which measures untrained methods "
+                f"{flag} cannot be used with --hold-out, which measures untrained methods "
                 "its own way."
             )
             raise ResizeError(reason, "Remove one of them.")
 
 
 def _read_length(to: int | str | None, evaluate: Evaluate) -> int | str | None:
-    """Return the new context length as `Resize` reads it; raise ResizeError if it is too short."""
+    """Return the new context length as `Resize` reads it; factors are not checked further.
+
+    Raises:
+        ResizeError: It is invalid, too short to compare methods, or shorter than a length to
+            measure.
+    """
     if to is None:
         return None
-    to = Resize(to).to
-    if isinstance(to, str):
-        return to
-    if to < MIN_WINDOW:
-        raise ResizeError(f"--to must be at least {MIN_WINDOW} to compare methods, got {to}.")
+    length = Resize(to).to
+    if isinstance(length, str):  # a factor, such as ``4x``
+        return length
+    if length < MIN_WINDOW:
+        raise ResizeError(f"--to must be at least {MIN_WINDOW} to compare methods, got {length}.")
     longest = max(evaluate.length, default=0)
-    if longest > to:
-        raise ResizeError(f"--length {longest} is more than --to {to}.", "Use a larger --to.")
-    return to
+    if longest > length:
+        message = f"--length {longest} is more than --to {length}."
+        raise ResizeError(message, "Use a larger --to.")
+    return length
 
 
 def with_ranking(settings: Evaluate, kind: str) -> Evaluate:
-    """Add the measure that ranks a kind of models to the requested ones, if any."""
-    if settings.corpus is not None or not settings.measure:
+    """Return the settings with the measure that ranks a kind of models.
+
+    The default measures include it, and a search set ranks by itself.
+    """
+    if settings.corpus is not None or settings.measure == DEFAULT_MEASURES:
         return settings
     ranking = "retrieval" if kind == ENCODER else "position"
     return replace(settings, measure=(*settings.measure, ranking))
 
 
 def read_methods(
-    specs: Sequence[str], to: int | str | None, *, is_named: bool = True
+    specs: Sequence[str], *, can_be_skipped: bool = False
 ) -> tuple[CandidateRequest, ...]:
     """Return the requested methods, each once; by default, and for ``all``, every method.
+
+    Methods of ``all`` can be skipped, unless they are also requested by name.
 
     Raises:
         ResizeError: A method is unknown, or its settings are invalid.
     """
-    length = MIN_WINDOW if to is None else to
-    found = dict[str, CandidateRequest]()
+    requests = dict[str, CandidateRequest]()
     for text in specs or [EVERY_METHOD]:
         if text.strip() == EVERY_METHOD:
-            for spec in _every_method(length):
-                found.setdefault(spec.name, spec)
+            for name in _every_method():
+                requests.setdefault(name, CandidateRequest(name=name, can_be_skipped=True))
         else:
-            resize = Resize(length, method=text)
-            method, given = parse_method(text)
-            full_name = method_text(method.name, given)
-            found[full_name] = CandidateRequest(name=full_name, resize=resize, is_named=is_named)
-    return tuple(found.values())
+            name = _full_name(text)
+            requests[name] = CandidateRequest(name=name, can_be_skipped=can_be_skipped)
+    return tuple(requests.values())
 
 
-def _every_method(to: int | str) -> Iterator[CandidateRequest]:
+def _every_method() -> Iterator[str]:
+    """Yield the names of all methods but the default one, which chooses one of the others."""
     for name in (*METHODS, *ROTARY_METHOD_NAMES):
-        if name != DEFAULT_METHOD:  # it chooses one of the others
-            yield CandidateRequest(name=name, resize=Resize(to, method=name), is_named=False)
+        if name != DEFAULT_METHOD:
+            yield name
+
+
+def _full_name(text: str) -> str:
+    """Return a method with its settings in canonical spelling.
+
+    Raises:
+        ResizeError: The method is unknown, or its settings are invalid.
+    """
+    raise_first(method_errors(text, keep_first=None, drop_last=0))
+    method, settings = parse_method(text)
+    return method_text(method.name, settings)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import compare_model
-from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.comparison_settings import Compare, TextUse
 from ctxextend.comparison.python_text import default_documents, write_documents
 from ctxextend.errors import ResizeError, flag_name
 from ctxextend.evaluation.evaluation_result import TEXT_LIMITS
@@ -48,7 +48,7 @@ def compare_quickly(
     data: Sequence[str] = (),
     progress: Progress = no_progress,
     tokens: int | None = None,
-    **flags: Any,
+    **settings: Any,
 ) -> Comparison:
     """Compare the methods that apply with the base that reads in pieces, on little text.
 
@@ -58,7 +58,7 @@ def compare_quickly(
         data: Text, by default Python's documentation.
         progress: As in `compare`.
         tokens: Maximum number of tokens to use, by default what can be read within `SECONDS`.
-        flags: Other settings, as in `Compare.from_flags`.
+        settings: Fields of `Evaluate` by name.
 
     Raises:
         CtxextendError: As `compare`.
@@ -75,11 +75,12 @@ def compare_quickly(
         if not texts:
             path = Path(folder) / "documents.jsonl"
             texts.append(write_documents(path, default_documents(opened)))
-        settings = Compare.from_flags(
-            plan.max_len_after, texts, methods, tokens=tokens, is_named=False, **flags
+        text_use = TextUse.from_values(texts, 0, {**settings, "tokens": tokens})
+        requested = Compare.from_request(
+            plan.max_len_after, text_use, methods, can_skip_methods=True
         )
-        settings = replace(settings, seconds=SECONDS if tokens is None else inf)
-        comparison = compare_model(opened, settings, progress)
+        requested = replace(requested, seconds=SECONDS if tokens is None else inf)
+        comparison = compare_model(opened, requested, progress)
     notes = [*comparison.notes]
     if not data:
         notes.append("The text is Python's documentation. Pass your own with --data.")
@@ -124,7 +125,8 @@ def choose_method(
         raise ResizeError(message, "Use a larger --to, or remove --hold-out.")
     to = min(-(-hold_out * after // before), before)
     names = {name.format(hold_out): name.format(before) for name in QUICK_METHODS}
-    settings = Compare.from_flags(to, data, [*names], hold_out=hold_out, is_named=False)
-    comparison = compare_model(plan.model, settings, progress)
+    text_use = TextUse.from_values(data, 0, {})
+    requested = Compare.from_request(to, text_use, [*names], hold_out, can_skip_methods=True)
+    comparison = compare_model(plan.model, requested, progress)
     recommended = comparison.recommended
     return names.get(recommended, recommended), comparison

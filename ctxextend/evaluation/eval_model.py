@@ -61,7 +61,7 @@ class ModelFiles(OpenedModel):
         return self.ref.source
 
     @property
-    def table(self) -> str:
+    def table_name(self) -> str:
         """The tensor name of the first table."""
         return self.tables[0].name
 
@@ -72,18 +72,20 @@ class ModelFiles(OpenedModel):
 
     @property
     def rows(self) -> int:
-        """The rows of the first table, with reserved ones.
+        """The rows of the first table, with those that are not usable positions.
 
+        They follow from the context length; `open_files` has checked that stored tables have them.
         Positions without rows count as a table of this context length.
         """
         location = self.tables[0].location
         return location.rows(location.key_value(self.max_len))
 
     @property
-    def reserved_rows(self) -> int:
+    def unusable_rows(self) -> int:
         """The number of rows that are not usable positions.
 
-        These are the rows before position 0 and, of few models, rows after the last position.
+        These are the reserved rows, before position 0, and, of few models, rows after the last
+        position.
         """
         return self.rows - self.max_len
 
@@ -100,7 +102,7 @@ class EvalModel:
     tokenizer: TextTokenizer
     max_len: int  # context length in tokens, special tokens included
     notes: tuple[str, ...] = ()
-    reserved_rows: int = 0  # see `ModelFiles`
+    unusable_rows: int = 0  # see `ModelFiles`
     trainings: Sequence[Mapping[str, Any]] = ()  # see `ModelFiles`
     # position id of the first token of each text; None: the model's default
     first_position: int | None = None
@@ -128,7 +130,7 @@ ModelOrFiles = EvalModel | ModelFiles
 
 
 def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ModelFiles:
-    """Open the tokenizer of a checkpoint, and check its weights with `check_source`.
+    """Check that a checkpoint can be loaded and has the weights of the hashes; open its tokenizer.
 
     Raises:
         CheckpointError: The weights differ from the hashes, transformers cannot load them, the
@@ -155,11 +157,12 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
 
 
 def find_scheme(files: ModelFiles) -> str:
-    """Return the position scheme of the first table.
+    """Return the position scheme of the first table. The first of these that applies counts:
 
-    Stored rows decide, whatever the config states: "sinusoidal", "learned", or "none" if all rows
-    are equal. Without stored rows, it is the scheme of the model type. A table by which the model
-    rotates states is "rotary".
+    1. "rotary" if the model rotates states by a table of sinusoids.
+    2. Without stored rows, the scheme of the model type.
+    3. Whatever the config states, that of the stored rows: "none" if all are equal, "sinusoidal" if
+       sinusoids explain nearly all of their variance, else "learned".
 
     Raises:
         CheckpointError: The table cannot be read.
@@ -182,10 +185,15 @@ def _trainings(opened: OpenedModel, provenance: Provenance | None) -> list[Mappi
     if not opened.ref.tokenizer:
         return runs
     own = _own_tokenizer(opened.checkpoint, provenance)
+    # Another tokenizer cuts the text differently, so recorded held-out windows do not apply.
     if os.path.realpath(opened.ref.tokenizer) == os.path.realpath(own):
         return runs
-    # Another tokenizer cuts the text differently, so recorded held-out windows do not apply.
-    return [{name: value for name, value in run.items() if name != "held_out"} for run in runs]
+    return [_without_held_out(run) for run in runs]
+
+
+def _without_held_out(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is recorded about the text of a training run, without the held-out windows."""
+    return {name: value for name, value in run.items() if name != "held_out"}
 
 
 def _own_tokenizer(checkpoint: Checkpoint, provenance: Provenance | None) -> str | Path:
@@ -198,18 +206,19 @@ def _own_tokenizer(checkpoint: Checkpoint, provenance: Provenance | None) -> str
 def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str]) -> None:
     """Check weights against the hashes in a recipe, by name of the table.
 
-    The hash of the name `FINGERPRINT` is that of samples of all tensors.
+    The hash of the name `FINGERPRINT` is that of samples of all tensors. It is checked last, so
+    that a table that differs is named.
 
     Raises:
         CheckpointError: The weights differ.
     """
     for name, expected in hashes.items():
-        if name == FINGERPRINT:
-            if checkpoint.weights.fingerprint() != expected:
-                change = "its tables are the same, but other weights or a header changed"
-                raise _changed_source(ref, change)
-        elif not _has_hash(checkpoint, name, expected):
+        if name != FINGERPRINT and not _has_hash(checkpoint, name, expected):
             raise _changed_source(ref, f"table {name} differs")
+    fingerprint = hashes.get(FINGERPRINT)
+    if fingerprint is not None and checkpoint.weights.fingerprint() != fingerprint:
+        change = "its tables are the same, but other weights or a header changed"
+        raise _changed_source(ref, change)
 
 
 def _has_hash(checkpoint: Checkpoint, name: str, expected: str) -> bool:
@@ -289,8 +298,8 @@ def load_eval_model(
         model=model,
         tokenizer=files.tokenizer,
         max_len=files.max_len,
-        notes=(*source_notes(checkpoint), *_missing_head(checkpoint, kind)),
-        reserved_rows=files.reserved_rows,
+        notes=(*source_notes(checkpoint), *_missing_head_notes(checkpoint, kind)),
+        unusable_rows=files.unusable_rows,
         trainings=files.trainings,
     )
 
@@ -309,7 +318,7 @@ def _check_loaded(name: str, info: LoadingInfo) -> None:
     raise CheckpointError(message, hint)
 
 
-def _missing_head(checkpoint: Checkpoint, kind: str) -> Iterator[str]:
+def _missing_head_notes(checkpoint: Checkpoint, kind: str) -> Iterator[str]:
     """Yield a note if the config states a class with an LM head that the files do not have."""
     stated = checkpoint.model_class
     if kind == ENCODER and stated is not None and stated.endswith(CLASSES_WITH_HEAD):
@@ -317,7 +326,11 @@ def _missing_head(checkpoint: Checkpoint, kind: str) -> Iterator[str]:
 
 
 def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Any, LoadingInfo]:
-    """Load a model with its LM head, or as an encoder if its files have no such head."""
+    """Load a model with its LM head, or as an encoder if its files have no such head.
+
+    Each class with a head is tried, until one loads completely. A sentence-transformers folder is
+    an encoder.
+    """
     if not (checkpoint.root / MODULES).is_file():
         _check_not_seq2seq(checkpoint.model_class, model_type)
         for kind, model_class in _classes_with_head(checkpoint.model_class, model_type):
@@ -359,17 +372,18 @@ def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, s
         MASKED: auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         CAUSAL: auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     }
-    found = list[tuple[str, str]]()
     for kind, names in names_of_kind.items():
         if stated is not None and stated in names.values():
             return [(kind, stated)]
+    found = list[tuple[str, str]]()
+    for kind, names in names_of_kind.items():
         if model_type in names:
             found.append((kind, names[model_type]))
     return found
 
 
 def first_trial_token(vocab_size: int) -> int:
-    """Return the id from which tokens count in inputs that try a model: none is for padding."""
+    """Return the lowest token id of inputs that try a model; lower ids may be for padding."""
     return min(vocab_size // 2, FIRST_TRIAL_TOKEN)
 
 

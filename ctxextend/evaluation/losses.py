@@ -49,12 +49,12 @@ NOT_FINITE = (
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens `start` to `stop` - 1 of a text, of which `first` to `last` - 1 are scored."""
+    """A part of a text that is read at once, and the tokens of it that are scored."""
 
-    start: int
-    stop: int
-    first: int
-    last: int
+    start: int  # the first token that is read
+    stop: int  # the token after the last one that is read
+    first_scored: int
+    scored_stop: int  # the token after the last one that is scored
 
 
 def causal_spans(scored: range, size: int, stride: int) -> Iterator[Span]:
@@ -74,8 +74,9 @@ def causal_spans(scored: range, size: int, stride: int) -> Iterator[Span]:
     scored_per_chunk = min(stride, len(scored))
     before = size - scored_per_chunk
     for first in range(scored.start, scored.stop, scored_per_chunk):
-        last = min(first + scored_per_chunk, scored.stop)
-        yield Span(start=max(first - before, 0), stop=last, first=first, last=last)
+        stop = min(first + scored_per_chunk, scored.stop)
+        start = max(first - before, 0)
+        yield Span(start=start, stop=stop, first_scored=first, scored_stop=stop)
 
 
 def centred_spans(scored: range, tokens: int, size: int, stride: int) -> Iterator[Span]:
@@ -98,9 +99,10 @@ def centred_spans(scored: range, tokens: int, size: int, stride: int) -> Iterato
     before = (size - scored_per_chunk) // 2
     largest_start = max(tokens - size, 0)
     for first in range(scored.start, scored.stop, scored_per_chunk):
-        last = min(first + scored_per_chunk, scored.stop)
+        scored_stop = min(first + scored_per_chunk, scored.stop)
         start = min(max(first - before, 0), largest_start)
-        yield Span(start=start, stop=min(start + size, tokens), first=first, last=last)
+        stop = min(start + size, tokens)
+        yield Span(start=start, stop=stop, first_scored=first, scored_stop=scored_stop)
 
 
 class ModeKey(NamedTuple):
@@ -124,6 +126,13 @@ class ReadingMode:
     scorer: Scorer
     share: float  # of a chunk that is scored, at most
 
+    @classmethod
+    def of_whole_texts(cls, scorer: Scorer, size: int) -> "ReadingMode":
+        """Return the mode that reads each text of `size` tokens in one chunk, and scores all."""
+        context = size + scorer.model.tokenizer.num_special
+        key = ModeKey(measure=BY_POSITION, name=MODEL, context=context)
+        return cls(key=key, scorer=scorer, share=1)
+
     @property
     def is_masked(self) -> bool:
         """Whether the model is a masked language model."""
@@ -131,18 +140,25 @@ class ReadingMode:
 
     def chunks(self, scored: range, tokens: int) -> Iterator[Span]:
         """Return the chunks of a text of so many tokens that score a range."""
-        tokenizer = self.scorer.model.tokenizer
-        size = self.key.context - tokenizer.num_special
-        if self.is_masked:
-            stride = max(int(size * self.share), 1)
-            return centred_spans(scored, tokens, size, stride)
-        # Without a special token before it, nothing predicts a chunk's first token, so chunks
-        # overlap by one.
-        predicted = size if tokenizer.before else size - 1
+        size = self.key.context - self.scorer.model.tokenizer.num_special
+        predicted = size - self._unpredicted_tokens
         stride = max(int(predicted * self.share), 1)
+        if self.is_masked:
+            return centred_spans(scored, tokens, size, stride)
         return causal_spans(scored, size, stride)
 
-    def losses(self, texts: Sequence[Ids], targets: Sequence[Ids], scored: range) -> list[Losses]:
+    @property
+    def _unpredicted_tokens(self) -> int:
+        """How many tokens at the start of a chunk the model cannot predict.
+
+        A causal model needs something before a token. Without a special token there, chunks
+        overlap by one token.
+        """
+        if self.is_masked or self.scorer.model.tokenizer.before:
+            return 0
+        return 1
+
+    def score(self, texts: Sequence[Ids], targets: Sequence[Ids], scored: range) -> list[Losses]:
         """Return the losses of each text's targets.
 
         Args:
@@ -153,27 +169,38 @@ class ReadingMode:
         windows = list[ScoredWindow]()
         for text, indices in zip(texts, targets, strict=True):
             windows += self._windows(text, indices, scored)
-        losses = np.concatenate(self.scorer.losses(windows))
-        return split_by_text(losses, [len(indices) for indices in targets])
+        losses_of_all = np.concatenate(self.scorer.losses(windows))
+        return split_by_text(losses_of_all, [len(indices) for indices in targets])
 
     def _windows(self, text: Ids, targets: Ids, scored: range) -> Iterator[ScoredWindow]:
         """Yield the inputs that score the targets of a text."""
         tokenizer = self.scorer.model.tokenizer
-        inputs = text
-        first_output = len(tokenizer.before)  # the index of that for the first token of a chunk
-        if self.is_masked:
-            inputs = text.copy()
-            inputs[targets] = tokenizer.tokenizer.mask_token_id
-        else:
-            first_output -= 1  # causal outputs predict the next token
+        inputs = self._masked(text, targets) if self.is_masked else text
         for span in self.chunks(scored, len(text)):
-            inside = targets[(targets >= span.first) & (targets < span.last)]
-            if len(inside):
+            is_scored = (targets >= span.first_scored) & (targets < span.scored_stop)
+            labelled = targets[is_scored]
+            if len(labelled):
                 yield ScoredWindow(
                     input_ids=tokenizer.add_special_tokens(inputs[span.start : span.stop]),
-                    outputs=inside - span.start + first_output,
-                    labels=text[inside],
+                    outputs=labelled - span.start + self._output_of_first_token,
+                    labels=text[labelled],
                 )
+
+    def _masked(self, text: Ids, targets: Ids) -> Ids:
+        """Return a text with its targets masked."""
+        masked = text.copy()
+        masked[targets] = self.scorer.model.tokenizer.tokenizer.mask_token_id
+        return masked
+
+    @property
+    def _output_of_first_token(self) -> int:
+        """The index of the output that predicts the first token of a chunk.
+
+        In a masked model, it is the output at the token. In a causal one, it is the output before
+        it: -1 without special tokens before the chunk, which cannot predict its first token.
+        """
+        before = len(self.scorer.model.tokenizer.before)
+        return before if self.is_masked else before - 1
 
 
 def split_by_text(values: NDArray[Any], counts: Sequence[int]) -> list[NDArray[Any]]:
@@ -182,15 +209,49 @@ def split_by_text(values: NDArray[Any], counts: Sequence[int]) -> list[NDArray[A
     return np.split(values, ends[:-1])
 
 
-def scored_ranges(model: EvalModel, length: int) -> dict[str, range]:
-    """Return the range of scored tokens of a window of `length`, by measure."""
-    tokens = length - model.tokenizer.num_special
-    count = max(int(tokens * SCORED_SHARE), 1)
-    if model.kind == MASKED:
-        start = (tokens - count) // 2
-        return {BY_POSITION: range(tokens), BY_CONTEXT: range(start, start + count)}
-    first = 0 if model.tokenizer.before else 1  # the first token that something predicts
-    return {BY_POSITION: range(first, tokens), BY_CONTEXT: range(tokens - count, tokens)}
+@dataclass(frozen=True)
+class TargetWindows:
+    """Windows of a text, and the tokens of each that are scored, its targets."""
+
+    model: EvalModel  # that reads the windows
+    texts: Sequence[Ids]  # windows without special tokens, each of shape (text_size,)
+    length: int  # tokens of a window, special tokens included
+    seed: int  # for the masks of a masked model
+
+    @property
+    def text_size(self) -> int:
+        """Tokens of a window without special tokens."""
+        return self.length - self.model.tokenizer.num_special
+
+    @property
+    def ranges(self) -> dict[str, range]:
+        """The range of scored tokens of each window, by measure.
+
+        By position, these are all tokens that something predicts. By context length, they are an
+        eighth of the tokens, so that all of them have text around them at each context length: the
+        last ones or, for a masked model, which also reads what follows, those in the middle.
+        """
+        size = self.text_size
+        count = max(int(size * SCORED_SHARE), 1)
+        if self.model.kind == MASKED:
+            start = (size - count) // 2
+            return {BY_POSITION: range(size), BY_CONTEXT: range(start, start + count)}
+        first = 0 if self.model.tokenizer.before else 1  # nothing precedes token 0 otherwise
+        return {BY_POSITION: range(first, size), BY_CONTEXT: range(size - count, size)}
+
+    def targets(self, number: int) -> dict[str, Ids]:
+        """Return the indices of a window's targets by measure: all of a range, or a share of it.
+
+        It is a share for a masked model.
+        """
+        generator = np.random.default_rng([self.seed, number])
+        targets = dict[str, Ids]()
+        for measure, scored in self.ranges.items():
+            indices = np.arange(scored.start, scored.stop)
+            if self.model.kind == MASKED:
+                indices = choose_masked(indices, generator)
+            targets[measure] = indices
+        return targets
 
 
 @dataclass
@@ -198,9 +259,7 @@ class LossTask:
     """Scores windows of one text in several modes, and keeps the losses so far."""
 
     scorer: Scorer
-    texts: Sequence[Ids]  # windows without special tokens, each of shape (length - special tokens,)
-    length: int  # tokens of a window, special tokens included
-    seed: int  # for the masks of a masked model
+    windows: TargetWindows
     requested: Sequence[str]  # what to report: `BY_POSITION`, `BY_CONTEXT`, or both
     modes: list[ReadingMode]  # the first ranks models: by position if that is measured
     base_length: int | None  # context length of the base; None if unknown
@@ -212,21 +271,20 @@ class LossTask:
     def tokens(self) -> int:
         """The number of tokens that the model reads."""
         own = [mode for mode in self.modes if not mode.key.is_base]
-        return self._tokens_per_window(own) * len(self.texts)
+        return self._tokens_per_window(own) * len(self.windows.texts)
 
     @property
     def base_tokens(self) -> int:
         """The number of tokens that the base reads."""
         base = [mode for mode in self.modes if mode.key.is_base]
-        return self._tokens_per_window(base) * len(self.texts)
+        return self._tokens_per_window(base) * len(self.windows.texts)
 
     def _tokens_per_window(self, modes: Sequence[ReadingMode]) -> int:
         """Return how many tokens modes read per window, over all chunks."""
-        size = self.length - self.scorer.model.tokenizer.num_special
-        ranges = scored_ranges(self.scorer.model, self.length)
+        ranges = self.windows.ranges
         count = 0
         for mode in modes:
-            chunks = mode.chunks(ranges[mode.key.measure], size)
+            chunks = mode.chunks(ranges[mode.key.measure], self.windows.text_size)
             count += sum(span.stop - span.start for span in chunks)
         return count
 
@@ -243,27 +301,16 @@ class LossTask:
 
     def _read(self, modes: Sequence[ReadingMode], advance: Callable[[int], None]) -> None:
         """Score all windows in some modes, a batch of windows at a time."""
-        ranges = scored_ranges(self.scorer.model, self.length)
-        for batch in batches([self.length] * len(self.texts), self.scorer.batch_size):
-            texts = [self.texts[i] for i in batch]
-            targets = [self.targets(i) for i in batch]
+        windows = self.windows
+        for batch in batches([windows.length] * len(windows.texts), self.scorer.batch_size):
+            texts = [windows.texts[i] for i in batch]
+            targets = [windows.targets(i) for i in batch]
             for mode in modes:
                 measure = mode.key.measure
                 indices = [by_measure[measure] for by_measure in targets]
-                losses = mode.losses(texts, indices, ranges[measure])
+                losses = mode.score(texts, indices, windows.ranges[measure])
                 self.losses_by_mode.setdefault(mode.key, []).extend(losses)
             advance(self._tokens_per_window(modes) * len(batch))
-
-    def targets(self, number: int) -> dict[str, Ids]:
-        """Return the indices of a window's target tokens by measure: all, or a share if masked."""
-        generator = np.random.default_rng([self.seed, number])
-        targets = dict[str, Ids]()
-        for measure, scored in scored_ranges(self.scorer.model, self.length).items():
-            indices = np.arange(scored.start, scored.stop)
-            if self.scorer.model.kind == MASKED:
-                indices = choose_masked(indices, generator)
-            targets[measure] = indices
-        return targets
 
     @property
     def windows_scored(self) -> int:
@@ -277,13 +324,18 @@ class LossTask:
         return tuple(self.losses_by_mode[self.modes[0].key])
 
     def losses(self, measure: str) -> dict[tuple[str, int], list[Losses]]:
-        """Return the losses of the windows scored in all modes, by mode name and context length."""
+        """Return the losses of the windows scored in all modes, by mode name and context length.
+
+        Those of the model with its longest context are not read again if they are known by
+        position.
+        """
         losses_of = dict[tuple[str, int], list[Losses]]()
         for mode in self.modes:
             if mode.key.measure == measure:
                 losses_of[mode.key.name, mode.key.context] = self._losses_in(mode.key)
-        if measure == BY_CONTEXT and position_has_longest(self.scorer.model, self.requested):
-            losses_of[MODEL, self.length] = self._longest_context_losses()
+        is_reused = reuses_position_losses(self.scorer.model, self.requested)
+        if measure == BY_CONTEXT and is_reused:
+            losses_of[MODEL, self.windows.length] = self._longest_context_losses()
         return losses_of
 
     def _losses_in(self, key: ModeKey) -> list[Losses]:
@@ -291,9 +343,13 @@ class LossTask:
         return self.losses_by_mode[key][: self.windows_scored]
 
     def _longest_context_losses(self) -> list[Losses]:
-        """Return the losses with the longest context, which end the losses by position."""
-        by_position = self._losses_in(ModeKey(measure=BY_POSITION, name=MODEL, context=self.length))
-        count = len(scored_ranges(self.scorer.model, self.length)[BY_CONTEXT])
+        """Return the losses with the longest context.
+
+        They are the last losses by position: both ranges of scored tokens end with the window.
+        """
+        key = ModeKey(measure=BY_POSITION, name=MODEL, context=self.windows.length)
+        by_position = self._losses_in(key)
+        count = len(self.windows.ranges[BY_CONTEXT])
         return [losses[-count:] for losses in by_position]
 
     def report(self) -> dict[str, Any]:
@@ -303,7 +359,7 @@ class LossTask:
         if not all(are_finite(losses) for losses in self.losses_by_mode.values()):
             warnings.append(NOT_FINITE)
         return {
-            "tokens": self.length * self.windows_scored,
+            "tokens": self.windows.length * self.windows_scored,
             "across_documents": self.across_documents,
             "warnings": warnings,
             "positions": _position_losses(self) if BY_POSITION in reported else None,
@@ -311,8 +367,8 @@ class LossTask:
         }
 
 
-def position_has_longest(model: EvalModel, requested: Sequence[str]) -> bool:
-    """Whether the losses by position include the losses with the longest context.
+def reuses_position_losses(model: EvalModel, requested: Sequence[str]) -> bool:
+    """Whether losses by position are reused as those by context length, of the longest context.
 
     Both read a whole window at once, and a causal model is scored at its last tokens in both. A
     masked model reads other masks.
@@ -323,17 +379,19 @@ def position_has_longest(model: EvalModel, requested: Sequence[str]) -> bool:
 def _position_losses(task: LossTask) -> results.PositionLosses:
     by_name = {name: losses for (name, _), losses in task.losses(BY_POSITION).items()}
     before = len(task.scorer.model.tokenizer.before)
-    positions = [task.targets(i)[BY_POSITION] + before for i in range(task.windows_scored)]
+    positions = [
+        task.windows.targets(number)[BY_POSITION] + before for number in range(task.windows_scored)
+    ]
     changes = dict[str, Estimate]()
     for name, losses in by_name.items():
         if name != MODEL:
             changes[name] = _difference(by_name[MODEL], losses)
     return results.PositionLosses(
-        length=task.length,
+        length=task.windows.length,
         windows=task.windows_scored,
         losses={name: estimate_loss(losses) for name, losses in by_name.items()},
         changes=changes,
-        buckets=tuple(loss_buckets(positions, by_name, task.length)),
+        buckets=tuple(loss_buckets(positions, by_name, task.windows.length)),
     )
 
 
@@ -356,21 +414,30 @@ def _context_losses(task: LossTask) -> results.ContextLosses:
     longest_of_base = of_base[max(of_base)] if of_base else None
     points = list[results.ContextPoint]()
     for context, losses in of_model.items():
-        against_base = None
-        if longest_of_base is not None:
-            against_base = _difference(losses, longest_of_base)
         points.append(
             results.ContextPoint(
                 context=context,
                 loss=estimate_loss(losses),
                 change=_difference(losses, of_model[reference]),
-                base=estimate_loss(of_base[context]) if context in of_base else None,
-                against_base=against_base,
+                base=_loss_of_base(of_base.get(context)),
+                against_base=_against_base(losses, longest_of_base),
             )
         )
     return results.ContextLosses(
         reference=reference, windows=task.windows_scored, points=tuple(points)
     )
+
+
+def _loss_of_base(of_base: Sequence[Losses] | None) -> results.LossEstimate | None:
+    """Return the loss of the base at a context length; None if it was not measured there."""
+    return None if of_base is None else estimate_loss(of_base)
+
+
+def _against_base(
+    losses: Sequence[Losses], longest_of_base: Sequence[Losses] | None
+) -> Estimate | None:
+    """Return the difference from the base at its longest context; None if no base was measured."""
+    return None if longest_of_base is None else _difference(losses, longest_of_base)
 
 
 def choose_masked(indices: Ids, generator: np.random.Generator) -> Ids:
@@ -438,9 +505,7 @@ def plan_losses(
     modes = [*_modes_of_model(scorer, lengths, measures), *_modes_of_base(base, lengths, measures)]
     return LossTask(
         scorer=scorer,
-        texts=texts,
-        length=max(lengths),
-        seed=seed,
+        windows=TargetWindows(model=scorer.model, texts=texts, length=max(lengths), seed=seed),
         requested=measures,
         modes=modes,
         base_length=None if base is None else base.model.max_len,
@@ -456,7 +521,7 @@ def _modes_of_model(
         yield ReadingMode(key=key, scorer=scorer, share=1)
     if BY_CONTEXT in measures:
         contexts = sorted(lengths)
-        if position_has_longest(scorer.model, measures):
+        if reuses_position_losses(scorer.model, measures):
             contexts.pop()
         for context in contexts:
             key = ModeKey(measure=BY_CONTEXT, name=MODEL, context=context)

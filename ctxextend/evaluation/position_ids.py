@@ -17,7 +17,7 @@ EQUAL_SHARE = 0.01
 
 
 def position_base(model: EvalModel, option: str) -> int:
-    """Return the position id of a model's first usable position: 0, or its reserved rows.
+    """Return the position id of a model's first usable position: 0, or its number of unusable rows.
 
     No config states it, so both are tried: with the right base, default positions change nothing
     and others do.
@@ -26,7 +26,7 @@ def position_base(model: EvalModel, option: str) -> int:
         UnsupportedModelError: Neither works, so the `option` cannot be used.
     """
     try:
-        bases = [base for base in (0, model.reserved_rows) if _counts_from(model, base)]
+        bases = [base for base in (0, model.unusable_rows) if _counts_from(model, base)]
     except (IndexError, RuntimeError, TypeError, ValueError):
         bases = []  # model classes reject position ids differently
     if not bases:

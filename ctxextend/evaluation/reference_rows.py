@@ -8,6 +8,7 @@ measurement has a known best value.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -39,9 +40,7 @@ from ctxextend.evaluation.evaluation_result import (
 )
 from ctxextend.evaluation.evaluation_run import EvaluationRun
 from ctxextend.evaluation.losses import (
-    BY_POSITION,
     NOT_FINITE,
-    ModeKey,
     ReadingMode,
     are_finite,
     choose_masked,
@@ -63,20 +62,27 @@ from ctxextend.held_out import Ids
 from ctxextend.recipe import Evaluate
 from ctxextend.text_data import empty_files
 
-# The parts of each text that are read: all of it, which reaches beyond the first held-out row, and
-# its first tokens by themselves, as many as fit the cut tables.
+# Names of `HeldOutRows.scores`: of each text beyond the first held-out row, of the short texts, and
+# of queries.
 BEYOND_CUT = "beyond"
 SHORT = "short"
-# Scores of queries by field of `HeldOutRows.scores`.
 RANKING_FIELDS = {"recall": RECALL_AT_1, "reciprocal_rank": MRR}
 COSINE_DECIMALS = 6  # embeddings are in float32
 
-# One array per text: a language model's losses, (targets,), an encoder's embedding, (d,), or the
-# scores that are computed from these, (k,).
+# One array per text: what a model returns of it, which is a language model's losses, (targets,), or
+# an encoder's embedding, (d,); or scores that are computed from these, (k,).
 ArrayPerText = list[NDArray[Any]]
-ByPart = dict[str, ArrayPerText]  # what is kept of the texts, by `BEYOND_CUT` and `SHORT`
-# The scores of the texts, by `BEYOND_CUT` and `SHORT`; scores of queries by `RANKING_FIELDS`.
-ByScore = dict[str, ArrayPerText]
+Scores = dict[str, ArrayPerText]  # by name, as in `HeldOutRows.scores`
+
+
+class TextPart(Enum):
+    """A part of each text that a model reads by itself."""
+
+    WHOLE = auto()  # the text as it is, which reaches beyond the first held-out row
+    SHORT = auto()  # the first tokens, as many as fit the cut tables
+
+
+Outputs = dict[TextPart, ArrayPerText]  # what a model returns of each part of the texts
 
 
 class HeldOutText(NamedTuple):
@@ -114,11 +120,11 @@ class TextParts:
         return self.hold_out - self.tokenizer.num_special
 
     @cached_property
-    def by_part(self) -> dict[str, list[Ids]]:
-        """What is read of each text, by `BEYOND_CUT` and `SHORT`."""
+    def by_part(self) -> dict[TextPart, list[Ids]]:
+        """What is read of each text."""
         return {
-            BEYOND_CUT: list(self.texts),
-            SHORT: [text[: self.short_size] for text in self.texts],
+            TextPart.WHOLE: list(self.texts),
+            TextPart.SHORT: [text[: self.short_size] for text in self.texts],
         }
 
     @property
@@ -134,15 +140,18 @@ class TextParts:
 class ReferenceTask:
     """Texts, read with the reference rows and with the rows that the model has now.
 
-    It is an evaluation task (`task.Task`) whose base is the same model with its reference rows.
+    It is an evaluation task (`task.Task`) whose base is the same model with its reference rows:
+    `run_base` reads all texts before the rows are replaced, and `measure` reads them after it, once
+    for each method. `report` and `scores` are of the last measurement.
+
     `ReferenceLosses` and `ReferenceEmbeddings` read the texts of the two kinds of models.
     """
 
     parts: TextParts
     model: EvalModel  # texts have at most its `max_len` tokens, special tokens included
     batch_size: int | None  # texts per batch; None: as many as fit 4,096 tokens
-    reference: ByPart = field(default_factory=dict)  # what is kept with the reference rows
-    current: ByPart = field(default_factory=dict)  # what is kept with the rows of now
+    reference_outputs: Outputs = field(default_factory=dict)  # with the reference rows
+    current_outputs: Outputs = field(default_factory=dict)  # with the rows of the last measurement
 
     @property
     def tokens(self) -> int:
@@ -159,33 +168,33 @@ class ReferenceTask:
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Read the texts with the reference rows, which the model must have now."""
-        self.reference = self._read_all(advance)
+        self.reference_outputs = self._read_all(advance)
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Read the texts with the rows that the model has now."""
-        self.current = self._read_all(advance)
+        self.current_outputs = self._read_all(advance)
 
-    def _read_all(self, advance: Callable[[int], None]) -> ByPart:
-        """Read all texts in the same batches each time, and return what is kept of each."""
-        read = dict[str, ArrayPerText]()
+    def _read_all(self, advance: Callable[[int], None]) -> Outputs:
+        """Read both parts of all texts, in the same batches each time."""
+        outputs = Outputs()
         for part, texts in self.parts.by_part.items():
             sizes = [len(text) for text in texts]
-            kept = dict[int, NDArray[Any]]()  # by number of the text
+            output_of_text = dict[int, NDArray[Any]]()
             for batch in batches(sizes, self.batch_size):
-                kept.update(zip(batch, self.read(part, batch), strict=True))
+                output_of_text.update(zip(batch, self.read(part, batch), strict=True))
                 advance(sum(sizes[number] for number in batch))
-            read[part] = [kept[number] for number in range(len(texts))]
-        return read
+            outputs[part] = [output_of_text[number] for number in range(len(texts))]
+        return outputs
 
-    def read(self, part: str, numbers: Sequence[int]) -> ArrayPerText:
-        """Return what is kept of a part of some texts, given their numbers.
+    def read(self, part: TextPart, numbers: Sequence[int]) -> ArrayPerText:
+        """Return what the model returns of a part of some texts, given their numbers.
 
         All of these parts have the same number of tokens.
         """
         raise NotImplementedError
 
-    def scores_of(self, read: ByPart) -> ByScore:
-        """Return the scores of what was read, with the reference rows or with others."""
+    def scores_of(self, outputs: Outputs) -> Scores:
+        """Return the scores of outputs, with the reference rows or with others."""
         raise NotImplementedError
 
     def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
@@ -199,16 +208,16 @@ class ReferenceTask:
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
         """The values that rank methods: losses at held-out positions, or cosines of embeddings."""
-        return tuple(self.scores_of(self.current)[BEYOND_CUT])
+        return tuple(self.scores_of(self.current_outputs)[BEYOND_CUT])
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
-        old = self.scores_of(self.reference)
+        old = self.scores_of(self.reference_outputs)
         compared = dict[str, AgainstReference]()
-        for name, new in self.scores_of(self.current).items():
+        for name, new in self.scores_of(self.current_outputs).items():
             compared[name] = self.compare(name, new, old[name])
         warnings = []
-        if not are_finite(self.current[BEYOND_CUT]):
+        if not are_finite(self.current_outputs[TextPart.WHOLE]):
             warnings.append(NOT_FINITE)
         held_out_rows = HeldOutRows(
             hold_out=self.parts.hold_out,
@@ -238,28 +247,24 @@ class TextTargets(NamedTuple):
 
 @dataclass(kw_only=True)
 class ReferenceLosses(ReferenceTask):
-    """Texts that a language model reads: the losses of their targets are kept."""
+    """Texts that a language model reads: its outputs are the losses of their targets."""
 
     scorer: Scorer
     seed: int  # for the masks of a masked model
 
-    def read(self, part: str, numbers: Sequence[int]) -> ArrayPerText:
+    def read(self, part: TextPart, numbers: Sequence[int]) -> ArrayPerText:
         """Return the losses of each text's targets, in the order of `TextTargets.all`."""
         texts = [self.parts.by_part[part][number] for number in numbers]
-        targets = list[Ids]()
-        for number in numbers:
-            of_text = self._targets(number)
-            targets.append(of_text.short if part == SHORT else of_text.all)
+        targets = [self._targets_in(part, number) for number in numbers]
         size = len(texts[0])
-        # One chunk reads all of a text, so that each target has the text around it.
-        context = size + self.parts.tokenizer.num_special
-        mode = ReadingMode(
-            key=ModeKey(measure=BY_POSITION, name=MODEL, context=context),
-            scorer=self.scorer,
-            share=1,
-        )
-        losses: list[Losses] = mode.losses(texts, targets, range(self._first_target, size))
+        mode = ReadingMode.of_whole_texts(self.scorer, size)
+        losses: list[Losses] = mode.score(texts, targets, range(self._first_target, size))
         return losses
+
+    def _targets_in(self, part: TextPart, number: int) -> Ids:
+        """Return the targets in a part of a text."""
+        targets = self._targets(number)
+        return targets.short if part == TextPart.SHORT else targets.all
 
     @property
     def _is_masked(self) -> bool:
@@ -285,12 +290,12 @@ class ReferenceLosses(ReferenceTask):
             beyond = choose_masked(beyond, generator)
         return TextTargets(short=short, beyond=beyond)
 
-    def scores_of(self, read: ByPart) -> ByScore:
+    def scores_of(self, outputs: Outputs) -> Scores:
         """Return the losses at held-out positions, and those of short texts, each of shape (k,)."""
         beyond = list[NDArray[Any]]()
-        for number, losses in enumerate(read[BEYOND_CUT]):
+        for number, losses in enumerate(outputs[TextPart.WHOLE]):
             beyond.append(self._targets(number).select_beyond(losses))
-        return {BEYOND_CUT: beyond, SHORT: read[SHORT]}
+        return {BEYOND_CUT: beyond, SHORT: outputs[TextPart.SHORT]}
 
     def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
         """Return losses with the new rows, and with the reference rows."""
@@ -306,16 +311,20 @@ class ReferenceLosses(ReferenceTask):
         positions = list[Ids]()
         for number in range(len(self.parts.texts)):
             positions.append(self._targets(number).all + before)
-        losses_of = {MODEL: self.current[BEYOND_CUT], REFERENCE: self.reference[BEYOND_CUT]}
+        losses_of = {
+            MODEL: self.current_outputs[TextPart.WHOLE],
+            REFERENCE: self.reference_outputs[TextPart.WHOLE],
+        }
         return tuple(loss_buckets(positions, losses_of, self.model.max_len))
 
 
 @dataclass(kw_only=True)
 class ReferenceEmbeddings(ReferenceTask):
-    """Texts that an encoder reads: their embeddings are kept, which have length 1."""
+    """Texts that an encoder reads: its outputs are their embeddings, which have length 1."""
 
     embedder: Embedder
-    # embeddings of the queries of each text, (queries, d), with the reference rows
+    # Embeddings of the queries of each text, (queries, d), with the reference rows; they serve all
+    # measurements.
     queries: ArrayPerText = field(default_factory=list)
 
     def run_base(self, advance: Callable[[int], None]) -> None:
@@ -323,44 +332,58 @@ class ReferenceEmbeddings(ReferenceTask):
         super().run_base(advance)
         self.queries = self._read_queries()
 
-    def read(self, part: str, numbers: Sequence[int]) -> ArrayPerText:
+    def read(self, part: TextPart, numbers: Sequence[int]) -> ArrayPerText:
         """Return the embeddings of texts, each of shape (d,)."""
         texts = [self.parts.by_part[part][number] for number in numbers]
         return [*self.embedder.embed(texts)]
 
     def _read_queries(self) -> ArrayPerText:
-        """Embed the queries of each text, which are cut from its tokens at held-out positions."""
+        """Embed the queries of each text, which are cut from its tokens at held-out positions.
+
+        A text with fewer tokens there than a query has none.
+        """
         size = min(QUERY_TOKENS, self.parts.short_size)
+        no_queries = np.empty((0, self._width), np.float32)
         embedded = list[NDArray[Any]]()
         for text in self.parts.texts:
-            starts = query_starts(
-                first=self.parts.first_beyond, stop=len(text), last=len(text) - size
-            )
+            last_start = len(text) - size
+            starts = query_starts(first=self.parts.first_beyond, stop=len(text), last=last_start)
             queries = [text[start : start + size] for start in starts]
-            embedded.append(self.embedder.embed(queries) if queries else np.empty(0))
+            embedded.append(self.embedder.embed(queries) if queries else no_queries)
         return embedded
 
-    def scores_of(self, read: ByPart) -> ByScore:
-        """Return cosines to the reference embeddings, and scores of queries, each (k,)."""
+    @property
+    def _width(self) -> int:
+        """The width d of embeddings, which `run_base` has read."""
+        return len(self.reference_outputs[TextPart.WHOLE][0])
+
+    def scores_of(self, outputs: Outputs) -> Scores:
+        """Return cosines to the reference embeddings, and scores of queries, each (k,).
+
+        The cosines of the reference embeddings themselves are 1. Queries are the same for all
+        outputs.
+        """
+        whole = outputs[TextPart.WHOLE]
+        short = outputs[TextPart.SHORT]
         scores = {
-            BEYOND_CUT: _cosines_of_texts(read[BEYOND_CUT], self.reference[BEYOND_CUT]),
-            SHORT: _cosines_of_texts(read[SHORT], self.reference[SHORT]),
+            BEYOND_CUT: _cosines_of_texts(whole, self.reference_outputs[TextPart.WHOLE]),
+            SHORT: _cosines_of_texts(short, self.reference_outputs[TextPart.SHORT]),
         }
         if any(len(queries) for queries in self.queries):
-            scores |= self._query_scores(np.stack(read[BEYOND_CUT]))
+            scores |= self._query_scores(np.stack(whole))
         return scores
 
-    def _query_scores(self, documents: NDArray[np.float32]) -> ByScore:
+    def _query_scores(self, documents: NDArray[np.float32]) -> Scores:
         """Rank all texts, (texts, d), for each query; return scores by field, (queries,) per text.
 
         The text that a query was cut from is the one to find.
         """
         counts = [len(queries) for queries in self.queries]
-        queries = np.concatenate([queries for queries in self.queries if len(queries)])
-        text_of_query = np.repeat(np.arange(len(counts)), counts)
+        text_of_query = np.repeat(np.arange(len(counts)), counts)  # [0, 0, 1] of 2 queries and 1
         relevant = [{text: 1} for text in text_of_query.tolist()]
-        found = score_rankings(cosines(queries, documents), relevant)
-        scores = dict[str, ArrayPerText]()
+        all_queries = np.concatenate(self.queries)
+        found = score_rankings(cosines(all_queries, documents), relevant)
+        scores = Scores()
         for name, score in RANKING_FIELDS.items():
             scores[name] = split_by_text(found[score], counts)
         return scores
@@ -409,7 +432,8 @@ def read_texts(
     tokenizer = files.tokenizer
     max_text = length - tokenizer.num_special
     min_text = hold_out - len(tokenizer.before) + 1  # the last token is at a held-out position
-    documents, warnings = read_unseen([files], settings, MIN_SAMPLES * min_text)
+    tokens_needed = MIN_SAMPLES * min_text
+    documents, warnings = read_unseen([files], settings, tokens_needed)
     found = _find_texts(documents, requested=settings.tokens, min_text=min_text, max_text=max_text)
     if len(found.texts) < MIN_SAMPLES:
         longest = max(map(len, found.documents), default=0) + tokenizer.num_special
@@ -433,9 +457,9 @@ class FoundTexts(NamedTuple):
 
 def _limited_by(found: FoundTexts, chosen: Sequence[Ids], requested: int) -> str:
     """Return what limited the texts: ``text`` if all were chosen and are too few, or ``tokens``."""
-    are_all = not found.stopped_early and len(chosen) == len(found.texts)
-    are_enough = sum(map(len, chosen)) >= requested
-    return "text" if are_all and not are_enough else "tokens"
+    is_all_chosen = not found.stopped_early and len(chosen) == len(found.texts)
+    is_too_little = sum(map(len, chosen)) < requested
+    return "text" if is_all_chosen and is_too_little else "tokens"
 
 
 def _find_texts(

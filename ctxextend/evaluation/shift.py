@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from ctxextend.evaluation.embedding import Embedder
 from ctxextend.evaluation.evaluation_result import (
     COSINE_BOUNDS,
-    MODEL,
     UNBOUNDED,
     Shift,
     ShiftPoint,
     estimate,
     estimate_loss,
 )
-from ctxextend.evaluation.losses import BY_POSITION, LossTask, ModeKey, ReadingMode
+from ctxextend.evaluation.losses import LossTask, ReadingMode, TargetWindows
 from ctxextend.evaluation.position_ids import position_base
 from ctxextend.evaluation.scorer import Scorer
 from ctxextend.evaluation.task import Task
@@ -64,18 +63,14 @@ class ShiftTask(Task):
     def _read(self, evaluator: Scorer | Embedder) -> Measured:
         if isinstance(evaluator, Embedder):
             return list(evaluator.embed(self.passages))
-        mode = ReadingMode(
-            key=ModeKey(measure=BY_POSITION, name=MODEL, context=self.size),
-            scorer=evaluator,
-            share=1,
-        )
+        text_size = self.size - evaluator.model.tokenizer.num_special
         task = LossTask(
             scorer=evaluator,
-            texts=self.passages,
-            length=self.size,
-            seed=self.seed,
+            windows=TargetWindows(
+                model=evaluator.model, texts=self.passages, length=self.size, seed=self.seed
+            ),
             requested=(),
-            modes=[mode],
+            modes=[ReadingMode.of_whole_texts(evaluator, text_size)],
             base_length=None,
         )
         task.measure(lambda tokens: None)

@@ -39,16 +39,17 @@ class Output:
     """What an output folder will contain; `write_output` writes it.
 
     Everything is known before it is written, except the new tensors, and their hashes in the
-    recipe.
+    recipe. Of the recipe, there are three versions: `texts` has the planned one for the default
+    folder, `planned_recipe` returns it for another folder, and `compute` returns the final one,
+    which `write_output` writes instead.
     """
 
-    source: Checkpoint  # whose other tensors and files are copied
+    source: Checkpoint  # whose other tensors and files are copied; it names weights as the output
     default_folder: Path  # in the current folder, unless the user has given one
     layouts: Mapping[str, Layout]  # of weights files that change or are renamed, by new name
-    # Edited and created files, by path; the recipe is the planned one for the default folder.
-    texts: Mapping[str, bytes]
-    # Returns the recipe for an output folder with placeholders, which are as long as the hashes:
-    # local paths in it are relative to the folder.
+    texts: Mapping[str, bytes]  # edited and created files, by path
+    # Returns the recipe for an output folder, to which local paths in it are relative. It has
+    # placeholders that are as long as the hashes.
     planned_recipe: Callable[[Path], bytes] = field(repr=False)
     # Returns the new tensors, and the recipe for an output folder; called once, while it is
     # written.
@@ -68,7 +69,7 @@ class Output:
 
     @property
     def bytes_to_write(self) -> int:
-        """Total size in the default folder."""
+        """Total size in the default folder, with `bytes_shareable`, which may not be written."""
         return sum(self.file_sizes.values())
 
     @property
@@ -79,15 +80,19 @@ class Output:
 
     @property
     def files(self) -> OutputFiles:
-        """The files of the output."""
+        """The files of the output.
+
+        A file that is generated from others of the source has its text in `texts`.
+        """
         in_source = self.source.files
+        weights = self.layouts.keys()
+        others = in_source - weights
         texts = self.texts.keys()
         generated = self.source.generated.keys() & in_source
-        weights = self.layouts.keys()
         return OutputFiles(
             rewritten=(*self.layouts, *sorted(generated)),
-            copied=tuple(sorted(in_source - texts - weights)),
-            edited=tuple(sorted((in_source & texts) - generated - weights)),
+            copied=tuple(sorted(others - texts)),
+            edited=tuple(sorted((others & texts) - generated)),
             created=tuple(sorted(texts - in_source)),
             omitted=self.source.omitted,
         )

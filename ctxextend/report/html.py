@@ -44,7 +44,10 @@ from ctxextend.report.verdicts import comparison_verdict, evaluation_verdict
 from ctxextend.version import __version__
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.figure import Figure
+
+ScoreBars = tuple[str, Mapping[str, Estimate], Style]  # label, scores by name, style
 
 BASE_LABEL = "base"
 LEGEND_COLUMNS = 2  # of a figure
@@ -77,11 +80,19 @@ SVG_IN_HTML = (
 def comparison_figure(comparison: Comparison) -> "Figure":
     """Return a figure of deltas, losses by position and context length, and retrieval scores."""
     figure = figures.panel_figure(comparison_panels(comparison), _figure_title(comparison))
-    legends = [axes.get_legend_handles_labels() for axes in figure.axes]
-    # Bars are labelled on the axis. All panels of curves have the same names.
-    legends_of_curves = [(lines, names) for lines, names in legends if names]
-    if legends_of_curves:
-        lines, names = legends_of_curves[0]
+    _add_shared_legend(figure)
+    return figure
+
+
+def _add_shared_legend(figure: "Figure") -> None:
+    """Add the legend of the first plot with curves below all plots: they have the same names.
+
+    Plots of bars have none, since bars are labelled on the axis.
+    """
+    for axes in figure.axes:
+        lines, names = axes.get_legend_handles_labels()
+        if not names:
+            continue
         figure.legend(
             lines,
             names,
@@ -91,7 +102,7 @@ def comparison_figure(comparison: Comparison) -> "Figure":
         )
         text_lines = math.ceil(len(names) / LEGEND_COLUMNS) + LEGEND_TITLE_LINES
         figure.set_figheight(figure.get_figheight() + figures.LEGEND_LINE * text_lines)
-    return figure
+        return
 
 
 def _figure_title(comparison: Comparison) -> str:
@@ -129,22 +140,39 @@ def write_report(
         OutputError: It cannot be written.
     """
     figures.check_file(path, figures.REPORT)
+    report = _report(result)
+    environment = _environment(report.sources, command)
+    page = environment.get_template(report.template).render(
+        result=result,
+        panels=report.panels,
+        verdict=report.verdict.split("`"),  # every second part is a name
+        versions=_date_and_versions(),
+    )
+    figures.save(path, page.encode())
+
+
+def _environment(sources: Sequence[str], command: str) -> "Environment":
+    """Return what templates are rendered with: rules of Jinja, filters and names for all pages.
+
+    Args:
+        sources: The checkpoints, whose folders are hidden.
+        command: The command to show.
+    """
     from jinja2 import Environment, PackageLoader, Undefined
 
     class NoSuchName(Undefined):
-        """An empty text, as by default; but a result has all attributes that templates name."""
+        """An empty text, unless a template names an attribute that a dataclass does not have."""
 
         def __init__(self, *args: Any, **names: Any) -> None:
             super().__init__(*args, **names)
             if is_dataclass(self._undefined_obj):
                 raise AttributeError(self._undefined_message)
 
-    report = _report(result)
     environment = Environment(
         undefined=NoSuchName,
         loader=PackageLoader("ctxextend.report", ""),
         autoescape=True,
-        finalize=partial(_hide_folders, sources=report.sources),
+        finalize=partial(_hide_folders, sources=sources),
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -159,13 +187,7 @@ def write_report(
         "line_class": _line_class,
         "phrases": phrases,
     }
-    page = environment.get_template(report.template).render(
-        result=result,
-        panels=report.panels,
-        verdict=report.verdict.split("`"),  # every second part is a name
-        versions=_versions(),
-    )
-    figures.save(path, page.encode())
+    return environment
 
 
 def _report(result: Comparison | Evaluation | Sequence[Inspection]) -> Report:
@@ -213,7 +235,7 @@ def _line_class(number: int) -> str:
     return f"c{number} d{number}"
 
 
-def _versions() -> Iterator[str]:
+def _date_and_versions() -> Iterator[str]:
     """Yield the date and the versions of libraries.
 
     The date is ``SOURCE_DATE_EPOCH`` if that is set; see https://reproducible-builds.org.
@@ -230,12 +252,12 @@ def _versions() -> Iterator[str]:
 def comparison_panels(comparison: Comparison) -> list[Panel]:
     """Return a panel for each measurement."""
     panels = [
-        _deltas(comparison),
-        _losses(comparison, "position"),
-        _losses(comparison, "context"),
-        _scores(comparison, "search"),
-        _scores(comparison, "retrieval"),
-        _passkeys(comparison),
+        _delta_panel(comparison),
+        _loss_panel(comparison, "position"),
+        _loss_panel(comparison, "context"),
+        _score_panel(comparison, "search"),
+        _score_panel(comparison, "retrieval"),
+        _passkey_panel(comparison),
     ]
     return [panel for panel in panels if panel is not None]
 
@@ -251,7 +273,7 @@ def _bar_style(number: int) -> Style:
     return {"color": _colour(number), "alpha": 0.55}
 
 
-def _deltas(comparison: Comparison) -> Panel | None:
+def _delta_panel(comparison: Comparison) -> Panel | None:
     """Return the differences between methods and, next to them, the costs on short inputs."""
     if len(comparison.rows) < 2:
         return None
@@ -310,33 +332,33 @@ def _against_reference_rows(comparison: Comparison) -> list[Bar]:
     return bars
 
 
-def _losses(comparison: Comparison, by: str) -> Panel | None:
+def _loss_panel(comparison: Comparison, by: str) -> Panel | None:
     """Return the losses of all methods, and of the base or the reference rows."""
     evaluations = [row.final.evaluation for row in comparison.rows]
     losses = [figures.losses_by(by, evaluation, MODEL) for evaluation in evaluations]
     if not any(losses):
         return None
     curves = [_loss_curve(comparison, rank, own) for rank, own in enumerate(losses)]
-    mark = "held out"
     if comparison.hold_out is None:
-        mark = BASE_LABEL
+        base_curve = _shared_curve(comparison, by, mode=SLIDING, name=BASE_LABEL)
+        label_of_length = BASE_LABEL
+    else:
+        base_curve = _shared_curve(comparison, by, mode=REFERENCE, name=REFERENCE)
+        label_of_length = "held out"
+    if base_curve is not None:
+        curves.append(base_curve)
     return figures.loss_panel(
-        by, comparison.kind, [*curves, *_base_curve(comparison, by)], _base_length(comparison), mark
+        by, comparison.kind, curves, _base_length(comparison), label_of_length
     )
 
 
-def _base_curve(comparison: Comparison, by: str) -> list[LossCurve]:
-    """Return the curve of the base, or of the reference rows; none if it was not measured."""
-    name = REFERENCE
-    mode = REFERENCE
-    if comparison.hold_out is None:
-        name = BASE_LABEL
-        mode = SLIDING
+def _shared_curve(comparison: Comparison, by: str, *, mode: str, name: str) -> LossCurve | None:
+    """Return the curve of a mode that is the same in all rows; None if it was not measured."""
     for row in comparison.rows:
         losses = figures.losses_by(by, row.final.evaluation, mode)
-        if losses:  # the same in all rows
-            return [LossCurve(name, losses, figures.BASE_STYLE)]
-    return []
+        if losses:
+            return LossCurve(name, losses, figures.BASE_STYLE)
+    return None
 
 
 def _loss_curve(comparison: Comparison, rank: int, losses: figures.LossesBySpan) -> LossCurve:
@@ -364,33 +386,39 @@ def _loss_curve(comparison: Comparison, rank: int, losses: figures.LossesBySpan)
 
 
 def _base_length(comparison: Comparison) -> int | None:
-    """Return the base's context length; None without a base."""
+    """Return the base's context length; None without a base, which is the comparison's source."""
     if not comparison.source:
         return None
     return comparison.max_len_before
 
 
-def _scores(comparison: Comparison, by: Literal["search", "retrieval"]) -> Panel | None:
+def _score_panel(comparison: Comparison, by: Literal["search", "retrieval"]) -> Panel | None:
     """Return the scores of all methods, and of the base in each mode."""
-    of_methods = []
-    of_base: list[tuple[str, Mapping[str, Estimate], Style]] = []
+    of_methods: list[ScoreBars] = []
+    of_base: list[ScoreBars] = []
     for number, row in enumerate(comparison.rows):
-        evaluation = row.final.evaluation
-        measured = figures.scores_of(evaluation, by)
+        measured = figures.scores_of(row.final.evaluation, by)
         if measured is None:
             continue
         of_methods.append((row.method, measured.scores[MODEL], _bar_style(number)))
         if not of_base:  # the same for all methods
-            style = {"color": figures.INK, "alpha": 0.25}
-            for mode, scores in measured.scores.items():
-                if mode != MODEL:
-                    of_base.append((figures.RETRIEVAL_LABELS[mode], scores, style))
+            of_base = _bars_of_base(measured.scores)
     if not of_methods:
         return None
     return figures.retrieval_panel(by, [*of_methods, *of_base])
 
 
-def _passkeys(comparison: Comparison) -> Panel | None:
+def _bars_of_base(scores_by_mode: Mapping[str, Mapping[str, Estimate]]) -> list[ScoreBars]:
+    """Return the scores of the base in each mode."""
+    style = {"color": figures.INK, "alpha": 0.25}
+    bars: list[ScoreBars] = []
+    for mode, scores in scores_by_mode.items():
+        if mode != MODEL:
+            bars.append((figures.RETRIEVAL_LABELS[mode], scores, style))
+    return bars
+
+
+def _passkey_panel(comparison: Comparison) -> Panel | None:
     """Return a small plot for each method that retrieves passkeys."""
     base_max_len = _base_length(comparison)
     plots = []
@@ -420,11 +448,15 @@ def _svg(plot: Plot, key: str) -> Any:
             axes.set(xlabel="", ylabel="")
         return figure
 
-    text = figures.render(create, ".svg", fonttype="none").decode()
-    text = text[text.index("<svg") :]
+    return Markup(_embedded(figures.render(create, ".svg", fonttype="none").decode(), key))
+
+
+def _embedded(svg: str, key: str) -> str:
+    """Return matplotlib's SVG as a part of a page; see `_svg`."""
+    text = svg[svg.index("<svg") :]
     for pattern, replacement in SVG_IN_HTML:
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{key}-", text)
     for name, colour in figures.THEME.items():
         text = text.replace(colour, f"var(--{name})")
-    return Markup(text)
+    return text

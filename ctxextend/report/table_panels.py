@@ -31,7 +31,7 @@ from ctxextend.report.figures import (
     panel_figure,
     short_name,
 )
-from ctxextend.tables.stats import Component, needs_log_scale
+from ctxextend.tables.stats import Component, TableStats, needs_log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 SQUARE_SIZE = (4.8, 3.1)  # of a heat map, in inches
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MARKED = 8  # markers per curve
+MARKER_SHIFTS = 4  # places of markers between two of a curve, so that curves differ in them
 MAX_MAP_POSITIONS = 512  # of a heat map
 MAX_COMPONENTS = 32  # of a spectrum
 MIN_SHARE = 1e-6  # of the variance, in percent: anything below is rounding error
@@ -79,13 +80,26 @@ def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
         if len(groups) > 1:
             _, table = group[0]
             part = f" ({table.part})"
-        curves = [
-            _curve(number, model_table, names, is_first_of_many=number == 0 and len(group) > 1)
-            for number, model_table in enumerate(group)
-        ]
+        curves = _curves(group, names)
         panels += _shared_panels(curves, part)
         panels.append(_map_panel(curves, part, has_names=len(names) > 1))
     return [replace(panel, key=f"{panel.key}-{number}") for number, panel in enumerate(panels)]
+
+
+def _curves(group: Sequence[ModelTable], names: Mapping[int, str]) -> list[TableCurve]:
+    """Return the curves of tables of the same part; the first of several is wider."""
+    curves = list[TableCurve]()
+    for number, (inspection, table) in enumerate(group):
+        is_first_of_many = number == 0 and len(group) > 1
+        style = {
+            "color": COLOURS[number % len(COLOURS)],
+            "marker": MARKERS[number % len(MARKERS)],
+            "markersize": 4,
+            "markerfacecolor": "white",
+            "linewidth": WIDE if is_first_of_many else THIN,
+        }
+        curves.append(TableCurve(table, short_name(names[id(inspection)]), style))
+    return curves
 
 
 def _unique_names(inspections: Sequence[Inspection]) -> dict[int, str]:
@@ -95,20 +109,6 @@ def _unique_names(inspections: Sequence[Inspection]) -> dict[int, str]:
         return names
     # models of the same name in different folders
     return {key: f"{name} ({number})" for number, (key, name) in enumerate(names.items(), 1)}
-
-
-def _curve(
-    number: int, model_table: ModelTable, names: Mapping[int, str], *, is_first_of_many: bool
-) -> TableCurve:
-    inspection, table = model_table
-    style = {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "markersize": 4,
-        "markerfacecolor": "white",
-        "linewidth": WIDE if is_first_of_many else THIN,
-    }
-    return TableCurve(table, short_name(names[id(inspection)]), style)
 
 
 def _shared_panels(curves: Sequence[TableCurve], part: str) -> list[Panel]:
@@ -142,8 +142,9 @@ def _draw_norms(axes: "Axes", curves: Sequence[TableCurve]) -> None:
     for number, curve in enumerate(curves):
         _draw_reserved_norms(axes, curve)
         _draw_curve(axes, number, curves, values[number])
-    _finish(axes, curves, values, "Euclidean norm")
-    if _needs_log_scale(curves):
+    _draw_outliers(axes, curves, values)
+    _set_axes(axes, curves, "Euclidean norm")
+    if _norms_need_log_scale(curves):
         _set_log_scale(axes)
         axes.set_ylabel("Euclidean norm (logarithmic)")
 
@@ -153,36 +154,35 @@ def _draw_cosines(axes: "Axes", curves: Sequence[TableCurve]) -> None:
     values = [curve.table.stats.cosines for curve in curves]
     for number in range(len(curves)):
         _draw_curve(axes, number, curves, values[number])
-    _finish(axes, curves, values, "cosine similarity")
+    _draw_outliers(axes, curves, values)
+    _set_axes(axes, curves, "cosine similarity")
 
 
 def _draw_curve(axes: "Axes", number: int, curves: Sequence[TableCurve], values: Values) -> None:
-    """Draw the values of one table by position; mark its new, zero and non-finite rows."""
+    """Draw the values of the table of a number; mark its new, zero and non-finite rows."""
     curve = curves[number]
     every = max(len(values) // MARKED, 1)
-    first_marker = every * (number % 4) // 4  # so that markers of curves do not coincide
+    first_marker = every * (number % MARKER_SHIFTS) // MARKER_SHIFTS
     axes.plot(values, label=curve.name, markevery=(first_marker, every), **curve.style)
-    _draw_new_rows(axes, curve, bands=_count_bands(curves[:number]))
+    _draw_new_rows(axes, curve, bands_below=_count_bands(curves[:number]))
     _draw_invalid_rows(axes, curve)
 
 
-def _finish(
-    axes: "Axes", curves: Sequence[TableCurve], values: Sequence[Values], label: str
-) -> None:
-    """Mark the outliers of all tables, and set the axes."""
-    outliers: list[tuple[int, float]] = []
-    for curve, own in zip(curves, values, strict=True):
-        for position in curve.table.outliers:
-            if position < len(own):
-                outliers.append((position, own[position]))
-    if outliers:
-        _draw_outliers(axes, outliers)
+def _set_axes(axes: "Axes", curves: Sequence[TableCurve], label: str) -> None:
+    """Set labels, limits and the legend of a plot by position."""
     axes.set(xlabel="position", ylabel=label)
     axes.margins(y=0.05 + BAND * _count_bands(curves))
-    low, high = axes.get_ylim()
-    if high - low < RANGE_OF_ROUNDING * high:
-        axes.set_ylim(0.95 * low, 1.05 * high)
+    _widen_if_rounding(axes)
     add_legend(axes)
+
+
+def _widen_if_rounding(axes: "Axes") -> None:
+    """Show 5 % more of values above and below if all values are equal but for rounding."""
+    low, high = axes.get_ylim()
+    largest = max(abs(low), abs(high))
+    if high - low < RANGE_OF_ROUNDING * largest:
+        # If values are negative, their larger multiple is the lower one.
+        axes.set_ylim(min(0.95 * low, 1.05 * low), max(0.95 * high, 1.05 * high))
 
 
 def _count_bands(curves: Sequence[TableCurve]) -> int:
@@ -203,20 +203,25 @@ def _draw_reserved_norms(axes: "Axes", curve: TableCurve) -> None:
         )
 
 
-def _draw_new_rows(axes: "Axes", curve: TableCurve, bands: int) -> None:
-    """Draw hatched bands along the bottom, above those of `bands` other tables."""
+def _draw_new_rows(axes: "Axes", curve: TableCurve, bands_below: int) -> None:
+    """Draw a hatched band along the bottom, above those of other tables.
+
+    It has a piece for each range of new rows; the legend names it once.
+    """
     first = curve.table.reserved_rows
+    label: str | None = f"new rows of {curve.name}"
     for start, stop in curve.table.new_rows or ():
         axes.axvspan(
             start - first - 0.5,
             stop - first - 0.5,
-            ymin=BAND * bands,
-            ymax=BAND * (bands + 0.8),
+            ymin=BAND * bands_below,
+            ymax=BAND * (bands_below + 0.8),
             facecolor="none",
             edgecolor=curve.style["color"],
             hatch="/////",
-            label=f"new rows of {curve.name}",
+            label=label,
         )
+        label = None
 
 
 def _draw_invalid_rows(axes: "Axes", curve: TableCurve) -> None:
@@ -235,8 +240,15 @@ def _draw_invalid_rows(axes: "Axes", curve: TableCurve) -> None:
         )
 
 
-def _draw_outliers(axes: "Axes", outliers: Sequence[tuple[int, float]]) -> None:
-    """Draw rings."""
+def _draw_outliers(axes: "Axes", curves: Sequence[TableCurve], values: Sequence[Values]) -> None:
+    """Draw rings around the values of outliers of all tables."""
+    outliers: list[tuple[int, float]] = []
+    for curve, own in zip(curves, values, strict=True):
+        for position in curve.table.outliers:
+            if position < len(own):
+                outliers.append((position, own[position]))
+    if not outliers:
+        return
     axes.plot(
         [position for position, _ in outliers],
         [value for _, value in outliers],
@@ -249,10 +261,11 @@ def _draw_outliers(axes: "Axes", outliers: Sequence[tuple[int, float]]) -> None:
     )
 
 
-def _needs_log_scale(curves: Sequence[TableCurve]) -> bool:
+def _norms_need_log_scale(curves: Sequence[TableCurve]) -> bool:
     tables = [curve.table for curve in curves]
     reserved = np.concatenate([table.norms[: table.reserved_rows] for table in tables])
-    return needs_log_scale(reserved, np.concatenate([table.stats.norms for table in tables]))
+    usable = np.concatenate([table.stats.norms for table in tables])
+    return needs_log_scale(reserved, usable)
 
 
 def _set_log_scale(axes: "Axes") -> None:
@@ -270,8 +283,7 @@ def _draw_spectra(axes: "Axes", curves: Sequence[TableCurve]) -> None:
     lowest = 10.0
     for curve in curves:
         stats = curve.table.stats
-        shares = 100 * stats.eigenvalues[:MAX_COMPONENTS] / (stats.eigenvalues.sum() or 1)
-        shares = shares[shares > MIN_SHARE]
+        shares = _shares_of_variance(stats)
         lowest = min([lowest, *(shares / 2)])
         periods = ", ".join(_period(item, len(stats.norms)) for item in stats.components)
         axes.plot(
@@ -281,6 +293,13 @@ def _draw_spectra(axes: "Axes", curves: Sequence[TableCurve]) -> None:
     axes.locator_params(axis="x", integer=True)
     _set_log_scale(axes)
     add_legend(axes, PERIODS)
+
+
+def _shares_of_variance(stats: TableStats) -> Values:
+    """Return the shares of the leading principal components in percent, without rounding errors."""
+    total = stats.eigenvalues.sum() or 1  # 0 if all rows are equal
+    shares = 100 * stats.eigenvalues[:MAX_COMPONENTS] / total
+    return shares[shares > MIN_SHARE]
 
 
 def _period(component: Component, positions: int) -> str:

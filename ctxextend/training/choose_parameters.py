@@ -50,7 +50,7 @@ def choose_parameters(loaded: LoadedTask) -> TrainableParameters:
         trained = _adapters_to_train(loaded)
     if task.settings.trainable in FROZEN:
         trained = _without_tables(loaded, trained)
-    table = loaded.names.get(task.files.table, "")
+    table = loaded.names.get(task.files.table_name, "")
     trainable = TrainableParameters(network, trained, table, task.rows, adapters)
     disable_dropout(network)
     if task.length > LONG_SEQUENCE:
@@ -65,11 +65,11 @@ def _check_reach(task: TrainingTask, model: EvalModel) -> None:
     # A causal model predicts nothing from its last position: if the first new row is at position
     # 128, it needs a --seq-len of 130, other models one of 129.
     unused = 1 if model.kind == CAUSAL else 0
-    is_new = task.rows[model.reserved_rows :]  # by position
+    is_new = task.rows[model.unusable_rows :]  # by position
     used = task.span - unused
     if is_new[:used].any():
         return
-    first_new = int(task.rows.argmax()) - model.reserved_rows  # its position
+    first_new = int(task.rows.argmax()) - model.unusable_rows  # its position
     message = (
         f"--seq-len {task.span} does not reach any new row: the first is at position {first_new}."
     )
@@ -81,7 +81,7 @@ def _weights_to_train(loaded: LoadedTask) -> Names:
     settings = loaded.task.settings
     if settings.trains_weights:
         return _all_weights(loaded.model, loaded.names, settings)
-    table = loaded.task.files.table
+    table = loaded.task.files.table_name
     return {table: loaded.names[table]}
 
 
@@ -118,7 +118,7 @@ def _adapters_to_train(loaded: LoadedTask) -> Names:
         TrainingError: The table is not the weight of a module, which an adapter could contain.
     """
     settings = loaded.task.settings
-    table = loaded.task.files.table
+    table = loaded.task.files.table_name
     trained = dict[str, str]()
     for name, value in loaded.model.model.named_parameters():
         if value.requires_grad:  # `add_adapters` has frozen all others

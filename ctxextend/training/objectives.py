@@ -137,8 +137,8 @@ def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
     """Return windows of at most `length` tokens that cover a text of `tokens` tokens.
 
     All numbers are ≥ 1, and stride ≤ length. Windows start `stride` tokens apart, except for the
-    last one, which ends with the text. Tokens `first` to `last` of the text belong to a window:
-    each belongs to the first window in which it is most central.
+    last one, which ends with the text. Each token belongs to the first window in which it is most
+    central, which scores it.
 
     Source: `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, assigns tokens to windows by
     maximum context.
@@ -149,7 +149,10 @@ def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
     # A token as far from the middle of one window as from that of the next belongs to the first.
     borders = [(start + following + size + 1) // 2 for start, following in pairwise(starts)]
     edges = zip(starts, [0, *borders], [*borders, tokens], strict=True)
-    return [Span(start, start + size, first, stop) for start, first, stop in edges]
+    windows = list[Span]()
+    for start, first, stop in edges:
+        windows.append(Span(start=start, stop=start + size, first_scored=first, scored_stop=stop))
+    return windows
 
 
 class Teacher:
@@ -222,8 +225,8 @@ class Teacher:
         special = targets.mean(dim=0)
         parts = [special[:, :start]]
         for values, window in zip(targets, windows, strict=True):
-            first = start + window.first - window.start
-            last = start + window.last - window.start
+            first = start + window.first_scored - window.start
+            last = start + window.scored_stop - window.start
             parts.append(values[:, first:last])
         parts.append(special[:, stop:])
         merged = torch.cat(parts, dim=1)

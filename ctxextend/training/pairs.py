@@ -54,7 +54,8 @@ class PairRows(NamedTuple):
         """
         ends = np.cumsum(sizes)
         starts = ends - np.array(sizes)
-        spans: Ids = np.stack([starts, ends], axis=1)[np.array(self.pairs)]
+        span_of_text = np.stack([starts, ends], axis=1)
+        spans: Ids = span_of_text[np.array(self.pairs)]
         return spans
 
 
@@ -68,10 +69,12 @@ def read_pairs(paths: Sequence[str]) -> PairRows:
     number_of = dict[str, int]()  # by text
     pairs = list[list[int]]()
     files = list[dict[str, Any]]()
+    texts_per_row: int | None = None
     for path in paths:
         for where, row in read_rows(path, *REQUIRED_COLUMNS):
             texts = [row[name] for name in COLUMNS if name in row]
-            texts_per_row = len(pairs[0] if pairs else texts)
+            if texts_per_row is None:
+                texts_per_row = len(texts)
             _check_filled(texts, where, texts_per_row)
             pairs.append([number_of.setdefault(text, len(number_of)) for text in texts])
         # Held-out pairs are not windows of tokens, so the file's first token is never used.
@@ -81,13 +84,14 @@ def read_pairs(paths: Sequence[str]) -> PairRows:
 
 def _check_filled(texts: Sequence[Any], where: str, expected: int) -> None:
     """Raise DataError unless a row has as many texts as expected, none of them empty."""
+    hint = "Fill all fields, and give every line a negative, or none."
     filled = [text for text in texts if isinstance(text, str) and text.strip()]
-    if len(filled) == len(texts) == expected:
-        return
-    message = f"{where} has {counted(len(filled), 'text')} instead of {expected}."
-    if len(filled) == expected:
+    if len(filled) != expected:
+        message = f"{where} has {counted(len(filled), 'text')} instead of {expected}."
+        raise DataError(message, hint)
+    if len(filled) != len(texts):
         message = f"{where} has {counted(len(texts) - len(filled), 'empty text')}."
-    raise DataError(message, "Fill all fields, and give every line a negative, or none.")
+        raise DataError(message, hint)
 
 
 def tokenize(texts: Sequence[str], tokenizer: TextTokenizer) -> Iterator[Ids]:
@@ -108,7 +112,7 @@ class PairedText(NamedTuple):
     spans: Ids
 
     @property
-    def positives(self) -> Ids:
+    def positive_of_pair(self) -> Ids:
         """The number of each pair's positive, shape (pairs,); equal positives have one number."""
         first_tokens = self.spans[:, POSITIVE, 0]
         return np.unique(first_tokens, return_inverse=True)[1]
@@ -129,8 +133,8 @@ class PairSource(Protocol):
         """The tokens of all texts, shape (tokens,)."""
 
     @property
-    def positives(self) -> int:
-        """The number of different positives."""
+    def num_positives(self) -> int:
+        """How many different positives there are."""
 
     @property
     def has_documents(self) -> bool:
@@ -148,8 +152,8 @@ class Pairs:
     def __init__(self, text: PairedText) -> None:
         self.tokens = text.tokens
         self.spans = text.spans
-        self.positive_of_pair = text.positives
-        self.positives = len(np.unique(self.positive_of_pair))
+        self.positive_of_pair = text.positive_of_pair
+        self.num_positives = len(np.unique(self.positive_of_pair))
 
     def draw(self, positive: int, generator: np.random.Generator) -> list[Tokens]:
         """Return the texts of a random pair that has this positive."""
@@ -173,9 +177,9 @@ class Documents:
             text,
             separator,
             shortest=2 * self.shortest_passage,
-            longest=MAX_DOCUMENT * settings.span,
+            longest=MAX_DOCUMENT * settings.usable_positions,
         )
-        self.positives = len(self.spans)
+        self.num_positives = len(self.spans)
 
     def draw(self, positive: int, generator: np.random.Generator) -> list[Tokens]:
         """Return a random passage of a document, and the document, mostly without it."""
@@ -197,13 +201,23 @@ def shortest_passage(settings: SequenceSettings) -> int:
 def find_documents(text: Text, separator: int | None, *, shortest: int, longest: int) -> Ids:
     """Return the first token and the end of each document in the parts of a text, shape (k, 2).
 
+    The text is cut into pieces before and after each separator, at both ends of each part, and at
+    multiples of `longest`. Here a part ends between tokens 6 and 7, and separators are ``|``::
+
+        tokens   0  1  2  |  4  5  6  7  8  |
+        pieces  [0  1  2][|][4  5  6][7  8][|]
+
+    A piece is a document if it is inside a part and has enough tokens, which no separator has.
+
     Args:
         text: Documents with a separator after each.
-        separator: The token between documents, or None.
-        shortest: Minimum tokens; shorter documents are left out.
+        separator: The token between documents, or None if there is none.
+        shortest: Minimum tokens, ≥ 2; shorter documents are left out.
         longest: The text is cut at multiples of this, so that no document has more tokens.
     """
-    separators = np.flatnonzero(text.tokens == separator)
+    separators = np.empty(0, np.int64)
+    if separator is not None:
+        separators = np.flatnonzero(text.tokens == separator)
     cuts = np.arange(0, len(text.tokens), longest)
     borders = np.unique(np.concatenate([text.spans.ravel(), separators, separators + 1, cuts]))
     starts = borders[:-1]
@@ -227,16 +241,20 @@ def are_inside(tokens: Ids, spans: Ids) -> NDArray[np.bool_]:
 class PaddedText(NamedTuple):
     """A text of a pair as it is read, with special tokens and a prompt."""
 
-    ids: Ids  # shape (length,), padded with `IGNORE_INDEX`
+    ids: Ids  # shape (length,), padded with `IGNORE_INDEX`, which objectives replace
     positions: Ids  # shape (length,)
 
 
 class PairDataset(NumberedItems):
     """Pairs of texts, in epochs.
 
-    An epoch takes each positive once, in whole batches, so that none is a negative of its
-    anchor. Anchors are read from their first token. So are the other texts if they are not
-    documents and need all positions; else a random part of them is read, at random positions.
+    In an epoch, each positive occurs at most once. In training, epochs consist of whole batches, so
+    that no batch has a positive twice, as a negative of its anchor. Only fewer positives than a
+    batch has pairs are repeated in a batch.
+
+    Anchors are read from their first token. Positives and negatives are read from their first
+    token if they are texts of files at their usual positions. Of documents, and at random
+    positions, a random part is read.
     """
 
     def __init__(
@@ -251,8 +269,17 @@ class PairDataset(NumberedItems):
     ) -> None:
         """Plan the epochs of `count` pairs; if they are held out, there is at most one epoch.
 
+        Args:
+            source: What pairs are drawn from.
+            settings: Of all texts.
+            count: The number of pairs; of held-out ones, the maximum.
+            is_held_out: Whether the pairs are for the held-out loss.
+            model: The model that reads them, with its prompts.
+            batch: Pairs per optimizer step, whose texts are compared with each other.
+
         Raises:
-            DataError: There are fewer than two positives.
+            DataError: There are fewer than two positives, or sequences are too short for special
+                tokens, a prompt and a text.
             CheckpointError: The prompts of the model cannot be read.
         """
         self.source = source
@@ -262,19 +289,19 @@ class PairDataset(NumberedItems):
         encode = model.tokenizer.encode
         self.before_anchor = [*settings.special_before, *encode(query_prompt)]
         self.before_others = [*settings.special_before, *encode(document_prompt)]
-        _check_positives(source.positives, settings, is_held_out=is_held_out)
+        _check_positives(source.num_positives, settings, is_held_out=is_held_out)
+        self._check_text_fits()
         if is_held_out:
-            self.epoch_size = source.positives
-            self.count = min(count, source.positives)
+            self.epoch_size = source.num_positives
+            self.count = min(count, source.num_positives)
         else:
-            in_whole_batches = source.positives - source.positives % batch
-            self.epoch_size = in_whole_batches or source.positives
+            self.epoch_size = _training_epoch_size(source.num_positives, batch)
             self.count = count
 
     def item(self, number: int) -> dict[str, torch.Tensor]:
         """Return a pair as int64 tensors of shape (texts, length).
 
-        ``input_ids``, padded with `IGNORE_INDEX`, and for windows ``position_ids``.
+        ``input_ids``, padded with `IGNORE_INDEX`, and at random positions ``position_ids``.
         """
         generator = self.settings.generator(POSITION, number)
         anchor, *others = self.source.draw(self._positive(number), generator)
@@ -282,32 +309,42 @@ class PairDataset(NumberedItems):
         for text in others:
             texts.append(self._other(text, generator))
         item = {"input_ids": np.stack([text.ids for text in texts])}
-        if self.settings.largest_offset > 0:
+        if self.settings.has_random_positions:
             item["position_ids"] = np.stack([text.positions for text in texts])
         return {name: torch.from_numpy(values) for name, values in item.items()}
 
     def _positive(self, number: int) -> int:
         """Return the number of the positive of a pair."""
         epoch, index = divmod(number, self.epoch_size)
-        order = self.settings.generator(ORDER, epoch).permutation(self.source.positives)
+        order = self.settings.generator(ORDER, epoch).permutation(self.source.num_positives)
         return int(order[index])
 
     def _other(self, text: Tokens, generator: np.random.Generator) -> PaddedText:
-        """Return a positive or negative as it is read.
+        """Return a positive or negative as it is read: its start, or a random part of it.
 
-        Without documents and windows, it is read from its first token on, else from a random one.
+        A random part is read of a document and at random positions.
         """
-        length = self.settings.length
-        largest = self.settings.largest_offset
-        if not self.source.has_documents and largest == 0:
+        settings = self.settings
+        if not (self.source.has_documents or settings.has_random_positions):
             return self._read(self.before_others, text, first=0, offset=0)
-        left_out = max(len(text) - self._size(self.before_others), 0)
+        left_out = max(len(text) - self._max_tokens(self.before_others), 0)
         first = int(generator.integers(left_out + 1))
-        offset = draw_offset(generator, length, largest)
+        offset = draw_offset(generator, settings.length, settings.largest_offset)
         return self._read(self.before_others, text, first=first, offset=offset)
 
-    def _size(self, before: Sequence[int]) -> int:
-        """Return how many tokens of a text are read after some special tokens and a prompt."""
+    def _check_text_fits(self) -> None:
+        """Raise DataError unless a token of each text fits between its special tokens."""
+        most = min(self._max_tokens(self.before_anchor), self._max_tokens(self.before_others))
+        if most < 1:
+            length = self.settings.length
+            message = (
+                f"The prompt of the model and special tokens have {length - most} tokens, so no "
+                f"text fits into a sequence of {length}."
+            )
+            raise DataError(message, "Use a longer --seq-len or --window.")
+
+    def _max_tokens(self, before: Sequence[int]) -> int:
+        """Return how many tokens of a text fit after some special tokens and a prompt."""
         return self.settings.length - len(before) - len(self.settings.special_after)
 
     def _read(self, before: Sequence[int], text: Tokens, *, first: int, offset: int) -> PaddedText:
@@ -316,7 +353,7 @@ class PairDataset(NumberedItems):
         Leading special tokens keep their usual positions, from 0.
         """
         settings = self.settings
-        read = text[first : first + self._size(before)]
+        read = text[first : first + self._max_tokens(before)]
         content = [*before, *read, *settings.special_after]
         ids = np.full(settings.length, IGNORE_INDEX)
         ids[: len(content)] = content
@@ -325,9 +362,16 @@ class PairDataset(NumberedItems):
         return PaddedText(ids=ids, positions=positions)
 
 
-def _check_positives(positives: int, settings: SequenceSettings, *, is_held_out: bool) -> None:
+def _training_epoch_size(num_positives: int, batch: int) -> int:
+    """Return how many positives an epoch has: those of whole batches, or all if they fill none."""
+    if num_positives < batch:
+        return num_positives
+    return num_positives - num_positives % batch
+
+
+def _check_positives(num_positives: int, settings: SequenceSettings, *, is_held_out: bool) -> None:
     """Raise DataError if there are fewer than two positives, which nothing can be compared with."""
-    if positives < 2:
+    if num_positives < 2:
         part = "held out" if is_held_out else "to train on"
         message = f"The text {part} has fewer than two documents or positives."
         hint = f"Pass more text; documents require {2 * shortest_passage(settings)} tokens."

@@ -37,7 +37,7 @@ def new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
     if learned.all():
         message = f"{name} has no new rows: all are learned rows."
         raise TrainingError(message, "Train them with --trainable positions.")
-    return np.concatenate([np.zeros(files.reserved_rows, np.bool_), ~learned])
+    return np.concatenate([np.zeros(files.unusable_rows, np.bool_), ~learned])
 
 
 def _learned_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
@@ -49,10 +49,10 @@ def _learned_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
         CheckpointError: The base is unknown, or its table has another width or dtype.
         CtxextendError: The base cannot be opened.
     """
-    reserved = files.reserved_rows
+    unusable = files.unusable_rows
     if base is None:
         raise CheckpointError("no recipe names its base checkpoint.")
-    learned = learned_before(base.chain, files.table, reserved, files.rows)
+    learned = learned_before(base.chain, files.table_name, unusable, files.rows)
     if learned is not None and len(learned) == files.max_len:
         return learned
     opened = open_model(base.ref)
@@ -61,7 +61,7 @@ def _learned_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
     after = files.read_table()
     if before is None or after is None or not _is_comparable(before, after):
         raise CheckpointError(f"The table of {base.ref.source} has another width or dtype.")
-    return learned_rows(before[reserved:], after[reserved:])
+    return learned_rows(before[unusable:], after[unusable:])
 
 
 def _is_comparable(before: NDArray[Any], after: NDArray[Any]) -> bool:
@@ -80,7 +80,7 @@ def untrained_row_warnings(
         return
     if provenance is None or provenance.trainable not in FROZEN:
         return
-    learned = learned_before(provenance.chain, files.table, files.reserved_rows, files.rows)
+    learned = learned_before(provenance.chain, files.table_name, files.unusable_rows, files.rows)
     if learned is None:
         return
     untrained = int((~learned[span:]).sum())
@@ -111,8 +111,8 @@ def short_positions(files: ModelFiles, base: BaseCheckpoint | None, span: int) -
 
 def _recorded_length(files: ModelFiles, oldest: Provenance) -> Any:
     """Return the length of the base according to the oldest recipe, which is untrusted."""
-    rows = oldest.rows.get(files.table)
+    rows = oldest.rows.get(files.table_name)
     if rows is not None:
-        return rows[0] - files.reserved_rows
+        return rows[0] - files.unusable_rows
     facts = oldest.values.get("provenance") or {}
     return facts.get("max_len_before")  # of a conversion

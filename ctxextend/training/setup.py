@@ -88,7 +88,7 @@ class TrainingSetup:
 
 
 def set_up(loaded: LoadedTask) -> TrainingSetup:
-    """Prepare a loaded model for training, in place.
+    """Prepare a loaded model for training; `choose_parameters` changes the model itself.
 
     Raises:
         TrainingError: A setting does not apply to the model, or the teacher is unknown.
@@ -116,8 +116,8 @@ def choose_objective(loaded: LoadedTask) -> torch.nn.Module:
     """Return the objective of a model.
 
     It is contrastive if the settings ask for it, distillation for other models without an LM head,
-    and else language modelling. The first and the last also distil from the teacher if a weight is
-    set.
+    and else language modelling. Contrastive training and language modelling also distil from the
+    teacher if a weight is set.
 
     Raises:
         TrainingError: A setting does not apply to the model, or the teacher is unknown.
@@ -134,7 +134,7 @@ def choose_objective(loaded: LoadedTask) -> torch.nn.Module:
     if settings.contrastive:
         return Contrastive(model, weighted_teacher, weight, position_ids=has_windows)
     if model.kind == ENCODER:
-        assert loaded.teacher is not None  # it was checked
+        assert loaded.teacher is not None  # see `_check_objective`
         is_sentence_encoder = (model.root / MODULES).is_file()
         poolings = read_pooling(model.root) if is_sentence_encoder else ()
         return Distillation(model, loaded.teacher, poolings, position_ids=has_windows)
@@ -177,9 +177,9 @@ def _sequence_settings(task: TrainingTask, model: EvalModel) -> SequenceSettings
         special_before=model.tokenizer.before,
         special_after=model.tokenizer.after,
         length=task.length,
-        span=task.span,
+        usable_positions=task.span,
         kind=model.kind,
         masking=Masking.for_model(model) if model.kind == MASKED else None,
-        skip=task.settings.window_skip,
+        skips_once=task.settings.window_skip,
         seed=task.settings.seed,
     )

@@ -139,11 +139,10 @@ class SequenceSettings:
     special_before: tuple[int, ...]  # special tokens before each text
     special_after: tuple[int, ...]
     length: int  # tokens per sequence, special tokens included
-    # positions available to a sequence, ≥ `length`; if more, sequences are at random positions
-    span: int
+    usable_positions: int  # ≥ `length`; if there are more, sequences are at random positions
     kind: str  # `CAUSAL`, `MASKED` or `ENCODER`
     masking: Masking | None = None  # for `MASKED`
-    skip: bool = False  # whether positions and text skip ahead once within a sequence (PoSE)
+    skips_once: bool = False  # whether positions and text skip ahead within a sequence (PoSE)
     seed: int = 0  # of order, positions and masks, ≥ 0
 
     @property
@@ -154,7 +153,12 @@ class SequenceSettings:
     @property
     def largest_offset(self) -> int:
         """The largest offset of the positions of a sequence; 0 if it needs all positions."""
-        return self.span - self.length
+        return self.usable_positions - self.length
+
+    @property
+    def has_random_positions(self) -> bool:
+        """Whether a sequence has fewer tokens than there are positions for it."""
+        return self.largest_offset > 0
 
     def generator(self, purpose: int, number: int) -> np.random.Generator:
         """Return the random generator of the epoch or sequence of this number, for a purpose."""
@@ -228,7 +232,7 @@ class SequenceDataset(NumberedItems):
         if settings.kind in (CAUSAL, MASKED):
             special = (len(settings.special_before), len(settings.special_after))
             item["labels"] = np.pad(labels, special, constant_values=IGNORE_INDEX)
-        if settings.largest_offset > 0:
+        if settings.has_random_positions:
             item["position_ids"] = self._positions(place)
         return {name: torch.from_numpy(values.astype(np.int64)) for name, values in item.items()}
 
@@ -262,29 +266,34 @@ class SequenceDataset(NumberedItems):
 class TrainingSequences(SequenceDataset):
     """The sequences to train on, as many as are requested, in epochs.
 
-    Each epoch cuts each part of the text from a random token on, and shuffles the sequences. It
-    leaves out at least one token less than a sequence has, so that the first sequence of a part can
-    start at as many places: of 29 tokens, an epoch has two sequences of 10, the first of which
-    starts at token 0 to 9.
+    An epoch cuts each part of the text from a random token on, and shuffles the sequences of all
+    parts. Of a part of 29 tokens, it has two sequences of 10 tokens, of which the first starts at
+    token 0 to 9. A third sequence would leave no choice: in general, an epoch has as many sequences
+    of a part as leave at least ``text_length`` tokens for the first one to start at. A part that is
+    too short for this has one sequence.
+
+    At least one part of the text is as long as a sequence.
     """
 
     def __init__(self, text: Text, settings: SequenceSettings, count: int) -> None:
         super().__init__(text, settings)
         self.count = count
         length = settings.text_length
-        self.per_part = np.maximum((self.sizes + 1) // length - 1, 1)  # sequences of an epoch
-        self.largest_starts = self.sizes - self.per_part * length  # of the first one in its part
-        self.epoch_size = int(self.per_part.sum())
+        left_out = length - 1  # so that a first sequence can start at `length` tokens
+        self.sequences_per_part = np.maximum((self.sizes - left_out) // length, 1)
+        # The last token of each part that its first sequence can start at, counted from 0.
+        self.largest_starts = self.sizes - self.sequences_per_part * length
+        self.epoch_size = int(self.sequences_per_part.sum())
         self._cached_number = -1
-        self._cached_epoch: Ids = np.empty((0, 2), np.int64)
+        self._cached_starts: Ids = np.empty((0, 2), np.int64)
 
     def place(self, number: int) -> SequencePlace:
-        """Return the place of a sequence: random positions, with a random skip if it is set."""
+        """Return the place of a sequence: random positions, with a random skip if there is one."""
         settings = self.settings
         epoch, index = divmod(number, self.epoch_size)
-        start, part_end = self._epoch(epoch)[index].tolist()
+        start, part_end = self._starts_of_epoch(epoch)[index].tolist()
         generator = settings.generator(POSITION, number)
-        if settings.skip and settings.text_length > 1:
+        if settings.skips_once and settings.text_length > 1:
             return self._place_with_skip(start, part_end, generator)
         return SequencePlace(
             start=start,
@@ -296,9 +305,9 @@ class TrainingSequences(SequenceDataset):
     def _place_with_skip(
         self, start: int, part_end: int, generator: np.random.Generator
     ) -> SequencePlace:
-        """Return the place of a sequence whose text and positions skip as many tokens.
+        """Return the place of a sequence that skips once, as many positions as tokens of the text.
 
-        They are fewer near the end of a part of the text.
+        The skip is smaller near the end of a part of the text, where fewer tokens are left.
 
         Source: PoSE, Zhu et al. 2024, section 3, with v = u of appendix A and two chunks, the first
             of which has an offset too; arXiv:2309.10400.
@@ -308,28 +317,32 @@ class TrainingSequences(SequenceDataset):
         offsets = [draw_offset(generator, length, largest) for _ in range(2)]
         offset_before, offset_after = sorted(offsets)
         size_before_skip = int(generator.integers(1, length))
+        wanted_skip = offset_after - offset_before
+        left_in_part = part_end - start - length
         return SequencePlace(
             start=start,
             size_before_skip=size_before_skip,
-            skip=min(offset_after - offset_before, part_end - start - length),
+            skip=min(wanted_skip, left_in_part),
             offset=offset_before,
         )
 
-    def _epoch(self, number: int) -> Ids:
+    def _starts_of_epoch(self, number: int) -> Ids:
         """Return the first token of each sequence of an epoch, and the end of its part.
 
         The shape is (epoch_size, 2). The last epoch is cached.
         """
         if self._cached_number != number:
             self._cached_number = number
-            self._cached_epoch = self._new_epoch(self.settings.generator(ORDER, number))
-        return self._cached_epoch
+            self._cached_starts = self._draw_starts(self.settings.generator(ORDER, number))
+        return self._cached_starts
 
-    def _new_epoch(self, generator: np.random.Generator) -> Ids:
-        """Return what `_epoch` returns, from its random generator."""
+    def _draw_starts(self, generator: np.random.Generator) -> Ids:
+        """Return the first token of each sequence and the end of its part, in random order."""
         first_starts = self.spans[:, 0] + generator.integers(self.largest_starts + 1)
-        starts = consecutive_starts(first_starts, self.per_part, self.settings.text_length)
-        part_ends = np.repeat(self.spans[:, 1], self.per_part)
+        starts = consecutive_starts(
+            first_starts, self.sequences_per_part, self.settings.text_length
+        )
+        part_ends = np.repeat(self.spans[:, 1], self.sequences_per_part)
         return generator.permutation(np.stack([starts, part_ends], axis=1))
 
 
@@ -378,8 +391,8 @@ def consecutive_starts(
 def draw_offset(generator: np.random.Generator, length: int, largest: int) -> int:
     """Return a random position offset from 0 to `largest` of a sequence of `length` tokens.
 
-    It is drawn beyond both ends, then clipped: otherwise only one offset would reach the first and
-    the last position.
+    It is drawn from ``1 - length`` to ``largest + length - 1``, then clipped: otherwise only one
+    offset would reach the first and the last position.
     """
     drawn = int(generator.integers(1 - length, largest + length))
     return min(max(drawn, 0), largest)

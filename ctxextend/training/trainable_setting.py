@@ -26,14 +26,14 @@ def choose_trainable(files: ModelFiles, settings: Train) -> tuple[Train, tuple[s
     if requested == "all-but-positions":
         return settings, ()
     if not _is_trained(files):
-        reason = f"transformers does not train {files.table}"
+        reason = f"transformers does not train {files.table_name}"
         if requested in ("new", "positions"):
             message = f"--trainable {requested}: {reason}."
             raise TrainingError(message, "Use --trainable all-but-positions.")
         return _frozen_table(settings, reason)
     if requested or not _has_formula(files):
         return replace(settings, trainable=requested or "positions"), ()
-    reason = f"{files.table} equals its formula (train it with --trainable positions)"
+    reason = f"{files.table_name} equals its formula (train it with --trainable positions)"
     return _frozen_table(settings, reason)
 
 
@@ -61,7 +61,7 @@ def _is_trained(files: ModelFiles) -> bool:
     """Whether the first table is stored, and a parameter of the model."""
     facts = files.tables[0].location.table
     is_frozen = isinstance(facts, SinusoidalTable) and facts.stored_rows == "frozen"
-    return files.table in files.checkpoint.weights.names and not is_frozen
+    return files.table_name in files.checkpoint.weights.names and not is_frozen
 
 
 def _has_formula(files: ModelFiles) -> bool:

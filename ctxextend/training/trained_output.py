@@ -62,7 +62,7 @@ def _adapter_files(run: FinishedRun) -> dict[str, bytes]:
     from ctxextend.training.adapters import adapter_files
 
     trainable = run.weights.trainable
-    tensor_name = run.task.files.table
+    tensor_name = run.task.files.table_name
     tables = dict[str, NDArray[Any]]()
     if tensor_name in trainable.names:
         parameter_name = trainable.table

@@ -50,7 +50,7 @@ def _table_hashes(run: FinishedRun) -> dict[str, dict[str, str]]:
         if table.name in files.checkpoint.weights.names:
             hashes[table.name] = {"sha256_after": table_hash(run.weights.tensor(table.name))}
     if run.source_sha256 is not None:
-        hashes[files.table] = {"sha256_before": run.source_sha256} | hashes[files.table]
+        hashes[files.table_name] = {"sha256_before": run.source_sha256} | hashes[files.table_name]
     return hashes
 
 
@@ -69,13 +69,13 @@ def _with_hashes(
 def _provenance(run: FinishedRun) -> dict[str, Any]:
     """Return what the recipe of a run that only trains states about its source."""
     files = run.task.files
-    table = {"name": files.table, "rows_before": files.rows, "rows_after": files.rows}
+    table = {"name": files.table_name, "rows_before": files.rows, "rows_after": files.rows}
     return {
         "model_type": files.tables[0].location.family.model_type,
         "max_len": files.max_len,
         "revision": files.checkpoint.source.revision,
         "source_fingerprint": files.checkpoint.weights.fingerprint(),
-        "tables": [table | _table_hashes(run).get(files.table, {})],
+        "tables": [table | _table_hashes(run).get(files.table_name, {})],
         "versions": {"ctxextend": __version__},
     }
 

@@ -232,7 +232,7 @@ def load_task(task: TrainingTask) -> LoadedTask:
     model = eval_model.load_eval_model(files, task.dtype, device)
     tables = list[str]()
     if files.has_rows and task.settings.trainable not in FROZEN:
-        tables.append(files.table)
+        tables.append(files.table_name)
     names = match_parameters(model.model, files.checkpoint, tables)
     task = replace(task, settings=_with_defaults(task, model.kind))
     teacher = _open_teacher(task, model.kind)

@@ -211,7 +211,7 @@ def _split_pairs(texts: Mapping[str, _ReadText]) -> tuple[PairedText, PairedText
     text = texts["data"].paired
     if "eval_data" in texts:
         return text, texts["eval_data"].paired
-    positives = text.positives
+    positives = text.positive_of_pair
     # One "window" is one positive.
     chosen = HeldOut.for_text(tokens=int(positives.max()) + 1, window=1).spans[:, 0]
     is_held_out = np.isin(positives, chosen)

@@ -10,7 +10,7 @@ import torch
 import ctxextend
 from ctxextend.comparison import comparison_run
 from ctxextend.comparison.comparison_run import ComparisonRun, open_comparison
-from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.comparison_settings import Compare, TextUse
 from ctxextend.comparison.metrics import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.eval_model import load_eval_model
@@ -54,7 +54,8 @@ def resized(source: Path, method: str) -> Path:
 
 def open_run(source: Path, *methods: str, folder: Path, steps: int, **flags: Any) -> ComparisonRun:
     model = open_model(CheckpointRef(str(source)))
-    settings = Compare.from_flags(TO, ("texts.jsonl",), methods, steps, **flags)
+    text_use = TextUse.from_values(("texts.jsonl",), steps, flags)
+    settings = Compare.from_request(TO, text_use, methods)
     return open_comparison(model, settings, folder)
 
 

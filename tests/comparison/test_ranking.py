@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from ctxextend.comparison.candidates import Candidate, Measurement
-from ctxextend.comparison.comparison_settings import CandidateRequest, Compare, read_methods
+from ctxextend.comparison.comparison_settings import (
+    CandidateRequest,
+    Compare,
+    TextUse,
+    read_methods,
+)
 from ctxextend.comparison.metrics import LOSS
 from ctxextend.comparison.ranking import rank
 from ctxextend.errors import ResizeError
@@ -71,8 +76,9 @@ def test_rank_puts_nan_last() -> None:
 )
 def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[str, Any]) -> None:
     resize = Resize(64, method=method, **settings)
-    expected = CandidateRequest(spec, resize, is_named=True)
-    assert read_methods([spec], 64) == (expected,)
+    (request,) = read_methods([spec])
+    assert request == CandidateRequest(spec, can_be_skipped=False)
+    assert request.resize(64) == resize
 
 
 @pytest.mark.parametrize(
@@ -86,9 +92,9 @@ def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[
 def test_read_methods_expands_all_and_removes_duplicates(
     specs: list[str], named: list[str]
 ) -> None:
-    requests = read_methods(specs, 64)
+    requests = read_methods(specs)
     names = [request.name for request in requests]
-    names_given = [request.name for request in requests if request.is_named]
+    names_given = [request.name for request in requests if not request.can_be_skipped]
     without_duplicates = dict.fromkeys([*EVERY, *ROTARY_METHOD_NAMES, *named])
     assert names == list(without_duplicates)
     assert names_given == named
@@ -105,10 +111,10 @@ def test_read_methods_expands_all_and_removes_duplicates(
 )
 def test_read_methods_rejects_what_resize_rejects(spec: str, message: str) -> None:
     with pytest.raises(ResizeError, match=message):
-        read_methods([spec], 64)
+        read_methods([spec])
 
 
 def test_evaluate_for_adds_the_measure_that_ranks_methods() -> None:
-    found = Compare.from_flags(64, ["a"], measure=("passkey",))
+    found = Compare.from_request(64, TextUse.from_values(["a"], 0, {"measure": ("passkey",)}))
     assert found.evaluate_for("causal", 64).measure == ("passkey", "position")
     assert found.evaluate_for("encoder", 64).measure == ("passkey", "retrieval")

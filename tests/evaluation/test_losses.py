@@ -214,7 +214,7 @@ def test_causal_losses_by_position_equal_one_forward_pass_per_token(make_pico: M
 
     task = score(model, base, (8, 16, 32), TEXT)
 
-    assert task.targets(0)["position"].tolist() == list(targets)
+    assert task.windows.targets(0)["position"].tolist() == list(targets)
     check_causal_losses(model, base, losses_of(task, "position"), starts, targets)
 
 
@@ -249,7 +249,7 @@ def test_masked_losses_score_the_same_targets_in_each_mode(make_pico: Make) -> N
     task = score(model, base, (16, 32), text)
 
     for measure, modes in modes_of.items():
-        targets = task.targets(0)[measure]
+        targets = task.windows.targets(0)[measure]
         assert len(targets) == counts[measure]
         inputs = text.copy()
         inputs[targets] = MASK
@@ -269,7 +269,7 @@ def masks(model: EvalModel, seed: int) -> list[list[int]]:
     """Return the masked positions of two equal windows."""
     text = TEXT[:30]
     task = score(model, None, (32,), text, text, seed=seed)
-    return [task.targets(window)["position"].tolist() for window in range(2)]
+    return [task.windows.targets(window)["position"].tolist() for window in range(2)]
 
 
 def test_masks_depend_on_seed_and_window(make_pico: Make) -> None:

@@ -125,13 +125,13 @@ def test_spans_score_each_token_once(
     found = list(spans)
     scored: list[int] = []
     for span in found:
-        scored += range(span.first, span.last)
-        assert 0 <= span.start <= span.first < span.last <= span.stop <= tokens
+        scored += range(span.first_scored, span.scored_stop)
+        assert 0 <= span.start <= span.first_scored < span.scored_stop <= span.stop <= tokens
         assert span.stop - span.start <= size
         if centred:
             assert span.stop - span.start == min(size, tokens)
         else:  # the first token has as much context as the others
             context = size - min(stride, tokens - first)
-            assert span.stop == span.last
-            assert span.start == max(span.first - context, 0)
+            assert span.stop == span.scored_stop
+            assert span.start == max(span.first_scored - context, 0)
     assert scored == list(range(first, tokens))

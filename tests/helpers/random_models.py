@@ -52,7 +52,7 @@ def make_model(model_type: str, kind: str | None = None) -> EvalModel:
         model,
         TextTokenizer(None),
         64,
-        reserved_rows=reserved,
+        unusable_rows=reserved,
     )
 
 

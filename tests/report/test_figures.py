@@ -348,6 +348,25 @@ def test_tables_figure_does_not_magnify_rounding(tmp_path: Path) -> None:
         assert high - low > 0.05 * high
 
 
+def test_tables_figure_does_not_magnify_rounding_of_negative_values(tmp_path: Path) -> None:
+    # Rows turn by 100 degrees, but for rounding in float32.
+    angles = np.arange(40) * math.radians(100)
+    table = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    _, cosines, *_ = panels(tables_figure([save_table(tmp_path / "table", table)]))
+    low, high = cosines.get_ylim()
+    assert low < 1.04 * math.cos(math.radians(100))
+    assert high > 0.96 * math.cos(math.radians(100))
+
+
+def test_tables_figure_names_several_ranges_of_new_rows_once(tmp_path: Path) -> None:
+    found = save_table(tmp_path / "table", normal(40, 4))
+    (table,) = found.tables
+    found = replace(found, tables=(replace(table, new_rows=((4, 10), (20, 30))),))
+    norms, *_ = panels(tables_figure([found]))
+    assert len(norms.patches) == 2
+    assert legend(norms) == ["table", "new rows of table"]
+
+
 EXTREME_TABLES = {
     "nan": [np.full((20, 4), math.nan)],
     "zero and constant": [np.zeros((20, 4)), np.full((20, 4), 3.0)],

@@ -118,7 +118,7 @@ def test_plan_windows_assigns_each_token_to_the_first_window_in_which_it_is_most
     owners: list[int] = []
     for index, window in enumerate(windows):
         assert window.stop - window.start == min(tokens, length)
-        owners += [index] * (window.last - window.first)
+        owners += [index] * (window.scored_stop - window.first_scored)
     # Twice the distance of each token from the middle of each window, shape (tokens, windows).
     twice_middles = np.array([window.start + window.stop - 1 for window in windows])
     distances = np.abs(2 * np.arange(tokens)[:, None] - twice_middles)
@@ -306,12 +306,12 @@ def states_in_windows(teacher: EvalModel, ids: torch.Tensor) -> torch.Tensor:
         window_ids = torch.cat([ids[:, :before], inside, ids[:, length - after :]], dim=1)
         with torch.no_grad():
             read = last_states(teacher, window_ids)
-        first = before + window.first
-        last = before + window.last
+        first = before + window.first_scored
+        last = before + window.scored_stop
         targets[:, first:last] = read[:, first - window.start : last - window.start]
         targets[:, :before] += read[:, :before] / len(windows)
         targets[:, length - after :] += read[:, OLD - after :] / len(windows)
-        counted += window.last - window.first
+        counted += window.scored_stop - window.first_scored
     assert counted == length - before - after
     return targets
 

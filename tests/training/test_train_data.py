@@ -78,9 +78,9 @@ def causal_settings(draw: Any) -> SequenceSettings:
         special_before=tuple(range(-before, 0)),
         special_after=(-9,) * after,
         length=length,
-        span=length + slack,
+        usable_positions=length + slack,
         kind=CAUSAL,
-        skip=draw(st.booleans()),
+        skips_once=draw(st.booleans()),
         seed=draw(st.integers(0, 2**40)),
     )
 
@@ -161,7 +161,7 @@ def test_each_epoch_has_each_sequence_once_and_only_the_text(
     config: SequenceSettings, more: int
 ) -> None:
     tokens = numbered_tokens(config.text_length + more, 1000)
-    config = replace(config, span=config.length)
+    config = replace(config, usable_positions=config.length)
     dataset = TrainingSequences(Text.whole(tokens), config, 1000)
     text = text_slice(config)
 
@@ -227,10 +227,10 @@ def test_positions_are_within_the_span_and_match_token_distances(
     dataset = sequences(one_part(config.text_length + more), config, 20, shuffled=shuffled)
     text = text_slice(config)
     after = max(len(config.special_after) - 1, 0)
-    is_skipping = config.skip and shuffled
+    is_skipping = config.skips_once and shuffled
 
     for item in items(dataset):
-        assert ("position_ids" in item) == (config.span > config.length)
+        assert ("position_ids" in item) == (config.usable_positions > config.length)
         ids = item["input_ids"][text]
         steps = ids.diff()
         assert ids.min() >= 0
@@ -243,7 +243,7 @@ def test_positions_are_within_the_span_and_match_token_distances(
         positions = item["position_ids"]
         assert positions[: text.start].tolist() == list(range(text.start))
         assert (positions.diff() >= 1).all()
-        assert positions[-1] < config.span
+        assert positions[-1] < config.usable_positions
         assert torch.equal(positions[text].diff(), steps)
         skips = int((steps != 1).sum())
         assert skips <= int(is_skipping)
@@ -253,7 +253,7 @@ def test_positions_are_within_the_span_and_match_token_distances(
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_each_position_of_the_span_is_about_equally_frequent(skip: bool) -> None:
-    config = causal(32, 256, skip=skip)
+    config = causal(32, 256, skips_once=skip)
     dataset = sequences(one_part(5000), config, 3000, shuffled=True)
     positions = np.concatenate([item["position_ids"] for item in items(dataset)])
     counts = np.bincount(positions, minlength=256)
@@ -265,7 +265,7 @@ def test_each_position_of_the_span_is_about_equally_frequent(skip: bool) -> None
 def test_skips_are_as_long_as_the_span_and_the_text_allow() -> None:
     def skips(tokens: int) -> Any:
         """Return the positions skipped after each token of 500 sequences, shape (500, 31)."""
-        dataset = sequences(one_part(tokens), causal(32, 256, skip=True), 500, shuffled=True)
+        dataset = sequences(one_part(tokens), causal(32, 256, skips_once=True), 500, shuffled=True)
         steps = [np.diff(item["position_ids"]) for item in items(dataset)]
         return np.array(steps) - 1
 
