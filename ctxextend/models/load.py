@@ -403,7 +403,7 @@ def _choose_token_inputs(module: Any, config: Any) -> tuple[str, ...] | RefusedT
 
 
 def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tensor]":
-    """Return ids of a short padded text, shape (1, n), by what pads it, as text.
+    """Return ids of a short padded text, shape (1, n), by the name of what pads it.
 
     It is padded by a folder's processor and by its tokenizer; if there are none, to `length`.
     """
@@ -438,7 +438,7 @@ def _padded_by_folder(folder: Path) -> "dict[str, torch.Tensor]":
 
 
 def _padded_ids(config: Any, length: int) -> "torch.Tensor":
-    """Return ids of which the first quarter is no padding, shape (1, length)."""
+    """Return token ids, shape (1, length): a quarter of text, then padding."""
     import torch
 
     pad_token = getattr(_text_config(config), "pad_token_id", None) or 0

@@ -278,14 +278,15 @@ def resize_rope(
         methods,
         changes_anyway=factor is not None or is_corrected,
     )
-    settings = _method_settings(method, factor, rope, lengths)
-    parameters = method.function(rope, lengths, dim, **settings)
-
+    method_settings = _method_settings(method, factor, rope, lengths)
+    new_rope = method.function(rope, lengths, dim, **method_settings)
     reasons = [
-        *_reasons_of_choice(why_chosen, method, settings, lengths, are_kept=parameters == rope),
-        *_reasons_of_settings(rope, parameters, lengths, settings),
+        *_reasons_of_choice(
+            why_chosen, method, method_settings, lengths, are_kept=new_rope == rope
+        ),
+        *_reasons_of_settings(rope, new_rope, lengths, method_settings),
     ]
-    return parameters, MethodChoice(method, settings, reason="; ".join(reasons))
+    return new_rope, MethodChoice(method, method_settings, reason="; ".join(reasons))
 
 
 def _choose_method(
@@ -433,23 +434,17 @@ def _reasons_of_choice(
 
 def _reasons_of_settings(
     rope: Parameters,
-    parameters: Parameters,
+    new_rope: Parameters,
     lengths: RopeLengths,
-    settings: Mapping[str, float],
+    method_settings: Mapping[str, float],
 ) -> Iterator[str]:
-    """Yield what to know about a changed base or factor, as text.
-
-    Args:
-        rope: The rotary settings before.
-        parameters: Those after.
-        lengths: The lengths of the change.
-        settings: The settings of the method.
-    """
-    if parameters[THETA] != rope[THETA]:
-        yield f"rope_theta rises from {rope[THETA]:,.1f} to {parameters[THETA]:,.1f}"
-    if _derives_scale(rope) and not _derives_scale(parameters):
-        yield f"the settings state factor {parameters[FACTOR]:g}, which transformers derived so far"
-    if settings and rope[TYPE] == "default":
-        served = round(settings[FACTOR] * lengths.first_trained)
+    """Yield what to know about a changed base or factor of rotary settings, as text."""
+    if new_rope[THETA] != rope[THETA]:
+        yield f"rope_theta rises from {rope[THETA]:,.1f} to {new_rope[THETA]:,.1f}"
+    if _derives_scale(rope) and not _derives_scale(new_rope):
+        yield f"the settings state factor {new_rope[FACTOR]:g}, which transformers derived so far"
+    if method_settings and rope[TYPE] == "default":
+        factor = method_settings[FACTOR]
+        served = round(factor * lengths.first_trained)
         if served < lengths.after:
-            yield f"factor {settings[FACTOR]:g} serves only {served:,} tokens"
+            yield f"factor {factor:g} serves only {served:,} tokens"

@@ -29,7 +29,7 @@ def test_load_without_values_fails_as_with_values(make_pico: MakePico) -> None:
 
 
 def open_refused(make_pico: MakePico) -> Checkpoint:
-    """Open a checkpoint whose hidden size is no multiple of its number of heads."""
+    """Open a checkpoint whose hidden size is not a multiple of its number of heads."""
     folder = make_pico("gpt2").folder
     config = pico.config_of(folder)
     (folder / "config.json").write_text(json.dumps({**config, "n_head": 3}))
