@@ -43,7 +43,6 @@ COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
 SINUSOIDAL_SHARE = 0.9  # of the variance of rows that sinusoids explain, also after some training
 CLASSES_WITH_HEAD = ("ForMaskedLM", "ForCausalLM", "LMHeadModel")  # ends of their names
-FIRST_TRIAL_TOKEN = 100
 
 
 @dataclass(frozen=True)
@@ -380,11 +379,6 @@ def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, s
         if model_type in names:
             found.append((kind, names[model_type]))
     return found
-
-
-def first_trial_token(vocab_size: int) -> int:
-    """Return the lowest token id of inputs that try a model; lower ids may be for padding."""
-    return min(vocab_size // 2, FIRST_TRIAL_TOKEN)
 
 
 def reset_attention(model: Any) -> None:

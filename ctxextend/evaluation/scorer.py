@@ -14,10 +14,10 @@ from ctxextend.evaluation.eval_model import (
     EvalModel,
     batches,
     errors_as_unsupported,
-    first_trial_token,
     prepare_inputs,
 )
 from ctxextend.held_out import Ids
+from ctxextend.models.load import first_trial_token
 
 if TYPE_CHECKING:
     import torch

@@ -67,24 +67,36 @@ def position_lengths(location: TableLocation) -> PositionLengths:
 def layer_lengths(location: TableLocation, layers: RopeLayers) -> PositionLengths:
     """Return the lengths of the layers that share rotary settings; see `position_lengths`.
 
+    Scaled settings of some types, such as ``linear``, do not tell which length the config key
+    states: `_lengths_by_convention` finds it. Of all others, the first trained length is known.
+
     Raises:
         CheckpointError: The config states no valid length.
     """
     stated = _stated_length(location)
     kind = rope_type(layers.parameters)
     factor = layers.parameters.get(FACTOR) or 1.0
-    if kind.presumed_key is not None and factor > 1:
+    may_state_either = kind.presumed_key is not None and factor > 1
+    if may_state_either:
         return _lengths_by_convention(location, layers, stated)
     first_trained = _first_trained_length(location, layers, stated)
+    return PositionLengths(
+        first_trained=first_trained,
+        stated=stated,
+        served=_served_length(kind, stated, first_trained, factor),
+    )
+
+
+def _served_length(kind: RopeType, stated: int, first_trained: int, factor: float) -> int:
+    """Return the length up to which settings need no further scaling; see `RopeType.serves`."""
     by_factor = round(first_trained * factor)
     match kind.serves:
         case "trained":
-            served = first_trained
+            return first_trained
         case "scaled":
-            served = by_factor
+            return by_factor
         case "stated or scaled":
-            served = max(stated, by_factor)
-    return PositionLengths(first_trained=first_trained, stated=stated, served=served)
+            return max(stated, by_factor)
 
 
 def _first_trained_length(location: TableLocation, layers: RopeLayers, stated: int) -> int:
@@ -109,8 +121,8 @@ class _KeyLengths(NamedTuple):
     """The length that a config key states, and what it implies, in tokens."""
 
     stated: int
-    scaled: int  # that the model serves if the key states the length before scaling
-    unscaled: int  # of the first training if the key states the length after scaling
+    served_if_before: int  # if the key states the length before scaling, what the model serves
+    trained_if_after: int  # if it states the length after scaling, that of the first training
 
 
 def _lengths_by_convention(
@@ -118,34 +130,28 @@ def _lengths_by_convention(
 ) -> PositionLengths:
     """Return the lengths of settings whose config key states the length before or after scaling.
 
-    If the first trained length is known and the key states neither, it is as known. Otherwise the
-    first source that tells which one the key states counts:
+    The first of these that tells the lengths counts:
 
-    1. The first trained length.
-    2. Released configs of the model type.
-    3. Other limits of the checkpoint.
-
-    If none does, the lengths are as presumed for the rope type, and the question stays open.
+    1. The first trained length, if it is known and the key states another length: the key states
+       neither the length before scaling nor the one after.
+    2. What the key states by `_what_key_states`.
+    3. What the key is presumed to state for the rope type. Then the question stays open.
 
     Raises:
         CheckpointError: The settings are malformed.
     """
-    kind = rope_type(layers.parameters)
     factor = layers.parameters[FACTOR]
     key = _KeyLengths(
         stated=stated,
-        scaled=round(stated * factor),
-        unscaled=round(stated / factor),
+        served_if_before=round(stated * factor),
+        trained_if_after=round(stated / factor),
     )
     first_trained = location.trained_length or stated_trained_length(location, layers)
-    if first_trained not in (None, key.stated, key.unscaled):
+    if first_trained is not None and first_trained not in (key.stated, key.trained_if_after):
         served = round(first_trained * factor)
         return PositionLengths(first_trained=first_trained, stated=stated, served=served)
-    key_states = (
-        _by_trained_length(key, first_trained)
-        or _by_releases(location, key)
-        or _by_other_limits(location, kind, key)
-    )
+    kind = rope_type(layers.parameters)
+    key_states = _what_key_states(location, kind, key, first_trained)
     if key_states is not None:
         return _lengths_if(key_states, key)
     assert kind.presumed_key is not None
@@ -155,7 +161,7 @@ def _lengths_by_convention(
         f"{location.effective_key} {stated} is the length before or after scaling, and no other "
         "file of the folder does",
         answer=f"--trained-length {stated} if it is the one before, --trained-length "
-        f"{key.unscaled} if the one after",
+        f"{key.trained_if_after} if the one after",
     )
 
 
@@ -165,17 +171,39 @@ def _lengths_if(key_states: KeyStates, key: _KeyLengths) -> PositionLengths:
         return PositionLengths(
             first_trained=key.stated,
             stated=key.stated,
-            served=key.scaled,
+            served=key.served_if_before,
             key_is_first_trained=True,
         )
-    return PositionLengths(first_trained=key.unscaled, stated=key.stated, served=key.stated)
+    return PositionLengths(
+        first_trained=key.trained_if_after,
+        stated=key.stated,
+        served=key.stated,
+    )
+
+
+def _what_key_states(
+    location: TableLocation, kind: RopeType, key: _KeyLengths, first_trained: int | None
+) -> KeyStates | None:
+    """Return which length the key states, by the first of these that tells; None if none does:
+
+    1. The first trained length, if it is known.
+    2. Released configs of the model type.
+    3. Other limits of the checkpoint.
+    """
+    by_trained_length = _by_trained_length(key, first_trained)
+    if by_trained_length is not None:
+        return by_trained_length
+    by_releases = _by_releases(location, key)
+    if by_releases is not None:
+        return by_releases
+    return _by_other_limits(location, kind, key)
 
 
 def _by_trained_length(key: _KeyLengths, first_trained: int | None) -> KeyStates | None:
     """Return what the key states by the first trained length, if it is known."""
     if first_trained == key.stated:
         return "before"
-    if first_trained == key.unscaled:
+    if first_trained == key.trained_if_after:
         return "after"
     return None
 
@@ -191,17 +219,19 @@ def _by_releases(location: TableLocation, key: _KeyLengths) -> KeyStates | None:
 
 
 def _by_other_limits(location: TableLocation, kind: RopeType, key: _KeyLengths) -> KeyStates | None:
-    """Return what the key states by other limits.
+    """Return what the key states by other limits of the checkpoint.
 
-    A limit of the scaled length agrees with a key that states the length before scaling, and one of
-    the stated or the unscaled length with a key that states the length after scaling.
+    The first of these that holds counts. The key states the length
+
+    1. before scaling, if a limit is the length that the model would then serve.
+    2. after scaling, if a limit is the stated length, or the one that the model was then trained
+       at. This does not hold for types whose key is presumed to state the length before scaling:
+       a limit of the first trained length may be left over from then.
     """
-    if key.scaled in location.seen_lengths:
+    if key.served_if_before in location.seen_lengths:
         return "before"
     if kind.presumed_key == "before":
-        # Transformers takes the key of such types for the trained length, so a limit of this length
-        # may be left over from before scaling.
         return None
-    if key.stated in location.seen_lengths or key.unscaled in location.seen_lengths:
+    if key.stated in location.seen_lengths or key.trained_if_after in location.seen_lengths:
         return "after"
     return None

@@ -86,7 +86,7 @@ def _possible_locations(model_type: str) -> Iterator[TableLocation]:
     if not conditions:
         yield from find_architecture(config).locations
     for condition in conditions:
-        selected = config | {condition.key: condition.stated_value}
+        selected = config | {condition.key: condition.value}
         yield from find_architecture(selected).locations
 
 
@@ -148,7 +148,7 @@ def _notes(location: TableLocation, *, whole: Family) -> Iterator[str]:
     if table.longer_inputs == "get computed rows":
         yield "longer inputs do not fail: more rows are computed"
     if table.when is not None and not family.requires:
-        yield f"with {table.when.key}={_in_json(table.when.stated_value)}"
+        yield f"with {table.when.key}={_in_json(table.when.value)}"
     for pin in family.pins:
         yield f"keeps the effect of {pin.key}"
     for key in whole.limits:
@@ -177,7 +177,7 @@ def _layout_notes(table: Positions) -> Iterator[str]:
 def _part_notes(location: TableLocation, whole: Family) -> Iterator[str]:
     """Yield which part of a model may be of any type."""
     for part in whole.parts:
-        if part.is_any and location.path[:1] == (part.config_key,):
+        if part.may_state_type and location.path[:1] == (part.config_key,):
             default = location.family.model_type
             yield f"{part.config_key} may be of any model type (default: {default})"
 

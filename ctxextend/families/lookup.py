@@ -282,7 +282,7 @@ def _search(
         yield UnsupportedPart(outer.part, message, advice="")
         return
     usual = family.prefixes[0]
-    if within is not None and within.is_head and len(family.prefixes) > 1:
+    if within is not None and within.has_head and len(family.prefixes) > 1:
         usual = family.prefixes[1]
     here = replace(
         outer,
@@ -290,11 +290,11 @@ def _search(
         prefixes=_combined(outer.prefixes, family.prefixes),
         usual_prefix=outer.usual_prefix + usual,
     )
-    yield from _tables_of(here, within.only if within else "")
+    yield from _tables_of(here, within.only_part if within else "")
     for part in family.parts:
         inner = _inside(here, part)
         stated = nested(here.config, (*here.path, part.config_key, "model_type"))
-        if part.is_any and isinstance(stated, str) and stated:
+        if part.may_state_type and isinstance(stated, str) and stated:
             yield from _search(stated, inner, part)
         else:
             yield from _search(part.model_type, inner, part)
@@ -355,7 +355,7 @@ def _is_selected(model: ModelLocation, table: Positions) -> bool:
     """Whether the config of a model has the value with which the model has these positions."""
     if table.when is None:
         return True
-    return model.stated(table.when.key) in table.when.values
+    return table.when.holds(model.stated(table.when.key))
 
 
 def _unmet_requirement(model: ModelLocation, used: Sequence[Positions]) -> Requirement | None:
@@ -373,7 +373,7 @@ def _inside(model: ModelLocation, part: Part) -> ModelLocation:
     """Return the location of a part of a model."""
     path = (*model.path, part.config_key)
     is_missing = nested(model.config, path) is None
-    if part.is_flat and is_missing and model.stated("hidden_size") is not None:
+    if part.is_in_outer_config and is_missing and model.stated("hidden_size") is not None:
         path = model.path
     return replace(
         model,

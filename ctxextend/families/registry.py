@@ -61,7 +61,7 @@ NEO_MASKS = (
 )
 CLVP_MASKS = (Buffer("layers.*.attn.bias", "causal"),)
 
-FULL_ATTENTION = ConfigCondition("attention_type", ("original_full",))
+FULL_ATTENTION = ConfigCondition("attention_type", value="original_full")
 DEBERTA_PINS = (Pin("max_relative_positions", "relative_attention"),)
 DECODERS = ("model.decoder.", "decoder.")
 # Configs of CLIP-like models may contain a second copy of the text config, which takes precedence
@@ -124,9 +124,11 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     family(
         "deberta",
         LearnedTable(
-            BERT_TABLE, when=ConfigCondition("position_biased_input", (None, True)), buffers=IDS
+            BERT_TABLE,
+            when=ConfigCondition("position_biased_input", value=True, or_missing=True),
+            buffers=IDS,
         ),
-        UnlimitedPositions(RELATIVE, when=ConfigCondition("position_biased_input", (False,))),
+        UnlimitedPositions(RELATIVE, when=ConfigCondition("position_biased_input", value=False)),
         length=512,
         with_head=("deberta.",),
         pins=DEBERTA_PINS,
@@ -134,9 +136,11 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     family(
         "deberta-v2",
         LearnedTable(
-            BERT_TABLE, when=ConfigCondition("position_biased_input", (None, True)), buffers=IDS
+            BERT_TABLE,
+            when=ConfigCondition("position_biased_input", value=True, or_missing=True),
+            buffers=IDS,
         ),
-        UnlimitedPositions(RELATIVE, when=ConfigCondition("position_biased_input", (False,))),
+        UnlimitedPositions(RELATIVE, when=ConfigCondition("position_biased_input", value=False)),
         length=512,
         with_head=("deberta.",),
         pins=DEBERTA_PINS,
@@ -293,13 +297,13 @@ TABLE_FAMILIES: tuple[Family, ...] = (
         LearnedTable(
             BERT_TABLE,
             reserved=AFTER_PADDING,
-            when=ConfigCondition("position_embedding_type", (None, "absolute")),
+            when=ConfigCondition("position_embedding_type", value="absolute", or_missing=True),
             buffers=IDS,
         ),
         RotaryPositions(
             rope=LIMITS_ONLY,
             reserved=AFTER_PADDING,
-            when=ConfigCondition("position_embedding_type", ("rotary",)),
+            when=ConfigCondition("position_embedding_type", value="rotary"),
         ),
         length=1026,
         with_head=("esm.",),
@@ -972,8 +976,8 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
     family("tipsv2", parts=(text_model("tipsv2_text_model"),)),
     family("videoprism", parts=(text_model("videoprism_text_model"),)),
-    family("kosmos-2", parts=(text_model("kosmos_2_text_model", is_head=True),)),
-    family("kosmos-2.5", parts=(text_model("kosmos_2_5_text_model", is_head=True),)),
+    family("kosmos-2", parts=(text_model("kosmos_2_text_model", has_head=True),)),
+    family("kosmos-2.5", parts=(text_model("kosmos_2_5_text_model", has_head=True),)),
     family(
         "musicgen",
         parts=(
@@ -983,7 +987,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
                 prefixes=("decoder.",),
                 model_type="musicgen_decoder",
                 tokenizer=None,
-                is_head=True,
+                has_head=True,
             ),
         ),
     ),
@@ -996,7 +1000,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
                 prefixes=("decoder.",),
                 model_type="musicgen_melody_decoder",
                 tokenizer=None,
-                is_head=True,
+                has_head=True,
             ),
         ),
     ),
@@ -1030,22 +1034,26 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             text_model(
                 "clip_text_model",
                 prefixes=("text_encoder.text_model.", "text_encoder."),
-                is_any=True,
+                may_state_type=True,
             ),
         ),
     ),
     family(
         "omdet-turbo",
-        parts=(text_model("clip_text_model", prefixes=("language_backbone.model.",), is_any=True),),
+        parts=(
+            text_model(
+                "clip_text_model", prefixes=("language_backbone.model.",), may_state_type=True
+            ),
+        ),
     ),
-    family("vision-text-dual-encoder", parts=(text_model("bert", is_any=True),)),
+    family("vision-text-dual-encoder", parts=(text_model("bert", may_state_type=True),)),
     family(
         "florence2",
         parts=(
             text_model(
                 "bart",
                 prefixes=("language_model.", "model.language_model.", "language_model.model."),
-                is_any=True,
+                may_state_type=True,
             ),
         ),
     ),
@@ -1053,13 +1061,13 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     family(
         "grounding-dino",
         with_head=("model.",),
-        parts=(text_model("bert", prefixes=("text_backbone.",), is_any=True),),
+        parts=(text_model("bert", prefixes=("text_backbone.",), may_state_type=True),),
         limits=("max_text_len",),
     ),
     family(
         "mm-grounding-dino",
         with_head=("model.",),
-        parts=(text_model("bert", prefixes=("text_backbone.",), is_any=True),),
+        parts=(text_model("bert", prefixes=("text_backbone.",), may_state_type=True),),
         limits=("max_text_len",),
     ),
     family(
@@ -1133,28 +1141,28 @@ TABLE_FAMILIES: tuple[Family, ...] = (
         "encoder-decoder",
         parts=(
             submodel("encoder", "bert"),
-            submodel("decoder", "bert", only="decoder", is_head=True),
+            submodel("decoder", "bert", only_part="decoder", has_head=True),
         ),
     ),
     family(
         "nougat",
         parts=(
             submodel("encoder", "donut-swin", tokenizer=None),
-            submodel("decoder", "mbart", only="decoder", is_head=True),
+            submodel("decoder", "mbart", only_part="decoder", has_head=True),
         ),
     ),
     family(
         "speech-encoder-decoder",
         parts=(
             submodel("encoder", "wav2vec2", tokenizer=None),
-            submodel("decoder", "bert", only="decoder", is_head=True),
+            submodel("decoder", "bert", only_part="decoder", has_head=True),
         ),
     ),
     family(
         "vision-encoder-decoder",
         parts=(
             submodel("encoder", "vit", tokenizer=None),
-            submodel("decoder", "bert", only="decoder", is_head=True),
+            submodel("decoder", "bert", only_part="decoder", has_head=True),
         ),
     ),
     family(
@@ -1162,7 +1170,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
         with_head=("rag.",),
         parts=(
             submodel("question_encoder", "dpr", tokenizer="question_encoder_tokenizer"),
-            submodel("generator", "bart", tokenizer="generator_tokenizer", is_head=True),
+            submodel("generator", "bart", tokenizer="generator_tokenizer", has_head=True),
         ),
     ),
     # transformers' `attribute_map`: window_size overrides block_size if the config has it. The last
@@ -1214,7 +1222,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
                 config_key="decoder_config",
                 prefixes=("speech_decoder_model.",),
                 model_type="clvp_decoder",
-                is_head=True,
+                has_head=True,
             ),
         ),
     ),

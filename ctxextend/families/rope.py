@@ -86,24 +86,27 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
 def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]:
     """Return the settings that layers of one type have in transformers.
 
-    The first of these that the file has counts; what it states besides must mean the same:
+    The first of these that the file has counts:
 
     1. ``rope_scaling``.
     2. ``rope_parameters``.
     3. The model type's settings of a config that states none.
+
+    Other statements must mean the same: ``rope_parameters`` next to ``rope_scaling``, and the keys
+    next to the settings.
 
     Raises:
         CheckpointError: A setting is malformed, or two statements disagree.
     """
     old = stated_settings(location, OLD, layer_type)
     new = stated_settings(location, NEW, layer_type)
-    winning = old or new or _unstated_settings(location, layer_type)
-    used = _complete(location, layer_type, winning)
+    used = _complete(location, layer_type, old or new or _unstated_settings(location, layer_type))
+    other_statements = list[Parameters]()
     if old and new:
-        _check_equal(layer_type, used, _complete(location, layer_type, new))
-    # Keys next to the settings count only for what these do not state, but must not differ.
-    with_next_to = used | settings_next_to(location, layer_type)
-    _check_equal(layer_type, used, with_next_to)
+        other_statements.append(_complete(location, layer_type, new))
+    other_statements.append(used | settings_next_to(location, layer_type))
+    for other in other_statements:
+        _check_equal(layer_type, used, other)
     return used
 
 
@@ -145,21 +148,33 @@ def _complete(location: TableLocation, layer_type: str, stated: Parameters) -> d
     1. The defaults of the model type.
     2. The keys next to the settings (`settings_next_to`).
     3. The stated settings.
-    4. Of the trained length only: the key next to the settings (`_with_trained_length`).
+    4. Of types that need the first trained length: this length (`_used_trained_length`).
 
     Raises:
         CheckpointError: The settings are malformed.
     """
     facts = rotary_facts(location)
-    rope: dict[str, Any] = {TYPE: _type_of(facts, stated), THETA: facts.theta[layer_type]}
+    defaults: dict[str, Any] = {TYPE: _type_of(facts, stated), THETA: facts.theta[layer_type]}
     if facts.partial != 1:
-        rope[PARTIAL] = facts.partial
-    rope |= settings_next_to(location, layer_type)
-    rope |= {key: value for key, value in stated.items() if key not in (TYPE, OLD_TYPE)}
+        defaults[PARTIAL] = facts.partial
+    next_to = settings_next_to(location, layer_type)
+    in_settings = {key: value for key, value in stated.items() if key not in (TYPE, OLD_TYPE)}
+    rope = {**defaults, **next_to, **in_settings}
     if rope_type(rope).states_trained:
-        rope = _with_trained_length(location, layer_type, rope)
+        trained = _used_trained_length(location, layer_type, rope)
+        rope = _with_trained_length(rope, trained)
     _check_values(location, rope)
     return rope
+
+
+def _with_trained_length(rope: Mapping[str, Any], trained: Any) -> dict[str, Any]:
+    """Return settings with a first trained length; as they are if it is None."""
+    if trained is None:
+        return dict(rope)
+    if rope[TYPE] == "yarn" and TRAINED not in rope:
+        # `rope_changes` adds keys to a file in this order.
+        return {TRAINED: trained, **rope}
+    return {**rope, TRAINED: trained}
 
 
 def _type_of(facts: RotaryFacts, stated: Parameters) -> str:
@@ -187,7 +202,9 @@ def _stated_type(facts: RotaryFacts, stated: Parameters) -> Any:
         return _official_name(facts, stated.get(OLD_TYPE, "default"))
     kind = _official_name(facts, stated[TYPE])
     old_kind = stated.get(OLD_TYPE)
-    if old_kind in (None, kind, MROPE_TYPE) or _official_name(facts, old_kind) == kind:
+    if old_kind is None or old_kind == MROPE_TYPE:
+        return kind
+    if _official_name(facts, old_kind) == kind:
         return kind
     raise CheckpointError(
         f"config.json: rope_type is {kind!r:.100}, but type is {old_kind!r:.100}.",
@@ -200,59 +217,15 @@ def _official_name(facts: RotaryFacts, kind: Any) -> Any:
     return facts.type_names.get(str(kind), kind)
 
 
-def _with_trained_length(
-    location: TableLocation, layer_type: str, rope: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return settings of a type that needs the first trained length with this length, if stated.
-
-    The first of these that states it counts, as in ``standardize_rope_params``:
-
-    1. The key next to the settings (`trained_length_next_to`).
-    2. The settings.
-    3. Of yarn settings only: the length of the model.
-
-    Raises:
-        CheckpointError: The length of the model is asked for, and the config states none.
-    """
-    completed = dict(rope)
-    if rope[TYPE] == "yarn" and TRAINED not in rope:
-        completed = {TRAINED: location.value(location.effective_key), **rope}
-    next_to = trained_length_next_to(location, layer_type)
-    if next_to is not None:
-        completed[TRAINED] = next_to
-    return completed
-
-
-def trained_length_next_to(location: TableLocation, layer_type: str) -> Any:
-    """Return the first trained length by the key next to the settings, else by its default.
-
-    It is as in the config, so it may be malformed. It is None if there is none, and for settings of
-    one type of layers, which do not read the key.
-    """
-    if layer_type:
-        return None
-    stated = location.stated(TRAINED)
-    return location.family.defaults.get(TRAINED) if stated is None else stated
-
-
 def _check_values(location: TableLocation, rope: Parameters) -> None:
-    """Check the settings that formulas use: those that the type needs, and others if stated.
+    """Check the settings that formulas use: see `_checked_keys`.
 
     Raises:
         CheckpointError: One is missing or malformed.
     """
-    needed = rope_type(rope).needs
-    optional = [key for key in OPTIONAL if rope.get(key)]
-    for key in (THETA, PARTIAL, FACTOR, TRAINED, *needed, *optional):
-        if key not in needed and key not in rope:
-            continue
+    for key in _checked_keys(rope):
         value = rope.get(key)
-        if key in LISTS:
-            broken_rule = _rule_broken_by_list(value, pairs=rotary_dim(location, rope) // 2)
-        elif key in (FACTOR, TRAINED):
-            broken_rule = _rule_broken_by_size(value)
-        else:
-            broken_rule = _rule_broken_by_number(value)
+        broken_rule = _broken_rule(location, rope, key)
         if broken_rule:
             raise CheckpointError(
                 f"config.json: {key} of {rope[TYPE]} rotary positions must be {broken_rule}, got "
@@ -261,32 +234,51 @@ def _check_values(location: TableLocation, rope: Parameters) -> None:
             )
 
 
+def _checked_keys(rope: Parameters) -> list[str]:
+    """Return the keys of settings that formulas use: what the type needs, and others if stated."""
+    needed = rope_type(rope).needs
+    of_many_types = (THETA, PARTIAL, FACTOR, TRAINED)
+    stated_or_needed = [key for key in of_many_types if key in rope or key in needed]
+    optional = [key for key in OPTIONAL if rope.get(key)]
+    return [*stated_or_needed, *needed, *optional]
+
+
+def _broken_rule(location: TableLocation, rope: Parameters, key: str) -> str:
+    """Return what the value of a setting must be, as text; empty if it is so."""
+    value = rope.get(key)
+    if key in LISTS:
+        return _rule_broken_by_list(value, pairs=rotary_dim(location, rope) // 2)
+    if key in (FACTOR, TRAINED):
+        return _rule_broken_by_size(value)
+    return _rule_broken_by_number(value)
+
+
 def _rule_broken_by_list(value: Any, *, pairs: int) -> str:
     """Return what a list of settings must be; empty if it is so."""
-    if isinstance(value, list) and len(value) == pairs and all(map(_is_number, value)):
+    if isinstance(value, list) and len(value) == pairs and all(map(_is_positive, value)):
         return ""
     return f"a list of {pairs} numbers above 0, one for each pair of rotated values"
 
 
 def _rule_broken_by_size(value: Any) -> str:
     """Return what a factor or a length must be; empty if it is so."""
-    if _is_number(value, LARGEST_NUMBER) and value >= 1:
+    if _is_positive(value, LARGEST_NUMBER) and value >= 1:
         return ""
     if isinstance(value, int | float) and value > LARGEST_NUMBER:
-        return f"a number of at most {LARGEST_NUMBER:,.0f}"
+        return f"a number of at most {LARGEST_NUMBER:,}"
     return "a number of at least 1"
 
 
 def _rule_broken_by_number(value: Any) -> str:
     """Return what any other setting must be; empty if it is so."""
-    if _is_number(value):
+    if _is_positive(value):
         return ""
     if isinstance(value, int | float) and value > MAX_NUMBER:
-        return f"a number of at most {MAX_NUMBER:,.0f}"
+        return f"a number of at most {MAX_NUMBER:g}"
     return "a number above 0"
 
 
-def _is_number(value: Any, maximum: float = MAX_NUMBER) -> bool:
+def _is_positive(value: Any, maximum: float = MAX_NUMBER) -> bool:
     """Whether a value is a number above 0 and up to a maximum."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= maximum
 
@@ -335,7 +327,7 @@ def _new_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
     It is one object of settings, or, in classes that tell layers apart, one for each type.
 
     Raises:
-        CheckpointError: It is the other, or neither.
+        CheckpointError: It has not the form that the classes read.
     """
     settings = location.stated(NEW)
     if not layer_type:
@@ -376,7 +368,8 @@ def _malformed(location: TableLocation, dialect: str, expected: str) -> Checkpoi
 def settings_next_to(location: TableLocation, layer_type: str) -> dict[str, Any]:
     """Return the base and the rotated share that the keys next to ``rope_scaling`` state.
 
-    Settings of one type of layers have such keys only in classes that read ``rope_scaling``.
+    Settings of one type of layers have such keys only in classes that read ``rope_scaling``, such
+    as those of Gemma 3.
     """
     facts = rotary_facts(location)
     if layer_type and not facts.old.reads_scaling:
@@ -389,14 +382,47 @@ def settings_next_to(location: TableLocation, layer_type: str) -> dict[str, Any]
     return _without_nulls(stated)
 
 
+# The length of the first training
+#
+# A config can state it in the settings and in a key next to them. Which one counts depends on the
+# rope type:
+#
+# - Types that need it, such as ``yarn``: `_used_trained_length`, as transformers reads it. The key
+#   next to the settings comes first.
+# - Other types, such as ``linear``: `stated_trained_length`. No class of transformers reads it, and
+#   the settings come first.
+
+
+def _used_trained_length(location: TableLocation, layer_type: str, rope: Parameters) -> Any:
+    """Return the first trained length that transformers uses for settings of a type that needs it.
+
+    The first of these that states it counts, as in ``standardize_rope_params``; None if none does:
+
+    1. The key next to the settings (`trained_length_next_to`).
+    2. The settings.
+    3. Of yarn settings only: the key of the length of the model.
+
+    It is as in the config, so it may be malformed.
+
+    Raises:
+        CheckpointError: The length of the model is needed, and the config states none.
+    """
+    next_to = trained_length_next_to(location, layer_type)
+    if next_to is not None:
+        return next_to
+    if TRAINED in rope:
+        return rope[TRAINED]
+    if rope[TYPE] == "yarn":
+        return location.value(location.effective_key)
+    return None
+
+
 def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | None:
-    """Return the length of the first training that the config states for these layers, in tokens.
+    """Return the first trained length that the config states for these layers, in tokens.
 
-    It may be of a type that does not need this length, so that no class of transformers reads it;
-    see `_with_trained_length` for the other types. The first of these that states it counts; None
-    if none does:
+    The first of these that states it counts; None if none does:
 
-    1. The settings.
+    1. The settings (`_trained_length_in_settings`).
     2. The key next to the settings (`trained_length_next_to`).
 
     Raises:
@@ -408,34 +434,57 @@ def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | 
     next_to = trained_length_next_to(location, layers.layer_type)
     if next_to is None:
         return None
-    if not _is_number(next_to, LARGEST_NUMBER):
+    if not _is_positive(next_to, LARGEST_NUMBER):
         message = f"config.json: {TRAINED} must be a number of tokens, got {next_to!r:.100}."
         raise CheckpointError(message, "Correct config.json.")
     return int(next_to)
 
 
 def _trained_length_in_settings(location: TableLocation, layers: RopeLayers) -> int | None:
-    """Return the first trained length that ``rope_scaling``, else ``rope_parameters``, states.
+    """Return the first trained length that valid settings state, in tokens.
 
-    If the config states neither, it is that of the model type's settings, which do not depend on
-    max_position_embeddings.
+    The first of these that states it counts; None if none does:
+
+    1. ``rope_scaling``.
+    2. ``rope_parameters``.
+    3. If the config states neither: the model type's settings of such a config.
 
     Raises:
         CheckpointError: The settings are malformed.
     """
     old = stated_settings(location, OLD, layers.layer_type)
     new = stated_settings(location, NEW, layers.layer_type)
-    own: Mapping[str, Any] = {}
+    of_model_type: Mapping[str, Any] = {}
     if not old and not new:
-        own = rotary_facts(location).defaults.get(layers.layer_type, {})
-    for settings in (old, new, own):
+        of_model_type = rotary_facts(location).defaults.get(layers.layer_type, {})
+    for settings in (old, new, of_model_type):
         if TRAINED in settings:
             return int(settings[TRAINED])
     return None
 
 
+def trained_length_next_to(location: TableLocation, layer_type: str) -> Any:
+    """Return the first trained length by the key next to the settings, as in the config.
+
+    A missing key has the default of the model type; without one, the length is None. Settings of
+    one type of layers do not read the key, so for these it is None too. It may be malformed.
+    """
+    if layer_type:
+        return None
+    stated = location.stated(TRAINED)
+    if stated is None:
+        return location.family.defaults.get(TRAINED)
+    return stated
+
+
+# The size of a head
+
+
 def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
-    """Return the number of rotated values per head, with those that ``proportional`` does not move.
+    """Return the number of rotated values per head, from which frequencies are computed.
+
+    Settings of type ``proportional`` count the whole head; those that it does not rotate have
+    frequency 0.
 
     Source: ``ROPE_INIT_FUNCTIONS`` of transformers 5.23.
 
@@ -457,16 +506,17 @@ def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
 
 
 def copied_locations(location: TableLocation) -> Iterator[TableLocation]:
-    """Yield the configs around a text config that state its rotary settings, or its sizes, again.
+    """Yield locations that read copies of a text config as if these were the text config.
 
-    Some files state them twice, here at the top level and in ``text_config``::
+    A copy is a config around the text config that states its rotary settings, or its sizes, again;
+    here at the top level::
 
         {"model_type": "qwen2_vl", "hidden_size": 8192, "rope_theta": 1000000.0,
-         "text_config": {"hidden_size": 8192, "rope_theta": 1000000.0}}
+         "text_config": {"hidden_size": 8192, "rope_theta": 1000000.0, "num_attention_heads": 64}}
 
-    Transformers reads only ``text_config``; other readers may read the top level, the copy. Each is
-    yielded as a location with a config in which missing values are filled in; see
-    `_with_inherited`.
+    Transformers reads only ``text_config``; other readers may read the copy. The location of this
+    copy has the path of the top level, and the 64 heads that the top level lacks; see
+    `_filled_copy`.
     """
     if location.config.get("model_type") in OWN_SETTINGS:
         return
@@ -476,7 +526,7 @@ def copied_locations(location: TableLocation) -> Iterator[TableLocation]:
     for path in around(location):
         outer = nested(location.config, path)
         if isinstance(outer, Mapping) and _is_copy(location, outer):
-            config = _with_inherited(location.config, path, text_config)
+            config = _with_object_at(location.config, path, _filled_copy(outer, text_config))
             yield replace(location, path=path, overrides=(), config=config)
 
 
@@ -489,18 +539,23 @@ def _is_copy(location: TableLocation, outer: Mapping[str, Any]) -> bool:
     return sizes <= stated or not settings.isdisjoint(stated)
 
 
-def _with_inherited(
-    config: Mapping[str, Any], path: Keys, text_config: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return a config in which the copy at a path has the values of the text config that it lacks.
+def _filled_copy(outer: Mapping[str, Any], text_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy with the values of the text config that it lacks.
 
-    A copy inherits neither ``rope_scaling`` nor ``rope_parameters``: see `_copied_parameters` for
-    single settings in them.
+    ``rope_scaling`` and ``rope_parameters`` are not filled in as a whole: `_copied_settings` fills
+    in single settings.
     """
-    if path:
-        return {**config, path[0]: _with_inherited(config[path[0]], path[1:], text_config)}
     inherited = {key: value for key, value in text_config.items() if key not in (OLD, NEW)}
-    return {**inherited, **_without_nulls(config)}
+    return {**inherited, **_without_nulls(outer)}
+
+
+def _with_object_at(
+    config: Mapping[str, Any], path: Keys, values: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return a config with another object at a path of keys, which exists."""
+    if not path:
+        return values
+    return {**config, path[0]: _with_object_at(config[path[0]], path[1:], values)}
 
 
 def _check_copy(
@@ -508,50 +563,71 @@ def _check_copy(
 ) -> None:
     """Check that a copy of the settings of one type of layers equals those that are used.
 
+    Readers of the copy may use two kinds of settings, and each must be equal:
+
+    - Those in the text config, with the keys next to ``rope_scaling`` in the copy.
+    - Those of a dialect that the copy states; see `_copied_settings`.
+
     Raises:
-        CheckpointError: It differs.
+        CheckpointError: The copy differs, or is malformed.
     """
-    for other in _copied_parameters(copied, layer_type, used):
-        unequal = _unequal_in_copy(used, other)
-        if unequal:
-            key = TYPE if TYPE in unequal else min(unequal)  # the type explains what else differs
-            where = ".".join(location.path)
-            outer = ".".join(copied.path) or "the top level"
-            raise CheckpointError(
-                f"config.json: {_with_layers(key, layer_type)} is {used.get(key)!r:.100} in "
-                f"{where}, which transformers reads, but {other.get(key)!r:.100} at {outer}.",
-                f"Remove {OLD}, {NEW} and the keys next to them at {outer}, or make them mean the "
-                f"same as {where}.",
-            )
+    with_next_to = {**used, **settings_next_to(copied, layer_type)}
+    readings = [with_next_to, *_copied_settings(copied, layer_type, used)]
+    for other in readings:
+        _check_equal_in_copy(location, copied, layer_type, used, other)
 
 
-def _copied_parameters(
+def _copied_settings(
     copied: TableLocation, layer_type: str, used: Parameters
-) -> list[Parameters]:
-    """Return the settings that a reader of a copy may use: one for each part of the copy.
+) -> Iterator[Parameters]:
+    """Yield the complete settings of each dialect that a copy states.
 
-    Args:
-        copied: The location of the copy.
-        layer_type: The type of layers.
-        used: The settings in the text config, for what the copy leaves to it.
-
-    Returns:
-        First the settings in the text config, with the keys next to ``rope_scaling`` in the copy.
-        Then the settings of each dialect that the copy has, with those of `INHERITED` that the copy
-        states nowhere.
+    A base, rotated share or first trained length that the copy states nowhere is that of the text
+    config. With ``rope_theta`` 1000000.0 in ``rope_parameters`` of the text config, the copy
+    ``{"rope_scaling": {"type": "linear", "factor": 4}}`` has base 1000000.0.
 
     Raises:
         CheckpointError: The copy is malformed.
     """
     next_to = settings_next_to(copied, layer_type)
     inherited = {key: used[key] for key in INHERITED if key in used and key not in next_to}
-    found: list[Parameters] = [{**used, **next_to}]
     for dialect in (OLD, NEW):
         stated = stated_settings(copied, dialect, layer_type)
         if stated:
-            with_inherited = {**inherited, **stated}
-            found.append(_complete(copied, layer_type, with_inherited))
-    return found
+            yield _complete(copied, layer_type, {**inherited, **stated})
+
+
+def _check_equal_in_copy(
+    location: TableLocation,
+    copied: TableLocation,
+    layer_type: str,
+    used: Parameters,
+    other: Parameters,
+) -> None:
+    """Check that settings of a copy are those that transformers uses.
+
+    Args:
+        location: The text config.
+        copied: The copy.
+        layer_type: The type of layers.
+        used: The settings in the text config.
+        other: The settings that a reader of the copy may use.
+
+    Raises:
+        CheckpointError: They are not.
+    """
+    unequal = _unequal_in_copy(used, other)
+    if not unequal:
+        return
+    key = TYPE if TYPE in unequal else min(unequal)  # the type explains what else differs
+    where = ".".join(location.path)
+    outer = ".".join(copied.path) or "the top level"
+    raise CheckpointError(
+        f"config.json: {_with_layers(key, layer_type)} is {used.get(key)!r:.100} in {where}, which "
+        f"transformers reads, but {other.get(key)!r:.100} at {outer}.",
+        f"Remove {OLD}, {NEW} and the keys next to them at {outer}, or make them mean the same as "
+        f"{where}.",
+    )
 
 
 def _unequal_in_copy(used: Parameters, copied: Parameters) -> list[str]:

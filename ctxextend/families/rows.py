@@ -94,26 +94,31 @@ def rotary(
     return Family(model_type, tables=(RotaryPositions(rope=facts),), defaults=defaults)
 
 
-def with_any_text(model_type: str, *, default: str, is_flat: bool = False) -> Family:
+def with_any_text(model_type: str, *, default: str, is_in_outer_config: bool = False) -> Family:
     """Return the entry of a multimodal model whose language model may be of any type.
 
     Args:
         model_type: As in config.json.
         default: The model type of its language model if the config states none.
-        is_flat: Whether old configs have no ``text_config``.
+        is_in_outer_config: Whether old configs have no ``text_config``.
     """
-    return Family(model_type, parts=(language_model(default, is_flat=is_flat),))
+    return Family(
+        model_type, parts=(language_model(default, is_in_outer_config=is_in_outer_config),)
+    )
 
 
-def with_own_text(model_type: str, *, text: str, is_flat: bool = False) -> Family:
+def with_own_text(model_type: str, *, text: str, is_in_outer_config: bool = False) -> Family:
     """Return the entry of a multimodal model whose text model is always of the type `text`.
 
     Args:
         model_type: As in config.json.
         text: The model type of its text model.
-        is_flat: Whether old configs have no ``text_config``.
+        is_in_outer_config: Whether old configs have no ``text_config``.
     """
-    return Family(model_type, parts=(own_part("text", "text_config", text, is_flat=is_flat),))
+    return Family(
+        model_type,
+        parts=(own_part("text", "text_config", text, is_in_outer_config=is_in_outer_config),),
+    )
 
 
 def language_model(
@@ -121,7 +126,7 @@ def language_model(
     *,
     name: str = "text",
     config_key: str = "text_config",
-    is_flat: bool = False,
+    is_in_outer_config: bool = False,
 ) -> Part:
     """Return the part for a language model of any type; `model_type` is the default."""
     return Part(
@@ -129,18 +134,26 @@ def language_model(
         config_key=config_key,
         prefixes=LANGUAGE_PREFIXES,
         model_type=model_type,
-        is_any=True,
-        is_head=True,
-        is_flat=is_flat,
+        may_state_type=True,
+        has_head=True,
+        is_in_outer_config=is_in_outer_config,
     )
 
 
-def own_part(name: str, config_key: str, model_type: str, *, is_flat: bool = False) -> Part:
+def own_part(
+    name: str, config_key: str, model_type: str, *, is_in_outer_config: bool = False
+) -> Part:
     """Return the part for a model of one type, without a table of rows.
 
     Its positions are found in its config only, so no prefix of tensor names is needed.
     """
-    return Part(name, config_key=config_key, prefixes=("",), model_type=model_type, is_flat=is_flat)
+    return Part(
+        name,
+        config_key=config_key,
+        prefixes=("",),
+        model_type=model_type,
+        is_in_outer_config=is_in_outer_config,
+    )
 
 
 def text_model(
@@ -148,8 +161,8 @@ def text_model(
     *,
     prefixes: tuple[str, ...] = ("text_model.",),
     overrides: tuple[str, ...] = (),
-    is_any: bool = False,
-    is_head: bool = False,
+    may_state_type: bool = False,
+    has_head: bool = False,
 ) -> Part:
     """Return the part for the text model of a multimodal model, with a table of rows."""
     return Part(
@@ -158,8 +171,8 @@ def text_model(
         prefixes=prefixes,
         model_type=model_type,
         overrides=overrides,
-        is_any=is_any,
-        is_head=is_head,
+        may_state_type=may_state_type,
+        has_head=has_head,
     )
 
 
@@ -167,26 +180,26 @@ def submodel(
     name: str,
     model_type: str,
     *,
-    only: str = "",
+    only_part: str = "",
     tokenizer: str | None = "",
-    is_head: bool = False,
+    has_head: bool = False,
 ) -> Part:
     """Return the part for a model of any type inside another.
 
     Args:
         name: Of the part, and the key of its config.
         model_type: Its model type if its config states none.
-        only: The table part that it uses; see `Part`.
+        only_part: The table part that it uses; see `Part`.
         tokenizer: Its tokenizer folder; see `Part`.
-        is_head: Whether it has a head; see `Part`.
+        has_head: Whether it has a head; see `Part`.
     """
     return Part(
         name,
         config_key=name,
         prefixes=(f"{name}.",),
         model_type=model_type,
-        is_any=True,
-        is_head=is_head,
+        may_state_type=True,
+        has_head=has_head,
         tokenizer=tokenizer,
-        only=only,
+        only_part=only_part,
     )

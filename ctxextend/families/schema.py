@@ -69,10 +69,10 @@ class OldRotaryKeys(NamedTuple):
     # Whether ``rope_scaling`` applies to local layers too, as in ModernBERT. Then it cannot scale
     # only the others, and ``rope_parameters`` is written instead.
     scales_local: bool = False
-    # Keys of ``rope_theta`` next to it, by layer type, if they have another name: Gemma 3 has
-    # {"sliding_attention": "rope_local_base_freq"}. An empty name: none.
+    # Other names of ``rope_theta`` next to ``rope_scaling``, by layer type: Gemma 3 has
+    # {"sliding_attention": "rope_local_base_freq"}. An empty name: the layers have no such key.
     theta_keys: Mapping[str, str] = {}
-    # Key of the rotated share next to it; ``rotary_pct`` in GPT-NeoX.
+    # Name of the rotated share next to ``rope_scaling``; ``rotary_pct`` in GPT-NeoX.
     partial_key: str = "partial_rotary_factor"
 
 
@@ -105,15 +105,17 @@ class RotaryFacts(NamedTuple):
 
 
 class ConfigCondition(NamedTuple):
-    """A key of the config, and the values with which something applies; None: it is missing."""
+    """A key of the config, and the value with which something applies."""
 
     key: str
-    values: tuple[Any, ...]  # None can only be the first
+    value: Any
+    or_missing: bool = False  # whether it also applies to a config without the key
 
-    @property
-    def stated_value(self) -> Any:
-        """A value with which it applies and that a config can state, so not None."""
-        return self.values[-1]
+    def holds(self, stated: Any) -> bool:
+        """Whether it holds for a config that states a value of the key, or None for no value."""
+        if stated is None:
+            return self.or_missing
+        return bool(stated == self.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,8 +198,9 @@ class SinusoidalTable(PositionsBase):
     def neighbor_prefix(self) -> str:
         """The start of the names, after the model's prefix, of tensors that come with the table.
 
-        They are in the module around that of the table: with ``encoder.embed_positions.weights``,
-        they start with ``encoder``, and `next_to`.
+        They are in the module around that of the table, and in `next_to` in it:
+        ``encoder.embed_positions.weights`` with `next_to` ``.embed_tokens`` gives
+        ``encoder.embed_tokens``.
         """
         module, _, _ = self.name.rpartition(".")
         outer_module, _, _ = module.rpartition(".")
@@ -281,7 +284,7 @@ class Pin(NamedTuple):
     - ``length``: ``max_relative_positions`` -1 of DeBERTa becomes 512 if 512 positions become 1024.
       A value below 1 means the length, so that the key is set to the old length.
     - ``blocks``: ``block_per_row`` 4 of MRA becomes 2 if the length is doubled. The key is a number
-      of blocks per `block_size` tokens of the length, and is scaled to keep the total.
+      of blocks per `block_size` tokens of the length: key * length / block_size stays.
     """
 
     key: str
@@ -299,19 +302,22 @@ class Part(NamedTuple):
     model_type: str  # its model type if its config has none
     # Keys of another copy of its config, which transformers prefers: ``text_config_dict`` of CLIP.
     overrides: tuple[str, ...] = ()
-    # Whether its config may state another model type, as the text model of LLaVA; otherwise
+    # Whether its config may state another model type, as that of the text model of LLaVA; otherwise
     # `model_type` always applies.
-    is_any: bool = False
-    # Whether it has a head, so its tensor names have the prefix of its base model: the decoder of
-    # encoder-decoder models has ``decoder.bert.`` where the encoder has ``encoder.``.
-    is_head: bool = False
-    # Its tokenizer folder, ``qformer_tokenizer`` of InstructBLIP; empty: the model's tokenizer;
-    # None: no text input, as the encoder of TrOCR.
+    may_state_type: bool = False
+    # Whether it has a head, so that its tensor names have the prefix of its base model: the decoder
+    # of encoder-decoder models has ``decoder.bert.`` where the encoder has ``encoder.``.
+    has_head: bool = False
+    # Its tokenizer:
+    #
+    # - empty: that of the model.
+    # - another text: the one in this folder, ``qformer_tokenizer`` of InstructBLIP.
+    # - None: it has none, since it reads no text, as the encoder of TrOCR.
     tokenizer: str | None = ""
     # The table part of its model type that it uses, ``decoder`` of mBART in Nougat; empty: all.
-    only: str = ""
-    # Whether old configs have its keys in the outer config, and no ``text_config``, as Qwen2-VL.
-    is_flat: bool = False
+    only_part: str = ""
+    # Whether old files have its keys in the outer config, and no ``text_config``, as Qwen2-VL.
+    is_in_outer_config: bool = False
 
 
 class Family(NamedTuple):

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and float8 with numpy
 import numpy as np
@@ -133,10 +133,10 @@ def _find_tables(
         named = find_names(architecture, matrices, f"This {type(model).__name__}")
     except CheckpointError as error:
         raise CheckpointError(error.message, WRAPPER_HINT) from error
-    return [_measure(location, name, matrices) for location, name in named]
+    return [_found_table(location, name, matrices) for location, name in named]
 
 
-def _measure(
+def _found_table(
     location: TableLocation, name: str, matrices: Mapping[str, "torch.Tensor"]
 ) -> FoundTable:
     """Return a table of a model with these matrices; it may be computed from the config."""
@@ -194,20 +194,26 @@ def set_length(
     # Building models must not advance the caller's random number generator. It can fail, so it
     # comes before the first change.
     with torch.random.fork_rng(devices=[]):
-        changes = list(_length_attributes(model, edits))
+        changes = _length_attributes(model, edits)
     _set_configs(model, edits)
-    for module, name, value in changes:
-        setattr(module, name, value)
+    for change in changes:
+        setattr(change.module, change.name, change.value)
     set_tables(model, weights)
 
 
 def _set_configs(model: Any, edits: Mapping[Keys, Any]) -> None:
-    """Set values in the config of a model, and in the copies that submodules have of its parts.
+    """Set values in the config of a model, and in the copies that submodules have of its parts."""
+    set_config(model.config, edits)
+    for copied, path in _copied_configs(model):
+        set_config(copied, _edits_inside(edits, path))
+
+
+def _copied_configs(model: Any) -> Iterator[tuple[Any, Keys]]:
+    """Yield the configs of submodules that are copies, each with the path of what it is a copy of.
 
     A copy can differ from the config of its part in a few values, so it is found by its class. The
-    config of another part may be of this class too, but is not a copy.
+    configs of other parts may be of this class too, but are not copies.
     """
-    set_config(model.config, edits)
     configs = dict(_nested_configs(model.config))
     config_ids = {id(config) for config in configs.values()}
     for module in model.modules():
@@ -216,7 +222,7 @@ def _set_configs(model: Any, edits: Mapping[Keys, Any]) -> None:
             continue
         for path, config in configs.items():
             if type(copied) is type(config):
-                set_config(copied, _edits_inside(edits, path))
+                yield copied, path
 
 
 def _nested_configs(config: Any, path: Keys = ()) -> Iterator[tuple[Keys, Any]]:
@@ -235,12 +241,46 @@ def _edits_inside(edits: Mapping[Keys, Any], path: Keys) -> dict[Keys, Any]:
     return {keys[depth:]: value for keys, value in edits.items() if keys[:depth] == path}
 
 
-def _length_attributes(
-    model: Any, edits: Mapping[Keys, Any]
-) -> Iterator[tuple["torch.nn.Module", str, Any]]:
-    """Yield what differs between models with the old and the edited config.
+class _Attribute(NamedTuple):
+    """A new value of an attribute, or a buffer, of a module."""
 
-    Each is the module of the model, the name of its attribute, and the new value.
+    module: Any
+    name: str
+    value: Any
+
+
+class _Versions(NamedTuple):
+    """A module of the model, and the same module for the old and the new length."""
+
+    module: Any  # of the model
+    old: Any  # of a model with the old config, without values
+    new: Any  # of a model with the edited config, without values
+    initializer: Any  # the module around `new`, or itself, that initialises its buffers
+
+
+def _length_attributes(model: Any, edits: Mapping[Keys, Any]) -> list[_Attribute]:
+    """Return what differs between models with the old and the edited config, and its new values.
+
+    Raises:
+        CheckpointError: The model is not of a transformers class.
+    """
+    changes = list[_Attribute]()
+    for versions in _versions(model, edits):
+        values = {
+            **_new_attributes(versions),
+            **_new_cached_lengths(versions),
+            **_new_buffers(versions),
+        }
+        for name, value in values.items():
+            changes.append(_Attribute(module=versions.module, name=name, value=value))
+    return changes
+
+
+def _versions(model: Any, edits: Mapping[Keys, Any]) -> Iterator[_Versions]:
+    """Yield the modules of a model, without those that the user removed or replaced.
+
+    Raises:
+        CheckpointError: The model is not of a transformers class.
     """
     import torch
 
@@ -251,22 +291,20 @@ def _length_attributes(
     new_config = copy.deepcopy(model.config)
     set_config(new_config, edits)
     with torch.device("meta"):
-        before = type(model)(copy.deepcopy(model.config))
-        after = type(model)(new_config)
+        old_model = type(model)(copy.deepcopy(model.config))
+        new_model = type(model)(new_config)
     modules = dict(model.named_modules())
-    old_modules = dict(before.named_modules())
-    initializers = _initializers(after)
-    for path, new in after.named_modules():
-        module: Any = modules.get(path)
-        if type(module) is not type(new):  # the user removed or replaced it
-            continue
-        old: Any = old_modules[path]
-        for name, value in _new_attributes(old, new):
-            yield module, name, value
-        for name, value in _new_cached_lengths(module, new):
-            yield module, name, value
-        for name, buffer in _new_buffers(module, old, new, initializers[path]):
-            yield module, name, buffer
+    old_modules = dict(old_model.named_modules())
+    initializers = _initializers(new_model)
+    for path, new in new_model.named_modules():
+        module = modules.get(path)
+        if type(module) is type(new):
+            yield _Versions(
+                module=module,
+                old=old_modules[path],
+                new=new,
+                initializer=initializers[path],
+            )
 
 
 def _initializers(model: Any) -> dict[str, Any]:
@@ -283,58 +321,67 @@ def _frequency_buffers(module: Any) -> list[str]:
     return [name for name in module._non_persistent_buffers_set if name.endswith("inv_freq")]
 
 
-def _new_attributes(old: Any, new: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the plain attributes that differ between two modules; if they are rotary, almost all.
+def _new_attributes(versions: _Versions) -> dict[str, Any]:
+    """Return the plain attributes of a module that get another value.
 
-    Rotary modules change some of their attributes while they run, so the module of the model may
-    differ from `old`.
+    A rotary module gets all of them but the mode: it changes some while it runs, so the module of
+    the model may differ from that with the old config.
     """
-    is_rotary = bool(_frequency_buffers(new))
-    for name, value in vars(new).items():
-        # Only plain values can be compared. `rope_type` of several types of layers is a dict.
-        is_plain = isinstance(value, int | float | str | tuple) or name == "rope_type"
-        if not is_plain:
-            continue
-        is_set_anyway = is_rotary and name != "training"  # the mode is the user's
-        if is_set_anyway or vars(old).get(name) != value:
-            yield name, value
+    attributes = _plain_attributes(versions.new)
+    if _frequency_buffers(versions.new):
+        attributes.pop("training", None)  # the mode is the user's
+        return attributes
+    old = vars(versions.old)
+    return {name: value for name, value in attributes.items() if old.get(name) != value}
 
 
-def _new_cached_lengths(module: Any, new: Any) -> Iterator[tuple[str, int]]:
-    """Yield the lengths for which a rotary module of the model has computed its frequencies.
+def _plain_attributes(module: Any) -> dict[str, Any]:
+    """Return the attributes of a module that can be compared.
 
-    With several types of layers, it gets one for each type while it runs.
+    ``rope_type`` is one: with several types of layers, it is a dict of texts.
     """
-    if not _frequency_buffers(new):
-        return
-    for name in vars(module):
+    attributes = dict[str, Any]()
+    for name, value in vars(module).items():
+        if isinstance(value, int | float | str | tuple) or name == "rope_type":
+            attributes[name] = value
+    return attributes
+
+
+def _new_cached_lengths(versions: _Versions) -> dict[str, int]:
+    """Return the length for which a rotary module has computed its frequencies: that of `new`.
+
+    With several types of layers, the module of the model gets an attribute for each type while it
+    runs, and all are set.
+    """
+    if not _frequency_buffers(versions.new):
+        return {}
+    lengths: dict[str, int] = {}
+    for name in vars(versions.module):
         if name.endswith("max_seq_len_cached"):
-            yield name, new.max_seq_len_cached
+            lengths[name] = versions.new.max_seq_len_cached
+    return lengths
 
 
-def _new_buffers(
-    module: Any, old: Any, new: Any, initializer: Any
-) -> Iterator[tuple[str, "torch.Tensor"]]:
-    """Yield the buffers of one module that get another shape, and all rotary frequencies.
+def _new_buffers(versions: _Versions) -> "dict[str, torch.Tensor]":
+    """Return the buffers of a module that get another shape, and all rotary frequencies.
 
-    Args:
-        module: The module of the model.
-        old: The same module of a model with the old config, without values.
-        new: The same module of a model with the new config, without values; it gets values.
-        initializer: The module around it that initialises its buffers.
+    To compute them, `new` gets values.
     """
+    new = versions.new
     frequencies = _frequency_buffers(new)
     changed = list[str]()
     for name, buffer in new.named_buffers(recurse=False):
-        if name in frequencies or buffer.shape != old.get_buffer(name).shape:
+        if name in frequencies or buffer.shape != versions.old.get_buffer(name).shape:
             changed.append(name)
     if not changed:
-        return
+        return {}
     new.to_empty(device="cpu", recurse=False)
-    initializer._init_weights(new)
+    versions.initializer._init_weights(new)
+    buffers: dict[str, torch.Tensor] = {}
     for name in changed:
-        current = module.get_buffer(name)
-        yield name, new.get_buffer(name).clone().to(current.device, current.dtype)
+        current = versions.module.get_buffer(name)
+        buffers[name] = new.get_buffer(name).clone().to(current.device, current.dtype)
+    return buffers
 
 
 def set_config(config: Any, edits: Mapping[Keys, Any]) -> None:

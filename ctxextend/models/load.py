@@ -22,7 +22,8 @@ from ctxextend.models.extend import to_tensor
 if TYPE_CHECKING:
     import torch
 
-MAX_LISTED_TENSORS = 100_000  # layers or labels, for which config classes make lists
+MAX_LAYERS_OR_LABELS = 100_000  # config classes make a list of them
+FIRST_TRIAL_TOKEN = 100  # at most; a small vocabulary has no such id
 # Names of inputs, by preference.
 TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
 
@@ -89,26 +90,22 @@ def load(
 
     model_type = checkpoint.config.get("model_type")
     loader: Any = _find_class(model_class or "", model_type) or transformers.AutoModel
+    has_values = active_fake_mode() is None
     torch.manual_seed(0)
-    if active_fake_mode() is not None:
-        return _build(checkpoint, loader, dtype)
     with quiet_transformers():
         try:
-            model, info = _from_pretrained(checkpoint, loader, dtype)
+            if has_values:
+                model, info = _from_pretrained(checkpoint, loader, dtype)
+            else:
+                model, info = _build(checkpoint, loader, dtype)
         except Exception as error:  # model classes raise many types
             reason = f"{type(error).__name__}: {one_line(error)}"
             message = f"transformers cannot load {checkpoint.root}: {reason}"
             raise CheckpointError(message) from error
-    mismatched = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
-    loading_info = LoadingInfo(
-        missing=tuple(sorted(info["missing_keys"])),
-        unexpected=tuple(sorted(info["unexpected_keys"])),
-        mismatched=tuple(sorted(map(str, mismatched))),
-    )
-    return model.train(False), loading_info
+    return model.train(False), info
 
 
-def _from_pretrained(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, dict[str, Any]]:
+def _from_pretrained(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, LoadingInfo]:
     """Load a checkpoint from its folder, or its tensors if transformers would not find these."""
     import torch
     import transformers
@@ -125,13 +122,26 @@ def _from_pretrained(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[A
         model, info = from_pretrained(checkpoint.root / checkpoint.model)
     else:
         config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
-        config = _read_config(checkpoint, config_class)
+        config = _config_object(checkpoint, config_class)
         model, info = from_pretrained(None, config=config, state_dict=_read_state(checkpoint))
-    return model, info
+    return model, _loading_info(info)
 
 
-def _read_config(checkpoint: Checkpoint, config_class: Any) -> Any:
-    """Return the config of a checkpoint; a generated one is of the class of its model type."""
+def _loading_info(info: Mapping[str, Any]) -> LoadingInfo:
+    """Return what `from_pretrained` tells about loading; a mismatched key may come with shapes."""
+    mismatched = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
+    return LoadingInfo(
+        missing=tuple(sorted(info["missing_keys"])),
+        unexpected=tuple(sorted(info["unexpected_keys"])),
+        mismatched=tuple(sorted(map(str, mismatched))),
+    )
+
+
+def _config_object(checkpoint: Checkpoint, config_class: Any) -> Any:
+    """Return the config of a checkpoint as an object of a config class.
+
+    A generated config is of the class of its model type.
+    """
     import transformers
 
     if checkpoint.config_file in checkpoint.generated:  # of nanoGPT
@@ -145,26 +155,31 @@ def _build(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, Loadin
     import torch
     import transformers
 
-    config = _read_config(checkpoint, transformers.AutoConfig)
+    config = _config_object(checkpoint, transformers.AutoConfig)
     build = getattr(loader, "_from_config", None) or loader.from_config
     model = build(config, dtype=getattr(torch, dtype))
     missing = _missing_parameters(model, checkpoint)
-    return model.train(False), LoadingInfo(missing=missing, unexpected=(), mismatched=())
+    return model, LoadingInfo(missing=missing, unexpected=(), mismatched=())
 
 
 def _missing_parameters(model: Any, checkpoint: Checkpoint) -> tuple[str, ...]:
     """Return the names of the parameters outside of layers for which a checkpoint has no tensor."""
-    matched = match_parameters(model, checkpoint, ()).values()
-    matched_ids = {
-        id(model.get_parameter(name)) for name in matched
-    }  # tied ones have several names
+    matched = _find_parameters(model, checkpoint).values()
+    # Tied parameters have several names, of which files have one.
+    matched_ids = {id(model.get_parameter(name)) for name in matched}
     missing = []
     for name, value in model.named_parameters():
-        # Files may name and shape the weights of layers otherwise, such as those of experts.
-        is_in_layer = re.search(r"\.\d+\.", name)
-        if id(value) not in matched_ids and not is_in_layer:
+        if id(value) not in matched_ids and not _is_in_layer(name):
             missing.append(name)
     return tuple(missing)
+
+
+def _is_in_layer(name: str) -> bool:
+    """Whether a parameter belongs to a layer.
+
+    Files may name and shape such parameters otherwise, as those of experts.
+    """
+    return re.search(r"\.\d+\.", name) is not None
 
 
 def loads_from_folder(checkpoint: Checkpoint) -> bool:
@@ -194,11 +209,11 @@ class ConfigAsRead(NamedTuple):
     old_keys: frozenset[str]  # keys of the file that it reads as values of other keys
 
 
-def read_config(content: Mapping[str, Any]) -> ConfigAsRead | None:
-    """Return what transformers reads from a config.json; None if it cannot or should not.
+def config_as_read(content: Mapping[str, Any]) -> ConfigAsRead | None:
+    """Return what transformers reads from the content of a config.json.
 
-    It has no class for the model type, refuses the values, or would make lists of millions of
-    layers or labels of them. Nothing in the checkpoint is executed.
+    It is None if transformers has no class for the model type, if it refuses the values, or if it
+    would make lists of millions of layers or labels. Nothing in the checkpoint is executed.
     """
     import transformers
 
@@ -223,7 +238,7 @@ def _has_huge_count(content: Mapping[str, Any]) -> bool:
     for key, value in content.items():
         if isinstance(value, Mapping) and _has_huge_count(value):
             return True
-        is_huge = isinstance(value, int) and value > MAX_LISTED_TENSORS
+        is_huge = isinstance(value, int) and value > MAX_LAYERS_OR_LABELS
         if is_huge and re.search("layer|label|block|depth", key):
             return True
     return False
@@ -252,11 +267,21 @@ def _find_class(name: str, model_type: Any) -> Any:
 
 
 def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) -> dict[str, str]:
-    """Return the name of the model's parameter for each tensor of a checkpoint that has one.
+    """Return the names of a model's parameters by the tensor that a checkpoint has for each.
 
     Raises:
-        CheckpointError: One of `tables` has none.
+        CheckpointError: The model has no parameter for one of `tables`.
     """
+    matched = _find_parameters(model, checkpoint)
+    for table in tables:
+        if table not in matched:
+            wanted = f"parameter with name and shape of {table}"
+            raise CheckpointError(f"The model in {checkpoint.root} has no {wanted}.")
+    return matched
+
+
+def _find_parameters(model: Any, checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the names of a model's parameters by tensor; see `match_parameters`."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     parameters = {
@@ -270,10 +295,6 @@ def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) 
             if parameters.get(candidate) == entry.shape:
                 matched[name] = candidate
                 break
-    for table in tables:
-        if table not in matched:
-            wanted = f"parameter with name and shape of {table}"
-            raise CheckpointError(f"The model in {checkpoint.root} has no {wanted}.")
     return matched
 
 
@@ -308,40 +329,48 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
+class RefusedTokens(NamedTuple):
+    """A module does not run on token ids only."""
+
+    reasons: tuple[str, ...]  # one for each choice of its inputs; none if it has no such input
+
+
 def run_on_tokens(
     model: Any, table: str, tokens: "int | torch.Tensor", *, has_other_tables: bool = True
 ) -> "torch.Tensor":
     """Run the outermost submodule around a table that needs only token ids.
 
+    If the model has other tables, these may be shorter, and the submodule may contain them. So if
+    it runs on two token ids but not on `tokens`, the next inner one runs.
+
     Args:
         model: The model.
         table: The name of the table's tensor.
         tokens: The token ids, shape (1, n), or their number.
-        has_other_tables: Whether the model has other tables, which may be shorter: inner submodules
-            are then tried before an input counts as too long.
+        has_other_tables: Whether the model has other tables.
 
     Returns:
         The first float output with a value per token, else the first float output.
 
     Raises:
         MoreThanTextError: No submodule runs on two token ids.
-        Exception: What the model raises because the input is too long.
+        Exception: The input is too long: what the innermost submodule that ran raises.
     """
-    failure: Exception | None = None
     refusals = list[str]()
+    failures = list[Exception]()
     for module in _modules_around(model, table):
-        names, why_refused = _find_token_inputs(module, model.config)
-        refusals += why_refused
-        if names is None:
+        inputs = _choose_token_inputs(module, model.config)
+        if isinstance(inputs, RefusedTokens):
+            refusals += inputs.reasons
             continue
         try:
-            return _run(module, names, model.config, tokens)
+            return _run(module, inputs, model.config, tokens)
         except (IndexError, RuntimeError, ValueError) as error:
             if not has_other_tables:
                 raise
-            failure = error  # the submodule may contain a shorter table: try the next inner one
-    if failure is not None:
-        raise failure
+            failures.append(error)
+    if failures:
+        raise failures[-1]
     reason = refusals[0] if refusals else "it has no input of token ids"
     raise MoreThanTextError(f"{reason:.160}")
 
@@ -357,30 +386,35 @@ def _modules_around(model: Any, table: str) -> Iterator[Any]:
         yield module
 
 
-def _find_token_inputs(module: Any, config: Any) -> tuple[tuple[str, ...] | None, list[str]]:
-    """Return names of inputs with which a module runs on two token ids, and why others fail.
-
-    The names are None if there are none.
-    """
-    refusals = list[str]()
+def _choose_token_inputs(module: Any, config: Any) -> tuple[str, ...] | RefusedTokens:
+    """Run a module on two token ids, and return the names of the first inputs that accept them."""
+    reasons = list[str]()
     parameters = inspect.signature(module.forward).parameters
     for names in TOKEN_INPUTS:
-        if not {*names} <= parameters.keys():
+        if not parameters.keys() >= {*names}:
             continue
         try:
             _run(module, names, config, 2)
         except Exception as error:  # model classes raise many types if other inputs are missing
-            refusals.append(f"{type(error).__name__}: {one_line(error)}")
+            reasons.append(f"{type(error).__name__}: {one_line(error)}")
         else:
-            return names, refusals
-    return None, refusals
+            return names
+    return RefusedTokens(tuple(reasons))
 
 
 def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tensor]":
-    """Return ids of a short text, shape (1, n), by how it is padded, as text.
+    """Return ids of a short padded text, shape (1, n), by the name of what pads it.
 
-    It is padded by a folder's processor and its tokenizer, or if there are none, to `length`.
+    It is padded by a folder's processor and by its tokenizer; if there are none, to `length`.
     """
+    padded_by_folder = _padded_by_folder(folder)
+    if padded_by_folder:
+        return padded_by_folder
+    return {f"a text padded to {length} tokens": _padded_ids(model.config, length)}
+
+
+def _padded_by_folder(folder: Path) -> "dict[str, torch.Tensor]":
+    """Return ids of a text padded by the processor and by the tokenizer of a folder, if any."""
     import torch
     import transformers
 
@@ -400,12 +434,17 @@ def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tens
                 return_tensors="pt",
             )
             texts[f"a text padded by the {name}"] = padded["input_ids"]
-    if texts:
-        return texts
-    pad_token = getattr(_text_config(model.config), "pad_token_id", None) or 0
+    return texts
+
+
+def _padded_ids(config: Any, length: int) -> "torch.Tensor":
+    """Return token ids, shape (1, length): a quarter of text, then padding."""
+    import torch
+
+    pad_token = getattr(_text_config(config), "pad_token_id", None) or 0
     padding = torch.full((1, length), pad_token)
-    ids = torch.cat([token_ids(model.config, max(length // 4, 1)), padding], dim=1)
-    return {f"a text padded to {length} tokens": ids[:, :length]}
+    ids = torch.cat([token_ids(config, max(length // 4, 1)), padding], dim=1)
+    return ids[:, :length]
 
 
 def token_ids(config: Any, length: int) -> "torch.Tensor":
@@ -413,9 +452,16 @@ def token_ids(config: Any, length: int) -> "torch.Tensor":
     import torch
 
     vocab_size = int(getattr(_text_config(config), "vocab_size", None) or 32)
-    # Not padding, which several model types do not count as positions.
-    first = min(vocab_size // 2, 100)
+    first = first_trial_token(vocab_size)
     return first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
+
+
+def first_trial_token(vocab_size: int) -> int:
+    """Return the lowest token id in inputs that try a model.
+
+    Lower ids may be of padding, which several model types do not count as positions.
+    """
+    return min(vocab_size // 2, FIRST_TRIAL_TOKEN)
 
 
 def _text_config(config: Any) -> Any:

@@ -14,36 +14,43 @@ CHECK_FLAGS = "Check --tensor, --config-key and --reserved-rows."
 
 
 def named_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
-    """Return the architecture of a model with only the table that the user names.
+    """Return an architecture with only the table that the user names; no registry entry is read.
 
     Raises:
-        CheckpointError: It does not have the shape of a table, or the config states another length.
+        CheckpointError: The tensor does not have the shape of a table, or the config states another
+            length.
     """
-    table = str(ref.tensor)
-    rows = _rows_of(checkpoint, table)
-    includes_reserved = False
-    if checkpoint.has_config:
-        stated = _stated_length(checkpoint, ref)
-        if stated not in (rows, rows - ref.reserved_rows):
-            raise CheckpointError(
-                f"config.json: {ref.config_key} is {stated!r}, but {table} has {rows} rows, "
-                f"{ref.reserved_rows} of them reserved.",
-                _hint(checkpoint, table),
-            )
-        includes_reserved = stated == rows
-    *path, last = (ref.config_key or LENGTH).split(".")
+    assert ref.tensor is not None
+    rows = _rows_of(checkpoint, ref.tensor)
+    reserved = ReservedRows(
+        rows=ref.reserved_rows,
+        inside_key=checkpoint.has_config and _includes_reserved(checkpoint, ref, rows),
+    )
+    *path, last = (ref.config_key or LENGTH).split(".")  # a folder without a config needs no key
     family = Family(str(checkpoint.config.get("model_type") or "unknown"))
     location = TableLocation(
         family=family,
         config=checkpoint.config,
         path=tuple(path),
-        table=LearnedTable(
-            table,
-            config_key=last,
-            reserved=ReservedRows(ref.reserved_rows, inside_key=includes_reserved),
-        ),
+        table=LearnedTable(ref.tensor, config_key=last, reserved=reserved),
     )
     return Architecture(family, (location,))
+
+
+def _includes_reserved(checkpoint: Checkpoint, ref: CheckpointRef, rows: int) -> bool:
+    """Whether the length that the config states includes the reserved rows.
+
+    Raises:
+        CheckpointError: It is neither the number of rows nor that without reserved ones.
+    """
+    stated = _stated_length(checkpoint, ref)
+    if stated not in (rows, rows - ref.reserved_rows):
+        raise CheckpointError(
+            f"config.json: {ref.config_key} is {stated!r}, but {ref.tensor} has {rows} rows, "
+            f"{ref.reserved_rows} of them reserved.",
+            _hint(checkpoint, ref.tensor),
+        )
+    return bool(stated == rows)
 
 
 def _stated_length(checkpoint: Checkpoint, ref: CheckpointRef) -> Any:
@@ -84,14 +91,18 @@ def _rows_of(checkpoint: Checkpoint, table: str) -> int:
 def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
     """Check that no other table of a known model type shares the length of the one in --tensor.
 
+    Nothing is checked without --tensor, or if no other tables of the model are known.
+
     Raises:
         ResizeError: One does.
     """
     if ref.tensor is None:
         return
     try:
-        named = find_names(find_architecture(checkpoint.config), checkpoint.weights.names, "")
-    except (CheckpointError, UnsupportedModelError):  # nothing is known of tables of other types
+        architecture = find_architecture(checkpoint.config)
+        # Its errors are not shown, so they need not say where the names are from.
+        named = find_names(architecture, checkpoint.weights.names, where="")
+    except (CheckpointError, UnsupportedModelError):
         return
     for location, name in named:
         if name != ref.tensor and location.config_key == ref.config_key:

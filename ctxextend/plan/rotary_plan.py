@@ -1,7 +1,6 @@
 """Plan positions without a table of rows: which rotary settings change, and from which length."""
 
 from dataclasses import replace
-from enum import Enum, auto
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from ctxextend.plan.table_plan import RopePlan, TablePlan
 from ctxextend.recipe import Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
-from ctxextend.tables.rope_types import KEPT_TYPES, TRAINED, TYPE, Parameters, rope_type
+from ctxextend.tables.rope_types import FACTOR, KEPT_TYPES, TRAINED, TYPE, Parameters, rope_type
 from ctxextend.tables.rotary import frequencies
 from ctxextend.tables.rotary_methods import RopeLengths, resize_rope
 
@@ -21,16 +20,17 @@ from ctxextend.tables.rotary_methods import RopeLengths, resize_rope
 FREQUENCY_TOLERANCE = 1e-12
 
 
-class WhyPlanned(Enum):
-    """Why positions without rows have a plan."""
-
-    LONGER = auto()  # the context gets longer
-    CORRECTED = auto()  # it keeps its length, but the first trained length of settings is corrected
-    LIMITS_FIXED = auto()  # it keeps its length, and only wrong limits change
-
-
 def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -> TablePlan:
     """Plan positions without a table of rows.
+
+    The first of these that holds counts:
+
+    1. The settings do not apply: an error.
+    2. The length stays, and only wrong limits change: a plan without rotary settings.
+    3. The config does not tell its lengths: an error.
+    4. The length gets shorter, or stays and nothing is corrected: an error.
+    5. No rotary settings scale: a plan without these.
+    6. A plan of the rotary settings.
 
     Args:
         table: Its lengths.
@@ -43,79 +43,70 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     """
     location = table.location
     lengths = position_lengths(location)
-    check_method(location, settings)
+    _check_settings(location, settings)
+    before = lengths.context
     after = table.max_len_after
-    why_planned = _why_planned(location, lengths.context, after, fixes_limits=settings.fix_limits)
-    if lengths.question and why_planned is not WhyPlanned.LIMITS_FIXED:
+    is_changed = after > before or (after == before and _corrects_any(location))
+    fixes_limits = after == before and settings.fix_limits
+    if fixes_limits and not is_changed:
+        return replace(table, lengths=lengths)
+    if lengths.question:
         raise ResizeError(f"config.json: {lengths.question}.", f"Pass {lengths.answer}.")
-    if why_planned is None:
-        raise _no_change_needed(location, lengths.context, after, has_others=has_others)
-    if why_planned is WhyPlanned.LIMITS_FIXED or not _has_settings(location):
+    if not is_changed:
+        raise _no_change_needed(location, before, after, has_others=has_others)
+    if not _can_scale(location):
         return replace(table, lengths=lengths)
     plans = [_plan_layers(location, layers, settings, after) for layers in _global_layers(location)]
     return replace(table, lengths=lengths, rope=tuple(plans))
 
 
-def _why_planned(
-    location: TableLocation, before: int, after: int, *, fixes_limits: bool
-) -> WhyPlanned | None:
-    """Return why the positions have a plan: the first reason in the order of `WhyPlanned`, or None.
-
-    Args:
-        location: The positions.
-        before: The context length before, in tokens.
-        after: The context length after, in tokens.
-        fixes_limits: Whether the user asks to fix wrong limits.
-    """
-    if after > before:
-        return WhyPlanned.LONGER
-    if after < before:
-        return None
-    if _corrects_any(location):
-        return WhyPlanned.CORRECTED
-    if fixes_limits:
-        return WhyPlanned.LIMITS_FIXED
-    return None
-
-
-def check_method(location: TableLocation, settings: Resize) -> None:
+def _check_settings(location: TableLocation, settings: Resize) -> None:
     """Check that the settings apply to positions without rows, and to this model type.
 
     Raises:
         MethodError: They do not.
     """
+    _check_no_rows_given(location, settings)
+    name = settings.choice.name
+    if name == DEFAULT_METHOD:
+        return
+    if name == LIMITS:
+        _check_no_trained_length_given(location)
+        return
+    _check_method(location, name)
+
+
+def _check_no_rows_given(location: TableLocation, settings: Resize) -> None:
+    """Raise MethodError if the user states a number of rows."""
     counts = {"keep_first": settings.keep_first, "drop_last": settings.drop_last}
     given = [flag_name(key) for key, count in counts.items() if count]
     if given:
         flags = " and ".join(given)
         message = f"{flags} cannot be used with {location.scheme} positions, which have no rows."
         raise MethodError(message, f"Remove {flags}.")
-    name = _method_name(settings)
-    if name == LIMITS and location.trained_length is not None:
+
+
+def _check_no_trained_length_given(location: TableLocation) -> None:
+    """Raise MethodError if the user states the first trained length."""
+    if location.trained_length is not None:
         message = "--trained-length has no effect with --method limits, which scales nothing."
         raise MethodError(message, "Remove one of them.")
+
+
+def _check_method(location: TableLocation, name: str) -> None:
+    """Raise MethodError if a method that scales does not apply to this model type."""
     applicable = location.table.rope.methods if location.table.rope else ()
-    accepted = [None, LIMITS, *applicable]
-    if applicable:
-        # The method of a scaled model is called like its rope type; `resize_rope` checks that the
-        # model has this type.
-        accepted += KEPT_TYPES
-    if name in accepted:
-        return
     message = f"--method {name} does not apply to {location.scheme} positions."
-    if applicable:
+    if not applicable:
+        raise MethodError(message, "Remove --method: only length limits change.")
+    # The method of a scaled model is called like its rope type; `resize_rope` checks that the model
+    # has this type.
+    if name not in (*applicable, *KEPT_TYPES):
         raise MethodError(message, f"Use one of {', '.join(applicable)}.")
-    raise MethodError(message, "Remove --method: only length limits change.")
 
 
-def _method_name(settings: Resize) -> str | None:
-    """Return the name of the requested method; None for the default one."""
-    name = settings.choice.name
-    return None if name == DEFAULT_METHOD else name
-
-
-def _has_settings(location: TableLocation) -> bool:
-    """Whether the model type has rotary settings that its classes apply."""
+def _can_scale(location: TableLocation) -> bool:
+    """Whether the model type has rotary settings, and its classes apply methods to them."""
     return location.table.rope is not None and bool(location.table.rope.methods)
 
 
@@ -126,7 +117,7 @@ def _global_layers(location: TableLocation) -> list[RopeLayers]:
 
 def _corrects_any(location: TableLocation) -> bool:
     """Whether the user corrects the first trained length that any rotary settings state."""
-    if not _has_settings(location):
+    if not _can_scale(location):
         return False
     return any(_is_corrected(location, layers) for layers in _global_layers(location))
 
@@ -163,9 +154,14 @@ def _no_change_needed(
 
 
 def _plan_layers(
-    location: TableLocation, layers: RopeLayers, settings: Resize, after: int
+    location: TableLocation, layers: RopeLayers, settings: Resize, new_length: int
 ) -> RopePlan:
-    """Plan the rotary settings of the layers of one type, for a context of `after` tokens."""
+    """Plan the rotary settings of the layers of one type, for a new context length.
+
+    Raises:
+        MethodError: The method does not apply to the settings.
+        ResizeError: The settings cannot serve the length.
+    """
     facts = location.table.rope
     assert facts is not None
     _check_trained_length(location, layers)
@@ -175,16 +171,15 @@ def _plan_layers(
         RopeLengths(
             first_trained=lengths.first_trained,
             served=lengths.served,
-            after=after,
+            after=new_length,
         ),
         rotary_dim(location, layers.parameters),
         name=settings.choice.name,
-        factor=settings.choice.settings.get("factor"),
+        factor=settings.choice.settings.get(FACTOR),
         methods=facts.methods,
         is_corrected=_is_corrected(location, layers),
     )
-    if lengths.key_is_first_trained:
-        _check_served(location, layers, lengths, choice, after)
+    _check_limits_can_state(location, layers, lengths, choice, new_length)
     # A file whose key states the first trained length keeps this convention.
     keeps_max_len = choice.facts.keeps_max_len or lengths.key_is_first_trained
     return RopePlan(
@@ -196,7 +191,7 @@ def _plan_layers(
             location,
             before=layers.parameters,
             after=parameters,
-            new_length=after,
+            new_length=new_length,
             keeps_max_len=keeps_max_len,
         ),
     )
@@ -215,18 +210,27 @@ def _check_trained_length(location: TableLocation, layers: RopeLayers) -> None:
     raise MethodError(message, f"Pass --trained-length {stated}, or remove it.")
 
 
-def _check_served(
+def _check_limits_can_state(
     location: TableLocation,
     layers: RopeLayers,
     lengths: PositionLengths,
     choice: MethodChoice,
-    after: int,
+    new_length: int,
 ) -> None:
-    """Raise ResizeError if only limits change, but the settings do not serve the new length."""
-    if choice.name != LIMITS or after <= lengths.served:
+    """Check that the config can state the new length if only limits change.
+
+    A key that states the first trained length stays as it is, so the folder states what the
+    settings serve.
+
+    Raises:
+        ResizeError: The new length is longer than that.
+    """
+    if choice.name != LIMITS or not lengths.key_is_first_trained:
+        return
+    if new_length <= lengths.served:
         return
     message = (
-        f"--method {LIMITS} cannot state {after} tokens: {location.effective_key} "
+        f"--method {LIMITS} cannot state {new_length} tokens: {location.effective_key} "
         f"{lengths.stated} is the length before scaling, and the {layers.parameters[TYPE]} "
         f"settings serve {lengths.served}."
     )
@@ -256,9 +260,10 @@ def _changes_angles(
     for tokens in (1, stated_before, new_length):
         old = frequencies(before, dim, max_len=stated_before, length=tokens)
         new = frequencies(after, dim, max_len=stated_after, length=tokens)
-        if not np.allclose(old.inverse, new.inverse, rtol=FREQUENCY_TOLERANCE, atol=0):
-            return True
-        factors = (old.attention_factor, new.attention_factor)
-        if not np.isclose(*factors, rtol=FREQUENCY_TOLERANCE):
+        has_same_angles = np.allclose(old.inverse, new.inverse, rtol=FREQUENCY_TOLERANCE, atol=0)
+        has_same_attention = np.isclose(
+            old.attention_factor, new.attention_factor, rtol=FREQUENCY_TOLERANCE
+        )
+        if not (has_same_angles and has_same_attention):
             return True
     return False

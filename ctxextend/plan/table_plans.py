@@ -209,7 +209,7 @@ def _is_lifted(plan: TablePlan, table: LearnedTable) -> bool:
     condition = table.multiple_unless
     if condition is None:
         return False
-    return plan.location.stated(condition.key) in condition.values
+    return condition.holds(plan.location.stated(condition.key))
 
 
 def _stated_or_default(plan: TablePlan, key: str) -> Any:

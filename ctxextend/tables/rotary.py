@@ -155,8 +155,20 @@ def ntk_base(theta: float, factor: float, dim: int) -> float:
     Raises:
         ResizeError: There is one frequency only.
     """
+    check_ntk_dim(dim)
+    return float(theta * factor ** (dim / (dim - 2)))
+
+
+def check_ntk_dim(dim: int) -> None:
+    """Check that there are two frequencies or more: a higher base does not change the first one.
+
+    Args:
+        dim: The number of rotated values per head, twice the number of frequencies.
+
+    Raises:
+        ResizeError: There is one frequency only.
+    """
     if dim < 4:
         found = f"A higher rope_theta has no effect on {dim} rotated values per head"
         hint = "Use another method, such as --method yarn."
         raise ResizeError(f"{found}: 4 are needed.", hint)
-    return float(theta * factor ** (dim / (dim - 2)))

@@ -31,7 +31,7 @@ from ctxextend.tables.rope_types import (
     Parameters,
     rope_type,
 )
-from ctxextend.tables.rotary import ntk_base, trained_length
+from ctxextend.tables.rotary import check_ntk_dim, ntk_base, trained_length
 
 
 class RopeLengths(NamedTuple):
@@ -51,7 +51,9 @@ SCALE = Setting(
 )
 
 ROTARY_METHODS: dict[str, Method] = {}  # by name, in the order of all listings
+# Of methods that leave short inputs as they are.
 rotary = registering(ROTARY_METHODS, scheme="rotary", keep_first=None, reads_learned_rows=False)
+# Of methods that give all inputs other angles, by a factor.
 scaling = registering(
     ROTARY_METHODS,
     scheme="rotary",
@@ -109,7 +111,7 @@ def dynamic(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) 
 
     Source: emozilla 2023, Dynamically Scaled RoPE, reddit.com/r/LocalLLaMA/comments/14mrgpr.
     """
-    ntk_base(rope[THETA], factor, dim)  # checks `dim`
+    check_ntk_dim(dim)
     return {**rope, TYPE: "dynamic", FACTOR: factor}
 
 
@@ -166,6 +168,7 @@ def llama3(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -
     Source: Grattafiori et al. 2024, Llama 3, arXiv:2407.21783, and modeling_rope_utils.py of
     transformers.
     """
+    # The length that the settings state is part of their formula.
     trained = trained_length(rope, lengths.first_trained)
     return {**rope, FACTOR: factor, TRAINED: trained}
 
@@ -187,23 +190,32 @@ def proportional(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: fl
 
 @rotary(
     summary="change only length limits",
-    convention="no setting of the positions changes",
+    convention="no setting of the positions changes; longrope settings that state no scale get the "
+    "factor that transformers derives for them",
     long_inputs="positions continue as in training, but the model has not seen them",
     when="any length can be used without other settings, or the config understates what was "
     "trained",
 )
 def limits(rope: Parameters, lengths: RopeLengths, dim: int) -> Parameters:
-    """Keep all settings; state the factor of ``longrope`` ones that state no scale.
+    """Keep what all settings mean.
+
+    ``longrope`` settings without a scale get the factor that transformers derives for them.
 
     Source: none.
     """
-    states_scale = bool(rope.get(FACTOR) or rope.get("attention_factor"))
-    if rope[TYPE] == "longrope" and not states_scale:
-        # Transformers derives the attention factor from max_position_embeddings / trained length,
-        # and max_position_embeddings is about to change.
-        growth = lengths.served / trained_length(rope, lengths.served)
-        return {**rope, FACTOR: max(growth, 1.0)}
-    return rope
+    if not _derives_scale(rope):
+        return rope
+    growth = lengths.served / trained_length(rope, lengths.served)
+    return {**rope, FACTOR: max(growth, 1.0)}
+
+
+def _derives_scale(rope: Parameters) -> bool:
+    """Whether transformers derives the attention of settings from max_position_embeddings.
+
+    It derives that of ``longrope`` settings without a scale from max_position_embeddings / trained
+    length, so these must state the scale before max_position_embeddings changes.
+    """
+    return rope[TYPE] == "longrope" and not (rope.get(FACTOR) or rope.get("attention_factor"))
 
 
 # The methods that set or keep a rope type.
@@ -266,17 +278,15 @@ def resize_rope(
         methods,
         changes_anyway=factor is not None or is_corrected,
     )
-    settings = _method_settings(method, factor, rope, lengths)
-    parameters = method.function(rope, lengths, dim, **settings)
-
-    reasons = list(_reasons_of_choice(why_chosen, method, settings, lengths))
-    if parameters[THETA] != rope[THETA]:
-        reasons.append(f"rope_theta rises from {rope[THETA]:,.1f} to {parameters[THETA]:,.1f}")
-    if settings and rope[TYPE] == "default":
-        served = round(settings[FACTOR] * lengths.first_trained)
-        if served < lengths.after:
-            reasons.append(f"factor {settings[FACTOR]:g} serves only {served:,} tokens")
-    return parameters, MethodChoice(method, settings, reason="; ".join(reasons))
+    method_settings = _method_settings(method, factor, rope, lengths)
+    new_rope = method.function(rope, lengths, dim, **method_settings)
+    reasons = [
+        *_reasons_of_choice(
+            why_chosen, method, method_settings, lengths, are_kept=new_rope == rope
+        ),
+        *_reasons_of_settings(rope, new_rope, lengths, method_settings),
+    ]
+    return new_rope, MethodChoice(method, method_settings, reason="; ".join(reasons))
 
 
 def _choose_method(
@@ -289,7 +299,8 @@ def _choose_method(
 ) -> tuple[Method, WhyChosen]:
     """Return the method for rotary settings, and why.
 
-    The first of these that holds counts:
+    A requested method must apply, also where it has nothing to do. Then the first of these that
+    holds counts:
 
     1. The user requests ``limits``, which applies to all settings.
     2. The settings already serve the length, and do not change anyway: ``limits``.
@@ -298,40 +309,53 @@ def _choose_method(
     5. The first method of `SCALING_METHODS` that the model type applies.
 
     Raises:
-        MethodError: The requested method does not apply, or no method but ``limits`` does.
+        MethodError: The requested method does not apply, or one is needed and none does.
     """
+    applicable = _applicable_methods(rope, methods)
+    if requested not in (DEFAULT_METHOD, LIMITS, *applicable):
+        raise _does_not_apply(requested, rope, applicable)
     if requested == LIMITS:
         return ROTARY_METHODS[LIMITS], WhyChosen.LIMITS_REQUESTED
-    applicable = _applicable_methods(rope, methods)
-    if requested not in (DEFAULT_METHOD, *applicable):
-        raise _does_not_apply(requested, rope, applicable)
     if lengths.after <= lengths.served and not changes_anyway:
         return ROTARY_METHODS[LIMITS], WhyChosen.ALREADY_SERVED
     if requested != DEFAULT_METHOD:
         return ROTARY_METHODS[requested], WhyChosen.REQUESTED
+    if not applicable:
+        raise _cannot_scale(rope)
+    method = ROTARY_METHODS[applicable[0]]
     if rope[TYPE] != "default":
-        return ROTARY_METHODS[rope[TYPE]], WhyChosen.KEEPS_TYPE
-    return ROTARY_METHODS[applicable[0]], WhyChosen.FIRST_APPLICABLE
+        return method, WhyChosen.KEEPS_TYPE
+    return method, WhyChosen.FIRST_APPLICABLE
 
 
 def _applicable_methods(rope: Parameters, methods: Sequence[str]) -> list[str]:
-    """Return the names of the methods that scale rotary settings: scaled ones keep their type.
+    """Return the names of the methods that scale rotary settings; empty if none does.
 
-    Raises:
-        MethodError: There is none.
+    Scaled settings keep their type, so only the method of this type applies to them.
     """
     if rope[TYPE] == NTK_ALPHA:
-        raise MethodError(
-            f"Rotary settings with {ALPHA} {rope[ALPHA]:g} cannot be scaled: transformers computes "
-            "one base from it, for inputs of every length, and reads no factor.",
-            f"To raise only limits, use --method {LIMITS}.",
-        )
+        return []
     if rope[TYPE] != "default":
         return [rope[TYPE]]
     return [method for method in SCALING_METHODS if method in methods]
 
 
+def _cannot_scale(rope: Parameters) -> MethodError:
+    """Return the error for settings that no method scales."""
+    hint = f"To raise only limits, use --method {LIMITS}."
+    if rope[TYPE] == NTK_ALPHA:
+        return MethodError(
+            f"Rotary settings with {ALPHA} {rope[ALPHA]:g} cannot be scaled: transformers computes "
+            "one base from it, for inputs of every length, and reads no factor.",
+            hint,
+        )
+    return MethodError("The model type applies no method that scales rotary settings.", hint)
+
+
 def _does_not_apply(name: str, rope: Parameters, applicable: Sequence[str]) -> MethodError:
+    """Return the error for a requested method that is not applicable."""
+    if not applicable:
+        return _cannot_scale(rope)
     if rope[TYPE] != "default":
         reason = f"the model already has {rope[TYPE]} settings, which are kept"
         hint = f"Remove --method, or use --method {applicable[0]}."
@@ -363,7 +387,12 @@ def _method_settings(
 
 
 def _smallest_factor(rope: Parameters, lengths: RopeLengths) -> float:
-    """Return the smallest factor with which new settings serve the length."""
+    """Return the smallest factor with which new settings serve the length.
+
+    Settings of type ``llama3`` with factor 8 that serve 131,072 tokens need factor 16 to serve
+    262,144: the stated factor grows like the served length. Unscaled settings that were trained at
+    4096 tokens need factor 2 to serve 8192. `RopeType.scales_from` says which types do which.
+    """
     stated = rope.get(FACTOR)
     if rope_type(rope).scales_from == "served" and stated:
         return float(stated * lengths.after / lengths.served)
@@ -375,17 +404,47 @@ def _reasons_of_choice(
     method: Method,
     settings: Mapping[str, float],
     lengths: RopeLengths,
+    *,
+    are_kept: bool,
 ) -> Iterator[str]:
-    """Yield why a method was chosen, as text; nothing if the user requested it and it scales."""
+    """Yield why a method was chosen, as text; nothing if the user requested it and it scales.
+
+    Args:
+        why_chosen: Why it was chosen.
+        method: The method.
+        settings: The settings of the method.
+        lengths: The lengths of the change.
+        are_kept: Whether all rotary settings stay as they are.
+    """
     chosen = method.name
     if settings:
         chosen = f"{method.name} with factor {settings[FACTOR]:g}"
     match why_chosen:
-        case WhyChosen.LIMITS_REQUESTED:
+        case WhyChosen.LIMITS_REQUESTED if are_kept:
             yield "only limits change: nothing scales"
+        case WhyChosen.LIMITS_REQUESTED:
+            yield "nothing scales"
         case WhyChosen.ALREADY_SERVED:
             yield f"the settings already serve {lengths.served} tokens, so nothing scales"
         case WhyChosen.KEEPS_TYPE:
             yield f"auto kept the rope type, {chosen}"
         case WhyChosen.FIRST_APPLICABLE:
             yield f"auto chose {chosen}"
+
+
+def _reasons_of_settings(
+    rope: Parameters,
+    new_rope: Parameters,
+    lengths: RopeLengths,
+    method_settings: Mapping[str, float],
+) -> Iterator[str]:
+    """Yield what to know about a changed base or factor of rotary settings, as text."""
+    if new_rope[THETA] != rope[THETA]:
+        yield f"rope_theta rises from {rope[THETA]:,.1f} to {new_rope[THETA]:,.1f}"
+    if _derives_scale(rope) and not _derives_scale(new_rope):
+        yield f"the settings state factor {new_rope[FACTOR]:g}, which transformers derived so far"
+    if method_settings and rope[TYPE] == "default":
+        factor = method_settings[FACTOR]
+        served = round(factor * lengths.first_trained)
+        if served < lengths.after:
+            yield f"factor {factor:g} serves only {served:,} tokens"

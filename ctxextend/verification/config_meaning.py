@@ -35,10 +35,10 @@ def changed_meaning(
     changes = _outside(rotary, changes)
     if not changes or not isinstance(after, dict):
         return changes
-    from ctxextend.models.load import read_config
+    from ctxextend.models.load import config_as_read
 
-    old = read_config(before)
-    new = read_config(after)
+    old = config_as_read(before)
+    new = config_as_read(after)
     if old is None or new is None:
         return changes
     configs = (old.values, new.values)

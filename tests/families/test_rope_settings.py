@@ -200,6 +200,12 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
             {"rope_theta": [1e4]},
             "rope_theta of default rotary positions must be a number above 0",
         ),
+        ("llama-2", {"rope_theta": 1e31}, "must be a number of at most 1e+30, got 1e+31."),
+        (
+            "llama-2",
+            {"rope_scaling": {**YARN, "factor": 1e13}},
+            "must be a number of at most 1,000,000,000,000, got 10000000000000.0.",
+        ),
         (
             "llama-2",
             {"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}},

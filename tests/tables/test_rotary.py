@@ -30,6 +30,7 @@ LINEAR = DEFAULT | {"rope_type": "linear", "factor": 2.5}
 PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
 LISTS = {"short_factor": [1.0, 1.1, 1.2, 1.5] * 8, "long_factor": [1.0, 2.0, 4.0, 9.5] * 8}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, TRAINED: 1024, **LISTS}
+NTK_ALPHA = {"rope_type": "ntk_alpha", "rope_theta": 1e4, "alpha": 1000.0}
 
 
 @pytest.mark.parametrize(
@@ -238,6 +239,17 @@ def test_resize_rope_gives_the_reason_of_a_choice() -> None:
     assert choice.reason == "auto kept the rope type, llama3 with factor 25"
 
 
+def test_limits_says_that_it_states_the_scale_of_longrope_settings() -> None:
+    scaled = "nothing scales; the settings state factor 4, which transformers derived so far"
+    parameters, choice = resize_rope(LONGROPE, change(LONGROPE, 4096, 8192), 64, LIMITS)
+    assert parameters == {**LONGROPE, "factor": 4.0}
+    assert choice.reason == scaled
+    stated = LONGROPE | {"factor": 4.0}
+    parameters, choice = resize_rope(stated, change(stated, 4096, 8192), 64, LIMITS)
+    assert parameters == stated
+    assert choice.reason == "only limits change: nothing scales"
+
+
 def test_resize_rope_gives_the_new_base() -> None:
     _, choice = resize_rope(DEFAULT, change(DEFAULT, 64, 128), 4, "theta")
     assert choice.reason == "rope_theta rises from 10,000.0 to 40,000.0"
@@ -376,3 +388,29 @@ def test_resize_rope_names_the_methods_that_the_model_type_applies() -> None:
     message = r"--method yarn: the model type does not apply yarn\. Use theta\."
     with pytest.raises(MethodError, match=message):
         resize_rope(DEFAULT, change(DEFAULT, 9, 18), 64, "yarn", methods=("theta",))
+
+
+def test_resize_rope_refuses_to_scale_if_the_model_type_applies_no_method() -> None:
+    lengths = change(DEFAULT, 9, 18)
+    message = r"applies no method that scales .* To raise only limits, use --method limits\."
+    for method in ("auto", "yarn"):
+        with pytest.raises(MethodError, match=message):
+            resize_rope(DEFAULT, lengths, 64, method, methods=())
+    parameters, choice = resize_rope(DEFAULT, lengths, 64, LIMITS, methods=())
+    assert parameters == DEFAULT
+    assert choice.name == LIMITS
+
+
+def test_resize_rope_refuses_to_scale_a_fixed_base() -> None:
+    message = "alpha 1000 cannot be scaled"
+    for method in ("auto", "yarn"):
+        with pytest.raises(MethodError, match=message):
+            resize_rope(NTK_ALPHA, change(NTK_ALPHA, 64, 128), 64, method)
+
+
+def test_resize_rope_keeps_a_fixed_base_that_serves_the_length() -> None:
+    lengths = RopeLengths(first_trained=128, served=128, after=128)
+    parameters, choice = resize_rope(NTK_ALPHA, lengths, 64)
+    assert parameters == NTK_ALPHA
+    assert choice.name == LIMITS
+    assert choice.reason == "the settings already serve 128 tokens, so nothing scales"
