@@ -43,14 +43,14 @@ class Weights:
     is_index_new: bool = False  # whether the source has another index, or none
 
     @cached_property
-    def names(self) -> Mapping[str, TensorFile]:
+    def file_of(self) -> Mapping[str, TensorFile]:
         """The file of every tensor by name, in file order."""
         return {name: file for file in self.files.values() for name in file.entries}
 
     @cached_property
     def entries(self) -> Mapping[str, TensorEntry]:
         """The header entry of every tensor by name, in file order."""
-        return {name: file.entries[name] for name, file in self.names.items()}
+        return {name: file.entries[name] for name, file in self.file_of.items()}
 
     def read_floats(self, name: str) -> NDArray[Any]:
         """Read a float tensor, in its shape and in the dtype of the file.
@@ -58,7 +58,7 @@ class Weights:
         Raises:
             CheckpointError: It cannot be read, or has another dtype.
         """
-        return read_floats(self.names[name], name)
+        return read_floats(self.file_of[name], name)
 
     @property
     def first_file(self) -> TensorFile:
@@ -298,6 +298,6 @@ def _new_index(index: Mapping[str, Any], shards: Mapping[str, TensorFile]) -> di
     }
 
 
-def any_layer(name: str) -> str:
+def layer_pattern(name: str) -> str:
     """Return a tensor name with ``*`` for the numbers of its layers, as recipes list them."""
     return re.sub(r"\b[0-9]+\b", "*", name)

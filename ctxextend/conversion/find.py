@@ -213,7 +213,7 @@ def _twin_of_stated_head(model_class: str, source_type: SourceType, twin: Twin) 
 
 def _stored_head(model: OpenedModel, source_type: SourceType) -> str:
     """Return the head of a model whose config states no class, from the names of its tensors."""
-    names = model.checkpoint.weights.names
+    names = model.checkpoint.weights.entries
     has_lm_head = any("predictions." in name or "lm_head." in name for name in names)
     if has_lm_head and twins.MASKED_LM in source_type.heads:
         return twins.MASKED_LM

@@ -67,7 +67,7 @@ def _rows_of(checkpoint: Checkpoint, table: str) -> int:
     Raises:
         CheckpointError: The tensor is missing, or has another number of dimensions.
     """
-    if table not in checkpoint.weights.names:
+    if table not in checkpoint.weights.entries:
         hint = _hint(checkpoint)
         if checkpoint.config.get("model_type") in FAMILIES:
             hint = "Remove --tensor: the tables of this type are known."
@@ -90,7 +90,7 @@ def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
     if ref.tensor is None:
         return
     try:
-        named = find_names(find_architecture(checkpoint.config), checkpoint.weights.names, "")
+        named = find_names(find_architecture(checkpoint.config), checkpoint.weights.entries, "")
     except (CheckpointError, UnsupportedModelError):  # nothing is known of tables of other types
         return
     for location, name in named:
