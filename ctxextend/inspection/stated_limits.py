@@ -243,7 +243,7 @@ def _own_key_limit(
 
 
 def _tokens_of_own_key(value: Any, table: PositionReport) -> int | None:
-    """Return how many tokens a value of a type's own key stands for; None if it is no integer.
+    """Return how many tokens a value of a type's own key stands for; None if it is not an integer.
 
     The value that fits the table stands for all positions, even if it is a length before scaling.
     """

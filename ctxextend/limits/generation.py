@@ -236,7 +236,7 @@ def shares_positions(location: TableLocation) -> bool:
     """Whether the prompt uses up the positions of generated texts too.
 
     Args:
-        location: That of the table that generates. It is that of a decoder if an encoder, with
-            positions of its own, reads the prompt.
+        location: That of the table that generates. If it is that of a decoder, an encoder reads
+            the prompt, with separate positions.
     """
     return not location.part.endswith(DECODER_PARTS)
