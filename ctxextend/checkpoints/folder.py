@@ -20,7 +20,13 @@ from ctxextend.checkpoints.source import (
     not_a_file,
     points_outside,
 )
-from ctxextend.checkpoints.weights import NEXT_TO_CONFIG, Weights, open_shards, open_weights
+from ctxextend.checkpoints.weights import (
+    NEXT_TO_CONFIG,
+    Weights,
+    open_shards,
+    open_weights,
+    open_weights_without_config,
+)
 from ctxextend.checkpoints.wrappers import without_prefix, without_wrappers
 from ctxextend.errors import CheckpointError, size_text
 
@@ -261,16 +267,17 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         weights = open_shards(path, source, model, ties=ties)
         generated |= weights.generated
     else:
-        why_not_nanogpt = NEXT_TO_CONFIG if config is not None else ""
-        file, stated = open_weights(path, ties=ties, why_not_nanogpt=why_not_nanogpt)
         name = (model / filenames.output_name(path.name)).as_posix()
-        weights = Weights(files={name: file})
-        if stated is not None:
-            from ctxextend.checkpoints.nanogpt import NOTE
+        if config is not None:
+            file = open_weights_without_config(path, ties=ties, why_without=NEXT_TO_CONFIG)
+        else:
+            file, config = open_weights(path, ties=ties)
+            if config is not None:
+                from ctxextend.checkpoints.nanogpt import NOTE
 
-            config = stated
-            generated[CONFIG] = json.dumps(stated, indent=2) + "\n"
-            source = source._replace(notes=(*source.notes, NOTE))
+                generated[CONFIG] = json.dumps(config, indent=2) + "\n"
+                source = source._replace(notes=(*source.notes, NOTE))
+        weights = Weights(files={name: file})
     read = {path.relative_to(root).as_posix()}
     read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
     for name in read - fingerprints.keys():

@@ -10,8 +10,8 @@ import re
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,11 +50,20 @@ RENAMED = {
     "LayerNorm.gamma": "LayerNorm.weight",
     "LayerNorm.beta": "LayerNorm.bias",
 }
-# Tied by transformers on loading, and not saved: `_tied_weights_keys`.
+# Tied by transformers on loading, and not saved: `_tied_weights_keys`. The owner is the submodel
+# that ties; it is empty if that is the whole model.
 TIED_ON_LOADING = re.compile(
-    r"(?P<owner>(?:.+?\.)??)(?:(?:cls\.)?predictions\.decoder\.(?:weight|bias)|lm_head\.(?:decoder\.)?(?:weight|bias)"
-    r"|(?:encoder|decoder)\.(?:embed_tokens|word_embeddings)\.weight|entity_predictions\.decoder\.weight"
-    r"|(?:generator_lm_head|output_projection|pred_layer\.proj|proj_out|vocab_projector)\.weight)"
+    r"""
+    (?P<owner>(?:.+?\.)??)
+    (?:
+        (?:cls\.)?predictions\.decoder\.(?:weight|bias)
+        | lm_head\.(?:decoder\.)?(?:weight|bias)
+        | (?:encoder|decoder)\.(?:embed_tokens|word_embeddings)\.weight
+        | entity_predictions\.decoder\.weight
+        | (?:generator_lm_head|output_projection|pred_layer\.proj|proj_out|vocab_projector)\.weight
+    )
+    """,
+    re.VERBOSE,
 )
 LM_HEAD = ".lm_head."
 # Bytes of a tensor beyond those stored: a stride of 0 expands a few bytes to terabytes.
@@ -75,6 +84,13 @@ class PytorchFile(TensorFile):
 
     tensors: Mapping[str, torch.Tensor]  # by name, with any strides; tied ones once
     mapped: range | None  # the memory addresses of the mapped file; None if its tensors were read
+    # Names in the file that tensors do not have here: of tied tensors, old names, and wrapped ones.
+    other_names: frozenset[str] = field(default=frozenset(), kw_only=True)
+
+    @property
+    def saved_names(self) -> Set[str]:
+        """The names of all tensors in the file, and those that transformers gives them."""
+        return self.entries.keys() | self.other_names
 
     def with_names(self, names: Mapping[str, str]) -> Self:
         """Return the file with other names of its tensors, by the present ones."""
@@ -84,7 +100,7 @@ class PytorchFile(TensorFile):
     def offset(self, name: str) -> int | None:
         """Return the file offset of a tensor's bytes, in the order of safetensors.
 
-        None if they have another order there, and of a tensor that is empty or not mapped.
+        None if the tensor is empty or not mapped, or if the file has its bytes in another order.
         """
         tensor = self.tensors[name]
         if not tensor.is_contiguous():
@@ -94,7 +110,7 @@ class PytorchFile(TensorFile):
     def stored_range(self, name: str) -> tuple[int, int] | None:
         """Return the file offset and size in bytes of a tensor's values, in any memory order.
 
-        None if it is empty or not mapped.
+        None if the tensor is empty or not mapped.
         """
         tensor = self.tensors[name]
         offset = self._mapped_offset(tensor)
@@ -157,18 +173,20 @@ def _load(path: Path) -> tuple[Any, range | None]:
         offsets = _data_offsets(path)
         if offsets is not None:
             return _load_mapped(path, offsets)
+    return _torch_load(path, _keep_on_cpu, mmap=False), None
 
-    def keep(storage: Any, location: str) -> Any:
-        return storage
 
-    return _torch_load(path, keep, mmap=False), None
+def _keep_on_cpu(storage: Any, location: str) -> Any:
+    """Return a storage as it was read, whatever device it was saved from."""
+    return storage
 
 
 def _load_mapped(path: Path, offsets: set[int]) -> tuple[Any, range]:
     """Load a zip file without reading its tensors, whose bytes are mapped into memory.
 
     torch maps the whole file, so that each record of tensor data is at ``start + its offset``, with
-    one `start` for all: the lowest address less the lowest offset.
+    one `start` for all: the lowest address less the lowest offset. If records are at 64 and 192,
+    and tensors at 1064 and 1192, the file starts at 1000; a tensor at 1128 would have no record.
 
     Args:
         path: The file.
@@ -228,19 +246,28 @@ def _how_to_save_tensors(path: Path) -> str:
 
 
 def _data_offsets(path: Path) -> set[int] | None:
-    """Return the offsets of all tensor data in a zip file; None for another byte order."""
+    """Return the offsets of all tensor data in a zip file; None for another byte order.
+
+    Raises:
+        CheckpointError: A record is compressed.
+    """
     offsets = set[int]()
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
             name = record.filename
-            if record.compress_type != zipfile.ZIP_STORED:
-                # torch would read the compressed bytes as values.
-                raise CheckpointError(f"{path}: its record {name!r} is compressed.", SAVE_TENSORS)
+            _check_uncompressed(path, record)
             if BYTE_ORDER.fullmatch(name) and archive.read(record) != sys.byteorder.encode():
                 return None
             if DATA.fullmatch(name) and record.file_size:
                 offsets.add(record.header_offset + _header_size(path, record.header_offset))
     return offsets
+
+
+def _check_uncompressed(path: Path, record: zipfile.ZipInfo) -> None:
+    """Raise CheckpointError if a record is compressed: torch would read its bytes as values."""
+    if record.compress_type != zipfile.ZIP_STORED:
+        message = f"{path}: its record {record.filename!r} is compressed."
+        raise CheckpointError(message, SAVE_TENSORS)
 
 
 def _header_size(path: Path, offset: int) -> int:
@@ -252,6 +279,25 @@ def _header_size(path: Path, offset: int) -> int:
     name_length = int.from_bytes(lengths[:2], "little")
     extra_length = int.from_bytes(lengths[2:], "little")
     return 30 + name_length + extra_length
+
+
+def open_state(path: Path, content: Any, mapped: range | None, *, ties: bool) -> PytorchFile:
+    """Describe the content of a file, which is or has a state dict, as a safetensors file.
+
+    Args:
+        path: The file.
+        content: Its content.
+        mapped: The memory addresses of the mapped file; None if its tensors were read.
+        ties: As in `as_tensor_file`.
+
+    Raises:
+        CheckpointError: It contains no model, or values that safetensors cannot store.
+    """
+    tensors = find_tensors(content, path)
+    wrapped = find_wrapped_names(content, path)
+    file = as_tensor_file(path, tensors, mapped, ties=ties, wrapped_names=wrapped)
+    saved = {*_state_dict(content), *tensors}
+    return replace(file, other_names=frozenset(saved - file.entries.keys()))
 
 
 def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
@@ -276,7 +322,7 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
         if problem is not None:
             raise CheckpointError(f"{path}: {key!r:.200} is {problem}.", SAVE_TENSORS)
     plain = plain_names(state, str(path))
-    check_names("\n".join(plain.values()), str(path))
+    check_names("\n".join(plain.values()), str(path))  # it searches one text, which is faster
     tensors: dict[str, torch.Tensor] = {}
     for key, value in state.items():
         name = _current_name(plain[key])
@@ -288,10 +334,10 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
 
 
 def find_wrapped_names(content: Any, path: Path) -> dict[str, str]:
-    """Return the names with wrappers, such as ``module.``, that `find_tensors` removes.
+    """Return the names with wrappers, which `find_tensors` removes, by the names that it returns.
 
-    They are by the names that it returns. LayerNorm's old parameters have their present names in
-    both.
+    Old names of LayerNorm are replaced in both: ``module.LayerNorm.gamma`` in a file is
+    ``module.LayerNorm.weight`` here, by ``LayerNorm.weight``.
 
     Raises:
         CheckpointError: Two names become one.
@@ -358,7 +404,7 @@ def as_tensor_file(
         path: Their file.
         tensors: The tensors by name.
         mapped: The memory addresses of the mapped file; None if its tensors were read.
-        ties: Whether names that transformers ties on loading are dropped.
+        ties: Whether the model ties tensors on loading, so that all names but one are dropped.
         wrapped_names: Names with wrappers, by name; see `find_wrapped_names`.
 
     Raises:

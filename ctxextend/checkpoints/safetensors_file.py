@@ -7,7 +7,7 @@ without gaps; see https://huggingface.co/docs/safetensors, section "Format".
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -94,6 +94,11 @@ class TensorFile:
     def tensor_bytes(self) -> int:
         """Size of all tensors in bytes."""
         return sum(entry.size for entry in self.entries.values())
+
+    @property
+    def saved_names(self) -> Set[str]:
+        """The names of all tensors in the file, under which an index lists them."""
+        return {self.stored_names.get(name, name) for name in self.entries}
 
     def with_names(self, names: Mapping[str, str]) -> Self:
         """Return the file with other names of its tensors, by the present ones."""

@@ -4,11 +4,11 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -28,29 +28,29 @@ from ctxextend.errors import CheckpointError
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
 HALF_DTYPES = ("BF16", "F16")
-# Why a file must not be a nanoGPT checkpoint.
+# Why a file must not be a nanoGPT checkpoint, which contains its config.
 NEXT_TO_CONFIG = "a config.json is next to it"
 LISTED_AS_SHARD = "an index lists it as a shard"
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights files of a checkpoint, and their index."""
+    """The weights files of a source, and the names and the index that an output gives them."""
 
     files: Mapping[str, TensorFile]  # by their names in an output, in source order
     index: Mapping[str, Any] | None = None  # shard index of an output; None for a single file
-    index_file: str = ""  # its name
+    index_file: str = ""  # the name of this index
     is_index_new: bool = False  # whether the source has another index, or none
 
     @cached_property
-    def names(self) -> Mapping[str, TensorFile]:
+    def file_of(self) -> Mapping[str, TensorFile]:
         """The file of every tensor by name, in file order."""
         return {name: file for file in self.files.values() for name in file.entries}
 
     @cached_property
     def entries(self) -> Mapping[str, TensorEntry]:
         """The header entry of every tensor by name, in file order."""
-        return {name: file.entries[name] for name, file in self.names.items()}
+        return {name: file.entries[name] for name, file in self.file_of.items()}
 
     def read_floats(self, name: str) -> NDArray[Any]:
         """Read a float tensor, in its shape and in the dtype of the file.
@@ -58,7 +58,7 @@ class Weights:
         Raises:
             CheckpointError: It cannot be read, or has another dtype.
         """
-        return read_floats(self.names[name], name)
+        return read_floats(self.file_of[name], name)
 
     @property
     def first_file(self) -> TensorFile:
@@ -160,43 +160,67 @@ def _samples(start: int, size: int) -> Iterator[tuple[int, int]]:
         yield start + offset, SAMPLE
 
 
-def open_weights(
-    path: Path, *, ties: bool, why_not_nanogpt: str
-) -> tuple[TensorFile, dict[str, Any] | None]:
-    """Open a weights file; also return the config that a nanoGPT checkpoint contains.
+class OpenedFile(NamedTuple):
+    """A weights file, and the config that it contains."""
+
+    file: TensorFile
+    nanogpt_config: dict[str, Any] | None  # None: the file is not a nanoGPT checkpoint
+
+
+def open_weights(path: Path, *, ties: bool) -> OpenedFile:
+    """Open a weights file, which may be a nanoGPT checkpoint.
 
     Args:
         path: The file.
         ties: Whether the model ties tensors, so that only one of them is an output's.
-        why_not_nanogpt: Why it must not be a nanoGPT checkpoint, as a clause; empty if it may.
 
     Raises:
-        CheckpointError: The file is malformed, contains no model, or is a nanoGPT checkpoint that
-            it must not be.
+        CheckpointError: The file is malformed, or contains no model.
     """
-    check_training_file(path)
-    _check_not_pointer(path)
+    _check_is_weights(path)
     if path.suffix == ".safetensors":
-        return open_safetensors(path), None
+        return OpenedFile(file=open_safetensors(path), nanogpt_config=None)
     from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
-    from ctxextend.checkpoints.pytorch_file import (
-        as_tensor_file,
-        find_tensors,
-        find_wrapped_names,
-        unpickle,
-    )
+    from ctxextend.checkpoints.pytorch_file import as_tensor_file, open_state, unpickle
 
     content, mapped = unpickle(path)
-    if not is_nanogpt(content):
-        tensors = find_tensors(content, path)
-        wrapped = find_wrapped_names(content, path)
-        return as_tensor_file(path, tensors, mapped, ties=ties, wrapped_names=wrapped), None
-    if why_not_nanogpt:
+    if is_nanogpt(content):
+        config, tensors = from_nanogpt(content, path)
+        file = as_tensor_file(path, tensors, mapped, ties=ties)
+        return OpenedFile(file=file, nanogpt_config=config)
+    file = open_state(path, content, mapped, ties=ties)
+    return OpenedFile(file=file, nanogpt_config=None)
+
+
+def open_weights_without_config(path: Path, *, ties: bool, why_without: str) -> TensorFile:
+    """Open a weights file that must not be a nanoGPT checkpoint, which contains its config.
+
+    Args:
+        path: The file.
+        ties: As in `open_weights`.
+        why_without: Why it must not be one, as a clause.
+
+    Raises:
+        CheckpointError: The file is malformed, contains no model, or is a nanoGPT checkpoint.
+    """
+    _check_is_weights(path)
+    if path.suffix == ".safetensors":
+        return open_safetensors(path)
+    from ctxextend.checkpoints.nanogpt import is_nanogpt
+    from ctxextend.checkpoints.pytorch_file import open_state, unpickle
+
+    content, mapped = unpickle(path)
+    if is_nanogpt(content):
         kind = "a nanoGPT checkpoint, which contains its config"
-        message = f"{path} is {kind}, but {why_not_nanogpt}."
+        message = f"{path} is {kind}, but {why_without}."
         raise CheckpointError(message, "Move it to a separate folder.")
-    config, tensors = from_nanogpt(content, path)
-    return as_tensor_file(path, tensors, mapped, ties=ties), config
+    return open_state(path, content, mapped, ties=ties)
+
+
+def _check_is_weights(path: Path) -> None:
+    """Raise CheckpointError if a file is one of a training run, or a pointer of Git LFS."""
+    check_training_file(path)
+    _check_not_pointer(path)
 
 
 def _check_not_pointer(path: Path) -> None:
@@ -209,7 +233,7 @@ def _check_not_pointer(path: Path) -> None:
 
 
 def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool) -> Weights:
-    """Open the shards in an index, sorted by name, and check that each contains its tensors.
+    """Open the shards in an index, sorted by name, and check that they contain its tensors.
 
     PyTorch shards have the names of the safetensors files that they become, and a new index.
 
@@ -224,23 +248,13 @@ def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool)
     """
     index = load_object(path)
     shard_of = _read_weight_map(path, index)
-    names = sorted(set(shard_of.values()))
-    for name in names:
-        if not has_file(source, path.parent / name):
-            raise CheckpointError(
-                f"{path} lists {name}, which is missing.", "Download or copy that shard too."
-            )
-    output_names = {name: filenames.shard_name(name) for name in names}
-    if len(set(output_names.values())) < len(names):
-        raise CheckpointError(f"{path} lists a shard in two formats.", "Save the checkpoint again.")
-    shards = dict[str, TensorFile]()
+    shards = _open_each(path, source, sorted(set(shard_of.values())), ties=ties)
+    _check_in_one_shard(shards)
+    _check_listed(path, shard_of, shards)
     files = dict[str, TensorFile]()
-    for name in names:
-        shard, _ = open_weights(path.parent / name, ties=ties, why_not_nanogpt=LISTED_AS_SHARD)
-        shards[name] = shard
-        files[(model / output_names[name]).as_posix()] = shard
-    _check_shards(path, shard_of, shards)
-    if all(name.endswith(".safetensors") for name in names):
+    for name, shard in shards.items():
+        files[(model / filenames.shard_name(name)).as_posix()] = shard
+    if all(name.endswith(".safetensors") for name in shards):
         return Weights(files=files, index=index, index_file=(model / path.name).as_posix())
     output_index = path.name.replace("pytorch_model.bin", filenames.SINGLE_FILE)
     return Weights(
@@ -249,6 +263,30 @@ def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool)
         index_file=(model / output_index).as_posix(),
         is_index_new=True,
     )
+
+
+def _open_each(
+    path: Path, source: Source, names: Sequence[str], *, ties: bool
+) -> dict[str, TensorFile]:
+    """Open the shards that an index lists, by their names in the source.
+
+    Raises:
+        CheckpointError: A shard is malformed or missing, or two would have one name in an output.
+    """
+    for name in names:
+        if not has_file(source, path.parent / name):
+            raise CheckpointError(
+                f"{path} lists {name}, which is missing.", "Download or copy that shard too."
+            )
+    output_names = {filenames.shard_name(name) for name in names}
+    if len(output_names) < len(names):
+        raise CheckpointError(f"{path} lists a shard in two formats.", "Save the checkpoint again.")
+    shards = dict[str, TensorFile]()
+    for name in names:
+        shards[name] = open_weights_without_config(
+            path.parent / name, ties=ties, why_without=LISTED_AS_SHARD
+        )
+    return shards
 
 
 def _read_weight_map(path: Path, index: Mapping[str, Any]) -> dict[str, str]:
@@ -267,18 +305,33 @@ def _read_weight_map(path: Path, index: Mapping[str, Any]) -> dict[str, str]:
     return {tensor: PurePosixPath(shard).as_posix() for tensor, shard in weight_map.items()}
 
 
-def _check_shards(path: Path, stated: Mapping[str, str], shards: Mapping[str, TensorFile]) -> None:
-    """Raise CheckpointError if a tensor is in two shards, or not in the one that is stated."""
-    found = dict[str, str]()
+def _check_in_one_shard(shards: Mapping[str, TensorFile]) -> None:
+    """Raise CheckpointError if a tensor is in two shards."""
+    shard_of = dict[str, str]()
     for shard, file in shards.items():
         for tensor in file.entries:
-            if found.setdefault(tensor, shard) != shard:
-                message = f"{tensor!r} is in both {found[tensor]} and {shard}."
+            other = shard_of.setdefault(tensor, shard)
+            if other != shard:
+                message = f"{tensor!r} is in both {other} and {shard}."
                 raise CheckpointError(message, "Save the checkpoint again.")
+
+
+def _check_listed(path: Path, stated: Mapping[str, str], shards: Mapping[str, TensorFile]) -> None:
+    """Check that shards contain the tensors that their index lists.
+
+    A safetensors shard must contain those that the index maps to it. PyTorch shards may contain
+    each other's, since they get a new index.
+
+    Raises:
+        CheckpointError: A tensor is missing, and an output would lack it too.
+    """
+    names_in = {shard: file.saved_names for shard, file in shards.items()}
+    names_in_any = set[str]().union(*names_in.values())
     for tensor, shard in stated.items():
-        # Names in PyTorch shards may be tied or renamed on reading, so a new index is generated for
-        # them.
-        if shard.endswith(".safetensors") and found.get(tensor) != shard:
+        found: Set[str] = names_in_any
+        if shard.endswith(".safetensors"):
+            found = names_in[shard]
+        if tensor not in found:
             message = f"{path} maps {tensor!r} to {shard}, which does not contain it."
             raise CheckpointError(message, "Download the index again.")
 
@@ -298,6 +351,6 @@ def _new_index(index: Mapping[str, Any], shards: Mapping[str, TensorFile]) -> di
     }
 
 
-def any_layer(name: str) -> str:
-    """Return a tensor name with ``*`` for the numbers of its layers, as recipes list them."""
+def layer_pattern(name: str) -> str:
+    """Return a tensor name with ``*`` for the numbers of its layers, as recipes list names."""
     return re.sub(r"\b[0-9]+\b", "*", name)

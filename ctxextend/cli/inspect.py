@@ -371,8 +371,8 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
                 page.text(
                     f"{report.scheme} positions: any length runs once the limits below allow it"
                 )
-            elif report.lengths:
-                page.text(report.lengths)
+            elif report.lengths_text:
+                page.text(report.lengths_text)
             for rope in report.layers:
                 words = (names.get(id(inspection), ""), report.part, rope.layers)
                 name = " ".join(word for word in words if word)

@@ -64,7 +64,7 @@ class Conversion:
     settings: Convert  # with the length as a number, and theta if the twin has one
     max_len_before: int  # usable positions of the source
     twin: Twin
-    model_class: str  # of the twin, in transformers
+    head: str  # how the name of the twin's class ends, such as `CAUSAL_LM` or `BASE_MODEL`
     config: Mapping[str, Any]  # of the twin
     origins: Mapping[str, Origin]  # by the twin's tensor names
     dropped: Sequence[str]  # tensors that the twin has no place for
@@ -76,6 +76,11 @@ class Conversion:
         return self.model.architecture.family.model_type
 
     @property
+    def model_class(self) -> str:
+        """The twin's class in transformers."""
+        return self.twin.class_of(self.head)
+
+    @property
     def counts(self) -> Mapping[str, int]:
         """The number of tensors by how they are computed."""
         return Counter(origin.how for origin in self.origins.values())
@@ -84,11 +89,15 @@ class Conversion:
     def added_parameters(self) -> int:
         """The number of parameters that the source ties and the twin does not: of its LM head.
 
-        Each tensor of the source is counted once less than it is used.
+        They are those of the copies of a tensor beyond the first.
         """
         entries = self.model.checkpoint.weights.entries
         uses = Counter(origin.tensor for origin in self.origins.values())
-        return sum(math.prod(entries[name].shape) * (count - 1) for name, count in uses.items())
+        added = 0
+        for name, count in uses.items():
+            copies = count - 1
+            added += copies * math.prod(entries[name].shape)
+        return added
 
     @cached_property
     def mean_row(self) -> NDArray[np.float64]:
@@ -116,24 +125,24 @@ class Conversion:
         """The name of the twin's table of angles, which is computed; None if it has none."""
         if not self.twin.has_angles:
             return None
-        if self.model_class.endswith(twins.BASE_MODEL):
+        if self.head == twins.BASE_MODEL:
             return twins.ANGLES_TABLE
         return self.twin.prefix + twins.ANGLES_TABLE
 
     @cached_property
-    def forms(self) -> Mapping[str, DtypeAndShape]:
+    def dtypes_and_shapes(self) -> Mapping[str, DtypeAndShape]:
         """The dtype and shape of every tensor of the twin, by name."""
-        forms = {name: self._form(origin) for name, origin in self.origins.items()}
+        found = {name: self._dtype_and_shape(origin) for name, origin in self.origins.items()}
         if self.angles_name is not None:
-            dtype_of_first, _ = next(iter(forms.values()))
-            forms[self.angles_name] = (dtype_of_first, self._angles_shape)
-        return forms
+            dtype_of_first, _ = next(iter(found.values()))
+            found[self.angles_name] = (dtype_of_first, self._angles_shape)
+        return found
 
-    def _form(self, origin: Origin) -> DtypeAndShape:
-        """Return the dtype and shape of a tensor, computed from one of the source."""
+    def _dtype_and_shape(self, origin: Origin) -> DtypeAndShape:
+        """Return the dtype and shape of a tensor that is computed from one of the source."""
         entry = self.model.checkpoint.weights.entries[origin.tensor]
         shape = entry.shape
-        if origin.how in (twins.BY_HEAD, twins.TRANSPOSED):
+        if origin.how in (twins.BY_HEAD, twins.TRANSPOSED):  # `by_head` transposes too
             shape = shape[::-1]
         return entry.dtype, shape
 
@@ -150,7 +159,7 @@ class Conversion:
             ResizeError: A position row of the source contains NaN or infinity.
         """
         if name == self.angles_name:
-            dtype, _ = self.forms[name]
+            dtype, _ = self.dtypes_and_shapes[name]
             return twins.angles(*self._angles_shape).astype(numpy_dtype(dtype))
         tensor, how = self.origins[name]
         values = self.model.checkpoint.weights.read_floats(tensor)
@@ -174,7 +183,7 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
     path = source.weights.first_file.path
     name = (source.model / with_variant(SINGLE_FILE, source.weights.variant)).as_posix()
     try:
-        header, entries = describe_tensors(conversion.forms)
+        header, entries = describe_tensors(conversion.dtypes_and_shapes)
     except ValueError:
         length = conversion.config["max_position_embeddings"]
         raise ResizeError(f"--to {length:,} is too large.", "Lower --to.") from None
@@ -200,13 +209,10 @@ def _tokenizer_config(conversion: Conversion) -> dict[str, str]:
     if not _has_tokenizer(source):
         return {}
     path = (source.model / TOKENIZER_CONFIG).as_posix()
-    text = "{}\n"
-    if path in source.copied:
-        stated = load_object(source.root / path)
-        if stated.get("tokenizer_class"):
-            return {}
-        if stated:
-            text = source.text(path)
+    stated = load_object(source.root / path) if path in source.copied else {}
+    if stated.get("tokenizer_class"):
+        return {}
+    text = source.text(path) if stated else "{}\n"
     tokenizer = source.config.get("tokenizer_class") or conversion.tokenizer
     return {path: edit(text, {("tokenizer_class",): tokenizer})}
 

@@ -9,7 +9,7 @@ from typing import Any
 from ctxextend.conversion import twins
 from ctxextend.conversion.conversion import Conversion, Origin
 from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Rule, SourceType, Twin, match_pattern
-from ctxextend.errors import MethodError, UnsupportedModelError
+from ctxextend.errors import CheckpointError, MethodError, UnsupportedModelError
 from ctxextend.families.schema import ALIBI, ROTARY
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel
@@ -44,7 +44,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     """Return the conversion of an open checkpoint.
 
     Raises:
-        CheckpointError: The config and the table disagree.
+        CheckpointError: The config and the table disagree, or no tensor takes the mean row.
         MethodError: A setting does not apply to the twin.
         UnsupportedModelError: No model type of transformers computes the same.
     """
@@ -53,25 +53,26 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     _check_complete(model)
     source_type = SOURCE_TYPES[model_type]
     twin = _find_twin(model, source_type, settings)
+    _check_theta(twin, settings)
     _check_config(model, source_type, twin)
     max_len = _old_length(model)
-    settings = replace(
+    complete_settings = replace(
         settings,
         to=_new_length(settings, max_len),
         theta=_theta(twin, settings),
     )
-    head = twins.BASE_MODEL if settings.encoder_only else _find_head(model, source_type, twin)
-    model_class = f"{twin.class_name}{head}"
-    config = _twin_config(model, source_type, twin, model_class, settings)
+    head = twins.BASE_MODEL
+    if not settings.encoder_only:
+        head = _find_twin_head(model, source_type, twin)
+    config = _twin_config(model, source_type, twin, head, complete_settings)
     origins, dropped = _find_origins(model, source_type, twin, head)
     _check_dtypes(model, origins)
-    _check_heads(model, config, twin)
     return Conversion(
         model=model,
-        settings=settings,
+        settings=complete_settings,
         max_len_before=max_len,
         twin=twin,
-        model_class=model_class,
+        head=head,
         config=config,
         origins=origins,
         dropped=dropped,
@@ -90,17 +91,14 @@ def _check_complete(model: OpenedModel) -> None:
 
 
 def _find_twin(model: OpenedModel, source_type: SourceType, settings: Convert) -> Twin:
-    """Return the twin with the requested position scheme."""
+    """Return the twin with the requested position scheme.
+
+    Raises:
+        UnsupportedModelError: The type has no such twin.
+    """
     for twin in source_type.twins:
-        if twin.scheme != settings.scheme:
-            continue
-        if settings.theta is not None and twin.has_angles:
-            message = (
-                f"--theta cannot be used with {twin.model_type}, whose angles transformers "
-                "computes with 10,000."
-            )
-            raise MethodError(message, "Remove --theta.")
-        return twin
+        if twin.scheme == settings.scheme:
+            return twin
     model_type = model.architecture.family.model_type
     message = (
         f"{model.ref.source} ({model_type}) cannot be converted to {settings.scheme}: no class of "
@@ -108,6 +106,16 @@ def _find_twin(model: OpenedModel, source_type: SourceType, settings: Convert) -
         f"{SCHEME_NAMES[settings.scheme]} positions."
     )
     raise UnsupportedModelError(message, f"Use --scheme {source_type.twins[0].scheme}.")
+
+
+def _check_theta(twin: Twin, settings: Convert) -> None:
+    """Raise MethodError if a theta is requested of a twin whose angles are fixed."""
+    if settings.theta is not None and twin.has_angles:
+        message = (
+            f"--theta cannot be used with {twin.model_type}, whose angles transformers "
+            "computes with 10,000."
+        )
+        raise MethodError(message, "Remove --theta.")
 
 
 def _check_config(model: OpenedModel, source_type: SourceType, twin: Twin) -> None:
@@ -136,8 +144,8 @@ def _check_dtypes(model: OpenedModel, origins: Mapping[str, Origin]) -> None:
             raise UnsupportedModelError(message, "Convert the checkpoint from before quantisation.")
 
 
-def _check_heads(model: OpenedModel, config: Mapping[str, Any], twin: Twin) -> None:
-    """Raise UnsupportedModelError if the size of a head is not one that the twin can have."""
+def _check_attention_heads(model: OpenedModel, config: Mapping[str, Any], twin: Twin) -> None:
+    """Raise UnsupportedModelError unless width and heads are integers that fit each other."""
     width = config["hidden_size"]
     heads = config["num_attention_heads"]
     is_valid = type(heads) is int and type(width) is int and heads > 0
@@ -181,7 +189,7 @@ def _theta(twin: Twin, settings: Convert) -> float | None:
 # ---- the twin's class and config
 
 
-def _find_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> str:
+def _find_twin_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> str:
     """Return how the name of the twin's class ends.
 
     Raises:
@@ -189,7 +197,7 @@ def _find_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> str:
     """
     model_class = model.checkpoint.model_class
     if model_class:
-        twin_head = _twin_of_stated_head(model_class, source_type, twin)
+        twin_head = _twin_head_of_class(model_class, source_type, twin)
     else:
         twin_head = source_type.heads[_stored_head(model, source_type)]
     if twin_head == twins.MASKED_LM:
@@ -197,8 +205,8 @@ def _find_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> str:
     return twin_head
 
 
-def _twin_of_stated_head(model_class: str, source_type: SourceType, twin: Twin) -> str:
-    """Return how the name of the twin's class ends, from the class that the config states.
+def _twin_head_of_class(model_class: str, source_type: SourceType, twin: Twin) -> str:
+    """Return how the name of the twin's class ends, for a class that the config states.
 
     Raises:
         UnsupportedModelError: No class of the twin has the same head.
@@ -213,7 +221,7 @@ def _twin_of_stated_head(model_class: str, source_type: SourceType, twin: Twin) 
 
 def _stored_head(model: OpenedModel, source_type: SourceType) -> str:
     """Return the head of a model whose config states no class, from the names of its tensors."""
-    names = model.checkpoint.weights.names
+    names = model.checkpoint.weights.entries
     has_lm_head = any("predictions." in name or "lm_head." in name for name in names)
     if has_lm_head and twins.MASKED_LM in source_type.heads:
         return twins.MASKED_LM
@@ -239,20 +247,27 @@ def _check_activation(model: OpenedModel, source_type: SourceType, twin: Twin) -
 
 
 def _twin_config(
-    model: OpenedModel, source_type: SourceType, twin: Twin, model_class: str, settings: Convert
+    model: OpenedModel, source_type: SourceType, twin: Twin, head: str, settings: Convert
 ) -> dict[str, Any]:
     """Return the config of a twin; of these values, later ones replace earlier ones.
 
     1. The twin's class and model type.
     2. The source's values, under the twin's names.
     3. What the configs of all twins of this type state.
-    4. The new length, a default that transformers would derive, and the rotary settings.
+    4. The new length, a width of the MLP that transformers would derive, and the rotary settings.
+
+    Raises:
+        UnsupportedModelError: The size of a head is not one that the twin can have.
     """
-    config: dict[str, Any] = {"architectures": [model_class], "model_type": twin.model_type}
+    config: dict[str, Any] = {
+        "architectures": [twin.class_of(head)],
+        "model_type": twin.model_type,
+    }
     config |= _renamed_values(model, source_type, twin)
     config |= twin.fixed
+    _check_attention_heads(model, config, twin)
     config["max_position_embeddings"] = settings.to
-    if config.get("intermediate_size", 0) is None:
+    if "intermediate_size" in config and config["intermediate_size"] is None:
         config["intermediate_size"] = 4 * config["hidden_size"]
     if settings.theta is not None:
         config |= _rotary_config(settings.theta)
@@ -262,18 +277,40 @@ def _twin_config(
 def _renamed_values(model: OpenedModel, source_type: SourceType, twin: Twin) -> dict[str, Any]:
     """Return the source's config by the twin's keys, without keys that only the source has.
 
-    If two keys of the source have one name in the twin, its name in the source counts, unless the
-    other one is an alias.
+    The source can state a value under several keys. For the width of a GPT-2, which is
+    ``hidden_size`` in the twin, the last of these counts:
+
+    1. The key that the twin renames: ``n_embd``, or its default.
+    2. An alias, which transformers accepts in the source too: ``hidden_size``.
+
+    Any other key that already has the name of a renamed one has no effect in the source, such as
+    ``hidden_act`` next to ``activation_function``.
+    """
+    source_values = _values_to_keep(model, source_type)
+    names_of_renamed = set(twin.keys.values())
+    values = dict[str, Any]()
+    for key, value in source_values.items():
+        if key in twin.keys:
+            values[twin.keys[key]] = value
+        elif key not in names_of_renamed:
+            values[key] = value
+    for alias in source_type.aliases:
+        if alias in source_values:
+            values[alias] = source_values[alias]
+    return values
+
+
+def _values_to_keep(model: OpenedModel, source_type: SourceType) -> dict[str, Any]:
+    """Return the source's config with the defaults that the twin needs, by the source's keys.
+
+    Keys that only the source has, and keys that the twin states for itself, are left out.
     """
     length_key = model.tables[0].location.table.config_key
-    unused = [*NOT_COPIED, *source_type.required, *source_type.unused, length_key]
+    left_out = [*NOT_COPIED, *source_type.required, *source_type.unused, length_key]
     values = dict[str, Any]()
     for key, value in {**source_type.defaults, **model.checkpoint.config}.items():
-        if any(match_pattern(pattern, key) for pattern in unused):
-            continue
-        is_set = key in values
-        if not is_set or key in source_type.aliases:
-            values[twin.keys.get(key, key)] = value
+        if not any(match_pattern(pattern, key) for pattern in left_out):
+            values[key] = value
     return values
 
 
@@ -296,6 +333,7 @@ def _find_origins(
     """Return how each tensor of a twin is computed, by name, and which tensors are dropped.
 
     Raises:
+        CheckpointError: The source lacks the embeddings that the mean position row is added to.
         UnsupportedModelError: A tensor of the head has no place in the twin.
     """
     location = model.tables[0].location
@@ -310,22 +348,48 @@ def _find_origins(
         if found is not None:
             target, how = found
             origins[target] = Origin(tensor=tensor, how=how)
-            continue
-        if any(match_pattern(pattern, name) for pattern in ignored):
-            continue
-        is_of_dropped_head = head == twins.BASE_MODEL
-        if not is_of_dropped_head and not name.removeprefix(prefix).startswith(DROPPED):
+        elif not any(match_pattern(pattern, name) for pattern in ignored):
+            dropped.append(tensor)
+    if head != twins.BASE_MODEL:
+        _check_dropped(dropped, source_type, twin, prefix)
+    embeddings = _find_embeddings(model, origins)
+    if head == twins.CAUSAL_LM and twin.lm_head:
+        # An LM head that the source ties to its embeddings is not stored. The twin cannot tie it,
+        # since the mean position row is added to its embeddings.
+        origins.setdefault(twin.lm_head, Origin(tensor=embeddings, how=COPIED))
+    if model.checkpoint.config.get("tie_word_embeddings") is False:
+        _add_decoder_bias(origins)
+    return origins, dropped
+
+
+def _check_dropped(
+    dropped: Sequence[str], source_type: SourceType, twin: Twin, prefix: str
+) -> None:
+    """Check that the tensors without a place in a twin with a head are not needed by most uses.
+
+    Raises:
+        UnsupportedModelError: A tensor is none of `DROPPED`.
+    """
+    for tensor in dropped:
+        if not _current_name(tensor).removeprefix(prefix).startswith(DROPPED):
             message = (
                 f"{tensor} is not a tensor of {source_type.class_name} models that "
                 f"{twin.model_type} models have."
             )
             raise UnsupportedModelError(message, DROP_HEAD)
-        dropped.append(tensor)
-    if head == twins.CAUSAL_LM and twin.lm_head:
-        _add_lm_head(origins, twin.lm_head)
-    if model.checkpoint.config.get("tie_word_embeddings") is False:
-        _add_decoder_bias(origins)
-    return origins, dropped
+
+
+def _find_embeddings(model: OpenedModel, origins: Mapping[str, Origin]) -> str:
+    """Return the first tensor of the source that the mean position row is added to.
+
+    Raises:
+        CheckpointError: The source has none, so that the twin would lack the mean row.
+    """
+    for origin in origins.values():
+        if origin.how == twins.PLUS_MEAN:
+            return origin.tensor
+    message = f"{model.ref.source} has no embeddings that the mean position row could be added to."
+    raise CheckpointError(message, "Save the model again, with all its tensors.")
 
 
 def _origin_rules(source_type: SourceType, twin: Twin, head: str, prefix: str) -> list[Rule]:
@@ -354,15 +418,6 @@ def _apply_first(rules: Sequence[Rule], name: str) -> tuple[str, str] | None:
         if target is not None:
             return target, rule.how
     return None
-
-
-def _add_lm_head(origins: dict[str, Origin], lm_head: str) -> None:
-    """Add the LM head of a decoder, if the source ties it to its embeddings.
-
-    The twin cannot tie it, since the mean position row is added to its embeddings.
-    """
-    embeddings = next(origin for origin in origins.values() if origin.how == twins.PLUS_MEAN)
-    origins.setdefault(lm_head, Origin(tensor=embeddings.tensor, how=COPIED))
 
 
 def _add_decoder_bias(origins: dict[str, Origin]) -> None:

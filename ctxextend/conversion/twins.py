@@ -96,6 +96,10 @@ class Twin:
     has_angles: bool = False  # whether its files contain a table of angles, `ANGLES_TABLE`
     limits: str = ""  # in which ways it is less exact, as a sentence
 
+    def class_of(self, head: str) -> str:
+        """Return the name of its class that ends with a head, such as `CAUSAL_LM`."""
+        return f"{self.class_name}{head}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SourceType:

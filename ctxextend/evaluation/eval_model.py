@@ -222,7 +222,7 @@ def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str
 
 def _has_hash(checkpoint: Checkpoint, name: str, expected: str) -> bool:
     """Whether a checkpoint has a table of this name and hash."""
-    file = checkpoint.weights.names.get(name)
+    file = checkpoint.weights.file_of.get(name)
     if file is None:
         return False
     return table_hash(read_floats(file, name)) == expected

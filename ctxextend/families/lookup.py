@@ -140,6 +140,11 @@ class TableLocation(ModelLocation):
         return self.table.config_key
 
     @property
+    def path_in_use(self) -> Keys:
+        """The path at which transformers reads the length."""
+        return self.paths_of(self.effective_key)[-1]
+
+    @property
     def length_paths(self) -> tuple[Keys, ...]:
         """The paths at which to set a new length: its key, and others of it that the config has."""
         paths = list(self.paths_of(self.table.config_key))

@@ -64,7 +64,7 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
     question: str = field(default="", metadata=not_in_json)
 
     @property
-    def lengths(self) -> str:
+    def lengths_text(self) -> str:
         """The three lengths, as a sentence; empty if the config states what the settings serve."""
         if self.stated == self.served:
             return ""
@@ -102,10 +102,9 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     """
     location = table.location
     lengths = position_lengths(location)
-    # What the config key should state: the context length, or the length before scaling.
-    key_length = lengths.context
+    length_to_state = lengths.context
     if lengths.key_is_first_trained:
-        key_length = lengths.stated
+        length_to_state = lengths.stated
     layers = list[RopeReport]()
     facts = location.table.rope
     if facts is not None and facts.methods:  # other classes ignore the settings
@@ -120,7 +119,7 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
         part=location.part,
         config_key=location.config_key,
         positions=lengths.context,
-        key_value=location.key_value(key_length),
+        key_value=location.key_value(length_to_state),
         stated_in=f"config.json {location.config_key}",
         location=location,
         scheme=location.scheme,
@@ -144,7 +143,8 @@ def _theta_resize(table: FoundTable, recipe: Provenance | None, length: int) -> 
         return None
     before, after = recipe.rows.get(table.name, (0, 0))
     is_longer = 0 < before < after
-    if not is_longer or after != length:
+    is_current = after == length
+    if not is_longer or not is_current:
         return None
     method, given = parse_method(recipe.methods.get(table.name, recipe.settings.method))
     if method.name != "theta":
@@ -163,20 +163,15 @@ def _report_layers(
         layers: The layers and their settings.
         theta: The resize that changed their base, if one did.
     """
-    lengths = layer_lengths(location, layers)
-    trained = lengths.first_trained
-    served = lengths.served
+    resize = theta
     if layers.is_local:
-        # Layers with a sliding window are not resized, but read the same inputs as the others.
-        theta = None
-        served = position_lengths(location).served
-    if theta is not None:
-        trained = theta.length_before
-    scaled_settings = layers.parameters
-    dim = rotary_dim(location, scaled_settings)
+        resize = None  # layers with a sliding window are not resized
+    settings = layers.parameters
+    dim = rotary_dim(location, settings)
     max_len = location.value(location.effective_key)
-    scaled = frequencies(scaled_settings, dim, max_len, served)
-    unscaled = frequencies(_unscaled_settings(scaled_settings, dim, theta), dim, max_len)
+    served = _served_length(location, layers)
+    scaled = frequencies(settings, dim, max_len, served)
+    unscaled = frequencies(_unscaled_settings(settings, dim, resize), dim, max_len)
     rotates = scaled.inverse > 0  # other pairs are the same at every position
     return _compare_wavelengths(
         layers=layers,
@@ -184,12 +179,34 @@ def _report_layers(
         scaled=2 * math.pi / scaled.inverse[rotates],
         unscaled=2 * math.pi / unscaled.inverse[rotates],
         served=served,
-        trained=trained,
+        trained=_trained_length(location, layers, resize),
     )
+
+
+def _served_length(location: TableLocation, layers: RopeLayers) -> int:
+    """Return the length of the inputs of layers, in tokens.
+
+    Layers with a sliding window read the same inputs as the others.
+    """
+    if layers.is_local:
+        return position_lengths(location).served
+    return layer_lengths(location, layers).served
+
+
+def _trained_length(location: TableLocation, layers: RopeLayers, resize: ThetaResize | None) -> int:
+    """Return the length of layers before any scaling, in tokens.
+
+    After a resize by ``theta`` the settings state only the new length, and the recipe the old one.
+    """
+    if resize is not None:
+        return resize.length_before
+    return layer_lengths(location, layers).first_trained
 
 
 def _unscaled_settings(rope: Parameters, dim: int, theta: ThetaResize | None) -> Parameters:
     """Return the settings before any scaling: of type ``default``, with the base of the training.
+
+    Settings with alpha stay as they are: the model was trained with the scaled base.
 
     Args:
         rope: The scaled settings.
@@ -197,7 +214,7 @@ def _unscaled_settings(rope: Parameters, dim: int, theta: ThetaResize | None) ->
         theta: The resize that changed the base, if one did.
     """
     unscaled = dict(rope)
-    if rope["rope_type"] != NTK_ALPHA:  # with alpha, the model was trained with the scaled base
+    if rope["rope_type"] != NTK_ALPHA:
         unscaled["rope_type"] = "default"
     if theta is not None:
         unscaled["rope_theta"] = ntk_base(rope["rope_theta"], 1 / theta.factor, dim)
@@ -224,9 +241,11 @@ def _compare_wavelengths(
         trained: The length before any scaling, in tokens.
     """
     turns = served / scaled
-    trained_turns = trained / unscaled * (1 + ROUNDING)
-    was_partial = trained_turns < 1
-    is_slowed = scaled > unscaled * (1 + ROUNDING)
+    trained_turns = trained / unscaled
+    is_partial = _is_less(turns, 1)
+    was_partial = _is_less(trained_turns, 1)
+    turns_further = _is_less(trained_turns, turns)
+    is_slowed = _is_less(unscaled, scaled)
     return RopeReport(
         layers=layers.layer_type,
         is_local=layers.is_local,
@@ -236,9 +255,14 @@ def _compare_wavelengths(
         attention_factor=attention_factor,
         wavelengths=scaled,
         unscaled_wavelengths=unscaled,
-        partial_turns=int((turns < 1).sum()),
+        partial_turns=int(is_partial.sum()),
         trained_partial_turns=int(was_partial.sum()),
         slowed=int(is_slowed.sum()),
         slowdown=float((scaled / unscaled).max(initial=1)),
-        untrained=int((was_partial & (turns > trained_turns)).sum()),
+        untrained=int((was_partial & turns_further).sum()),
     )
+
+
+def _is_less(values: NDArray[np.float64], limits: NDArray[np.float64] | int) -> NDArray[np.bool_]:
+    """Whether each value is below its limit by more than rounding."""
+    return np.asarray(values * (1 + ROUNDING) < limits)

@@ -1,11 +1,12 @@
 """All length limits in a checkpoint: what each states, who uses it, and whether it agrees."""
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.safetensors_file import TensorFile
+from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.families.lookup import Keys, nested
 from ctxextend.families.schema import ROTARY, Buffer
 from ctxextend.inspection.inspection_result import Limit
@@ -39,7 +40,7 @@ NOT_USED = "not used by any library"
 class LongerInputs:
     """What happens to inputs of more tokens than a model has positions, if nothing cuts them."""
 
-    beyond: str  # in one word or two; see `LibraryLimit`
+    beyond: str  # in one word or two; see `inspection_result.LibraryLimit`
     effect: str  # as a clause after "inputs of more than 512 tokens"
 
 
@@ -61,23 +62,25 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
     limits = [*_limits_of_own_keys(model, tables), *_limits_of_other_keys(model, tables)]
     for table in tables:
         if isinstance(table, TableReport) and table.file:
-            limits.append(
-                Limit(
-                    file=table.file,
-                    key=table.name,
-                    value=table.rows,
-                    tokens=table.positions,
-                    used_by=TRANSFORMERS,
-                    table=table.name,
-                )
-            )
-        # Equal ones of several layers once.
-        limits += dict.fromkeys(_buffer_limits(model.checkpoint, table))
+            limits.append(_limit_of_rows(table))
+        limits += _buffer_limits(model.checkpoint, table)
     for tokenizer, table in tables_by_tokenizer(tables).items():
         for stated in stated_limits(model.checkpoint, tokenizer):
             limits.append(_side_file_limit(model.checkpoint, stated, table))
     limits += _generation_limits(model, tables)
     return tuple(limits)
+
+
+def _limit_of_rows(table: TableReport) -> Limit:
+    """Return the limit that the rows of a stored table set."""
+    return Limit(
+        file=table.file,
+        key=table.name,
+        value=table.rows,
+        tokens=table.positions,
+        used_by=TRANSFORMERS,
+        table=table.name,
+    )
 
 
 def width_limits(checkpoint: Checkpoint, tables: Sequence[PositionReport]) -> Iterator[Limit]:
@@ -120,9 +123,9 @@ def tables_by_tokenizer(tables: Sequence[PositionReport]) -> dict[str, PositionR
 
 
 def _limits_of_own_keys(model: OpenedModel, tables: Sequence[PositionReport]) -> list[Limit]:
-    """Return the limits that a type's own keys state.
+    """Return the limits that a type's own keys state, one for each key.
 
-    Tables that share a key must all agree with it, so that a limit that disagrees is returned.
+    All tables that share a key must agree with it, so a disagreement with any of them is returned.
     """
     if not model.checkpoint.has_config:
         return []
@@ -133,45 +136,60 @@ def _limits_of_own_keys(model: OpenedModel, tables: Sequence[PositionReport]) ->
         if default is not None and not _states_length(table):
             limits.append(_default_limit(model, default, table))
         limits += _following_key_limits(model, table)
-    return _one_of_each_key(limits, prefers_agreeing=False)
+    return [_last_that_disagrees(same_key) for same_key in _group_by_key(limits)]
 
 
 def _limits_of_other_keys(model: OpenedModel, tables: Sequence[PositionReport]) -> list[Limit]:
-    """Return the limits of keys that no table owns.
+    """Return the limits of keys that no table owns, one for each key.
 
-    Such a key need agree with only one of the tables, so that a limit that agrees is returned.
+    Such a key need agree with only one table, so an agreement with any of them is returned.
     """
     limits = list[Limit]()
     for table in tables:
         for path, value in config_length_keys(table.location):
             limits.append(_other_key_limit(model, table, path, value))
-    return _one_of_each_key(limits, prefers_agreeing=True)
+    return [_last_that_agrees(same_key) for same_key in _group_by_key(limits)]
 
 
-def _one_of_each_key(limits: Iterable[Limit], *, prefers_agreeing: bool) -> list[Limit]:
-    """Return one limit of each key: the last that agrees, or disagrees; else the first of all."""
-    chosen = dict[str, Limit]()
+def _group_by_key(limits: Sequence[Limit]) -> list[list[Limit]]:
+    """Return the limits of each key, which refer to several tables, in order."""
+    groups = dict[str, list[Limit]]()
     for limit in limits:
-        if limit.key not in chosen or limit.agrees == prefers_agreeing:
-            chosen[limit.key] = limit
-    return list(chosen.values())
+        groups.setdefault(limit.key, []).append(limit)
+    return list(groups.values())
+
+
+def _last_that_disagrees(limits: Sequence[Limit]) -> Limit:
+    """Return the last limit that disagrees with its table; the first limit if all agree."""
+    for limit in reversed(limits):
+        if not limit.agrees:
+            return limit
+    return limits[0]
+
+
+def _last_that_agrees(limits: Sequence[Limit]) -> Limit:
+    """Return the last limit that agrees with its table; the first limit if all disagree."""
+    for limit in reversed(limits):
+        if limit.agrees:
+            return limit
+    return limits[0]
 
 
 def _limits_of_length_paths(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
     """Yield the limits of the paths that state a table's length; transformers reads one of them."""
     location = table.location
-    path_in_use = location.paths_of(location.effective_key)[-1]
     for path in location.length_paths:
         value = nested(model.checkpoint.config, path)
         if value is not None:
-            library = _reader_of_length(table) if path == path_in_use else UNUSED
+            library = _reader_of_length(table) if path == location.path_in_use else UNUSED
             yield _own_key_limit(model, ".".join(path), value, table, library)
 
 
 def _default_limit(model: OpenedModel, default: int, table: PositionReport) -> Limit:
     """Return the limit of a key that is missing, so that transformers uses its default.
 
-    Only a default that disagrees is shown as the value, which is else None: the key is not set.
+    A default that agrees is not shown: the value is None, as the key is not set. A default that
+    disagrees is shown as the value, since it needs to be corrected.
     """
     key = f"{table.location.config_key}{NOT_SET}"
     limit = _own_key_limit(model, key, default, table, _reader_of_length(table))
@@ -207,32 +225,50 @@ def _own_key_limit(
     model: OpenedModel, key: str, value: Any, table: PositionReport, library: str
 ) -> Limit:
     """Return the limit that a value of a type's own key sets; `value` may be any JSON value."""
-    location = table.location
-    is_number = type(value) is int
-    limit = Limit(
+    agrees = type(value) is int and value == table.key_value
+    is_used = library != UNUSED
+    reason = ""
+    if not agrees:
+        reason = _why_own_key_disagrees(table, is_used=is_used)
+    return Limit(
         file=model.checkpoint.config_file,
         key=key,
         value=_json_value(value),
-        tokens=location.positions(location.rows(value)) if is_number else None,
+        tokens=_tokens_of_own_key(value, table),
         used_by=library,
         table=table.name,
+        reason=reason,
+        is_blocking=not agrees and is_used and table.location.table.has_rows,
     )
-    if is_number and value == table.key_value:
-        # If the key states the length before scaling, the positions are those after it.
-        return replace(limit, tokens=table.positions)
-    if library == UNUSED:
-        return replace(limit, reason=NOT_USED)
+
+
+def _tokens_of_own_key(value: Any, table: PositionReport) -> int | None:
+    """Return how many tokens a value of a type's own key stands for; None if it is not an integer.
+
+    The value that fits the table stands for all positions, even if it is a length before scaling.
+    """
+    if type(value) is not int:
+        return None
+    if value == table.key_value:
+        return table.positions
+    location = table.location
+    return location.positions(location.rows(value))
+
+
+def _why_own_key_disagrees(table: PositionReport, *, is_used: bool) -> str:
+    """Say what a value of a type's own key does that is not the one that fits the table."""
+    location = table.location
+    if not is_used:
+        return NOT_USED
     if not location.table.has_rows:
-        reason = f"the settings serve {table.positions} tokens, but engines read this length"
-        return replace(limit, reason=reason)
-    reason = f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED_LIMIT}"
-    return replace(limit, reason=reason, is_blocking=True)
+        return f"the settings serve {table.positions} tokens, but engines read this length"
+    return f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED_LIMIT}"
 
 
 def _json_value(value: Any) -> Any:
-    """Return a number or None as it is, and any other value as text.
+    """Return an integer, a boolean or None as it is, and any other value as text.
 
-    1e400 is read as infinity, which JSON cannot represent.
+    Floats are text too: 1e400 is read as infinity, which JSON cannot represent.
     """
     if value is None or isinstance(value, int):
         return value
@@ -240,25 +276,39 @@ def _json_value(value: Any) -> Any:
 
 
 def _other_key_limit(model: OpenedModel, table: PositionReport, path: Keys, value: int) -> Limit:
-    """Return the limit of a key that no table owns, compared with one table."""
+    """Return the limit of a key that no table owns, compared with one table.
+
+    Like the table's own key, it agrees with the positions and with a length before scaling.
+    """
     programs = readers(table.location, path)
-    limit = Limit(
+    agrees = value in (table.positions, table.key_value)
+    tokens = value
+    reason = ""
+    remark = ""
+    if agrees:
+        tokens = table.positions
+    else:
+        reason = _why_other_key_disagrees(table, programs, value)
+        if value > table.positions and _may_be_trained_longer(table):
+            remark = _raise_limits_remark(model, value)
+    return Limit(
         file=model.checkpoint.config_file,
         key=".".join(path),
         value=value,
-        tokens=value,
+        tokens=tokens,
         used_by=", ".join(programs) or UNUSED,
         table=table.name,
+        reason=reason,
+        remark=remark,
     )
-    if value in (table.positions, table.key_value):
-        return replace(limit, tokens=table.positions)
-    reason = f"{table.location.config_key} is {table.key_value}"
-    if programs:
-        reason += f", and {may_take(programs, value)}"
-    remark = ""
-    if value > table.positions and _may_be_trained_longer(table):
-        remark = _raise_limits_remark(model, value)
-    return replace(limit, reason=reason, remark=remark)
+
+
+def _why_other_key_disagrees(table: PositionReport, programs: Sequence[str], value: int) -> str:
+    """Say what a table's own key states, and which programs may take another value instead."""
+    own_key = f"{table.location.config_key} is {table.key_value}"
+    if not programs:
+        return own_key
+    return f"{own_key}, and {may_take(programs, value)}"
 
 
 def _raise_limits_remark(model: OpenedModel, length: int) -> str:
@@ -330,33 +380,41 @@ def _early_stop(limit: GenerationLimit, positions: int) -> str:
 # Buffers, and files of tokenizers and of sentence-transformers
 
 
-def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
-    """Yield the lengths of position buffers in the weights: as the table's config key counts."""
-    reserved_in_key = table.key_value - table.positions
-    for name, file in checkpoint.weights.names.items():
+def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> list[Limit]:
+    """Return the limits that position buffers in the weights set; equal ones of layers once."""
+    limits = list[Limit]()
+    for name, file in checkpoint.weights.file_of.items():
         buffer = table.location.buffer(name)
-        shape = file.entries[name].shape
-        if buffer is None or not shape:  # masked_bias of old files is a scalar
-            continue
-        length = _buffer_length(buffer, shape)
-        key = name
-        if "*" in buffer.name:
-            key = re.sub(r"\.\d+\.", ".*.", name)
-        used_by = TRANSFORMERS
-        if not buffer.is_kept:
-            used_by = f"old {TRANSFORMERS}"
-        reason = ""
-        if length != table.key_value:
-            reason = f"{table.name} has {table.location.rows(table.key_value)} rows"
-        yield Limit(
-            file=checkpoint.relative(file),
-            key=key,
-            value=length,
-            tokens=length - reserved_in_key,
-            used_by=used_by,
-            table=table.name,
-            reason=reason,
-        )
+        has_length = file.entries[name].shape != ()  # masked_bias of old files is a scalar
+        if buffer is not None and has_length:
+            limits.append(_buffer_limit(checkpoint, table, name, file, buffer))
+    return list(dict.fromkeys(limits))
+
+
+def _buffer_limit(
+    checkpoint: Checkpoint, table: PositionReport, name: str, file: TensorFile, buffer: Buffer
+) -> Limit:
+    """Return the limit that a position buffer sets, whose length is as the config key counts."""
+    length = _buffer_length(buffer, file.entries[name].shape)
+    reserved_in_key = table.key_value - table.positions
+    key = name
+    if "*" in buffer.name:
+        key = layer_pattern(name)
+    used_by = TRANSFORMERS
+    if not buffer.is_kept:
+        used_by = f"old {TRANSFORMERS}"
+    reason = ""
+    if length != table.key_value:
+        reason = f"{table.name} has {table.location.rows(table.key_value)} rows"
+    return Limit(
+        file=checkpoint.relative(file),
+        key=key,
+        value=length,
+        tokens=length - reserved_in_key,
+        used_by=used_by,
+        table=table.name,
+        reason=reason,
+    )
 
 
 def _buffer_length(buffer: Buffer, shape: tuple[int, ...]) -> int:
@@ -371,19 +429,23 @@ def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: Positio
     used_by = ", ".join(stated.statement.read_by)
     if used_by == SENTENCE_TRANSFORMERS and stated.file != sentence_config(checkpoint):
         used_by = UNUSED
-    value = stated.value
-    is_padding_strategy = isinstance(value, dict) and stated.tokens is not None
-    if not is_padding_strategy:
-        value = _json_value(value)
     return Limit(
         file=stated.file,
         key=".".join(stated.path),
-        value=value,
+        value=_side_file_value(stated),
         tokens=stated.tokens,
         used_by=used_by,
         table=table.name,
         reason=_side_file_reason(stated, table, used_by),
     )
+
+
+def _side_file_value(stated: StatedLimit) -> Any:
+    """Return the value to show: a padding strategy with a length, ``{"Fixed": 512}``, as it is."""
+    has_length = stated.tokens is not None
+    if isinstance(stated.value, dict) and has_length:
+        return stated.value
+    return _json_value(stated.value)
 
 
 def _side_file_reason(stated: StatedLimit, table: PositionReport, used_by: str) -> str:
@@ -419,8 +481,8 @@ def _consequence(limit: int | None, table: PositionReport) -> str:
     """
     if limit == table.positions:
         return ""
-    if longer_inputs(table) is RUN_AT_ANY_LENGTH and not _states_length(table):
-        return ""  # without a length, no limit can disagree
+    if _has_no_length(table):
+        return ""  # no limit can disagree
     if limit is None:
         return _effect_of_no_limit(table)
     if limit < table.positions:
@@ -430,17 +492,18 @@ def _consequence(limit: int | None, table: PositionReport) -> str:
 
 def _effect_of_no_limit(table: PositionReport) -> str:
     """Say what happens to inputs that are not truncated; empty if they run."""
-    if table.location.table.longer_inputs == "run":
+    longer = longer_inputs(table)
+    if longer in (REACH_UNTRAINED_ANGLES, RUN_AT_ANY_LENGTH):
         return ""
-    effect = longer_inputs(table).effect
-    return f"inputs of more than {table.positions} tokens are not truncated and {effect}"
+    return f"inputs of more than {table.positions} tokens are not truncated and {longer.effect}"
 
 
 def _effect_of_high_limit(limit: int, table: PositionReport) -> str:
     """Say what happens to inputs between the number of positions and a higher limit."""
     positions = table.positions
     served = served_length(table)
-    if limit <= served:
+    is_served = limit <= served
+    if is_served:
         key = table.location.effective_key
         return f"the settings serve {served} tokens, but engines read {positions} from {key}"
     inputs = f"inputs of {positions + 1} to {limit} tokens"
@@ -456,6 +519,11 @@ def _states_length(table: PositionReport) -> bool:
     """Whether the config states the length of a table, so that no default applies."""
     location = table.location
     return location.stated(location.effective_key) is not None
+
+
+def _has_no_length(table: PositionReport) -> bool:
+    """Whether positions run at any length, and the config states none for them."""
+    return longer_inputs(table) is RUN_AT_ANY_LENGTH and not _states_length(table)
 
 
 def served_length(table: PositionReport) -> int:

@@ -80,10 +80,13 @@ def generation_limits(checkpoint: Checkpoint) -> tuple[GenerationLimit, ...]:
 
 def _limits_of_generation_configs(checkpoint: Checkpoint) -> Iterator[GenerationLimit]:
     """Yield the limits in generation_config.json files, of which one is used."""
-    used_file = _used_file(checkpoint)
-    for file in dict.fromkeys((used_file, GENERATION_CONFIG)):
+    used_file = _path_next_to_config(checkpoint)
+    files = [used_file]
+    if used_file != GENERATION_CONFIG:
+        files.append(GENERATION_CONFIG)
+    for file in files:
         if file in checkpoint.copied:
-            for key, tokens in _stated(checkpoint.read_object(file)).items():
+            for key, tokens in _stated_limits(checkpoint.read_object(file)).items():
                 is_used = file == used_file
                 yield GenerationLimit(file=file, path=(key,), tokens=tokens, is_used=is_used)
 
@@ -91,21 +94,25 @@ def _limits_of_generation_configs(checkpoint: Checkpoint) -> Iterator[Generation
 def _limits_of_config(checkpoint: Checkpoint) -> Iterator[GenerationLimit]:
     """Yield the limits in config.json, which are used if no generation_config.json is."""
     used = set[Keys]()
-    if _used_file(checkpoint) not in checkpoint.copied and _generates_text(checkpoint):
+    has_generation_config = _path_next_to_config(checkpoint) in checkpoint.copied
+    if not has_generation_config and _generates_text(checkpoint):
         used = _used_paths(checkpoint.config)
-    for path, tokens in _in_config(checkpoint.config):
+    for path, tokens in _limits_in_config(checkpoint.config):
         yield GenerationLimit(
             file=checkpoint.config_file, path=path, tokens=tokens, is_used=path in used
         )
 
 
-def _used_file(checkpoint: Checkpoint) -> str:
-    """Return the path of the generation_config.json next to the model's config, if it exists."""
+def _path_next_to_config(checkpoint: Checkpoint) -> str:
+    """Return the path at which `generate()` looks for a generation_config.json."""
     return (checkpoint.model / GENERATION_CONFIG).as_posix()
 
 
 def deciding_limit(limits: tuple[GenerationLimit, ...]) -> GenerationLimit | None:
-    """Return the limit at which `generate()` stops by default; None if none is stated."""
+    """Return the limit at which `generate()` stops by default; None if none is stated.
+
+    Of two maxima, the first in `MAXIMA` wins.
+    """
     used = {limit.key: limit for limit in limits if limit.is_used and not limit.is_default}
     for key in MAXIMA:
         if key in used:
@@ -113,13 +120,13 @@ def deciding_limit(limits: tuple[GenerationLimit, ...]) -> GenerationLimit | Non
     return None
 
 
-def stated_in(values: Any) -> dict[str, int]:
-    """Return the limits among the attributes of a generation config of transformers."""
-    return _stated(vars(values))
+def limits_of_generation_config(generation_config: Any) -> dict[str, int]:
+    """Return the limits that a `GenerationConfig` of transformers states, by key."""
+    return _stated_limits(vars(generation_config))
 
 
-def _stated(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return the limits that an object states."""
+def _stated_limits(values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the limits that an object states, by key."""
     stated = dict[str, int]()
     for key in (*MAXIMA, *MINIMA):
         value = whole_number(values.get(key))
@@ -128,26 +135,26 @@ def _stated(values: Mapping[str, Any]) -> dict[str, int]:
     return stated
 
 
-def _in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Keys, int]]:
+def _limits_in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Keys, int]]:
     """Yield the limits in a config, in the configs nested in it, and those of tasks."""
-    for key, tokens in _stated(config).items():
+    for key, tokens in _stated_limits(config).items():
         yield (*path, key), tokens
-    yield from _of_tasks(config, path)
+    yield from _limits_of_tasks(config, path)
     if len(path) >= MAX_CONFIG_DEPTH:
         return
     for name, part in config.items():
         if isinstance(part, Mapping) and _is_text_config(name, part):
-            yield from _in_config(part, (*path, name))
+            yield from _limits_in_config(part, (*path, name))
 
 
-def _of_tasks(config: Mapping[str, Any], path: Keys) -> Iterator[tuple[Keys, int]]:
+def _limits_of_tasks(config: Mapping[str, Any], path: Keys) -> Iterator[tuple[Keys, int]]:
     """Yield the limits that a config states for pipelines of one task."""
     tasks = config.get(TASKS)
     if not isinstance(tasks, Mapping):
         return
     for task, values in tasks.items():
         if isinstance(values, Mapping):
-            for key, tokens in _stated(values).items():
+            for key, tokens in _stated_limits(values).items():
                 yield (*path, TASKS, task, key), tokens
 
 
@@ -164,7 +171,7 @@ def _used_paths(config: Mapping[str, Any]) -> set[Keys]:
     They are those at the top level and, for keys that it does not state, those in the first of
     `DECODER_CONFIGS` that is not empty.
     """
-    outer: set[Keys] = {(key,) for key in _stated(config)}
+    outer: set[Keys] = {(key,) for key in _stated_limits(config)}
     stated_parts = [name for name in DECODER_CONFIGS if config.get(name)]
     if not stated_parts:
         return outer
@@ -172,7 +179,7 @@ def _used_paths(config: Mapping[str, Any]) -> set[Keys]:
     values = config[part]
     if not isinstance(values, Mapping):
         return outer
-    inner: set[Keys] = {(part, key) for key in _stated(values) if (key,) not in outer}
+    inner: set[Keys] = {(part, key) for key in _stated_limits(values) if (key,) not in outer}
     return outer | inner
 
 
@@ -182,8 +189,7 @@ def _generates_text(checkpoint: Checkpoint) -> bool:
         return False
     if checkpoint.config.get("is_encoder_decoder") or checkpoint.config.get("is_decoder"):
         return True
-    why_no_lm = no_lm(checkpoint)
-    return not why_no_lm
+    return no_lm(checkpoint) == ""
 
 
 class HasLocation(Protocol):
@@ -227,8 +233,10 @@ def needs_no_limit(location: TableLocation) -> bool:
 
 
 def shares_positions(location: TableLocation) -> bool:
-    """Whether prompt and generated text use up the same positions: in models without an encoder.
+    """Whether the prompt uses up the positions of generated texts too.
 
-    An encoder has separate positions for the prompt, and the location is that of the decoder.
+    Args:
+        location: That of the table that generates. If it is that of a decoder, an encoder reads
+            the prompt, with separate positions.
     """
     return not location.part.endswith(DECODER_PARTS)

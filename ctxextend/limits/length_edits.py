@@ -88,7 +88,8 @@ def _following_value(change: LengthChange, value: int) -> int | None:
     """Return the new value of a key that agrees with the old length; None if it does not.
 
     The key counts what it counted before. If a table with 2 reserved rows goes from 512 to 1024
-    positions, 512 becomes 1024, and 514 becomes 1026.
+    positions, 512 becomes 1024, and 514, which counts the reserved rows, becomes 1026. Without
+    rows, a key that states the length before scaling goes on stating it.
     """
     location, before, after = change
     if value not in agreeing_values(location, before):
@@ -103,38 +104,47 @@ def _following_value(change: LengthChange, value: int) -> int | None:
 # Limits of inputs
 
 
-def limit_edits(
-    checkpoint: Checkpoint,
-    before: int,
-    after: int,
-    tokenizer: str,
-    *,
-    fix_limits: bool,
-    fixed_padding: bool,
-    longer_fail: bool = True,
-) -> tuple[Edit, ...]:
+class LimitChange(NamedTuple):
+    """A planned change of the limits of inputs from one context length to another, in tokens."""
+
+    before: int
+    after: int
+    fix_limits: bool  # whether all limits must state the new length, even if it is the old one
+    # Whether padding to a fixed length stays such, with the new length; else it becomes padding to
+    # the longest text.
+    keeps_fixed_padding: bool
+    # Whether longer inputs fail. If so, a limit is added to a tokenizer without one.
+    longer_fail: bool = True
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any limit can change."""
+        return self.before != self.after or self.fix_limits
+
+    @property
+    def only_lowers(self) -> bool:
+        """Whether limits up to the new length stay."""
+        return self.after < self.before and not self.fix_limits
+
+
+def limit_edits(checkpoint: Checkpoint, tokenizer: str, change: LimitChange) -> tuple[Edit, ...]:
     """Return the edits that set the limits in tokenizer and side files to another length.
 
-    A longer length, or `fix_limits`, sets every limit; a shorter one lowers the limits above it.
+    A longer length, or `fix_limits`, sets every limit; a shorter one lowers the limits above it,
+    and sets those that are missing.
 
     Args:
         checkpoint: Its files state the limits.
-        before: The old context length, in tokens.
-        after: The new context length, in tokens.
         tokenizer: The tokenizer's folder if it has a separate one, else empty.
-        fix_limits: Whether all limits must state the new length, even if it is the old one.
-        fixed_padding: Whether padding to a fixed length stays such, with the new length; else it
-            becomes padding to the longest text.
-        longer_fail: Whether longer inputs fail. If so, a limit is added to a tokenizer without one.
+        change: The lengths, and what to do with the limits.
     """
-    if before == after and not fix_limits:
+    if not change.is_needed:
         return ()
-    only_lowers = after < before and not fix_limits
     edits = list[Edit]()
     for limit in stated_limits(checkpoint, tokenizer):
-        if only_lowers and _fits(limit, after):
+        if change.only_lowers and _fits(limit, change.after):
             continue
-        edit = _edit_of_limit(limit, after, fixed_padding=fixed_padding, longer_fail=longer_fail)
+        edit = _edit_to_length(limit, change)
         if edit is not None and edit.before != edit.after:
             edits.append(edit)
     return tuple(edits)
@@ -145,21 +155,23 @@ def _fits(limit: StatedLimit, length: int) -> bool:
     return isinstance(limit.number, int | float) and limit.number <= length
 
 
-def _edit_of_limit(
-    limit: StatedLimit, after: int, *, fixed_padding: bool, longer_fail: bool
-) -> Edit | None:
-    """Return the edit that sets one limit to a length; None if no limit is stated, or needed."""
+def _edit_to_length(limit: StatedLimit, change: LimitChange) -> Edit | None:
+    """Return the edit that sets one limit to the new length.
+
+    None if the limit is missing, and none is needed since longer inputs run.
+    """
     if limit.statement.meaning == "padding":
-        return _padding_edit(limit, after, is_fixed=fixed_padding)
+        return _padding_edit(limit, change.after, is_fixed=change.keeps_fixed_padding)
     is_missing = limit.statement.should_be_stated and limit.tokens is None
     if not is_missing:
-        return _limit_edit(limit, after)
-    if longer_fail:
-        return _limit_edit(limit, after, "no limit was stated, and longer texts would fail")
-    return None
+        return _truncation_edit(limit, change.after)
+    if not change.longer_fail:
+        return None
+    reason = "no limit was stated, and longer texts would fail"
+    return _truncation_edit(limit, change.after, reason)
 
 
-def _limit_edit(limit: StatedLimit, after: int, reason: str = "") -> Edit:
+def _truncation_edit(limit: StatedLimit, after: int, reason: str = "") -> Edit:
     return Edit(
         file=limit.file,
         path=limit.path,
@@ -191,18 +203,25 @@ def generation_edits(
     `location` is that of the table that generates. Limits that would fail are lowered; `fix_limits`
     raises maxima.
     """
-    # Maximum and minimum limit each other if one object states both.
+    for (file, path), limits in _limits_by_object(checkpoint).items():
+        stated = {limit.key: limit.tokens for limit in limits}
+        new_values = lowered_limits(stated, location, before, after)
+        if fix_limits:
+            maxima = {limit.key: limit.tokens for limit in limits if limit.may_rise}
+            new_values |= _raised_limits(maxima, before, after)
+        for key, tokens in new_values.items():
+            yield Edit(file=file, path=(*path, key), before=stated[key], after=tokens)
+
+
+def _limits_by_object(checkpoint: Checkpoint) -> dict[tuple[str, Keys], list[GenerationLimit]]:
+    """Return the limits by the object that states them: its file, and its path in the file.
+
+    A maximum and a minimum limit each other if one object states both.
+    """
     groups = dict[tuple[str, Keys], list[GenerationLimit]]()
     for limit in generation_limits(checkpoint):
         groups.setdefault((limit.file, limit.path[:-1]), []).append(limit)
-    for (file, path), limits in groups.items():
-        stated = {limit.key: limit.tokens for limit in limits}
-        new = lowered_limits(stated, location, before, after)
-        if fix_limits:
-            maxima = {limit.key: limit.tokens for limit in limits if limit.may_rise}
-            new |= _raised_limits(maxima, before, after)
-        for key, tokens in new.items():
-            yield Edit(file=file, path=(*path, key), before=stated[key], after=tokens)
+    return groups
 
 
 def lowered_limits(
@@ -223,10 +242,11 @@ def lowered_limits(
         return {}
     lowered = _lowered_maxima(stated, location, before, after)
     for minimum, maximum in MAXIMUM_OF.items():
-        highest = lowered.get(maximum, after)
-        if minimum in stated and stated[minimum] > highest:
-            new_maximum = lowered.get(maximum, stated.get(maximum, after))
-            lowered[minimum] = new_maximum
+        highest_that_runs = lowered.get(maximum, after)
+        if minimum in stated and stated[minimum] > highest_that_runs:
+            maximum_before = stated.get(maximum, after)
+            maximum_after = lowered.get(maximum, maximum_before)
+            lowered[minimum] = maximum_after
     return lowered
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, find_architecture
-from ctxextend.limits.generation import generating_table, stated_in
+from ctxextend.limits.generation import generating_table, limits_of_generation_config
 from ctxextend.limits.length_edits import lowered_limits
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.found_table import FoundTable, unstored_table
@@ -170,7 +170,7 @@ def _lower_generation_limits(model: Any, table: TablePlan) -> None:
     generation_config = getattr(model, "generation_config", None)
     if generation_config is None:
         return
-    stated = stated_in(generation_config)
+    stated = limits_of_generation_config(generation_config)
     lowered = lowered_limits(stated, table.location, table.max_len_before, table.max_len_after)
     for key, tokens in lowered.items():
         setattr(generation_config, key, tokens)

@@ -198,7 +198,7 @@ def _read_state(checkpoint: Checkpoint) -> "dict[str, torch.Tensor]":
     """Read all tensors by their plain names; they are copied, because training changes them."""
     return {
         name: to_tensor(read_tensor(file, name)).clone()
-        for name, file in checkpoint.weights.names.items()
+        for name, file in checkpoint.weights.file_of.items()
     }
 
 

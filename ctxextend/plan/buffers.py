@@ -40,7 +40,7 @@ def plan_buffers(
     dropped = list[str]()
     rebuilt = list[BufferPlan]()
     changed = [table for table in tables if table.is_changed or fix_limits]
-    for name in checkpoint.weights.names:
+    for name in checkpoint.weights.entries:
         for table in changed:
             buffer = table.location.buffer(name)
             if buffer is None:

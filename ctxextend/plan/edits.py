@@ -13,6 +13,7 @@ from ctxextend.limits.generation import generating_table
 from ctxextend.limits.length_edits import (
     Edit,
     LengthChange,
+    LimitChange,
     generation_edits,
     length_key_changes,
     limit_edits,
@@ -63,15 +64,14 @@ def _tokenizer_edits(
         tokenizer = table.location.tokenizer
         if tokenizer is None or first[tokenizer] != table.name or table.keeps_padding:
             continue
-        yield from limit_edits(
-            model.checkpoint,
-            table.max_len_before,
-            table.max_len_after,
-            tokenizer,
+        change = LimitChange(
+            before=table.max_len_before,
+            after=table.max_len_after,
             fix_limits=fix_limits,
-            fixed_padding=bool(table.location.family.padding_effect),
+            keeps_fixed_padding=bool(table.location.family.padding_effect),
             longer_fail=table.has_rows,
         )
+        yield from limit_edits(model.checkpoint, tokenizer, change)
 
 
 def _generation_edits(

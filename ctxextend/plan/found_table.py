@@ -35,10 +35,10 @@ def measure_table(checkpoint: Checkpoint, location: TableLocation, name: str) ->
         CheckpointError: The stored tensor has an invalid shape or dtype, or the config does not
             state the shape of a computed table.
     """
-    is_stored = name in checkpoint.weights.names and not location.table.ignores_stored_rows
+    is_stored = name in checkpoint.weights.entries and not location.table.ignores_stored_rows
     if not is_stored:
         return unstored_table(location, name)
-    file = checkpoint.weights.names[name]
+    file = checkpoint.weights.file_of[name]
     entry = file.entries[name]
     _ = float_dtype(file, name)
     if len(entry.shape) != 2 or 0 in entry.shape:
@@ -118,7 +118,7 @@ def tables_of_part(tables: Sequence[FoundTable], part: str | None) -> list[Found
 def ignored_tensors(checkpoint: Checkpoint, tables: Sequence[FoundTable]) -> Iterator[str]:
     """Yield a note for each stored table that transformers ignores, as it computes the rows."""
     for table in tables:
-        if table.location.table.ignores_stored_rows and table.name in checkpoint.weights.names:
+        if table.location.table.ignores_stored_rows and table.name in checkpoint.weights.entries:
             yield (
                 f"transformers computes the rows of {table.name} and ignores the stored ones, "
                 "which stay as they are."

@@ -74,7 +74,7 @@ def _rows_of(checkpoint: Checkpoint, table: str) -> int:
     Raises:
         CheckpointError: The tensor is missing, or has another number of dimensions.
     """
-    if table not in checkpoint.weights.names:
+    if table not in checkpoint.weights.entries:
         hint = _hint(checkpoint)
         if checkpoint.config.get("model_type") in FAMILIES:
             hint = "Remove --tensor: the tables of this type are known."
@@ -101,7 +101,7 @@ def check_named_table(checkpoint: Checkpoint, ref: CheckpointRef) -> None:
     try:
         architecture = find_architecture(checkpoint.config)
         # Its errors are not shown, so they need not say where the names are from.
-        named = find_names(architecture, checkpoint.weights.names, where="")
+        named = find_names(architecture, checkpoint.weights.entries, where="")
     except (CheckpointError, UnsupportedModelError):
         return
     for location, name in named:

@@ -64,7 +64,7 @@ class OpenedModel:
             CheckpointError: It cannot be read.
         """
         name = self.tables[0].name
-        file = self.checkpoint.weights.names.get(name)
+        file = self.checkpoint.weights.file_of.get(name)
         return read_floats(file, name) if file else None
 
 
@@ -131,7 +131,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
     checkpoint = _without_prefix(checkpoint, architecture)
-    matches = match_names(architecture, checkpoint.weights.names, str(checkpoint.root))
+    matches = match_names(architecture, checkpoint.weights.entries, str(checkpoint.root))
     if not matches:
         raise missing_table_error(checkpoint, architecture)
     if ref.model_type is not None:
@@ -248,13 +248,13 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
         prefixes = tuple(ADAPTER_PREFIX + prefix for prefix in location.prefixes)
         locations.append(replace(location, prefixes=prefixes))
     names = [name for location in locations for name in location.names]
-    if any(name in checkpoint.weights.names for name in names):
+    if any(name in checkpoint.weights.entries for name in names):
         return architecture._replace(locations=tuple(locations))
     base = checkpoint.adapter_of
     verb = "does not contain"
     hint = f"Resize {base}, then load the adapter onto the result."
     modules = tuple(name.removesuffix("weight") for name in names)
-    if any(name.startswith(modules) for name in checkpoint.weights.names):
+    if any(name.startswith(modules) for name in checkpoint.weights.entries):
         verb = "changes"
         hint = f"Merge it into {base} with merge_and_unload(), and resize that."
     raise CheckpointError(f"The PEFT adapter in {checkpoint.root} {verb} the position table.", hint)
@@ -267,10 +267,10 @@ def _without_prefix(checkpoint: Checkpoint, architecture: Architecture) -> Check
     """Return a checkpoint without a prefix of all names that only a wrapper has added."""
     tables = [location for location in architecture.locations if location.table.has_rows]
     expected = {name for location in tables for name in location.names}
-    if checkpoint.adapter_of or not expected.isdisjoint(checkpoint.weights.names):
+    if checkpoint.adapter_of or not expected.isdisjoint(checkpoint.weights.entries):
         return checkpoint
-    prefix = _wrapper_prefix(checkpoint.weights.names, expected, architecture.family.model_type)
-    if not prefix or has_adapters(checkpoint.weights.names):
+    prefix = _wrapper_prefix(checkpoint.weights.entries, expected, architecture.family.model_type)
+    if not prefix or has_adapters(checkpoint.weights.entries):
         return checkpoint
     return with_short_names(checkpoint, prefix)
 

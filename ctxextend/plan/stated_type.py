@@ -69,7 +69,7 @@ def check_own_code(model: OpenedModel) -> None:
         UnsupportedModelError: They are, and the user named no model type.
     """
     checkpoint = model.checkpoint
-    is_stored = all(table.name in checkpoint.weights.names for table in model.tables)
+    is_stored = all(table.name in checkpoint.weights.entries for table in model.tables)
     if own_class(checkpoint.config) is None or model.ref.model_type is not None or is_stored:
         return
     stated = checkpoint.config.get("model_type")
@@ -77,7 +77,7 @@ def check_own_code(model: OpenedModel) -> None:
     if isinstance(stated, str) and is_usable(checkpoint, stated):
         usable = stated
     raise code_error(
-        checkpoint.config, checkpoint.config_file, names=checkpoint.weights.names, usable=usable
+        checkpoint.config, checkpoint.config_file, names=checkpoint.weights.entries, usable=usable
     )
 
 

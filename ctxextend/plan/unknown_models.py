@@ -43,7 +43,7 @@ def _own_code_error(checkpoint: Checkpoint, architecture: Architecture) -> Unsup
             f"{architecture.family.model_type} models is {expected}."
         )
     return code_error(
-        checkpoint.config, checkpoint.config_file, names=checkpoint.weights.names, found=found
+        checkpoint.config, checkpoint.config_file, names=checkpoint.weights.entries, found=found
     )
 
 
@@ -52,7 +52,7 @@ def _with_cause(
 ) -> CtxextendError:
     """Return an error for a missing table with its likely cause, if any."""
     message = error.message
-    if has_adapters(checkpoint.weights.names):
+    if has_adapters(checkpoint.weights.entries):
         hint = (
             "Its adapters are not merged. Merge them with merge_and_unload() of PEFT, and save the "
             "model again."
@@ -62,7 +62,7 @@ def _with_cause(
     if likely is not None:
         return CheckpointError(message, _suggest_type(likely))
     endings = tuple(f".{name}" for name in expected_names(architecture))
-    for name in checkpoint.weights.names:
+    for name in checkpoint.weights.entries:
         if name.endswith(endings):
             return CheckpointError(
                 f"{message} It has {name}, but not all names have that prefix.",
@@ -90,7 +90,7 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
     config = checkpoint.config
     has_code = own_class(config) is not None
     stated = stated_positions(config)
-    scheme = named_scheme(stated, checkpoint.weights.names)
+    scheme = named_scheme(stated, checkpoint.weights.entries)
     if scheme and not has_code:
         evidence = list_keys(stated) or f"the tensors have {ANGLE_BUFFERS}"
         message += (
@@ -99,7 +99,7 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
         )
     hints = list[str]()
     if has_code:
-        hints.append(advise_code(config, checkpoint.weights.names))
+        hints.append(advise_code(config, checkpoint.weights.entries))
     from ctxextend.plan.suggestions import suggest_tensor  # only errors need it
 
     candidates = "" if scheme else suggest_tensor(checkpoint)

@@ -74,7 +74,7 @@ def is_usable(checkpoint: Checkpoint, model_type: str) -> bool:
     """Whether a checkpoint can be resized as this type, with its tables or its settings."""
     try:
         architecture = find_architecture(checkpoint.config, model_type=model_type)
-        matches = find_names(architecture, checkpoint.weights.names, "")
+        matches = find_names(architecture, checkpoint.weights.entries, "")
         for location, name in matches:
             table = measure_table(checkpoint, location, name)
             _ = context_length(table)
@@ -129,6 +129,6 @@ def _stored_tables(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield the position tables in the weights of the type that the config states."""
     with suppress(CheckpointError, UnsupportedModelError):  # the type is unknown or has no table
         architecture = find_architecture(checkpoint.config)
-        for _, name in match_names(architecture, checkpoint.weights.names, ""):
-            if name in checkpoint.weights.names:
+        for _, name in match_names(architecture, checkpoint.weights.entries, ""):
+            if name in checkpoint.weights.entries:
                 yield name

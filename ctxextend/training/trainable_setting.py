@@ -61,7 +61,7 @@ def _is_trained(files: ModelFiles) -> bool:
     """Whether the first table is stored, and a parameter of the model."""
     facts = files.tables[0].location.table
     is_frozen = isinstance(facts, SinusoidalTable) and facts.stored_rows == "frozen"
-    return files.table_name in files.checkpoint.weights.names and not is_frozen
+    return files.table_name in files.checkpoint.weights.entries and not is_frozen
 
 
 def _has_formula(files: ModelFiles) -> bool:

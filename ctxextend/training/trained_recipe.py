@@ -5,7 +5,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from ctxextend.checkpoints.weights import any_layer
+from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.output.record import table_hash
 from ctxextend.recipe import CheckpointRef
 from ctxextend.recipe_text import recipe_values, yaml_text
@@ -47,7 +47,7 @@ def _table_hashes(run: FinishedRun) -> dict[str, dict[str, str]]:
     files = run.task.files
     hashes = dict[str, dict[str, str]]()
     for table in files.tables:
-        if table.name in files.checkpoint.weights.names:
+        if table.name in files.checkpoint.weights.entries:
             hashes[table.name] = {"sha256_after": table_hash(run.weights.tensor(table.name))}
     if run.source_sha256 is not None:
         hashes[files.table_name] = {"sha256_before": run.source_sha256} | hashes[files.table_name]
@@ -99,7 +99,7 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
     facts |= run.task.text.facts
     adapters = run.weights.trainable.adapters
     if adapters:
-        facts["adapted"] = sorted({any_layer(name) for name in adapters})  # for `verify`
+        facts["adapted"] = sorted({layer_pattern(name) for name in adapters})  # for `verify`
     facts |= _shortened(facts)
     if run.task.planned_steps != run.settings.steps:
         facts["planned_steps"] = run.task.planned_steps

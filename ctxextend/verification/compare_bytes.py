@@ -56,7 +56,7 @@ def find_wrong_bytes(
 def _first_difference(resized: Checkpoint, tensor: tuple[TensorEntry, TensorFile]) -> int | None:
     """Return the first byte at which a tensor differs in the resized checkpoint; None if equal."""
     entry, base = tensor
-    other = resized.weights.names[entry.name]
+    other = resized.weights.file_of[entry.name]
     offset = base.offset(entry.name)
     other_offset = other.offset(entry.name)
     if offset is None or other_offset is None:

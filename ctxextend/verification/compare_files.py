@@ -116,7 +116,9 @@ def compare_files(expected: Expected, resized: Checkpoint) -> ComparedFiles:
         CheckpointError: A file of the base cannot be read.
     """
     names = sorted(_compared_files(expected, resized))
-    listed = resized.weights.index["weight_map"] if resized.weights.index else resized.weights.names
+    listed = (
+        resized.weights.index["weight_map"] if resized.weights.index else resized.weights.entries
+    )
     wrong_variant = None
     if expected.base.weights.variant != resized.weights.variant:
         wrong_variant = WrongVariant(resized.weights.variant, expected.base.weights.variant)
@@ -125,7 +127,7 @@ def compare_files(expected: Expected, resized: Checkpoint) -> ComparedFiles:
         differences += _compare_file(expected, resized, name)
     return ComparedFiles(
         count=len(names),
-        unlisted=tuple(name for name in resized.weights.names if name not in listed),
+        unlisted=tuple(name for name in resized.weights.entries if name not in listed),
         index_file=resized.weights.index_file,
         unexpected=(*_omitted_files(resized), *_added_files(expected, resized)),
         wrong_variant=wrong_variant,

@@ -58,15 +58,32 @@ class UnrunTable:
 
 
 @dataclass(frozen=True)
+class MustBeEqual:
+    """Values must equal the base's; NaN equals NaN, and 0.0 equals -0.0."""
+
+
+@dataclass(frozen=True)
+class MustBeClose:
+    """Values may differ from the base's as far as rounding explains."""
+
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class MayDiffer:
+    """Values may differ by any amount: positions or trained weights have changed."""
+
+
+Standard = MustBeEqual | MustBeClose | MayDiffer
+
+
+@dataclass(frozen=True)
 class ComparedOutputs:
     """The differences of outputs from the base's, on inputs that fit both."""
 
     differences: Mapping[str, OutputDifference]  # by input
     unrun: tuple[UnrunTable, ...]
-    # What rounding explains, of the outputs of a conversion without positions; None: of a resize,
-    # or of a trained checkpoint.
-    tolerance: float | None
-    must_be_identical: bool
+    standard: Standard
 
     @property
     def of_values(self) -> list[ValueDifference]:
@@ -90,12 +107,16 @@ class ComparedOutputs:
 
     @property
     def are_right(self) -> bool:
-        """Whether all differences are as expected. False if none was compared."""
+        """Whether all differences meet the standard. False if none was compared."""
         if not self.have_values:
             return False
-        if self.tolerance is not None:
-            return all(item.largest <= self.tolerance for item in self.of_values)
-        return self.are_equal or not self.must_be_identical
+        match self.standard:
+            case MustBeEqual():
+                return self.are_equal
+            case MustBeClose(tolerance):
+                return all(item.largest <= tolerance for item in self.of_values)
+            case MayDiffer():
+                return True
 
 
 def compare_outputs(expected: Expected, before: Outcomes, after: Outcomes) -> ComparedOutputs:
@@ -107,14 +128,25 @@ def compare_outputs(expected: Expected, before: Outcomes, after: Outcomes) -> Co
         reason = _why_unrun(table, before)
         if reason is not None:
             unrun.append(UnrunTable(table, reason))
-    recorded = expected.recorded
-    keeps_weights = not recorded.adapted and recorded.trainable in (None, "new")
     return ComparedOutputs(
         differences=differences,
         unrun=tuple(unrun),
-        tolerance=_tolerance(expected, before),
-        must_be_identical=expected.keeps_positions and keeps_weights,
+        standard=_choose_standard(expected, before),
     )
+
+
+def _choose_standard(expected: Expected, before: Outcomes) -> Standard:
+    """Return what outputs on short inputs must be.
+
+    1. Those of an untrained conversion, compared without positions: close.
+    2. Those of a checkpoint that keeps the positions and weights that short inputs use: equal.
+    3. All others may differ.
+    """
+    if expected.conversion is not None and not expected.recorded.is_trained:
+        return MustBeClose(tolerance=_tolerance(expected.conversion, before))
+    if expected.keeps_positions and expected.recorded.keeps_old_weights:
+        return MustBeEqual()
+    return MayDiffer()
 
 
 def embedding_dtype(conversion: Conversion) -> str:
@@ -139,7 +171,10 @@ def _differences(
 
 
 def _why_unrun(table: TablePlan, before: Outcomes) -> NotRun | Failed | None:
-    """Return why the base ran on no input for a table: an error, if any; None if it ran on one."""
+    """Return why the base ran on no input for a table: an error, if any; None if it ran on one.
+
+    `run_inputs` runs on at least one input for each table.
+    """
     reasons = list[NotRun | Failed]()
     for outcome in outcomes_of(table, before).values():
         if isinstance(outcome, Ran):
@@ -151,27 +186,20 @@ def _why_unrun(table: TablePlan, before: Outcomes) -> NotRun | Failed | None:
     return reasons[0]
 
 
-def _tolerance(expected: Expected, before: Outcomes) -> float | None:
+def _tolerance(conversion: Conversion, before: Outcomes) -> float:
     """Return how far rounding can move the outputs of a conversion, which are sums over layers.
 
-    None of a resize, after a training, which moves them too, and if the base has no output.
+    One tolerance is used for all inputs, so it is that of the smallest output; without any output,
+    nothing is compared with it.
     """
-    conversion = expected.conversion
-    if conversion is None:
-        return None
-    if expected.recorded.trainable or expected.recorded.adapted:
-        return None
     sizes = list[float]()  # of the outputs for each input: their largest absolute value
     for outcome in before.values():
         if isinstance(outcome, Ran):
             sizes.append(float(outcome.values.nan_to_num().abs().max()))
-    if not sizes:
-        return None
     layers = int(conversion.config["num_hidden_layers"])
     relative = STEPS_PER_LAYER * layers * FLOAT32_STEP
     relative += SUM_ROUNDING.get(embedding_dtype(conversion), 0.0)
-    # One tolerance is used for all inputs, so it is that of the smallest outputs.
-    return relative * min(sizes)
+    return relative * min(sizes, default=0.0)
 
 
 def _difference(table: TablePlan, old: Ran, new: RunOutcome | None) -> OutputDifference:
@@ -185,10 +213,7 @@ def _difference(table: TablePlan, old: Ran, new: RunOutcome | None) -> OutputDif
     left = old.values
     right = new.values
     if old.tokens == new.tokens and _differ_only_in_length(table, left, right):
-        sizes = zip(left.shape, right.shape, strict=True)
-        shared = tuple(slice(min(pair)) for pair in sizes)
-        left = left[shared]
-        right = right[shared]
+        left, right = _shared_parts(left, right)
     if left.shape != right.shape:
         return OtherShape(tuple(left.shape), tuple(right.shape))
     return ValueDifference(
@@ -197,13 +222,20 @@ def _difference(table: TablePlan, old: Ran, new: RunOutcome | None) -> OutputDif
     )
 
 
+def _shared_parts(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the start of both outputs along each axis, at the smaller of the two sizes."""
+    sizes = zip(left.shape, right.shape, strict=True)
+    shared = tuple(slice(min(pair)) for pair in sizes)
+    return left[shared], right[shared]
+
+
 def _differ_only_in_length(table: TablePlan, old: Tensor, new: Tensor) -> bool:
     """Whether outputs have one shape, but for sizes that are the number of positions or rows.
 
-    Some models have such outputs for an input of any length.
+    Some models have such outputs for an input of any length. What they share is compared.
     """
     if not table.is_changed or old.dim() != new.dim():
         return False
-    sizes = {(table.max_len_before, table.max_len_after), (table.rows_before, table.rows_after)}
+    resized = {(table.max_len_before, table.max_len_after), (table.rows_before, table.rows_after)}
     changed = [pair for pair in zip(old.shape, new.shape, strict=True) if pair[0] != pair[1]]
-    return all(pair in sizes for pair in changed)
+    return all(pair in resized for pair in changed)

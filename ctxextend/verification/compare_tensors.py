@@ -6,7 +6,7 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import METADATA, NUMPY_DTYPES, TensorEntry
-from ctxextend.checkpoints.weights import any_layer
+from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.families.schema import Buffer
 from ctxextend.plan.buffers import BUFFER_AXES, BufferPlan, new_buffer
 from ctxextend.plan.table_plan import TablePlan
@@ -92,10 +92,10 @@ def compare_tensors(expected: Expected, resized: Checkpoint, progress: Progress)
     base = expected.base
     kept = _kept_tensors(expected)
     forms = {name: find_wrong_form(resized, name, form_of(entry)) for name, entry in kept.items()}
-    adapted = [name for name in kept if any_layer(name) in expected.recorded.adapted]
+    adapted = [name for name in kept if layer_pattern(name) in expected.recorded.adapted]
     skipped = {*adapted, *(name for name, wrong in forms.items() if wrong)}
     same = [
-        (entry, base.weights.names[name]) for name, entry in kept.items() if name not in skipped
+        (entry, base.weights.file_of[name]) for name, entry in kept.items() if name not in skipped
     ]
     # One thread reads while the other compares; tensors that are computed fill memory, so one at a
     # time.
@@ -121,7 +121,7 @@ def form_of(entry: TensorEntry) -> TensorForm:
 
 def find_wrong_form(resized: Checkpoint, name: str, expected: TensorForm) -> WrongForm | None:
     """Return how a tensor differs from the expected dtype and shape; None if it does not."""
-    found = form_of(resized.weights.entries[name]) if name in resized.weights.names else None
+    found = form_of(resized.weights.entries[name]) if name in resized.weights.entries else None
     if found == expected:
         return None
     return WrongForm(name, found, expected)
@@ -141,8 +141,8 @@ def _kept_tensors(expected: Expected) -> dict[str, TensorEntry]:
 
 def _added_tensors(expected: Expected, resized: Checkpoint) -> Iterator[str]:
     """Yield tensors that the base does not have; position buffers for the new length may be new."""
-    for name in resized.weights.names:
-        if name not in expected.base.weights.names and not _is_right_buffer(
+    for name in resized.weights.entries:
+        if name not in expected.base.weights.entries and not _is_right_buffer(
             expected, resized, name
         ):
             yield name
@@ -150,14 +150,14 @@ def _added_tensors(expected: Expected, resized: Checkpoint) -> Iterator[str]:
 
 def _outdated_buffers(expected: Expected, resized: Checkpoint) -> Iterator[str]:
     for name in expected.buffers.dropped:
-        if name in resized.weights.names and not _is_right_buffer(expected, resized, name):
+        if name in resized.weights.entries and not _is_right_buffer(expected, resized, name):
             yield name
 
 
 def _wrong_buffers(expected: Expected, resized: Checkpoint) -> Iterator[WrongBuffer]:
     for buffer in expected.buffers.rebuilt:
         name = buffer.name
-        if name not in resized.weights.names or not _is_right_buffer(expected, resized, name):
+        if name not in resized.weights.entries or not _is_right_buffer(expected, resized, name):
             form = find_wrong_form(resized, name, TensorForm(buffer.dtype, buffer.shape))
             yield WrongBuffer(name, form)
 
@@ -171,7 +171,7 @@ def _is_right_buffer(expected: Expected, resized: Checkpoint, name: str) -> bool
             if not _has_length(entry, BUFFER_AXES[buffer.content], _key_value(table)):
                 return False
             values = new_buffer(_planned_buffer(table, buffer, entry))
-            return resized.weights.names[name].read_bytes(name).tobytes() == values.tobytes()
+            return resized.weights.file_of[name].read_bytes(name).tobytes() == values.tobytes()
     return False
 
 

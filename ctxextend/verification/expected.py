@@ -41,6 +41,16 @@ class Recorded:
     chain: tuple[Provenance, ...] = ()  # its recipe and those of its bases, newest first
     hashes: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each table, as written
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether a training changed any weights."""
+        return bool(self.trainable or self.adapted)
+
+    @property
+    def keeps_old_weights(self) -> bool:
+        """Whether no training changed weights that short inputs use: only new rows, if any."""
+        return not self.adapted and self.trainable in (None, "new")
+
 
 @dataclass(frozen=True)
 class ExpectedRows:

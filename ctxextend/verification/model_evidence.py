@@ -14,6 +14,7 @@ from ctxextend.verification.compare_frequencies import (
 from ctxextend.verification.compare_outputs import (
     SUM_ROUNDING,
     ComparedOutputs,
+    MustBeClose,
     NoOutput,
     OtherShape,
     OutputDifference,
@@ -214,7 +215,8 @@ def _outputs_text(expected: Expected, compared: ComparedOutputs) -> list[str]:
         return [f"bit-identical to the base's on inputs of {inputs}"]
     if compared.are_equal and not expected.conversion:
         return [f"equal to the base's on inputs of {inputs}, but for NaN and signs of zeros"]
-    if expected.conversion and compared.tolerance is not None:
+    if expected.conversion and isinstance(compared.standard, MustBeClose):
+        tolerance = compared.standard.tolerance
         dtype = embedding_dtype(expected.conversion)
         relation = "equal the base's within"
         if not compared.are_right:
@@ -222,9 +224,7 @@ def _outputs_text(expected: Expected, compared: ComparedOutputs) -> list[str]:
         rounding = "float32 rounding"
         if dtype in SUM_ROUNDING:
             rounding += f" and that of the embeddings to {dtype}"
-        text = (
-            f"without positions, outputs {relation} {rounding} (tolerance {compared.tolerance:.2g})"
-        )
+        text = f"without positions, outputs {relation} {rounding} (tolerance {tolerance:.2g})"
     elif compared.are_right:
         largest = max(item.largest for item in compared.of_values)
         text = f"outputs on short inputs differ from the base's by up to {largest:.3g}, as expected"

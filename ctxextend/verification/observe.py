@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.weights import any_layer
+from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.models.devices import torch_threads
 from ctxextend.models.load import LoadingInfo, MoreThanTextError, padded_texts, run_on_tokens
 from ctxextend.plan.table_plan import TablePlan
@@ -174,7 +174,7 @@ def _find_random(
     """
     groups: dict[str, list[str]] = {}
     for name in info.missing:
-        groups.setdefault(any_layer(name), []).append(name)
+        groups.setdefault(layer_pattern(name), []).append(name)
     finite = _count_finite(expected, model, length) if groups else 0
     if not finite:
         return RandomParameters(info.mismatched, needed=(), unneeded=(), unknown=info.missing)
@@ -210,7 +210,7 @@ def _tensors_like(model: TransformersModel, pattern: str) -> list[Tensor]:
     """Return the parameters and buffers of a name with ``*`` for layers."""
     state = dict(model.named_parameters(remove_duplicate=False))
     state |= dict(model.named_buffers())
-    return [value for name, value in state.items() if any_layer(name) == pattern]
+    return [value for name, value in state.items() if layer_pattern(name) == pattern]
 
 
 @contextmanager

@@ -675,6 +675,43 @@ def test_resize_of_pickled_shards_that_split_tied_tensors(
     assert_same_outputs(old, source.load(result.output))
 
 
+def test_resize_refuses_pickled_shards_without_a_tensor_that_their_index_lists(
+    make_pico: MakePico,
+) -> None:
+    source = make_pico("bert")
+    as_pickled_shards(source)
+    index = pico.read_json(source.folder / "pytorch_model.bin.index.json")
+    name = "bert.encoder.layer.0.output.dense.weight"
+    shard = index["weight_map"][name]
+    tensors = torch.load(source.folder / shard)
+    del tensors[name]
+    torch.save(tensors, source.folder / shard)
+    with pytest.raises(CheckpointError, match=f"'{name}' to {shard}, which does not contain it"):
+        resize(source.folder, to=NEW, output="out")
+
+
+def test_resize_accepts_old_and_wrapped_names_in_the_index_of_pickled_shards(
+    make_pico: MakePico,
+) -> None:
+    source = make_pico("bert")
+    expected = resize(source.folder, to=NEW, output="expected").output
+    shards = as_pickled_shards(source)
+    stored_name = {}
+    for shard in shards:
+        saved = dict[str, torch.Tensor]()
+        for name, tensor in torch.load(source.folder / shard).items():
+            stored = "module." + name.replace("LayerNorm.weight", "LayerNorm.gamma")
+            stored_name[name] = stored
+            saved[stored] = tensor
+        torch.save(saved, source.folder / shard)
+    path = source.folder / "pytorch_model.bin.index.json"
+    index = pico.read_json(path)
+    by_stored_name = {stored_name[name]: shard for name, shard in index["weight_map"].items()}
+    pico.edit_json(path, weight_map=by_stored_name)
+    output = resize(source.folder, to=NEW, output="out").output
+    assert pico.tensor_bytes(output) == pico.tensor_bytes(expected)
+
+
 def test_resize_prefers_safetensors_to_pickles(make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     other = {name: tensor + 1 for name, tensor in state_of(source).items()}

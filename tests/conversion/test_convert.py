@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel
 from transformers.models.falcon import modeling_falcon
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
-from ctxextend import ResizeError, UnsupportedModelError, convert, resize, verify
+from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, convert, resize, verify
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.conversion.twins import SOURCE_TYPES, by_head, plus_mean
 from tests.helpers import nanogpt, pico
@@ -563,6 +563,30 @@ def test_convert_refuses_what_the_twin_cannot_compute(
     with pytest.raises(UnsupportedModelError, match=message):
         convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_convert_refuses_a_width_that_is_null(tmp_path: Path) -> None:
+    make(tmp_path / "source", "gpt2", "Model")
+    path = tmp_path / "source/config.json"
+    pico.write_json(path, pico.read_json(path) | {"n_embd": None})
+    with pytest.raises(UnsupportedModelError, match="2 heads do not fit a width of None"):
+        convert(tmp_path / "source", "rotary", NEW)
+
+
+@pytest.mark.parametrize("head", ["Model", "LMHeadModel"])
+def test_convert_refuses_a_model_without_the_embeddings_that_take_the_mean_row(
+    head: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "source", "gpt2", head)
+    path = tmp_path / "source/model.safetensors"
+    tensors = load_file(path)
+    embeddings = next(name for name in tensors if name.endswith("wte.weight"))
+    values = tensors.pop(embeddings)
+    if head == "LMHeadModel":
+        tensors["lm_head.weight"] = values  # as safetensors' save_model keeps one of tied names
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match="no embeddings that the mean position row"):
+        convert(tmp_path / "source", "rotary", NEW)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,18 @@ def test_inspect_returns_rotary_wavelengths(llama: Path) -> None:
     assert rope.untrained == 0
 
 
+def test_inspect_counts_a_turn_that_rounding_leaves_incomplete_as_complete(llama: Path) -> None:
+    # The second pair turns once in 64 tokens, less 2.5e-13.
+    turns_once = (64 / (2 * math.pi)) ** 4 * (1 + 1e-12)
+    rope = {"rope_type": "default", "rope_theta": turns_once}
+    pico.edit_json(llama / "config.json", rope_parameters=rope)
+
+    counted = only_rope(inspect(llama))
+
+    assert counted.partial_turns == 2
+    assert counted.trained_partial_turns == 2
+
+
 @pytest.mark.parametrize(
     ("method", "slowed", "slowdown", "untrained"),
     # The third pair turned 64 / 628 times; now it turns 256 / (628·4), or 256 / (628·4^(2/3)) times

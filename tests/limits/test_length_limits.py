@@ -8,7 +8,7 @@ import pytest
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import Source
 from ctxextend.families.lookup import find_architecture
-from ctxextend.limits.length_edits import generation_edits, limit_edits
+from ctxextend.limits.length_edits import LimitChange, generation_edits, limit_edits
 from tests.helpers import pico
 
 TOKENIZER = {
@@ -21,7 +21,13 @@ TOKENIZER = {
 
 def edits(folder: Path, before: int = 16, after: int = 64) -> dict[str, tuple[Any, Any]]:
     checkpoint = open_checkpoint(Source(str(folder), "folder", folder, folder.name))
-    edits = list(limit_edits(checkpoint, before, after, "", fix_limits=False, fixed_padding=False))
+    change = LimitChange(
+        before=before,
+        after=after,
+        fix_limits=False,
+        keeps_fixed_padding=False,
+    )
+    edits = list(limit_edits(checkpoint, "", change))
     (location,) = find_architecture(checkpoint.config).locations
     edits += generation_edits(checkpoint, location, before, after, fix_limits=False)
     return {f"{edit.file} {edit.key}": (edit.before, edit.after) for edit in edits}
