@@ -11,7 +11,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,10 @@ def main() -> None:
                 print(error, file=sys.stderr)
                 table["failed"].append(name)
         table["rows"] = [row.to_json() for row in rows]
-        (arguments.out / "table.json").write_text(
-            json.dumps(table, indent=1, ensure_ascii=False) + "\n", "utf-8"
-        )
-        (arguments.out / "table.md").write_text("\n".join(markdown(table, rows)) + "\n", "utf-8")
+        data = json.dumps(table, indent=1, ensure_ascii=False) + "\n"
+        (arguments.out / "table.json").write_text(data, "utf-8")
+        page = "\n".join(markdown(table, rows)) + "\n"
+        (arguments.out / "table.md").write_text(page, "utf-8")
     print((arguments.out / "table.md").read_text("utf-8"), end="")
     sys.exit(bool(table["failed"]) or not all(row.is_met for row in rows))
 
@@ -87,31 +87,36 @@ def markdown(table: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the Markdown page: machine, versions, rows and failed benchmarks."""
     yield "# Results\n"
     for key in ("machine", "versions"):
-        yield f"- {key}: {', '.join(f'{name} {value}' for name, value in table[key].items())}"
+        facts = [f"{name} {value}" for name, value in table[key].items()]
+        yield f"- {key}: {', '.join(facts)}"
     yield (
         "\n| measure | ctxextend, median (min - max) | baseline | baseline, median (min - max) | "
         "target | ratio | |"
     )
     yield "|---|---:|---|---:|---:|---:|---|"
     for row in rows:
-        sides = []
-        for values in (row.values, row.baseline_values):
-            digits = 2 if row.unit == "s" else 0
-            spread = f"{min(values):,.{digits}f} - {max(values):,.{digits}f}"
-            sides.append(f"{statistics.median(values):,.{digits}f} {row.unit} ({spread})")
         verdict = "met" if row.is_met else "**missed**"
-        cells = (
+        cells = [
             row.measure,
-            sides[0],
+            spread(row.values, row.unit),
             row.baseline,
-            sides[1],
+            spread(row.baseline_values, row.unit),
             row.target,
             f"{row.ratio:.2f} x",
             verdict,
-        )
+        ]
         yield f"| {' | '.join(cells)} |"
     for name in table["failed"]:
         yield f"\n**{name} failed** and some of its rows are missing; see stderr."
+
+
+def spread(values: Sequence[float], unit: str) -> str:
+    """Return the median of values, and the lowest and highest; seconds have two decimals."""
+    digits = 2 if unit == "s" else 0
+    median = statistics.median(values)
+    lowest = f"{min(values):,.{digits}f}"
+    highest = f"{max(values):,.{digits}f}"
+    return f"{median:,.{digits}f} {unit} ({lowest} - {highest})"
 
 
 if __name__ == "__main__":

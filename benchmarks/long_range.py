@@ -36,7 +36,9 @@ __all__ = ["documents", "page", "pairs"]
 NUMBERS = NumberFormat()
 SENTENCE = re.compile(r"(?<=[.!?] )[A-Z][a-z]+ [A-Za-z0-9,'() -]{20,70}\.(?= )")
 WORD = re.compile(r"(?<= )[a-z]{3,9}(?=[ .,])")
-REPEATED, TRAINED_ON, MEASURED = 10, 1000, 64  # repetitions in a document; documents
+REPEATED = 10  # repetitions in a document
+TRAINED_ON = 1000  # documents
+MEASURED = 64  # documents
 
 Tokens = Callable[[str], int]  # the number of tokens of a text
 
@@ -45,7 +47,10 @@ def pairs(texts: Iterable[str], tokens: Tokens, count: int) -> list[tuple[str, s
     """Return at most `count` pairs of words, the most frequent ones in texts that are single
     tokens.
     """
-    frequent = Counter(word for text in texts for word in WORD.findall(text)).most_common(8 * count)
+    counts = Counter[str]()
+    for text in texts:
+        counts.update(WORD.findall(text))
+    frequent = counts.most_common(8 * count)
     words = [word for word, _ in frequent if tokens(f" {word}") == 1][: 2 * count]
     return [*zip(words[::2], words[1::2], strict=False)]
 
@@ -58,9 +63,11 @@ def documents(
     """
     texts = [*texts]
     choices = pairs(texts, tokens, length // 2)
+    record = " ".join(first for first, _ in choices)
     note = ""
-    for sentence in SENTENCE.findall(" ".join(" ".join(texts).split())):
-        if tokens(" ".join(first for first, _ in choices) + note) > length:
+    text = " ".join(" ".join(texts).split())
+    for sentence in SENTENCE.findall(text):
+        if tokens(record + note) > length:
             break
         note += f"\n{sentence}"
     for number in range(count):
@@ -71,42 +78,55 @@ def documents(
 
 def write(path: Path, texts: Iterable[str]) -> Path:
     """Write documents as .jsonl."""
-    path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts), "utf-8")
+    lines = (json.dumps({"text": text}) + "\n" for text in texts)
+    path.write_text("".join(lines), "utf-8")
     return path
 
 
 def page(contexts: ContextLosses, length: int, arguments: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the page."""
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
+    command = f"python -m benchmarks.long_range {arguments.model}"
+    longest = contexts.points[-1].context
+    yield f"# Long-range text\n\n    {command}\n\n{versions}\n"
     yield (
-        "# Long-range text\n\n    python -m benchmarks.long_range "
-        f"{arguments.model}\n\n{versions}\n"
+        f"Each document repeats a record of choices, and a note, after more than {length} tokens. "
+        "Perplexity ± 95 % of the same target tokens, the last quarter of "
+        f"{contexts.windows} windows, by context. Both models are trained for {arguments.steps} "
+        f"steps of {arguments.tokens:,} tokens with a learning rate of {arguments.lr}: the base at "
+        f"{length} tokens, the longer one at {longest}. The last column is paired by token.\n"
     )
-    yield (
-        f"Each document repeats a record of choices, and a note, after more than {length} "
-        "tokens. Perplexity ± 95 % of "
-        f"the same target tokens, the last quarter of {contexts.windows} windows, by context. "
-        "Both models are trained "
-        f"for {arguments.steps} steps of {arguments.tokens:,} tokens with a learning rate of "
-        f"{arguments.lr}: the base "
-        f"at {length} tokens, the longer one at {contexts.points[-1].context}. The last column "
-        "is paired by token.\n"
-    )
-    yield (
-        f"| context | longer model | base | longer model against the base at {length} "
-        "|\n|---:|---:|---:|---:|"
-    )
+    yield f"| context | longer model | base | longer model against the base at {length} |"
+    yield "|---:|---:|---:|---:|"
     for point in contexts.points:
         against = f"x {_loss(point.against_base)}"
         yield f"| {point.context} | {_loss(point.loss)} | {_loss(point.base)} | {against} |"
 
 
 def _loss(loss: Estimate | None) -> str:
-    return NUMBERS.perplexity(loss) if loss else ""
+    if loss is None:
+        return ""
+    return NUMBERS.perplexity(loss)
 
 
-def main() -> None:
-    """Write the text, train both models, and write the page."""
+def fit(model: str | Path, data: Path, length: int, arguments: argparse.Namespace) -> Path:
+    """Train on the same number of tokens per step at any length; return the checkpoint."""
+    result = train(
+        model,
+        data,
+        output=arguments.out / f"trained-{length}",
+        force=True,
+        steps=arguments.steps,
+        lr=arguments.lr,
+        seed=arguments.seed,
+        save="last",
+        batch_size=arguments.tokens // length,
+        trainable="all",
+    )
+    return result.output
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.long_range",
         description=__doc__,
@@ -119,32 +139,37 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048, metavar="T", help="tokens per step")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument("--out", type=Path, default=Path("build/long_range"), metavar="DIR")
-    arguments = parser.parse_args()
-    out, seed = arguments.out, arguments.seed
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Write the text, train both models, and write the page."""
+    arguments = parse_arguments()
+    model = arguments.model
+    seed = arguments.seed
+    out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    plan = plan_model(open_model(CheckpointRef(arguments.model)), Resize(arguments.to))
-    lengths = plan.max_len_before, plan.max_len_after
-    resized = resize(arguments.model, lengths[1], output=out / "resized", force=True).output
+    plan = plan_model(open_model(CheckpointRef(model)), Resize(arguments.to))
+    short = plan.max_len_before
+    long = plan.max_len_after
+    resized = resize(model, long, output=out / "resized", force=True).output
+
     tokenizer = AutoTokenizer.from_pretrained(resized)
-    source = python_documents(), lambda text: len(tokenizer(text)["input_ids"]), lengths[0]
-    data = write(out / "train.jsonl", documents(*source, TRAINED_ON, seed))
-    measured = write(out / "measured.jsonl", documents(*source, MEASURED, seed + 1))
-    settings = {"steps": arguments.steps, "lr": arguments.lr, "seed": seed, "trainable": "all"}
-    base, longer = (
-        train(
-            model,
-            data,
-            output=out / f"trained-{length}",
-            batch_size=arguments.tokens // length,
-            save="last",
-            force=True,
-            **settings,
-        ).output
-        for model, length in zip((arguments.model, resized), lengths, strict=True)
-    )
+
+    def count_tokens(text: str) -> int:
+        return len(tokenizer(text)["input_ids"])
+
+    texts = python_documents()
+    trained_on = documents(texts, count_tokens, short, TRAINED_ON, seed)
+    data = write(out / "train.jsonl", trained_on)
+    measured_on = documents(texts, count_tokens, short, MEASURED, seed + 1)
+    measured = write(out / "measured.jsonl", measured_on)
+
+    base = fit(model, data, short, arguments)
+    longer = fit(resized, data, long, arguments)
     contexts = evaluate(longer, measured, base=str(base), measure="context").contexts
     assert contexts is not None
-    text = "\n".join(page(contexts, lengths[0], arguments)) + "\n"
+    text = "\n".join(page(contexts, short, arguments)) + "\n"
     (out / "long_range.md").write_text(text, "utf-8")
     print(text, end="")
 

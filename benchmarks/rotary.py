@@ -100,7 +100,9 @@ def measure(
     before = run.files.max_len
     assert isinstance(task, LossTask)
     base = {name: losses for (name, _), losses in task.losses("position").items()}
-    rows = [scores(BASES[name], 0, base[name], base[SLIDING], before) for name in BASES]
+    rows: list[dict[str, Any]] = []
+    for name, method in BASES.items():
+        rows.append(scores(method, 0, base[name], base[SLIDING], before))
     for stage, steps in enumerate(STAGES):
         for candidate in run.candidates:
             evaluation, losses = candidate.measured[stage]
@@ -110,18 +112,30 @@ def measure(
             row["short"] = changes[before]
             rows.append(row)
     untrained = {candidate.name: candidate.measured[0].scores for candidate in run.candidates}
-    pairs = zip(untrained["yarn"], untrained["linear"], strict=True)
-    against = estimate([own - other for own, other in pairs])
-    return {"before": before, "to": times * before, "rows": rows, "yarn against linear": against}
+    return {
+        "before": before,
+        "to": times * before,
+        "rows": rows,
+        "yarn against linear": estimate(differences(untrained["yarn"], untrained["linear"])),
+    }
+
+
+def differences(own: Losses, others: Losses) -> list[NDArray[np.float64]]:
+    """Return losses minus others, of each window."""
+    return [losses - other for losses, other in zip(own, others, strict=True)]
 
 
 def scores(method: str, steps: int, own: Losses, base: Losses, before: int) -> dict[str, Any]:
     """Return losses, and minus those of the base: over all positions, and over each `before`
     positions.
     """
-    changes = [losses - others for losses, others in zip(own, base, strict=True)]
-    parts = zip(split_positions(own, before), split_positions(changes, before), strict=True)
-    bands = [[estimate(losses), estimate(differences)] for losses, differences in parts]
+    changes = differences(own, base)
+    own_bands = split_positions(own, before)
+    change_bands = split_positions(changes, before)
+    bands = [
+        [estimate(losses), estimate(change)]
+        for losses, change in zip(own_bands, change_bands, strict=True)
+    ]
     return {
         "method": method,
         "steps": steps,
@@ -158,8 +172,10 @@ def ratio(change: Mapping[str, Any]) -> str:
 def table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yield a Markdown table; the first column is text, the others are numbers."""
     columns = ["method", *heads]
-    yield f"\n| {' | '.join(columns)} |\n|---|{'---:|' * (len(columns) - 1)}"
-    yield from (f"| {' | '.join(cells)} |" for cells in rows)
+    yield f"\n| {' | '.join(columns)} |"
+    yield f"|---|{'---:|' * (len(columns) - 1)}"
+    for cells in rows:
+        yield f"| {' | '.join(cells)} |"
 
 
 def page(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -167,32 +183,35 @@ def page(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     before = results[0]["before"]
     lengths = [f"{result['before']} → {result['to']}" for result in results]
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
-    introduction = INTRODUCTION.format(before=before, steps=STAGES[1])
-    yield (
-        f"## Rotary models\n\n    python -m benchmarks.rotary MODEL\n\n{versions}\n\n{introduction}"
-    )
-    cells: list[list[str]] = []
-    short: list[list[str]] = []
-    for row in zip(*(result["rows"] for result in results), strict=True):  # one at each length
-        name = label(row[0])
-        cells.append([name, *(score_text(item, item["all"]) for item in row)])
-        if "short" in row[0]:
-            short.append([name, *(ratio(item["short"]) for item in row)])
-    yield from table(lengths, cells)
-    ratios = (
-        f"{ratio(result['yarn against linear'])} at {result['to']} tokens" for result in results
-    )
+    yield f"## Rotary models\n\n    python -m benchmarks.rotary MODEL\n\n{versions}\n"
+    yield INTRODUCTION.format(before=before, steps=STAGES[1])
+
+    all_cells: list[list[str]] = []
+    short_cells: list[list[str]] = []
+    rows_of_lengths = [result["rows"] for result in results]
+    for rows in zip(*rows_of_lengths, strict=True):  # of a method, one at each length
+        name = label(rows[0])
+        all_cells.append([name, *(score_text(row, row["all"]) for row in rows)])
+        if "short" in rows[0]:
+            short_cells.append([name, *(ratio(row["short"]) for row in rows)])
+
+    yield from table(lengths, all_cells)
+    ratios: list[str] = []
+    for result in results:
+        yarn = ratio(result["yarn against linear"])
+        ratios.append(f"{yarn} at {result['to']} tokens")
     yield f"\n{YARN} {', and '.join(ratios)}.\n\n{THETA}"
     for result in results:
         yield f"\nBy position, {before} → {result['to']}:"
         yield from table_by_position(result)
     yield f"\n{SHORT.format(before=before)}"
-    yield from table(lengths, short)
+    yield from table(lengths, short_cells)
 
 
 def table_by_position(result: Mapping[str, Any]) -> Iterator[str]:
     before = result["before"]
-    heads = [f"{start} to {start + before - 1}" for start in range(0, result["to"], before)]
+    starts = range(0, result["to"], before)
+    heads = [f"{start} to {start + before - 1}" for start in starts]
     cells: list[list[str]] = []
     for row in result["rows"]:
         cells.append([label(row), *(score_text(row, band) for band in row["bands"])])
@@ -213,11 +232,12 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     files = {times: out / f"{times}x.json" for times in TIMES}
     for times, path in files.items():
-        if not path.exists():
-            print(f"{times}x", file=sys.stderr, flush=True)
-            data, held_out = write_texts(out)
-            result = measure(times, arguments.model, data, held_out)
-            path.write_text(json.dumps(result, indent=1, default=vars) + "\n", "utf-8")
+        if path.exists():
+            continue
+        print(f"{times}x", file=sys.stderr, flush=True)
+        data, held_out = write_texts(out)
+        result = measure(times, arguments.model, data, held_out)
+        path.write_text(json.dumps(result, indent=1, default=vars) + "\n", "utf-8")
     results = [json.loads(path.read_text("utf-8")) for path in files.values()]
     text = "\n".join(page(results)) + "\n"
     (out / "rotary.md").write_text(text, "utf-8")

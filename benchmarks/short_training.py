@@ -13,20 +13,21 @@ paired by token. Writes the text, all checkpoints and short_training.md.
 
 import argparse
 import pydoc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
 from ctxextend.errors import size_text
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
 from ctxextend.plan.opened_model import open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.training.train_result import TrainResult
 
 __all__ = ["HELD_OUT", "TRAINED_ON", "documentation", "page"]
 
@@ -41,18 +42,45 @@ HELD_OUT = (
     "ctypes inspect ast multiprocessing queue heapq bisect calendar zipfile tarfile "
     "unittest.mock urllib.request"
 )
-# What is trained, the rank of adapters, and the method of the longer model.
-RUNS = (
-    ("positions", None, "auto"),
-    ("positions", 8, "auto"),
-    ("all", None, "auto"),
-    ("all", None, "linear"),
-    ("all", None, "copy"),
-)
 EVALUATED = 49_152  # tokens
 TEXTS = {"train.jsonl": TRAINED_ON, "held_out.jsonl": HELD_OUT}
 
-Run = dict[str, Any]
+HEADER = """\
+| trained | start | parameters | untrained | longer model | base, sliding | ratio | \
+ratio, back to back | time | memory |
+|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What is trained: the weights, or adapters of this rank on them."""
+
+    trainable: str
+    lora: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.trainable}-{self.lora or 0}"
+
+
+# What is trained, and the method of the longer model.
+RUNS = (
+    (Weights("positions"), "auto"),
+    (Weights("positions", lora=8), "auto"),
+    (Weights("all"), "auto"),
+    (Weights("all"), "linear"),
+    (Weights("all"), "copy"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The training of a longer model, and its losses before and after it."""
+
+    method: str
+    training: TrainResult
+    untrained: PositionLosses
+    trained: PositionLosses
 
 
 def documentation(modules: str) -> Iterator[str]:
@@ -61,54 +89,88 @@ def documentation(modules: str) -> Iterator[str]:
         yield pydoc.plain(pydoc.render_doc(import_module(name)))
 
 
-def page(runs: list[Run], lengths: tuple[int, int], arguments: argparse.Namespace) -> Iterator[str]:
+def page(
+    runs: Iterable[Run], lengths: tuple[int, int], arguments: argparse.Namespace
+) -> Iterator[str]:
     """Yield the lines of the page."""
-    versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
-    yield (
-        "# Short training runs\n\n    python -m benchmarks.short_training "
-        f"{arguments.model}\n\n{versions}\n"
-    )
     short, long = lengths
+    versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
+    command = f"python -m benchmarks.short_training {arguments.model}"
+    yield f"# Short training runs\n\n    {command}\n\n{versions}\n"
     yield (
         f"{arguments.model}, {short} → {long} tokens, {arguments.steps} steps of "
-        f"{arguments.tokens:,} tokens with the "
-        "default learning rate, on `pydoc` text; perplexity ± 95 % on other modules. The base "
-        "is trained like the "
-        f"longer model, at {short} tokens, and reads the same text in windows of {short}: "
-        "sliding by half of it, or "
+        f"{arguments.tokens:,} tokens with the default learning rate, on `pydoc` text; perplexity "
+        "± 95 % on other modules. The base is trained like the longer model, at "
+        f"{short} tokens, and reads the same text in windows of {short}: sliding by half of it, or "
         "back to back. Ratios are paired by token. Time and memory are of the longer model's "
         "training, on a CPU.\n"
     )
-    yield (
-        "| trained | start | parameters | untrained | longer model | base, sliding | ratio | "
-        "ratio, back to back | "
-        "time | memory |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
-    )
+    yield HEADER
     for run in runs:
-        trained = run["trained"].trained
-        cost = run["trained"].cost
-        losses = run["measured"].losses
-        changes = run["measured"].changes
-        weights = trained.trainable
-        if trained.lora:
-            weights += f", adapters of rank {trained.lora}"
-        cells = [
-            weights,
-            f"`{run['method']}`",
-            f"{trained.parameters:,}",
-            NUMBERS.perplexity(run["untrained"]),
-            NUMBERS.perplexity(losses[MODEL]),
-            NUMBERS.perplexity(losses[SLIDING]),
-            f"x {NUMBERS.perplexity(changes[SLIDING])}",
-            f"x {NUMBERS.perplexity(changes[TRUNCATED])}",
-            f"{cost.seconds:.0f} s",
-            size_text(cost.peak_bytes or 0),
-        ]
-        yield f"| {' | '.join(cells)} |"
+        yield line(run)
 
 
-def main() -> None:
-    """Train and measure all runs, and write the page."""
+def line(run: Run) -> str:
+    """Return the line of a run in the table."""
+    model = run.training.trained
+    cost = run.training.cost
+    losses = run.trained.losses
+    changes = run.trained.changes
+    weights = model.trainable
+    if model.lora:
+        weights += f", adapters of rank {model.lora}"
+    cells = [
+        weights,
+        f"`{run.method}`",
+        f"{model.parameters:,}",
+        NUMBERS.perplexity(run.untrained.losses[MODEL]),
+        NUMBERS.perplexity(losses[MODEL]),
+        NUMBERS.perplexity(losses[SLIDING]),
+        f"x {NUMBERS.perplexity(changes[SLIDING])}",
+        f"x {NUMBERS.perplexity(changes[TRUNCATED])}",
+        f"{cost.seconds:.0f} s",
+        size_text(cost.peak_bytes or 0),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def fit(
+    model: str | Path, length: int, weights: Weights, output: Path, arguments: argparse.Namespace
+) -> TrainResult:
+    """Train on the same number of tokens per step at any length."""
+    return train(
+        model,
+        arguments.out / "train.jsonl",
+        output=output,
+        force=True,
+        steps=arguments.steps,
+        seed=arguments.seed,
+        save="last",
+        eval_every=arguments.steps,
+        batch_size=arguments.tokens // length,
+        trainable=weights.trainable,
+        lora=weights.lora,
+    )
+
+
+def losses_of(
+    model: str | Path, length: int, text: Path, base: str | Path | None = None
+) -> PositionLosses:
+    """Measure the losses of a model and, if there is one, of its base."""
+    evaluation = evaluate(
+        model,
+        text,
+        base=base,
+        no_base=base is None,
+        measure="position",
+        tokens=EVALUATED,
+        length=length,
+    )
+    assert evaluation.positions is not None
+    return evaluation.positions
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.short_training",
         description=__doc__,
@@ -120,52 +182,40 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048, metavar="T", help="tokens per step")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument("--out", type=Path, default=Path("build/short_training"), metavar="DIR")
-    arguments = parser.parse_args()
-    out = arguments.out
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train and measure all runs, and write the page."""
+    arguments = parse_arguments()
+    model = arguments.model
+    out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    plan = plan_model(open_model(CheckpointRef(arguments.model)), Resize(arguments.to))
-    lengths = plan.max_len_before, plan.max_len_after
-    data, held_out = (write(out / name, documentation(modules)) for name, modules in TEXTS.items())
-    settings = {
-        "steps": arguments.steps,
-        "seed": arguments.seed,
-        "save": "last",
-        "eval_every": arguments.steps,
-    }
-    bases, runs = dict[Any, Path](), list[Run]()
-    for trainable, lora, method in RUNS:
+    for name, modules in TEXTS.items():
+        write(out / name, documentation(modules))
 
-        def fit(model: Any, length: int, name: str, kind: Any = (trainable, lora)) -> Any:
-            flags = settings | {
-                "trainable": kind[0],
-                "lora": kind[1],
-                "batch_size": arguments.tokens // length,
-            }
-            return train(model, data, output=out / name, force=True, **flags)
-
-        name = f"{trainable}-{lora or 0}"
-        if (trainable, lora) not in bases:
-            bases[trainable, lora] = fit(arguments.model, lengths[0], f"base-{name}").output
-        longer = resize(
-            arguments.model, lengths[1], method, output=out / f"{method}-{lengths[1]}", force=True
-        ).output
-        trained = fit(longer, lengths[1], f"{method}-{name}")
-        flags: Run = {"measure": "position", "tokens": EVALUATED, "length": lengths[1]}
-        base = evaluate(longer, held_out, no_base=True, **flags).positions
-        measured = evaluate(
-            trained.output, held_out, base=str(bases[trainable, lora]), **flags
-        ).positions
-        assert base is not None
-        runs.append(
-            {
-                "method": method,
-                "trained": trained,
-                "measured": measured,
-                "untrained": base.losses[MODEL],
-            }
+    plan = plan_model(open_model(CheckpointRef(model)), Resize(arguments.to))
+    short = plan.max_len_before
+    long = plan.max_len_after
+    bases: dict[Weights, Path] = {}
+    runs: list[Run] = []
+    for weights, method in RUNS:
+        if weights not in bases:
+            base = fit(model, short, weights, out / f"base-{weights.name}", arguments)
+            bases[weights] = base.output
+        resized = resize(model, long, method, output=out / f"{method}-{long}", force=True)
+        longer = resized.output
+        training = fit(longer, long, weights, out / f"{method}-{weights.name}", arguments)
+        held_out = out / "held_out.jsonl"
+        run = Run(
+            method=method,
+            training=training,
+            untrained=losses_of(longer, long, held_out),
+            trained=losses_of(training.output, long, held_out, base=bases[weights]),
         )
-        print(*page(runs[-1:], lengths, arguments), sep="\n", flush=True)
-    text = "\n".join(page(runs, lengths, arguments)) + "\n"
+        runs.append(run)
+        print(*page([run], (short, long), arguments), sep="\n", flush=True)
+    text = "\n".join(page(runs, (short, long), arguments)) + "\n"
     (out / "short_training.md").write_text(text, "utf-8")
 
 

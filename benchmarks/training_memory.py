@@ -14,6 +14,7 @@ import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,15 @@ class Case:
 
     @property
     def length(self) -> int:
+        """The number of positions."""
         length: int = self.config.get("n_positions") or self.config["max_position_embeddings"]
         return length
+
+    @property
+    def layers(self) -> int:
+        """The number of layers, by default that of GPT-2 small and BERT base."""
+        layers: int = self.config.get("n_layer") or self.config.get("num_hidden_layers", 12)
+        return layers
 
 
 ALL = ("--trainable", "all")
@@ -126,54 +134,46 @@ def run_case(case: Case, folder: Path) -> dict[str, int]:
     """Create a checkpoint, estimate the peak memory of a process that trains it, and measure it, in
     bytes.
     """
-    model = folder / "model"
     config = json.dumps(case.config)
-    measure(python(CREATE, model, case.model_type, case.dtype, config))
+    measure(python(CREATE, folder / "model", case.model_type, case.dtype, config))
     draw = random.Random(0)
-    for name, windows in (("text.txt", 8), ("held-out.txt", 2)):
-        words = [f"w{draw.randrange(1000)}" for _ in range(windows * case.length)]
-        (folder / name).write_text(" ".join(words))
-    batch = case.per_device_batch_size * case.devices * case.accumulated
-    flags = [
-        "--data",
-        folder / "text.txt",
-        "--eval-data",
-        folder / "held-out.txt",
-        "--json",
-        "-o",
-        folder / "trained",
-        "--steps",
-        2,
-        "--eval-every",
-        2,
-        "--save-every",
-        2,
-        "--batch-size",
-        batch,
-        *case.flags,
-        "--per-device-batch-size",
-        case.per_device_batch_size,
-    ]
-    arguments = ["train", model, *flags]
-    launched = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        case.devices,
-        "-m",
-        "ctxextend",
-    ]
+    write_words(folder / "text.txt", 8 * case.length, draw)
+    write_words(folder / "held-out.txt", 2 * case.length, draw)
+    arguments = train_arguments(case, folder)
+
     _, plan = measure_json([*CTXEXTEND, *arguments, "--dry-run"])
     memory = next(memory for memory in plan["memory"] if memory["devices"] == case.devices)
     estimated = memory["bytes"]
     if "--fsdp" in case.flags:
         estimated = memory["fsdp_bytes"]
-    if case.devices == 1:
-        _, result = measure_json([*CTXEXTEND, *arguments])
-    else:
-        _, result = measure_json([*launched, *arguments])
+
+    command: Sequence[object] = CTXEXTEND
+    if case.devices > 1:
+        launcher = (sys.executable, "-m", "torch.distributed.run")
+        command = (*launcher, "--nproc-per-node", case.devices, "-m", "ctxextend")
+    _, result = measure_json([*command, *arguments])
     return {"estimated": estimated, "measured": result["peak_bytes"]}
+
+
+def write_words(path: Path, count: int, draw: random.Random) -> None:
+    """Write random words, each a token."""
+    words = [f"w{draw.randrange(1000)}" for _ in range(count)]
+    path.write_text(" ".join(words))
+
+
+def train_arguments(case: Case, folder: Path) -> list[object]:
+    """Return the arguments of `train` for a run of two steps."""
+    batch_size = case.per_device_batch_size * case.devices * case.accumulated
+    arguments: list[object] = ["train", folder / "model", *case.flags, "--json"]
+    arguments += ["--output", folder / "trained"]
+    arguments += ["--data", folder / "text.txt"]
+    arguments += ["--eval-data", folder / "held-out.txt"]
+    arguments += ["--steps", 2]
+    arguments += ["--eval-every", 2]
+    arguments += ["--save-every", 2]
+    arguments += ["--batch-size", batch_size]
+    arguments += ["--per-device-batch-size", case.per_device_batch_size]
+    return arguments
 
 
 def page(rows: dict[str, dict[str, int]]) -> str:
@@ -183,9 +183,8 @@ def page(rows: dict[str, dict[str, int]]) -> str:
         case = CASES[name]
         estimated = row["estimated"]
         measured = row["measured"]
-        layers = case.config.get("n_layer") or case.config.get("num_hidden_layers", 12)
         cells = [
-            f"{case.model_type}, {layers} layers, {case.dtype}",
+            f"{case.model_type}, {case.layers} layers, {case.dtype}",
             f"{case.length}",
             f"`{' '.join(case.flags)}`",
             f"{case.devices}",

@@ -13,12 +13,14 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase
 
 HELD_OUT_SHARE = 1 / 20
+SKIPPED = {"site-packages", "test", "tests", "idle_test", "lib2to3"}  # folders
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -27,7 +29,7 @@ def documents() -> Iterator[str]:
     once.
     """
     seen = set()
-    for text in chain(docstrings(Path(sysconfig.get_paths()["stdlib"])), topics.values()):
+    for text in chain(docstrings(), topics.values()):
         if len(text) >= 40 and text not in seen:
             seen.add(text)
             yield text
@@ -35,25 +37,29 @@ def documents() -> Iterator[str]:
 
 def programs() -> Iterator[str]:
     """Yield the source of every module of the standard library, without docstrings and comments."""
-    for tree in modules(Path(sysconfig.get_paths()["stdlib"])):
+    for tree in modules():
         for node in ast.walk(tree):
             if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
                 node.body = node.body[1:] or [ast.Pass()]
         yield ast.unparse(tree)
 
 
-def docstrings(library: Path) -> Iterator[str]:
-    for tree in modules(library):
+def docstrings() -> Iterator[str]:
+    for tree in modules():
         for node in ast.walk(tree):
-            if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            if not isinstance(node, DOCUMENTED):
+                continue
+            text = ast.get_docstring(node)
+            if text:
                 yield inspect.cleandoc(text)
 
 
-def modules(library: Path) -> Iterator[ast.Module]:
+def modules() -> Iterator[ast.Module]:
+    """Yield the modules of the standard library that are not tests, parsed."""
+    library = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(library.rglob("*.py")):
-        if {"site-packages", "test", "tests", "idle_test", "lib2to3"} & set(
-            path.relative_to(library).parts
-        ):
+        folders = path.relative_to(library).parts
+        if not SKIPPED.isdisjoint(folders):
             continue
         try:
             yield ast.parse(path.read_text("utf-8"))
@@ -67,10 +73,14 @@ def is_held_out(text: str) -> bool:
 
 def split(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """Split texts into training and held-out texts."""
-    parts: tuple[list[str], list[str]] = ([], [])
+    trained: list[str] = []
+    held_out: list[str] = []
     for text in texts:
-        parts[is_held_out(text)].append(text)
-    return parts
+        if is_held_out(text):
+            held_out.append(text)
+        else:
+            trained.append(text)
+    return trained, held_out
 
 
 def byte_level_bpe(texts: list[str], vocab_size: int, special_tokens: list[str]) -> Tokenizer:
@@ -90,9 +100,13 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str], end: str) -> 
     """Join the texts into one stream of token ids, shape (tokens,), with the token `end` after each
     text.
     """
-    rows = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    end_id = tokenizer.convert_tokens_to_ids(end)
-    return torch.tensor([token for row in rows for token in [*row, end_id]])
+    encoded = tokenizer(texts, add_special_tokens=False, verbose=False)
+    end_id: Any = tokenizer.convert_tokens_to_ids(end)
+    stream: list[int] = []
+    for row in encoded["input_ids"]:
+        stream += row
+        stream.append(end_id)
+    return torch.tensor(stream)
 
 
 def random_windows(
@@ -105,7 +119,8 @@ def random_windows(
 
 def whole_windows(tokens: torch.Tensor, length: int) -> torch.Tensor:
     """Split the stream into windows, shape (windows, length), without the incomplete last one."""
-    return tokens[: len(tokens) // length * length].view(-1, length)
+    count = len(tokens) // length
+    return tokens[: count * length].view(count, length)
 
 
 # The names are the values of --corpus.

@@ -95,16 +95,14 @@ def held_out_losses(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tens
     context - 1).
     """
     model.train(False)
-    rows = []
-    for batch in torch.split(whole_windows(tokens, model.config.max_position_embeddings), 64):
-        logits = model(input_ids=batch).logits[:, :-1]
-        rows.append(
-            torch.nn.functional.cross_entropy(
-                logits.transpose(1, 2), batch[:, 1:], reduction="none"
-            )
-        )
+    windows = whole_windows(tokens, model.config.max_position_embeddings)
+    losses: list[torch.Tensor] = []
+    for batch in torch.split(windows, 64):
+        logits = model(input_ids=batch).logits[:, :-1].transpose(1, 2)
+        targets = batch[:, 1:]
+        losses.append(torch.nn.functional.cross_entropy(logits, targets, reduction="none"))
     model.train()
-    return torch.cat(rows)
+    return torch.cat(losses)
 
 
 def train(
@@ -127,13 +125,14 @@ def position_table(losses: torch.Tensor) -> str:
     """Return the perplexity by position as a Markdown table: the first eighth, and then doubling
     bands.
     """
-    ends = [(losses.shape[1] + 1) * share // 8 for share in (0, 1, 2, 4, 8)]
+    context = losses.shape[1] + 1
+    ends = [context * share // 8 for share in (0, 1, 2, 4, 8)]
     lines = ["| positions | perplexity |", "|---|---:|"]
     for start, end in pairwise(ends):
-        lines.append(
-            f"| {start} to {end - 1} | "
-            f"{losses[:, max(0, start - 1) : end - 1].mean().exp().item():.2f} |"
-        )
+        # The loss at index t is that of position t + 1; position 0 has none.
+        band = losses[:, max(0, start - 1) : end - 1]
+        perplexity = band.mean().exp().item()
+        lines.append(f"| {start} to {end - 1} | {perplexity:.2f} |")
     return "\n".join(lines)
 
 
@@ -165,12 +164,12 @@ def main() -> None:
     torch.manual_seed(args.seed)
     train_texts, held_out_texts = split(CORPORA[args.corpus]())
     tokenizer = train_tokenizer(train_texts, args.context)
-    tokens, held_out = (
-        tokenize(tokenizer, texts, END_OF_TEXT) for texts in (train_texts, held_out_texts)
-    )
+    tokens = tokenize(tokenizer, train_texts, END_OF_TEXT)
+    held_out = tokenize(tokenizer, held_out_texts, END_OF_TEXT)
     model = new_model(args.context, tokenizer.vocab[END_OF_TEXT])
     log = train(model, tokens, held_out, args)
-    save(args.output, model, tokenizer, card(model, args.corpus, log, tokens, held_out))
+    text = card(model, args.corpus, log, tokens, held_out)
+    save(args.output, model, tokenizer, text)
 
 
 if __name__ == "__main__":

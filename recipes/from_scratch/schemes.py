@@ -30,9 +30,11 @@ from transformers import (
 
 from corpus import programs, random_windows, split, tokenize, whole_windows
 from rotary_lm import END_OF_TEXT, VOCAB_SIZE, train_tokenizer
-from training import arguments, optimize, save, table
+from training import Log, arguments, optimize, save, table
 
-WIDTH, LAYERS, HEADS = 128, 4, 4
+WIDTH = 128
+LAYERS = 4
+HEADS = 4
 BATCH_TOKENS = 2048
 SEED = 28
 
@@ -64,7 +66,8 @@ def learned(context: int, ids: dict[str, Any]) -> Any:
         "n_positions": context,
     }
     dropout: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB_SIZE, **sizes, **dropout, **ids))
+    config = GPT2Config(vocab_size=VOCAB_SIZE, **sizes, **dropout, **ids)
+    return GPT2LMHeadModel(config)
 
 
 def sinusoidal(context: int, ids: dict[str, Any]) -> Any:
@@ -113,7 +116,8 @@ def alibi(context: int, ids: dict[str, Any]) -> Any:
         "n_head": HEADS,
         "seq_length": context,
     }
-    return BloomForCausalLM(BloomConfig(vocab_size=VOCAB_SIZE, **sizes, **ids))
+    config = BloomConfig(vocab_size=VOCAB_SIZE, **sizes, **ids)
+    return BloomForCausalLM(config)
 
 
 SCHEMES: dict[str, Callable[[int, dict[str, Any]], Any]] = {
@@ -137,6 +141,21 @@ def held_out_loss(model: Any, windows: torch.Tensor) -> float:
     return float(total) / len(windows)
 
 
+def train(model: Any, tokens: torch.Tensor, windows: torch.Tensor, args: argparse.Namespace) -> Log:
+    generator = torch.Generator().manual_seed(args.seed)
+
+    def loss(step: int) -> torch.Tensor:
+        count = BATCH_TOKENS // args.context
+        batch = random_windows(tokens, count, args.context, generator)
+        result: torch.Tensor = model(input_ids=batch, labels=batch).loss
+        return result
+
+    def measured() -> float:
+        return held_out_loss(model, windows)
+
+    return optimize(model, loss, measured, args.steps, learning_rate=2e-3)
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=SCHEMES)
     parser.add_argument("--context", type=int, default=128)
@@ -155,22 +174,11 @@ def main() -> None:
     schemes = list(SCHEMES)
     if args.only:
         schemes = [args.only]
+
     for scheme in schemes:
         torch.manual_seed(args.seed)
         model = SCHEMES[scheme](args.context, ids)
-        generator = torch.Generator().manual_seed(args.seed)
-
-        def loss(
-            step: int, model: Any = model, generator: torch.Generator = generator
-        ) -> torch.Tensor:
-            batch = random_windows(tokens, BATCH_TOKENS // args.context, args.context, generator)
-            result: torch.Tensor = model(input_ids=batch, labels=batch).loss
-            return result
-
-        def measured(model: Any = model) -> float:
-            return held_out_loss(model, windows)
-
-        log = optimize(model, loss, measured, args.steps, learning_rate=2e-3)
+        log = train(model, tokens, windows, args)
         card = CARD.format(
             scheme=scheme,
             model_type=model.config.model_type,

@@ -6,11 +6,13 @@ The corpus is the documentation in Python's standard library; see corpus.py.
 
 About half an hour on two CPU cores. Flags for the variants on which methods are compared:
 
-    --vocabulary 257    bytes as tokens: such models attend to near neighbours far more --context
-    256       more learned positions --corpus code       Python's source code instead of its
-    documentation --waves             initialise rows as sinusoids, not noise: attention to near
-    neighbours is learned far sooner --sink              initialise position 0 as an attention sink,
-    as in GPT-2 --seed, --layers, --batch, --dropout
+    --vocabulary 257    bytes as tokens: such models attend to near neighbours far more
+    --context 256       more learned positions
+    --corpus code       Python's source code instead of its documentation
+    --waves             initialise rows as sinusoids, not noise: attention to near neighbours is
+                        learned far sooner
+    --sink              initialise position 0 as an attention sink, as in GPT-2
+    --seed, --layers, --batch, --dropout
 """
 
 import argparse
@@ -132,13 +134,14 @@ def initialize_sink(model: GPT2LMHeadModel) -> None:
     normed = torch.nn.functional.layer_norm(row, row.shape)
     layers: Any = model.transformer.h
     for layer in layers[1:]:
-        width = layer.attn.split_size
-        key = (normed @ layer.attn.c_attn.weight[:, width : 2 * width]).view(
-            layer.attn.num_heads, -1
-        )
-        query = SINK_LOGIT * key.shape[1] ** 0.5 * key / key.square().sum(dim=1, keepdim=True)
+        attention = layer.attn
+        width = attention.split_size
+        key_weight = attention.c_attn.weight[:, width : 2 * width]
+        key = (normed @ key_weight).view(attention.num_heads, -1)
+        scale = SINK_LOGIT * key.shape[1] ** 0.5
+        query = scale * key / key.square().sum(dim=1, keepdim=True)
         query[: len(query) // 2] = 0
-        layer.attn.c_attn.bias[:width] = query.flatten()
+        attention.c_attn.bias[:width] = query.flatten()
 
 
 @torch.no_grad()
@@ -146,12 +149,12 @@ def held_out_loss(model: GPT2LMHeadModel, tokens: torch.Tensor) -> float:
     """Return the mean loss in nats per token, on windows of the model's context length."""
     model.train(False)
     windows = whole_windows(tokens, model.config.n_positions)
-    batches = torch.split(windows, 64)
-    losses: list[float] = [
-        model(input_ids=batch, labels=batch).loss.item() * len(batch) for batch in batches
-    ]
+    total = 0.0
+    for batch in torch.split(windows, 64):
+        loss = model(input_ids=batch, labels=batch).loss
+        total += loss.item() * len(batch)
     model.train()
-    return sum(losses) / len(windows)
+    return total / len(windows)
 
 
 def train(
@@ -164,9 +167,10 @@ def train(
         result: torch.Tensor = model(input_ids=batch, labels=batch).loss
         return result
 
-    return optimize(
-        model, loss, lambda: held_out_loss(model, held_out), settings.steps, learning_rate=2e-3
-    )
+    def measured() -> float:
+        return held_out_loss(model, held_out)
+
+    return optimize(model, loss, measured, settings.steps, learning_rate=2e-3)
 
 
 def card(
@@ -199,16 +203,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     flags = vars(arguments(__doc__, steps=5000, add_flags=add_flags))
-    output, settings = flags.pop("output"), Settings(**flags)
+    output = flags.pop("output")
+    settings = Settings(**flags)
     torch.manual_seed(settings.seed)
     train_texts, held_out_texts = split(CORPORA[settings.corpus]())
     tokenizer = train_tokenizer(train_texts, settings)
-    tokens, held_out = (
-        tokenize(tokenizer, texts, END_OF_TEXT) for texts in (train_texts, held_out_texts)
-    )
+    tokens = tokenize(tokenizer, train_texts, END_OF_TEXT)
+    held_out = tokenize(tokenizer, held_out_texts, END_OF_TEXT)
     model = new_model(settings, tokenizer.vocab[END_OF_TEXT])
     log = train(model, tokens, held_out, settings)
-    save(output, model, tokenizer, card(model, settings, log, len(tokens), len(held_out)))
+    text = card(model, settings, log, len(tokens), len(held_out))
+    save(output, model, tokenizer, text)
 
 
 if __name__ == "__main__":

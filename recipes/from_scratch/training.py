@@ -68,20 +68,20 @@ def lr_factor(step: int, steps: int) -> float:
     """Return the learning rate factor at a step: linear warm-up over the first twentieth, then
     cosine decay.
     """
-    return min(
-        (step + 1) / max(1, steps // 20), 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps))
-    )
+    warm_up = (step + 1) / max(1, steps // 20)
+    cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+    return min(warm_up, 0.02 + 0.98 * cosine)
 
 
 def table(log: Log) -> str:
     """Return the log as a Markdown table."""
     lines = [
-        f"| {row['step']:.0f} | {row['loss']:.3f} | {row['held_out_loss']:.3f} | "
-        f"{math.exp(row['held_out_loss']):.2f} |"
-        for row in log
-    ]
-    head = [
         "| step | training loss | held-out loss | held-out perplexity |",
         "|---:|---:|---:|---:|",
     ]
-    return "\n".join([*head, *lines])
+    for row in log:
+        held_out = row["held_out_loss"]
+        lines.append(
+            f"| {row['step']:.0f} | {row['loss']:.3f} | {held_out:.3f} | {math.exp(held_out):.2f} |"
+        )
+    return "\n".join(lines)

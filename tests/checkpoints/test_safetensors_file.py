@@ -30,15 +30,16 @@ TORCH_DTYPES = {
 
 @pytest.mark.parametrize("name", TORCH_DTYPES)
 def test_read_floats_equals_safetensors(name: str, tmp_path: Path) -> None:
-    dtype = TORCH_DTYPES[name]
-    values = torch.randn(5, 3).to(dtype)
-    tensors = {"other": torch.ones(7), "table": values}
-    save_file(tensors, tmp_path / "a.safetensors")
-    table = read_floats(open_safetensors(tmp_path / "a.safetensors"), "table")
+    path = tmp_path / "a.safetensors"
+    values = torch.randn(5, 3).to(TORCH_DTYPES[name])
+    save_file({"other": torch.ones(7), "table": values}, path)
+    expected = load_file(path)["table"]
+    expected_bytes = expected.view(torch.uint8).numpy()
+
+    table = read_floats(open_safetensors(path), "table")
+
     assert table.shape == (5, 3)
     assert table.dtype == numpy_dtype(name)
-    expected = load_file(tmp_path / "a.safetensors")["table"]
-    expected_bytes = expected.view(torch.uint8).numpy()
     assert table.tobytes() == expected_bytes.tobytes()
 
 
@@ -46,16 +47,26 @@ def test_open_safetensors_keeps_header_order_and_metadata(tmp_path: Path) -> Non
     metadata = {"format": "pt"}
     header = {"b": entry(2, 3), "__metadata__": metadata, "a": entry(0, 2)}
     (tmp_path / "a").write_bytes(pack(header, b"xyz"))
+
     file = open_safetensors(tmp_path / "a")
+
     assert list(file.header) == ["b", "__metadata__", "a"]
     assert list(file.entries) == ["b", "a"]
     assert file.entries["b"].start == 2
     assert file.entries["b"].size == 1
 
 
+ONE = json.dumps(entry(0, 4))
+
+
+def with_header(header: str) -> bytes:
+    """Return a file of 4 data bytes with this header."""
+    return pack(header.encode(), b"1234")
+
+
 def with_entry(entry_json: str) -> bytes:
     """Return a file of 4 data bytes with this JSON as its only header entry."""
-    return pack(f'{{"a":{entry_json}}}'.encode(), b"1234")
+    return with_header(f'{{"a":{entry_json}}}')
 
 
 def with_shape(shape: str) -> bytes:
@@ -67,12 +78,13 @@ def with_offsets(offsets: str) -> bytes:
 
 
 def with_metadata(metadata: str) -> bytes:
-    header = f'{{"__metadata__":{metadata},"a":{ONE}}}'
-    return pack(header.encode(), b"1234")
+    return with_header(f'{{"__metadata__":{metadata},"a":{ONE}}}')
 
 
-ONE = json.dumps(entry(0, 4))
 MANY = 1_000_000
+NOT_JSON = "not valid JSON"
+INVALID_ENTRY = "header entry of 'a' is invalid"
+WRONG_SIZE = "do not match"
 
 # Files that safetensors also rejects, with the expected message.
 HOSTILE: dict[str, tuple[bytes, str]] = {
@@ -82,19 +94,19 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "header is truncated: it should have 9,223,372,036,854,775,808 bytes",
     ),
     "list": (pack([1, 2]), "header is not a JSON object"),
-    "two values": (pack(b"{}{}"), "not valid JSON"),
-    "byte order mark": (pack(f'\ufeff{{"a":{ONE}}}'.encode(), b"1234"), "not valid JSON"),
-    "nested lists": (pack(b"[" * MANY), "not valid JSON"),
-    "nested in a shape": (with_shape("[" * MANY), "not valid JSON"),
+    "two values": (pack(b"{}{}"), NOT_JSON),
+    "byte order mark": (with_header(f'\ufeff{{"a":{ONE}}}'), NOT_JSON),
+    "nested lists": (pack(b"[" * MANY), NOT_JSON),
+    "nested in a shape": (with_shape("[" * MANY), NOT_JSON),
     "duplicate key in an entry": (
         with_entry('{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}'),
         "duplicate key",
     ),
     "no dtype": (
         with_entry('{"shape":[4],"data_offsets":[0,4]}'),
-        "header entry of 'a' is invalid",
+        INVALID_ENTRY,
     ),
-    "entry is a list": (with_entry("[1,2]"), "header entry of 'a' is invalid"),
+    "entry is a list": (with_entry("[1,2]"), INVALID_ENTRY),
     "unknown dtype": (
         with_entry('{"dtype":"Q4","shape":[4],"data_offsets":[0,4]}'),
         "unknown dtype 'Q4'",
@@ -103,20 +115,20 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         with_entry(f'{{"dtype":"{"U" * MANY}","shape":[4],"data_offsets":[0,4]}}'),
         "unknown dtype",
     ),
-    "shape of one number": (with_shape("4"), "header entry of 'a' is invalid"),
-    "shape of minus four": (with_shape("[-4]"), "header entry of 'a' is invalid"),
-    "shape of a float": (with_shape("[4.0]"), "header entry of 'a' is invalid"),
-    "shape of 1e400": (with_shape("[1e400]"), "not valid JSON"),
-    "shape of true": (with_shape("[true,4]"), "header entry of 'a' is invalid"),
-    "shape of a million digits": (with_shape(f"[{'9' * MANY}]"), "not valid JSON"),
-    "product over 2^64": (with_shape(f"[{2**40},{2**40}]"), "do not match"),
+    "shape of one number": (with_shape("4"), INVALID_ENTRY),
+    "shape of minus four": (with_shape("[-4]"), INVALID_ENTRY),
+    "shape of a float": (with_shape("[4.0]"), INVALID_ENTRY),
+    "shape of 1e400": (with_shape("[1e400]"), NOT_JSON),
+    "shape of true": (with_shape("[true,4]"), INVALID_ENTRY),
+    "shape of a million digits": (with_shape(f"[{'9' * MANY}]"), NOT_JSON),
+    "product over 2^64": (with_shape(f"[{2**40},{2**40}]"), WRONG_SIZE),
     "product of 2^64, then 0": (
         with_entry(f'{{"dtype":"U8","shape":[{2**32},{2**32},0],"data_offsets":[0,0]}}'),
         "do not match its 0 bytes",
     ),
-    "a million dimensions of 9": (with_shape(f"[{'9,' * MANY}9]"), "do not match"),
-    "half a byte": (with_entry('{"dtype":"F4","shape":[3],"data_offsets":[0,2]}'), "do not match"),
-    "one offset": (with_offsets("[4]"), "header entry of 'a' is invalid"),
+    "a million dimensions of 9": (with_shape(f"[{'9,' * MANY}9]"), WRONG_SIZE),
+    "half a byte": (with_entry('{"dtype":"F4","shape":[3],"data_offsets":[0,2]}'), WRONG_SIZE),
+    "one offset": (with_offsets("[4]"), INVALID_ENTRY),
     "reversed offsets": (with_offsets("[4,0]"), "do not match its -4 bytes"),
     "beyond the file": (
         pack({"a": entry(0, 9)}, b"1234"),
@@ -134,39 +146,43 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         pack({"a": entry(0, 3)}, b"1234"),
         "too long: the header lists 3 bytes .* has 4",
     ),
-    "not UTF-8 in a name": (pack(b'{"\xff":%b}' % ONE.encode(), b"1234"), "not valid JSON"),
-    "lone surrogate": (pack(f'{{"\\ud800":{ONE}}}'.encode(), b"1234"), "not valid JSON"),
-    "bare NUL in a name": (pack(b'{"\0":%b}' % ONE.encode(), b"1234"), "not valid JSON"),
+    "not UTF-8 in a name": (pack(b'{"\xff":%b}' % ONE.encode(), b"1234"), NOT_JSON),
+    "lone surrogate": (with_header(f'{{"\\ud800":{ONE}}}'), NOT_JSON),
+    "bare NUL in a name": (pack(b'{"\0":%b}' % ONE.encode(), b"1234"), NOT_JSON),
     "NaN in another key": (
         with_entry('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":NaN}'),
-        "not valid JSON",
+        NOT_JSON,
     ),
     "metadata is a string": (with_metadata('"x"'), "__metadata__ does not map strings"),
     "metadata of numbers": (with_metadata('{"x":1}'), "__metadata__ does not map strings"),
 }
 # Files that safetensors accepts: duplicate keys are ambiguous.
 REJECTED_BY_CTXEXTEND = {
-    "duplicate name": (pack(f'{{"a":{ONE},"a":{ONE}}}'.encode(), b"1234"), "duplicate key 'a'"),
+    "duplicate name": (with_header(f'{{"a":{ONE},"a":{ONE}}}'), "duplicate key 'a'"),
     "duplicate name, one escaped": (
-        pack(f'{{"a":{ONE},"\\u0061":{ONE}}}'.encode(), b"1234"),
+        with_header(f'{{"a":{ONE},"\\u0061":{ONE}}}'),
         "duplicate key 'a'",
     ),
     "duplicate key in metadata": (with_metadata('{"x":"1","x":"2"}'), "duplicate key 'x'"),
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE | REJECTED_BY_CTXEXTEND)
+REJECTED = HOSTILE | REJECTED_BY_CTXEXTEND
+
+
+@pytest.mark.parametrize("name", REJECTED)
 def test_open_safetensors_rejects_a_hostile_header_within_a_second(
     name: str, tmp_path: Path
 ) -> None:
-    content, message = (HOSTILE | REJECTED_BY_CTXEXTEND)[name]
-    (tmp_path / "a").write_bytes(content)
+    content, message = REJECTED[name]
+    path = tmp_path / "a"
+    path.write_bytes(content)
     problem = f"a is not a valid safetensors file: .*{message}"
     with time_limit(1), pytest.raises(CheckpointError, match=problem):
-        open_safetensors(tmp_path / "a")
+        open_safetensors(path)
     if name in HOSTILE:
         with pytest.raises(SafetensorError):
-            open_with_safetensors(tmp_path / "a")
+            open_with_safetensors(path)
 
 
 def test_open_safetensors_rejects_a_huge_header_within_a_second(tmp_path: Path) -> None:
@@ -185,14 +201,14 @@ def test_open_safetensors_rejects_a_huge_header_within_a_second(tmp_path: Path) 
 UNUSUAL: dict[str, bytes] = {
     "no tensors": pack({}),
     "no metadata": with_metadata("null"),
-    "whitespace everywhere": pack(
-        json.dumps({"__metadata__": {"a": "b"}, "x": entry(0, 4)}, indent="\t").encode(), b"1234"
+    "whitespace everywhere": with_header(
+        json.dumps({"__metadata__": {"a": "b"}, "x": entry(0, 4)}, indent="\t")
     ),
     "another order of keys": with_entry('{"data_offsets":[0,4],"shape":[4],"dtype":"U8"}'),
     "another key": with_entry('{"dtype":"U8","shape":[4],"data_offsets":[0,4],"x":"y"}'),
     "an empty name": pack({"": entry(0, 4)}, b"1234"),
     "escapes in a name": pack({'\0\n\x1b[31m\u202e\U0001f600"\\/': entry(0, 4)}, b"1234"),
-    "name beyond ASCII": pack('{"é日😀":'.encode() + ONE.encode() + b"}", b"1234"),
+    "name beyond ASCII": with_header(f'{{"é日😀":{ONE}}}'),
     "30,000 dimensions": with_shape(f"[{'1,' * 30_000}4]"),
     "empty tensors": pack(
         {"b": entry(4, 4, "F32", [0, 3]), "a": entry(0, 4), "c": entry(0, 0, "F64", [0])}, b"1234"
@@ -208,9 +224,10 @@ UNUSUAL: dict[str, bytes] = {
 def test_open_safetensors_reads_unusual_files_like_safetensors(
     content: bytes, tmp_path: Path
 ) -> None:
-    (tmp_path / "a").write_bytes(content)
-    file = open_safetensors(tmp_path / "a")
-    with safe_open(tmp_path / "a", "np") as other:
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    file = open_safetensors(path)
+    with safe_open(path, "np") as other:
         assert {*file.entries} == {*other.keys()}
         metadata = file.header.get("__metadata__") or {}
         expected = other.metadata() or {}

@@ -21,7 +21,8 @@ from tests.helpers.pico import read_json
 Config = dict[str, Any]
 FOLDER = Path(__file__).parent / "rope_configs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL = "full_attention"
+SLIDING = "sliding_attention"
 
 
 def read(name: str) -> Config:
@@ -384,8 +385,11 @@ def test_rope_changes_speaks_the_dialect_of_the_file(
     layers = read_rope(location)[0]
     settings = {**layers.parameters, **after}
 
-    assert rope_changes(location, layers, settings) == expected
-    assert rope_changes(location, layers, layers.parameters) == {}
+    changes = rope_changes(location, layers, settings)
+    no_changes = rope_changes(location, layers, layers.parameters)
+
+    assert changes == expected
+    assert no_changes == {}
 
 
 ALPHA = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1}
@@ -461,9 +465,8 @@ def test_read_rope_refuses_other_settings_next_to_a_text_config(model_type: str)
     config = nested_config(model_type, {"rope_scaling": SCALED})
     with pytest.raises(CheckpointError) as error:
         read_rope(locate(config))
-    message = str(error.value)
     problem = "is 'default' in text_config, which transformers reads, but 'yarn' at the top level."
-    assert problem in message
+    assert problem in str(error.value)
     assert "Remove rope_scaling" in (error.value.hint or "")
 
 

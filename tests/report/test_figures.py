@@ -93,6 +93,11 @@ def ticks(labels: Any) -> list[str]:
     return [label.get_text() for label in labels]
 
 
+def widths(axes: Any) -> list[float]:
+    """Return the widths of bars."""
+    return [bar.get_width() for bar in axes.patches]
+
+
 def curve(axes: Any, label: str) -> Any:
     return next(line for line in axes.lines if line.get_label() == label)
 
@@ -174,11 +179,13 @@ def test_figure_fits_the_columns_of_a_paper(name: str, tmp_path: Path) -> None:
         assert not part.get_suptitle()
     sizes = [text.get_fontsize() for text in figure.findobj(Text)]
     assert min(sizes) >= 7
+    width, height = figure.get_size_inches()
     box = figure.get_tightbbox()
     assert box.x0 > -0.03
     assert box.y0 > -0.03
-    assert box.x1 - figure.get_figwidth() < 0.03
-    assert box.y1 - figure.get_figheight() < 0.03
+    assert box.x1 - width < 0.03
+    assert box.y1 - height < 0.03
+
     data = (tmp_path / "figure.pdf").read_bytes()
     assert b"/FontFile2" in data
     assert b"/Type3" not in data
@@ -221,7 +228,8 @@ OKLAB_LAB = [
 
 def oklab(colour: str, vision: Any) -> Any:
     """Return Oklab coordinates of a colour (Ottosson 2020), whose distances are as perceived."""
-    srgb = np.array([*bytes.fromhex(colour.removeprefix("#"))]) / 255
+    channels = bytes.fromhex(colour.removeprefix("#"))
+    srgb = np.array([*channels]) / 255
     dark = srgb / 12.92
     bright = ((srgb + 0.055) / 1.055) ** 2.4
     linear = np.where(srgb <= 0.04045, dark, bright)
@@ -230,13 +238,17 @@ def oklab(colour: str, vision: Any) -> Any:
     return np.array(OKLAB_LAB) @ np.cbrt(lms)
 
 
+def stated_colours(style: str) -> dict[str, str]:
+    """Return the colours that a style sheet names."""
+    return dict(re.findall(r"--(c\d|ink|other|paper): (#\w{6})", style))
+
+
 @pytest.mark.parametrize("vision", VISION)
 def test_colours_are_distinguishable_with_colour_vision_deficiency(vision: str) -> None:
     style = Path(report.__file__).with_name("report.css").read_text()
-    light, dark = (
-        dict(re.findall(r"--(c\d|ink|other|paper): (#\w{6})", part))
-        for part in style.split("@media")[:2]
-    )
+    light_style, dark_style = style.split("@media")[:2]
+    light = stated_colours(light_style)
+    dark = stated_colours(dark_style)
     assert [light[f"c{number}"] for number in range(5)] == list(COLOURS)
     assert light["ink"] == INK
     assert light["other"] == OTHER
@@ -254,13 +266,14 @@ def test_tables_figure_labels_axes_and_plots_the_statistics() -> None:
     found = inspect("tiny-gpt2")
     stats = found.tables[0].stats
     norms, cosines, spectrum, heat = panels(tables_figure([found]))
-    labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in (norms, cosines, spectrum, heat)]
-    assert labels == [
-        ("position", "Euclidean norm (logarithmic)"),
-        ("position", "cosine similarity"),
-        ("principal component", "explained variance (%)"),
-        ("position", "position"),
-    ]
+    assert norms.get_xlabel() == "position"
+    assert norms.get_ylabel() == "Euclidean norm (logarithmic)"
+    assert cosines.get_xlabel() == "position"
+    assert cosines.get_ylabel() == "cosine similarity"
+    assert spectrum.get_xlabel() == "principal component"
+    assert spectrum.get_ylabel() == "explained variance (%)"
+    assert heat.get_xlabel() == "position"
+    assert heat.get_ylabel() == "position"
 
     norm_curve = curve(norms, "tiny-gpt2")
     cosine_curve = curve(cosines, "tiny-gpt2")
@@ -302,14 +315,8 @@ def test_tables_figure_has_a_row_per_part(tmp_path: Path) -> None:
 
 
 def test_tables_figure_styles_models_differently_and_accepts_any_name(tmp_path: Path) -> None:
-    names = [
-        "$\\frac{$",
-        "a\nb\x1b[31m",
-        "位置",
-        "--><script>",
-        "n" * 200,
-        *(f"_table{number}" for number in range(7)),
-    ]
+    names = ["$\\frac{$", "a\nb\x1b[31m", "位置", "--><script>", "n" * 200]
+    names += [f"_table{number}" for number in range(7)]
     found = [save_table(tmp_path / name, normal(12, 4)) for name in names]
     write_figure(tmp_path / "figure.svg", lambda: tables_figure(found))
     svg = (tmp_path / "figure.svg").read_text()
@@ -461,12 +468,12 @@ def test_evaluation_figure_labels_heat_map_cells_and_draws_error_bars() -> None:
 
     texts = {text.get_position(): text.get_text() for text in cells.texts if text.get_text()}
     assert texts == {(0, 0): "100", (0, 1): "25", (1, 0): "-", (1, 1): "50"}
+    assert len(recalls.containers) == 6
     assert ticks(cells.get_yticklabels()) == ["0", "100"]
     modes = ["base, truncated", "base, in chunks", "resized model"]
     assert ticks(recalls.get_yticklabels()) == modes
-    assert [bar.get_width() for bar in recalls.patches] == [0.165, 0.415, 0.47]
-    assert [bar.get_width() for bar in ranks.patches] == [0.242, 0.522, 0.571]
-    assert len(recalls.containers) == 6
+    assert widths(recalls) == [0.165, 0.415, 0.47]
+    assert widths(ranks) == [0.242, 0.522, 0.571]
 
 
 @pytest.mark.parametrize(("mean", "error"), EXTREMES)
@@ -529,10 +536,9 @@ def test_comparison_panels_of_encoders_show_retrieval() -> None:
 @pytest.mark.parametrize(
     ("flag", "name", "code", "message"),
     [
-        *(
-            ("--plot", name, 2, "an unsupported figure format. Use .png, .svg or .pdf.")
-            for name in ("figure", "a.jpg", ".svg")
-        ),
+        ("--plot", "figure", 2, "an unsupported figure format. Use .png, .svg or .pdf."),
+        ("--plot", "a.jpg", 2, "an unsupported figure format. Use .png, .svg or .pdf."),
+        ("--plot", ".svg", 2, "an unsupported figure format. Use .png, .svg or .pdf."),
         (
             "--report",
             "page.txt",
@@ -552,8 +558,9 @@ def test_commands_reject_output_files_before_reading_a_model(
 ) -> None:
     Path("folder.png").mkdir()
     done = invoke(*command.split(), "no/such/model", flag, name)
+    words = done.stderr.replace("│", " ").split()
     assert done.exit_code == code
-    assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert message in " ".join(words)
 
 
 @pytest.mark.parametrize(
@@ -578,8 +585,9 @@ def test_commands_name_missing_libraries_of_figures_and_reports(
     done = invoke("compare", "no/such/model", "--to", 64, "--data", "none.txt", flag, name)
     assert done.exit_code == 1
     kind = "figure" if flag == "--plot" else "report"
+    *_, last_line = done.stderr.splitlines()
     assert f"Writing a {kind} requires {missing} (not installed)." in done.stderr
-    assert done.stderr.splitlines()[-1] == "pip install 'ctxextend[plot]'"
+    assert last_line == "pip install 'ctxextend[plot]'"
 
 
 def test_save_writes_through_a_symlink(tmp_path: Path) -> None:

@@ -86,7 +86,10 @@ def test_copy_equals_the_longformer_notebook() -> None:
     while position < rows - 1:
         expected[position : position + len(learned)] = learned
         position += len(learned)
-    assert np.array_equal(methods.copy(learned, rows), expected)
+
+    result = methods.copy(learned, rows)
+
+    assert np.array_equal(result, expected)
 
 
 @pytest.mark.parametrize(
@@ -137,18 +140,21 @@ def test_nearest_equals_longembed_grouped_positions() -> None:
     scale = 8
     position_ids = torch.arange(16 * scale) // scale
     expected = table[position_ids.numpy()]
-    assert np.array_equal(methods.nearest(table, 16 * scale), expected)
+
+    result = methods.nearest(table, 16 * scale)
+
+    assert np.array_equal(result, expected)
 
 
 def test_stretch_equals_long_clip() -> None:
     learned = normal(77, 5)
     kept = 20
     steps = 4
+    differences = np.diff(learned, axis=0)
     expected = [*learned[:kept]]
     for row in range(kept, len(learned)):
         # The last row is extrapolated with the step before it.
-        start = min(row, len(learned) - 2)
-        difference = learned[start + 1] - learned[start]
+        difference = differences[min(row, len(differences) - 1)]
         for k in range(steps):
             expected.append(learned[row] + k / steps * difference)
     assert len(expected) == 248
@@ -220,19 +226,23 @@ def test_sinusoidal_rows_are_at_the_median_distance_from_the_mean(
 
     result = methods.sinusoidal(table, 11, scope=scope, layout=layout, start=2)
 
-    assert np.array_equal(result[:first], table[:first])
-    distances = np.linalg.norm(result[first:] - mean, axis=1)
+    kept = result[:first]
+    assert np.array_equal(kept, table[:first])
+    new = result[first:]
+    distances = np.linalg.norm(new - mean, axis=1)
     np.testing.assert_allclose(distances, radius, rtol=1e-12)
     waves = sinusoidal_rows(np.arange(2 + first, 13), width, layout)
-    directions = waves / np.linalg.norm(waves, axis=1)[:, None]
-    np.testing.assert_allclose(result[first:], mean + radius * directions, rtol=1e-12)
+    directions = waves / np.linalg.norm(waves, axis=1, keepdims=True)
+    np.testing.assert_allclose(new, mean + radius * directions, rtol=1e-12)
 
 
 def test_sinusoidal_radius_replaces_the_median_distance() -> None:
     table = normal(6, 8)
-    rows = methods.sinusoidal(table, 9, scope="all", radius=2.0)
-    centred = rows - table.mean(axis=0)
     waves = sinusoidal_rows(np.arange(9), 8)  # of radius √(8/2)
+
+    rows = methods.sinusoidal(table, 9, scope="all", radius=2.0)
+
+    centred = rows - table.mean(axis=0)
     np.testing.assert_allclose(centred, waves, rtol=0, atol=1e-15)
 
 
@@ -259,23 +269,27 @@ def test_sinusoidal_all_is_finite_in_a_single_column() -> None:
     assert np.isfinite(rows).all()
 
 
+UNEQUAL_COLUMNS = np.random.default_rng(1).normal([0, 5, -3], [1, 0.1, 7], size=(50, 3))
+
+
 def test_random_matches_mean_and_standard_deviation_per_column() -> None:
-    table = np.random.default_rng(1).normal([0, 5, -3], [1, 0.1, 7], size=(50, 3))
-    mean = table.mean(axis=0)
-    deviation = table.std(axis=0)
+    mean = UNEQUAL_COLUMNS.mean(axis=0)
+    deviation = UNEQUAL_COLUMNS.std(axis=0)
 
-    new = methods.random(table, 20050)[50:]
+    new = methods.random(UNEQUAL_COLUMNS, 20050)[50:]
 
-    np.testing.assert_allclose(new.mean(axis=0), mean, atol=4 * 7 / 20000**0.5)
+    four_standard_errors = 4 * 7 / 20000**0.5
+    np.testing.assert_allclose(new.mean(axis=0), mean, atol=four_standard_errors)
     np.testing.assert_allclose(new.std(axis=0), deviation, rtol=0.03)
 
 
 def test_random_draws_rows_with_its_seed() -> None:
-    table = np.random.default_rng(1).normal([0, 5, -3], [1, 0.1, 7], size=(50, 3))
+    mean = UNEQUAL_COLUMNS.mean(axis=0)
+    deviation = UNEQUAL_COLUMNS.std(axis=0)
     drawn = np.random.default_rng(3).standard_normal(3)
-    expected = drawn * table.std(axis=0) + table.mean(axis=0)
+    expected = drawn * deviation + mean
 
-    rows = methods.random(table, 51, seed=3)
+    rows = methods.random(UNEQUAL_COLUMNS, 51, seed=3)
 
     np.testing.assert_allclose(rows[50], expected, rtol=1e-12)
 
@@ -304,11 +318,16 @@ def test_interpolation_spreads_nan_only_to_neighbouring_rows(
 
 def test_zero_fills_new_rows_or_all_rows() -> None:
     table = normal(3, 2)
-    assert np.array_equal(methods.zero(table, 5), [*table, [0, 0], [0, 0]])
-    assert not methods.zero(table, 5, scope="all").any()
+    new_rows = methods.zero(table, 5)
+    all_rows = methods.zero(table, 5, scope="all")
+    assert np.array_equal(new_rows, [*table, [0, 0], [0, 0]])
+    assert not all_rows.any()
 
 
-@given(table=TABLES, extra=st.integers(0, 20), name=st.sampled_from(sorted(pico.LEARNED_METHODS)))
+LEARNED_METHODS = sorted(pico.LEARNED_METHODS)
+
+
+@given(table=TABLES, extra=st.integers(0, 20), name=st.sampled_from(LEARNED_METHODS))
 def test_methods_are_pure_and_keep_learned_rows_if_stated(
     table: Any, extra: int, name: str
 ) -> None:
@@ -328,9 +347,10 @@ def test_methods_are_pure_and_keep_learned_rows_if_stated(
         assert np.array_equal(result[:learned], table)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in pico.LEARNED_METHODS if METHODS[name].keeps_learned_rows]
-)
+KEEPING_METHODS = [name for name in pico.LEARNED_METHODS if METHODS[name].keeps_learned_rows]
+
+
+@pytest.mark.parametrize("name", KEEPING_METHODS)
 def test_methods_that_keep_rows_start_longer_tables_with_the_shorter_one(name: str) -> None:
     table = normal(40, 6)
     method = METHODS[name].function
@@ -341,8 +361,9 @@ def test_methods_that_keep_rows_start_longer_tables_with_the_shorter_one(name: s
 
 @pytest.mark.parametrize("name", sorted({*pico.LEARNED_METHODS} - {"sinusoidal", "zero"}))
 def test_methods_keep_constant_tables_constant(name: str) -> None:
-    for learned, width in ((3, 5), (40, 1)):
-        table = np.full((learned, width), 0.1)
+    for shape in ((3, 5), (40, 1)):
+        learned, _ = shape
+        table = np.full(shape, 0.1)
         rows = supported_rows(name, learned, 90)
         result = METHODS[name].function(table, rows)
         np.testing.assert_allclose(result, 0.1, rtol=1e-12)
@@ -441,13 +462,14 @@ def test_registering_refuses_methods_without_a_source_and_equal_names() -> None:
         """Repeat the last row. Source: ctxextend."""
         return table[np.minimum(np.arange(rows), len(table) - 1)]
 
-    registering(found)(**stated)(last)
+    register = registering(found)(**stated)
+    register(last)
     registered = found["last"]
     assert registered.summary == "repeat the last row"
     assert registered.source == "ctxextend"
 
     with pytest.raises(TypeError, match="There already is a method last"):
-        registering(found)(**stated)(last)
+        register(last)
 
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'when'"):
         registering({})(convention="none", long_inputs="none")(last)
@@ -496,12 +518,12 @@ def test_read_choice_without_settings_returns_the_defaults_of_the_method(name: s
 
 @pytest.mark.parametrize("name", METHODS)
 def test_read_choice_accepts_only_the_settings_of_the_method(name: str) -> None:
-    known = METHODS[name].settings
+    defaults = defaults_of(name)
     for key, (typed, value) in SETTINGS.items():
         text = f"{name}:{key}={typed}"
-        if key in known:
+        if key in defaults:
             choice = read_choice(text)
-            assert choice.settings == {**defaults_of(name), key: value}
+            assert choice.settings == defaults | {key: value}
         else:
             with pytest.raises(ResizeError, match=f"--method {name} has no setting '{key}'"):
                 read_choice(text)
@@ -510,15 +532,19 @@ def test_read_choice_accepts_only_the_settings_of_the_method(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_read_choice_with_scope_all_keeps_no_learned_rows(name: str) -> None:
     if "scope" in METHODS[name].settings:
-        assert not read_choice(f"{name}:scope=all").keeps_learned_rows
+        choice = read_choice(f"{name}:scope=all")
+        assert not choice.keeps_learned_rows
 
 
 def test_read_choice_normalizes_the_spelling_of_settings() -> None:
     spelled = " bands: repeat=020:90, sigma=4.0,keep_first=3 "
-    one = Resize(99, method=spelled)
-    assert one == Resize(99, method="bands:repeat=20:90,sigma=4", keep_first=3)
-    assert one.method == "bands:repeat=20:90,sigma=4"
-    assert read_choice(spelled) == one.choice
+    normalized = "bands:repeat=20:90,sigma=4"
+
+    resize = Resize(99, method=spelled)
+
+    assert resize == Resize(99, method=normalized, keep_first=3)
+    assert resize.method == normalized
+    assert resize.choice == read_choice(spelled)
 
 
 @given(
@@ -544,9 +570,13 @@ def test_choice_text_round_trips_floats(sigma: float, gain: float, first: int) -
 
 @pytest.mark.parametrize("method", ["auto", "bands"])
 def test_keep_first_above_the_learned_rows_keeps_all_of_them(method: str) -> None:
-    table = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-    all_kept = resize_table(table, 80, read_choice(method, keep_first=40))
-    more_kept = resize_table(table, 80, read_choice(method, keep_first=200))
+    table = normal(40, 4).astype(np.float32)
+    all_rows = read_choice(method, keep_first=40)
+    more_rows = read_choice(method, keep_first=200)
+
+    all_kept = resize_table(table, 80, all_rows)
+    more_kept = resize_table(table, 80, more_rows)
+
     assert np.array_equal(all_kept, more_kept)
     assert np.array_equal(more_kept[:40], table)
 

@@ -69,15 +69,17 @@ def test_frequencies_equal_those_of_transformers(rope: dict[str, Any]) -> None:
     max_len = 4096
     rope_type = rope["rope_type"]
     config = LlamaConfig(head_dim=64, max_position_embeddings=max_len, rope_parameters=dict(rope))
+    compute = ROPE_INIT_FUNCTIONS[rope_type]
     dim = 64
     if rope_type != "proportional":
         dim = int(64 * rope.get("partial_rotary_factor", 1.0))
+
     for length in (1, 1024, 1025, 4096, 10_000):
-        compute = ROPE_INIT_FUNCTIONS[rope_type]
         inverse, attention_factor = compute(config, "cpu", seq_len=length)
         found = frequencies(rope, dim, max_len, length)
         np.testing.assert_allclose(found.inverse, inverse.numpy(), rtol=2e-6)
         assert found.attention_factor == pytest.approx(attention_factor, rel=1e-12)
+
     by_default = frequencies(rope, dim, max_len)
     at_max_len = frequencies(rope, dim, max_len, max_len)
     assert np.array_equal(by_default.inverse, at_max_len.inverse)
@@ -108,8 +110,9 @@ def test_frequencies_match_values_checked_by_eye() -> None:
     found = frequencies(dynamic, 4, 16, 32)
     np.testing.assert_allclose(found.inverse, [1, 0.002])
 
+    unscaled = frequencies(default, 4, 16)
     within_max_len = frequencies(dynamic, 4, 16, 9)
-    assert within_max_len.inverse.tolist() == frequencies(default, 4, 16).inverse.tolist()
+    assert within_max_len.inverse.tolist() == unscaled.inverse.tolist()
 
 
 @pytest.mark.parametrize(
@@ -185,7 +188,10 @@ def test_resize_rope_changes_only_what_the_method_needs(
     expected: dict[str, Any],
     text: str,
 ) -> None:
-    parameters, choice = resize_rope(rope, change(rope, *lengths), 64, *split(method))
+    changed_lengths = change(rope, *lengths)
+
+    parameters, choice = resize_rope(rope, changed_lengths, 64, *split(method))
+
     assert parameters == rope | expected
     if method in (None, "auto"):
         name = parameters["rope_type"]
@@ -197,7 +203,7 @@ def test_resize_rope_changes_only_what_the_method_needs(
     assert choice.text.endswith(text)
     assert choice.facts.keeps_max_len == (name == "dynamic")
     # The recorded text reproduces the settings exactly.
-    again, same = resize_rope(rope, change(rope, *lengths), 64, *split(choice.text))
+    again, same = resize_rope(rope, changed_lengths, 64, *split(choice.text))
     assert again == parameters
     assert replace(same, reason=choice.reason) == choice
 
@@ -219,9 +225,10 @@ def split(method: str | None) -> tuple[str, float | None]:
 
 def test_resize_rope_writes_the_trained_length_of_types_that_read_it() -> None:
     # Without it, transformers takes the raised max_position_embeddings.
+    lengths = RopeLengths(first_trained=1024, served=1024, after=8192)
     for rope in (YARN, LLAMA3, LONGROPE | {"factor": 9.0}):
         without_length = {key: value for key, value in rope.items() if key != TRAINED}
-        parameters, _ = resize_rope(without_length, change(without_length, 1024, 8192), 64)
+        parameters, _ = resize_rope(without_length, lengths, 64)
         assert parameters[TRAINED] == 1024
 
 
@@ -269,15 +276,18 @@ def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
     assert (np.diff(divisors) > 0).all()
 
 
-@pytest.mark.parametrize(
-    "method", [name for name in ROTARY_METHOD_NAMES if name not in ("llama3", "proportional")]
-)
+SERVING_METHODS = [name for name in ROTARY_METHOD_NAMES if name not in ("llama3", "proportional")]
+
+
+@pytest.mark.parametrize("method", SERVING_METHODS)
 def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> None:
     """The slowest pair turns no further at the new length than it did at the trained length."""
     rope = DEFAULT
     if method == "longrope":
         rope = LONGROPE | {"factor": 4.0}
+
     parameters, choice = resize_rope(rope, change(rope, 1024, 4096), 64, method)
+
     max_len = 4096
     if choice.facts.keeps_max_len:
         max_len = 1024
@@ -362,8 +372,9 @@ def test_resize_rope_refuses_what_does_not_apply(
     message: str,
 ) -> None:
     name, factor = split(method)
+    changed_lengths = change(rope, *lengths)
     with pytest.raises(CtxextendError, match=message) as raised:
-        resize_rope(rope, change(rope, *lengths), dim, name, factor)
+        resize_rope(rope, changed_lengths, dim, name, factor)
     assert raised.type is error
 
 
@@ -385,9 +396,10 @@ def test_rotary_methods_have_metadata() -> None:
 
 
 def test_resize_rope_names_the_methods_that_the_model_type_applies() -> None:
+    lengths = change(DEFAULT, 9, 18)
     message = r"--method yarn: the model type does not apply yarn\. Use theta\."
     with pytest.raises(MethodError, match=message):
-        resize_rope(DEFAULT, change(DEFAULT, 9, 18), 64, "yarn", methods=("theta",))
+        resize_rope(DEFAULT, lengths, 64, "yarn", methods=("theta",))
 
 
 def test_resize_rope_refuses_to_scale_if_the_model_type_applies_no_method() -> None:

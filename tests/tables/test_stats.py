@@ -42,14 +42,17 @@ def normal(rows: int, width: int, seed: int = 0, deviation: float = 1.0) -> Floa
 def resized(table: Floats, rows: int, method: str, **flags: Any) -> Floats:
     choice = read_choice(method, **flags)
     stored = table.astype(np.float32)
-    return resize_with_reserved(stored, 0, rows, choice).astype(np.float64)
+    longer = resize_with_reserved(stored, 0, rows, choice)
+    return longer.astype(np.float64)
 
 
 def smooth(rows: int, width: int = 96, seed: int = 3) -> Floats:
     """Return a table like a trained one: similar neighbours, no equal rows."""
-    walk = normal(rows, width, seed, 0.01).cumsum(axis=0)
+    steps = normal(rows, width, seed, deviation=0.01)
+    walk = steps.cumsum(axis=0)
     directions = walk / np.linalg.norm(walk, axis=1, keepdims=True)
-    table: Floats = directions + normal(rows, width, seed + 1, 0.002)
+    noise = normal(rows, width, seed + 1, deviation=0.002)
+    table: Floats = directions + noise
     return table
 
 
@@ -61,7 +64,8 @@ def eigenvalues_of_covariance(table: Floats) -> Floats:
 
 
 def effective_rank(eigenvalues: Floats) -> Any:
-    return eigenvalues.sum() ** 2 / np.square(eigenvalues).sum()
+    squares = np.square(eigenvalues)
+    return eigenvalues.sum() ** 2 / squares.sum()
 
 
 def with_rows(table: Floats, rows: dict[int, Any]) -> Floats:
@@ -86,7 +90,8 @@ def minilm() -> Floats:
 
 
 def test_measure_small_tables() -> None:
-    found = measure(np.array([[3.0, 4.0], [6.0, 8.0], [0.0, -5.0]]))
+    table = np.array([[3.0, 4.0], [6.0, 8.0], [0.0, -5.0]])
+    found = measure(table)
     assert found.norms.tolist() == [5, 10, 5]
     assert found.cosines == pytest.approx([1, -0.8])
     assert found.steps == pytest.approx([5, np.hypot(6, 13)])
@@ -99,10 +104,11 @@ def test_measure_small_tables() -> None:
 
 
 def test_measure_finds_the_two_directions_of_a_cross() -> None:
-    cross = measure(np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1]]))
-    assert cross.eigenvalues == pytest.approx([0.5, 0.5])
-    assert cross.effective_rank == pytest.approx(2)
-    assert cross.mean_norm == 0
+    cross = np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
+    found = measure(cross)
+    assert found.eigenvalues == pytest.approx([0.5, 0.5])
+    assert found.effective_rank == pytest.approx(2)
+    assert found.mean_norm == 0
 
 
 @pytest.mark.parametrize("width", [1, 7, 64])
@@ -111,13 +117,14 @@ def test_measure_equals_plain_formulas(rows: int, width: int) -> None:
     table = normal(rows, width) + 0.3
     norms = np.linalg.norm(table, axis=1)
     products = (table[1:] * table[:-1]).sum(axis=1)
+    cosines = products / norms[1:] / norms[:-1]
     steps = np.linalg.norm(table[1:] - table[:-1], axis=1)
     mean = table.mean(axis=0)
 
     found = measure(table)
 
     assert found.norms == pytest.approx(norms)
-    assert found.cosines == pytest.approx(products / norms[1:] / norms[:-1])
+    assert found.cosines == pytest.approx(cosines)
     assert found.steps == pytest.approx(steps)
     assert found.mean_norm == pytest.approx(np.linalg.norm(mean))
 
@@ -134,9 +141,10 @@ def test_measure_equals_the_eigenvalues_of_the_covariance(rows: int, width: int)
     assert found.eigenvalues[:size] == pytest.approx(expected[:size], abs=1e-12)
     assert found.eigenvalues[size:] == pytest.approx(0, abs=1e-12)
     assert found.effective_rank == pytest.approx(effective_rank(expected))
-    shares = expected / expected.sum()
-    for index, component in enumerate(found.components):
-        assert component.share == pytest.approx(shares[index])
+    shares = [component.share for component in found.components]
+    expected_shares = expected / expected.sum()
+    assert shares == pytest.approx(expected_shares[: len(shares)])
+    for component in found.components:
         assert 2 <= component.period <= 2 * rows + 1e-9
         assert 0 <= component.fit <= 1
 
@@ -147,13 +155,16 @@ def test_measure_equals_the_eigenvalues_of_the_covariance(rows: int, width: int)
 def test_measure_uses_fewer_rows_for_the_spectrum_of_wide_tables(
     rows: int, width: int, rank: int
 ) -> None:
-    table = sinusoidal_rows(np.arange(rows), width) + normal(rows, width, deviation=0.01)
-    singular_values = np.linalg.svd(table - table.mean(axis=0), compute_uv=False)
+    noise = normal(rows, width, deviation=0.01)
+    table = sinusoidal_rows(np.arange(rows), width) + noise
+    centred = table - table.mean(axis=0)
+    singular_values = np.linalg.svd(centred, compute_uv=False)
     exact = singular_values**2 / rows
 
     found = measure(table)
 
-    assert np.count_nonzero(found.eigenvalues > 1e-9) == rank
+    found_rank = np.count_nonzero(found.eigenvalues > 1e-9)
+    assert found_rank == rank
     assert found.effective_rank == pytest.approx(effective_rank(exact), rel=0.02)
     shares = [component.share for component in found.components]
     np.testing.assert_allclose(shares, exact[:4] / exact.sum(), rtol=0.02)
@@ -171,22 +182,27 @@ def test_measure_converts_float_dtypes_to_float64(dtype: Any) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 12), st.sets(st.integers(0, 39))
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 40),
+    width=st.integers(1, 12),
+    bad=st.sets(st.integers(0, 39)),
 )
 def test_measure_ignores_non_finite_rows(seed: int, rows: int, width: int, bad: set[int]) -> None:
     table = normal(rows, width, seed)
     nonfinite = sorted(row for row in bad if row < rows)
     kept = np.delete(table, nonfinite, axis=0)
+    table[nonfinite] = np.inf
 
-    found = measure(with_rows(table, dict.fromkeys(nonfinite, np.inf)))
+    found = measure(table)
 
     assert found.nonfinite == tuple(nonfinite)
     norms = np.linalg.norm(kept, axis=1)
     assert found.finite_norms == pytest.approx(norms)
     if len(kept) > 0:
         mean = kept.mean(axis=0)
+        expected = measure(kept)
         assert found.mean_norm == pytest.approx(np.linalg.norm(mean))
-        assert found.eigenvalues == pytest.approx(measure(kept).eigenvalues)
+        assert found.eigenvalues == pytest.approx(expected.eigenvalues)
     else:
         assert found.mean_norm == pytest.approx(0)
         assert found.eigenvalues == pytest.approx(np.zeros(0))
@@ -196,7 +212,8 @@ def test_measure_ignores_non_finite_rows(seed: int, rows: int, width: int, bad: 
 @pytest.mark.parametrize("width", [1, 5])
 def test_measure_accepts_few_rows(rows: int, width: int) -> None:
     values = np.arange(1.0, rows * width + 1)
-    found = measure(values.reshape(rows, width))
+    table = values.reshape(rows, width)
+    found = measure(table)
     assert len(found.norms) == rows
     assert len(found.cosines) == rows - 1
     assert len(found.steps) == rows - 1
@@ -241,22 +258,27 @@ def test_measure_finds_the_period_of_a_sinusoid(period: float) -> None:
     component = measure(table).components[0]
     assert component.period == pytest.approx(period, rel=0.05)
     assert component.fit > 0.98
+
     order = np.random.default_rng(0).permutation(256)
-    shuffled = measure(table[order])
-    assert shuffled.components[0].fit < 0.2
+    shuffled = measure(table[order]).components[0]
+    assert shuffled.fit < 0.2
 
 
 @pytest.mark.parametrize(
     ("rows", "period", "bad"),
-    [(256, 37.0, range(0, 256, 3)), (stats.SPECTRUM_ROWS + 1809, 500.0, [9000])],
+    [
+        pytest.param(256, 37.0, range(0, 256, 3), id="every third row"),
+        pytest.param(stats.SPECTRUM_ROWS + 1809, 500.0, [9000], id="a row of a long table"),
+    ],
 )
 def test_measure_finds_a_period_despite_skipped_rows(
     rows: int, period: float, bad: Sequence[int]
 ) -> None:
     angles = 2 * np.pi * np.arange(rows) / period
     circle = np.stack([np.cos(angles), np.sin(angles), np.full(rows, 3.0)], axis=1)
+    circle[list(bad)] = np.nan
 
-    found = measure(with_rows(circle, dict.fromkeys(bad, np.nan)))
+    found = measure(circle)
 
     assert len(found.norms) == rows
     assert found.nonfinite == tuple(bad)
@@ -273,9 +295,9 @@ def test_measure_finds_a_period_despite_skipped_rows(
 @pytest.mark.parametrize(
     "table",
     [
-        sinusoidal_rows(np.arange(512), 64),
-        sinusoidal_rows(np.arange(2048), 768),
-        smooth(512, 128)[8:],
+        pytest.param(sinusoidal_rows(np.arange(512), 64), id="short sinusoids"),
+        pytest.param(sinusoidal_rows(np.arange(2048), 768), id="long sinusoids"),
+        pytest.param(smooth(512, 128)[8:], id="smooth"),
     ],
 )
 def test_find_outliers_returns_nothing_for_smooth_tables(table: Floats) -> None:
@@ -297,27 +319,31 @@ def test_find_outliers_returns_few_rows_of_random_tables(width: int) -> None:
 @pytest.mark.parametrize("row", [0, 1, 100, 255])
 def test_find_outliers_finds_a_scaled_or_replaced_row(row: int) -> None:
     table = smooth(300)[44:]
-    other = normal(1, 96, 9)[0]
-    other *= np.linalg.norm(table[row]) / np.linalg.norm(other)
+    direction = normal(1, 96, 9)[0]
+    direction /= np.linalg.norm(direction)
+    other = direction * np.linalg.norm(table[row])
 
     scaled = with_rows(table, {row: 1.5 * table[row]})
-    replaced = with_rows(table, {row: other})
-
     reasons = outliers_of(measure(scaled))
     assert list(reasons) == [row]
     assert "norm" in reasons[row]
+
+    replaced = with_rows(table, {row: other})
     reasons = outliers_of(measure(replaced))
     assert "cosine" in reasons[row]
 
 
 def test_find_outliers_compares_with_neighbouring_rows() -> None:
-    table = smooth(600)[88:]
-    norms = np.linalg.norm(table, axis=1)
-    table *= (np.linspace(1, 6, 512) / norms)[:, None]
+    smooth_rows = smooth(600)[88:]
+    directions = smooth_rows / np.linalg.norm(smooth_rows, axis=1, keepdims=True)
+    norms = np.linspace(1, 6, 512)
+    table = directions * norms[:, None]
     assert outliers_of(measure(table)) == {}
+
     # In the middle of the table, this norm would be normal.
     scaled = with_rows(table, {10: table[10] * 3})
     assert list(outliers_of(measure(scaled))) == [10]
+
     # Reported separately as zeros and nonfinite.
     marked = with_rows(table, {50: 0, 60: np.nan})
     assert outliers_of(measure(marked)) == {}
@@ -327,50 +353,61 @@ def test_find_outliers_compares_with_neighbouring_rows() -> None:
 
 
 TILE = normal(16, 4)
-ENDS_WITH_ZEROS = with_rows(normal(64, 4), {9: normal(64, 4)[4]})
+TWENTY_ROWS = normal(20, 4)
+FORTY_ROWS = normal(40, 4)
+ENDS_WITH_ZEROS = normal(64, 4)
+ENDS_WITH_ZEROS[9] = ENDS_WITH_ZEROS[4]
 ENDS_WITH_ZEROS[20:] = 0
 TWO_EQUAL_PAIRS = normal(40, 4)
 TWO_EQUAL_PAIRS[11] = TWO_EQUAL_PAIRS[10]
 TWO_EQUAL_PAIRS[20] = TWO_EQUAL_PAIRS[2]
 
 
-@pytest.mark.parametrize(
-    ("table", "period", "span", "groups"),
-    [
-        pytest.param(normal(40, 4), None, (0, 0), (), id="no repetition"),
-        pytest.param(np.tile(TILE, (5, 1))[:72], 16, (0, 72), (), id="tiles"),
-        pytest.param(np.tile(TILE, (2, 1))[:17], None, (0, 0), ((0, 16),), id="one repeated row"),
-        pytest.param(
-            resized(normal(20, 4), 60, "copy", keep_first=3), 17, (3, 60), (), id="kept first rows"
-        ),
-        pytest.param(resized(normal(512, 8), 4096, "copy"), 512, (0, 4096), (), id="large tiles"),
-        pytest.param(
-            np.tile(with_rows(TILE, {5: 0}), (4, 1)), 16, (0, 64), (), id="across a zero row"
-        ),
-        pytest.param(
-            np.tile(with_rows(TILE, {7: TILE[3]}), (4, 1)), 16, (0, 64), (), id="across equal rows"
-        ),
-        pytest.param(ENDS_WITH_ZEROS, None, (0, 0), ((4, 9),), id="zeros at the end"),
-        pytest.param(
-            with_rows(normal(20, 4), {5: 0, 6: -0.0, 7: 0}), None, (0, 0), (), id="zero rows"
-        ),
-        pytest.param(TWO_EQUAL_PAIRS, None, (0, 0), ((2, 20), (10, 11)), id="two groups"),
-    ],
-)
-def test_find_repetition(
-    table: Floats, period: int | None, span: tuple[int, int], groups: tuple[Any, ...]
-) -> None:
-    start, stop = span
-    for dtype in (np.float64, ml_dtypes.bfloat16):
+def tiled(tile: Floats, count: int) -> Floats:
+    """Return the rows of a tile over and over, so many rows."""
+    return np.resize(tile, (count, tile.shape[1]))
+
+
+REPETITIONS = {  # the table, its period, and the start and stop of its copies
+    "tiles": (tiled(TILE, 72), 16, 0, 72),
+    "kept first rows": (resized(TWENTY_ROWS, 60, "copy", keep_first=3), 17, 3, 60),
+    "large tiles": (resized(normal(512, 8), 4096, "copy"), 512, 0, 4096),
+    "across a zero row": (tiled(with_rows(TILE, {5: 0}), 64), 16, 0, 64),
+    "across equal rows": (tiled(with_rows(TILE, {7: TILE[3]}), 64), 16, 0, 64),
+}
+Groups = tuple[tuple[int, ...], ...]
+EQUAL_ROWS: dict[str, tuple[Floats, Groups]] = {  # the table, and its groups of equal rows
+    "no repetition": (FORTY_ROWS, ()),
+    "one repeated row": (tiled(TILE, 17), ((0, 16),)),
+    "zeros at the end": (ENDS_WITH_ZEROS, ((4, 9),)),
+    "zero rows": (with_rows(TWENTY_ROWS, {5: 0, 6: -0.0, 7: 0}), ()),
+    "two groups": (TWO_EQUAL_PAIRS, ((2, 20), (10, 11))),
+}
+STORED_DTYPES = (np.float64, ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("name", REPETITIONS)
+def test_find_repetition_finds_the_period_and_the_copies(name: str) -> None:
+    table, period, start, stop = REPETITIONS[name]
+    for dtype in STORED_DTYPES:
         found = find_repetition(table.astype(dtype))
         assert found.period == period
         assert found.start == start
         assert found.stop == stop
+        assert found.copies == (stop - start) / period
+        assert found.groups == ()
+
+
+@pytest.mark.parametrize("name", EQUAL_ROWS)
+def test_find_repetition_groups_equal_rows_without_a_period(name: str) -> None:
+    table, groups = EQUAL_ROWS[name]
+    for dtype in STORED_DTYPES:
+        found = find_repetition(table.astype(dtype))
+        assert found.period is None
+        assert found.start == 0
+        assert found.stop == 0
+        assert found.copies == 0
         assert found.groups == groups
-        if period is None:
-            assert found.copies == 0
-        else:
-            assert found.copies == (stop - start) / period
 
 
 # Seams
@@ -379,18 +416,23 @@ def test_find_repetition(
 @pytest.mark.parametrize("length", [512, 500])
 def test_find_seams_returns_multiples_of_the_old_length(length: int, minilm: Floats) -> None:
     copied = measure(resized(minilm[:length], 2048, "copy"))
-    assert find_seams(copied, {length})[length] == tuple(range(length, 2048, length))
-    if length == 512:
-        detected = set[int]()
-        for positions in find_seams(copied, set()).values():
-            detected.update(positions)
-        assert {512, 1024, 1536} <= detected
+    seams = find_seams(copied, {length})
+    assert seams[length] == tuple(range(length, 2048, length))
+
+
+def test_find_seams_detects_an_unknown_old_length(minilm: Floats) -> None:
+    copied = measure(resized(minilm, 2048, "copy"))
+    detected = set[int]()
+    for positions in find_seams(copied, set()).values():
+        detected.update(positions)
+    assert {512, 1024, 1536} <= detected
 
 
 @pytest.mark.parametrize("length", [512, 500])
 def test_find_seams_returns_the_start_of_sinusoidal_rows(length: int, minilm: Floats) -> None:
     continued = measure(resized(minilm[:length], 1500, "sinusoidal"))
-    assert find_seams(continued, {length}).get(length) == (length,)
+    seams = find_seams(continued, {length})
+    assert seams.get(length) == (length,)
 
 
 # Untrained rows
@@ -415,6 +457,10 @@ def test_find_untrained_rows_finds_untrained_tables(deviation: float) -> None:
     table[50] = np.abs(table[50])  # its mean is not zero
     assert 50 not in find_untrained_rows(table, DEVIATIONS)
     assert find_seams(measure(table), {128}) == {}
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS)
+def test_find_untrained_rows_returns_nothing_for_narrow_tables(deviation: float) -> None:
     narrow = normal(300, stats.UNTRAINED_WIDTH - 1, 1, deviation)
     assert find_untrained_rows(narrow, DEVIATIONS) == {}
 
