@@ -190,8 +190,7 @@ def proportional(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: fl
 
 @rotary(
     summary="change only length limits",
-    convention="no setting of the positions changes; longrope settings that state no scale get the "
-    "factor that transformers derives for them",
+    convention="all settings of the positions mean the same as before",
     long_inputs="positions continue as in training, but the model has not seen them",
     when="any length can be used without other settings, or the config understates what was "
     "trained",
