@@ -79,7 +79,8 @@ def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
     """Plan each method that applies; skip the others if they can be skipped.
 
     Raises:
-        ResizeError: The new length creates no rows, or no rows to compare with are held out.
+        ResizeError: The new length creates no rows, no rows to compare with are held out, or no
+            method applies.
         CtxextendError: A method that cannot be skipped does not apply.
     """
     length = _new_length(files, settings)
@@ -94,6 +95,10 @@ def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
                 raise
             if not _is_for_others(spec, error):
                 skipped[spec.name] = error.message
+    if not plans:
+        auto = method_of_auto(files, length)
+        message = f"No method that is compared by default applies to {files.ref.source}."
+        raise ResizeError(message, f"To measure what auto does, use --method {auto}.")
     max_len = next(iter(plans.values())).max_len_after
     resize_to: int | str = max_len
     if settings.hold_out:

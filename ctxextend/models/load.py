@@ -154,10 +154,13 @@ def _build(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, Loadin
     """Build the model of a checkpoint without values, and find parameters that the files lack."""
     import torch
     import transformers
+    from transformers.initialization import no_init_weights
 
     config = _config_object(checkpoint, transformers.AutoConfig)
     build = getattr(loader, "_from_config", None) or loader.from_config
-    model = build(config, dtype=getattr(torch, dtype))
+    with no_init_weights():  # some initialisations read values
+        model = build(config, dtype=getattr(torch, dtype))
+    model.tie_weights()
     missing = _missing_parameters(model, checkpoint)
     return model, LoadingInfo(missing=missing, unexpected=(), mismatched=())
 

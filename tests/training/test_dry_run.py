@@ -185,6 +185,21 @@ def test_plan_training_estimates_models_with_computed_buffers_or_tied_biases(
     assert 0 < found.parameters <= found.model_parameters
 
 
+def test_plan_training_estimates_a_model_whose_initialisation_reads_values(tmp_path: Path) -> None:
+    config = {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "intermediate_size": 16,
+        "vocab_size": 64,
+        "max_position_embeddings": 32,
+        "pad_token_id": 0,
+    }
+    source = make_header(tmp_path / "modernbert", "modernbert", config)
+    found = plan(source, batch_size=1, seq_len=16, trainable="all")
+    assert found.parameters == found.model_parameters
+
+
 def test_train_dry_run_says_that_a_model_reads_values(tmp_path: Path) -> None:
     source = make_small(tmp_path / "xlm", "xlm")
     done = invoke("train", source, "--data", "book.txt", "--steps", 1, "--dry-run")
