@@ -46,6 +46,10 @@ DISK_FULL_HINT = "Free disk space, or choose an output on another disk with -o."
 ATTEMPTS = 10  # to lock a new temporary path
 EXISTS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
+# What runs in progress have created, for `remove_unfinished`.
+_temporary: list[Path] = []
+_new_folders: list[Path] = []
+
 
 @contextlib.contextmanager
 def atomic_folder(
@@ -258,6 +262,7 @@ def _advice(error: OSError) -> str:
 def created_folders(folder: Path) -> Iterator[None]:
     """Create a folder and its parents; if the block fails, remove those that are still empty."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    _new_folders.extend(missing)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -265,10 +270,25 @@ def created_folders(folder: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 sync(path.parent)
     except BaseException:
-        for path in missing:
-            with contextlib.suppress(OSError):
-                path.rmdir()
+        _remove_empty(missing)
         raise
+    finally:
+        for path in missing:
+            _new_folders.remove(path)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Remove the folders that are empty, in this order."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def remove_unfinished() -> None:
+    """Remove what runs in progress have created, before the process exits without unwinding."""
+    for path in _temporary:
+        _remove(path)
+    _remove_empty(_new_folders)
 
 
 def _find_backup(output: Path) -> Path | None:
@@ -384,6 +404,8 @@ def _temporary_path(output: Path, create: Callable[[Path], None]) -> Iterator[Pa
     with contextlib.ExitStack() as stack:
         for attempt in range(ATTEMPTS):
             staged = _new_temporary_path(output, "new")
+            _temporary.append(staged)
+            stack.callback(_temporary.remove, staged)
             stack.callback(_remove, staged)
             create(staged)
             try:

@@ -8,6 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from itertools import chain
@@ -318,6 +319,7 @@ def _handle_signal(number: int, frame: FrameType | None) -> None:
     while caller is not None:
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
             _remove_bar()
+            _remove_unfinished_output()
             os._exit(128 + number)
         caller = caller.f_back
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(128 + number)
@@ -327,6 +329,16 @@ def _remove_bar() -> None:
     """Clear a progress bar that has just started, and show the cursor again."""
     if os.isatty(2):
         os.write(2, b"\r\x1b[K\x1b[?25h")
+
+
+def _remove_unfinished_output() -> None:
+    """Remove what the command has written; nothing before it has imported what writes it."""
+    if "ctxextend.checkpoints.atomic_output" not in sys.modules:
+        return
+    with suppress(ImportError):  # it is being imported
+        from ctxextend.checkpoints.atomic_output import remove_unfinished
+
+        remove_unfinished()
 
 
 def main() -> None:

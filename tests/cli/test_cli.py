@@ -23,6 +23,7 @@ from ctxextend.tables.method_facts import Method
 from ctxextend.tables.methods import METHODS, find_methods
 from tests.helpers import pico
 from tests.helpers.parameters import slow
+from tests.helpers.repository import ROOT
 from tests.helpers.terminal import on_terminal
 
 MakePico = Callable[..., pico.Pico]
@@ -411,6 +412,40 @@ sys.argv[0] = "ctxextend"
 os.write(1, b"ready")
 main()
 """
+
+
+# Presses Ctrl-C while a module is imported and the output is half written.
+INTERRUPTED_IMPORT = """
+import sys
+from ctxextend.__main__ import main
+from ctxextend.checkpoints import atomic_output
+
+check = atomic_output.check_disk_space
+
+def check_and_import(*arguments):
+    check(*arguments)
+    import interrupting
+
+atomic_output.check_disk_space = check_and_import
+main()
+"""
+
+
+def test_ctrl_c_during_an_import_leaves_no_output() -> None:
+    Path("interrupting.py").write_text(
+        "import os, signal\n\nos.kill(os.getpid(), signal.SIGINT)\nprint('not interrupted')\n"
+    )
+    flags = ("resize", "tiny-gpt2", "--to", "512", "-o", "new/folder/out")
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", INTERRUPTED_IMPORT, *flags],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), "."])},
+        check=False,
+    )
+    assert done.returncode == 130
+    assert done.stdout == ""
+    assert [path.name for path in Path().iterdir()] == ["interrupting.py"]
 
 
 @pytest.mark.parametrize("moments", [range(0, 8, 3), slow(range(8))])
