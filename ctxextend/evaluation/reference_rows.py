@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,28 @@ class TextParts:
         return total
 
 
+class PartReader(Protocol):
+    """Reads the texts with one kind of model, and scores what it returns."""
+
+    def read(self, part: TextPart, numbers: Sequence[int]) -> ArrayPerText:
+        """Return what the model returns of a part of some texts, given their numbers.
+
+        All of these parts have the same number of tokens.
+        """
+
+    def keep_reference(self, outputs: Outputs) -> None:
+        """Keep what the model returns with the reference rows, which it still has."""
+
+    def scores_of(self, outputs: Outputs) -> Scores:
+        """Return the scores of outputs, with the reference rows or with others."""
+
+    def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
+        """Compare the scores of a name with the new rows and with the reference rows."""
+
+    def buckets(self, outputs: Outputs) -> tuple[Bucket, ...]:
+        """Return the losses of whole texts by position, next to those of the reference rows."""
+
+
 @dataclass(kw_only=True)
 class ReferenceTask:
     """Texts, read with the reference rows and with the rows that the model has now.
@@ -143,10 +165,9 @@ class ReferenceTask:
     It is an evaluation task (`task.Task`) whose base is the same model with its reference rows:
     `run_base` reads all texts before the rows are replaced, and `measure` reads them after it, once
     for each method. `report` and `scores` are of the last measurement.
-
-    `ReferenceLosses` and `ReferenceEmbeddings` read the texts of the two kinds of models.
     """
 
+    reader: PartReader
     parts: TextParts
     model: EvalModel  # texts have at most its `max_len` tokens, special tokens included
     batch_size: int | None  # texts per batch; None: as many as fit 4,096 tokens
@@ -169,6 +190,7 @@ class ReferenceTask:
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Read the texts with the reference rows, which the model must have now."""
         self.reference_outputs = self._read_all(advance)
+        self.reader.keep_reference(self.reference_outputs)
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Read the texts with the rows that the model has now."""
@@ -181,41 +203,22 @@ class ReferenceTask:
             sizes = [len(text) for text in texts]
             output_of_text = dict[int, NDArray[Any]]()
             for batch in batches(sizes, self.batch_size):
-                output_of_text.update(zip(batch, self.read(part, batch), strict=True))
+                output_of_text.update(zip(batch, self.reader.read(part, batch), strict=True))
                 advance(sum(sizes[number] for number in batch))
             outputs[part] = [output_of_text[number] for number in range(len(texts))]
         return outputs
 
-    def read(self, part: TextPart, numbers: Sequence[int]) -> ArrayPerText:
-        """Return what the model returns of a part of some texts, given their numbers.
-
-        All of these parts have the same number of tokens.
-        """
-        raise NotImplementedError
-
-    def scores_of(self, outputs: Outputs) -> Scores:
-        """Return the scores of outputs, with the reference rows or with others."""
-        raise NotImplementedError
-
-    def compare(self, name: str, new: ArrayPerText, old: ArrayPerText) -> AgainstReference:
-        """Compare the scores of a name with the new rows and with the reference rows."""
-        raise NotImplementedError
-
-    def buckets(self) -> tuple[Bucket, ...]:
-        """Return the losses of whole texts by position; by default, there are none."""
-        return ()
-
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
         """The values that rank methods: losses at held-out positions, or cosines of embeddings."""
-        return tuple(self.scores_of(self.current_outputs)[BEYOND_CUT])
+        return tuple(self.reader.scores_of(self.current_outputs)[BEYOND_CUT])
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
-        old = self.scores_of(self.reference_outputs)
+        old = self.reader.scores_of(self.reference_outputs)
         compared = dict[str, AgainstReference]()
-        for name, new in self.scores_of(self.current_outputs).items():
-            compared[name] = self.compare(name, new, old[name])
+        for name, new in self.reader.scores_of(self.current_outputs).items():
+            compared[name] = self.reader.compare(name, new, old[name])
         warnings = []
         if not are_finite(self.current_outputs[TextPart.WHOLE]):
             warnings.append(NOT_FINITE)
@@ -224,7 +227,7 @@ class ReferenceTask:
             length=self.model.max_len,
             texts=len(self.parts.texts),
             scores=compared,
-            buckets=self.buckets(),
+            buckets=self.reader.buckets(self.current_outputs),
         )
         return {"held_out_rows": held_out_rows, "warnings": warnings}
 
@@ -246,11 +249,13 @@ class TextTargets(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class ReferenceLosses(ReferenceTask):
-    """Texts that a language model reads: its outputs are the losses of their targets."""
+class ReferenceLosses:
+    """A `PartReader` of language models: outputs are the losses of the targets of texts."""
 
+    parts: TextParts
     scorer: Scorer
     seed: int  # for the masks of a masked model
+    reference: Outputs = field(default_factory=dict)  # with the reference rows
 
     def read(self, part: TextPart, numbers: Sequence[int]) -> ArrayPerText:
         """Return the losses of each text's targets, in the order of `TextTargets.all`."""
@@ -260,6 +265,10 @@ class ReferenceLosses(ReferenceTask):
         mode = ReadingMode.of_whole_texts(self.scorer, size)
         losses: list[Losses] = mode.score(texts, targets, range(self._first_target, size))
         return losses
+
+    def keep_reference(self, outputs: Outputs) -> None:
+        """Keep the losses with the reference rows."""
+        self.reference = outputs
 
     def _targets_in(self, part: TextPart, number: int) -> Ids:
         """Return the targets in a part of a text."""
@@ -305,31 +314,33 @@ class ReferenceLosses(ReferenceTask):
             change=estimate(_differences(new, old)),
         )
 
-    def buckets(self) -> tuple[Bucket, ...]:
-        """Return the losses of whole texts by position."""
+    def buckets(self, outputs: Outputs) -> tuple[Bucket, ...]:
+        """Return the losses of whole texts by position, next to those of the reference rows."""
         before = len(self.parts.tokenizer.before)
         positions = list[Ids]()
         for number in range(len(self.parts.texts)):
             positions.append(self._targets(number).all + before)
         losses_of = {
-            MODEL: self.current_outputs[TextPart.WHOLE],
-            REFERENCE: self.reference_outputs[TextPart.WHOLE],
+            MODEL: outputs[TextPart.WHOLE],
+            REFERENCE: self.reference[TextPart.WHOLE],
         }
-        return tuple(loss_buckets(positions, losses_of, self.model.max_len))
+        return tuple(loss_buckets(positions, losses_of, self.scorer.model.max_len))
 
 
 @dataclass(kw_only=True)
-class ReferenceEmbeddings(ReferenceTask):
-    """Texts that an encoder reads: its outputs are their embeddings, which have length 1."""
+class ReferenceEmbeddings:
+    """A `PartReader` of encoders: outputs are the embeddings of texts, which have length 1."""
 
+    parts: TextParts
     embedder: Embedder
+    reference: Outputs = field(default_factory=dict)  # with the reference rows
     # Embeddings of the queries of each text, (queries, d), with the reference rows; they serve all
     # measurements.
     queries: ArrayPerText = field(default_factory=list)
 
-    def run_base(self, advance: Callable[[int], None]) -> None:
-        """Read the texts and their queries with the reference rows, which the model must have."""
-        super().run_base(advance)
+    def keep_reference(self, outputs: Outputs) -> None:
+        """Keep the embeddings with the reference rows, and embed the queries with these rows."""
+        self.reference = outputs
         self.queries = self._read_queries()
 
     def read(self, part: TextPart, numbers: Sequence[int]) -> ArrayPerText:
@@ -354,8 +365,8 @@ class ReferenceEmbeddings(ReferenceTask):
 
     @property
     def _width(self) -> int:
-        """The width d of embeddings, which `run_base` has read."""
-        return len(self.reference_outputs[TextPart.WHOLE][0])
+        """The width d of embeddings."""
+        return len(self.reference[TextPart.WHOLE][0])
 
     def scores_of(self, outputs: Outputs) -> Scores:
         """Return cosines to the reference embeddings, and scores of queries, each (k,).
@@ -366,8 +377,8 @@ class ReferenceEmbeddings(ReferenceTask):
         whole = outputs[TextPart.WHOLE]
         short = outputs[TextPart.SHORT]
         scores = {
-            BEYOND_CUT: _cosines_of_texts(whole, self.reference_outputs[TextPart.WHOLE]),
-            SHORT: _cosines_of_texts(short, self.reference_outputs[TextPart.SHORT]),
+            BEYOND_CUT: _cosines_of_texts(whole, self.reference[TextPart.WHOLE]),
+            SHORT: _cosines_of_texts(short, self.reference[TextPart.SHORT]),
         }
         if any(len(queries) for queries in self.queries):
             scores |= self._query_scores(np.stack(whole))
@@ -396,6 +407,10 @@ class ReferenceEmbeddings(ReferenceTask):
             reference=estimate(old, bounds),
             change=estimate(_differences(new, old), difference_bounds(bounds)),
         )
+
+    def buckets(self, outputs: Outputs) -> tuple[Bucket, ...]:
+        """Return nothing: embeddings of whole texts have no losses by position."""
+        return ()
 
 
 def _differences(new: ArrayPerText, old: ArrayPerText) -> ArrayPerText:
@@ -529,20 +544,13 @@ def plan_held_out_rows(
     check_vocabulary(model, text.ids)
     parts = TextParts(texts=text.windows, hold_out=held_out.hold_out, tokenizer=model.tokenizer)
     batch_size = settings.batch_size
-    task: ReferenceTask
+    reader: PartReader
     if model.kind == ENCODER:
-        embedder = open_embedder(model, batch_size)
-        task = ReferenceEmbeddings(
-            parts=parts, model=model, batch_size=batch_size, embedder=embedder
-        )
+        reader = ReferenceEmbeddings(parts=parts, embedder=open_embedder(model, batch_size))
     else:
-        task = ReferenceLosses(
-            parts=parts,
-            model=model,
-            batch_size=batch_size,
-            scorer=open_scorer(model, batch_size),
-            seed=settings.seed,
-        )
+        scorer = open_scorer(model, batch_size)
+        reader = ReferenceLosses(parts=parts, scorer=scorer, seed=settings.seed)
+    task = ReferenceTask(reader=reader, parts=parts, model=model, batch_size=batch_size)
     return EvaluationRun(
         model=model,
         base=None,

@@ -19,10 +19,11 @@ from ctxextend.training.train_data import (
     IGNORE_INDEX,
     ORDER,
     POSITION,
-    NumberedItems,
     SequenceSettings,
     Text,
     Tokens,
+    TrainItem,
+    check_number,
     draw_offset,
 )
 
@@ -245,7 +246,7 @@ class PaddedText(NamedTuple):
     positions: Ids  # shape (length,)
 
 
-class PairDataset(NumberedItems):
+class PairDataset(torch.utils.data.Dataset[TrainItem]):
     """Pairs of texts, in epochs.
 
     In an epoch, each positive occurs at most once. In training, epochs consist of whole batches, so
@@ -298,11 +299,18 @@ class PairDataset(NumberedItems):
             self.epoch_size = _training_epoch_size(source.num_positives, batch)
             self.count = count
 
-    def item(self, number: int) -> dict[str, torch.Tensor]:
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> TrainItem:
         """Return a pair as int64 tensors of shape (texts, length).
 
         ``input_ids``, padded with `IGNORE_INDEX`, and at random positions ``position_ids``.
+
+        Raises:
+            IndexError: The number is not below `count`.
         """
+        check_number(number, self)
         generator = self.settings.generator(POSITION, number)
         anchor, *others = self.source.draw(self._positive(number), generator)
         texts = [self._read(self.before_anchor, anchor, first=0, offset=0)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -165,28 +165,29 @@ class SequenceSettings:
         return np.random.default_rng([purpose, self.seed, number])
 
 
-class NumberedItems(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """The base class of training data: items that depend on the seed and their number only."""
+TrainItem = dict[str, torch.Tensor]
 
-    tokens: Tokens  # of the text that the items are cut from, shape (tokens,)
-    count: int  # the number of items
 
-    def __len__(self) -> int:
-        return self.count
+class NumberedItems(Protocol):
+    """Training data: items that depend on the seed and their number only."""
 
-    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
-        """Return the item of a number; see `item`.
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens of the text that the items are cut from, shape (tokens,)."""
 
-        Raises:
-            IndexError: The number is not below `count`.
-        """
-        if not 0 <= number < self.count:
-            raise IndexError(number)
-        return self.item(number)
+    def __len__(self) -> int: ...
 
-    def item(self, number: int) -> dict[str, torch.Tensor]:
-        """Return the item of a number below `count`."""
-        raise NotImplementedError
+    def __getitem__(self, number: int) -> TrainItem: ...
+
+
+def check_number(number: int, items: NumberedItems) -> None:
+    """Check that items have one of this number, which ends loops over them.
+
+    Raises:
+        IndexError: They have none.
+    """
+    if not 0 <= number < len(items):
+        raise IndexError(number)
 
 
 class SequencePlace(NamedTuple):
@@ -198,8 +199,8 @@ class SequencePlace(NamedTuple):
     offset: int  # of its positions, except those of leading special tokens
 
 
-class SequenceDataset(NumberedItems):
-    """Sequences cut from the parts of a text; none crosses the end of a part.
+class SequenceCutter:
+    """Cuts sequences from the parts of a text; none crosses the end of a part.
 
     `TrainingSequences` and `HeldOutSequences` choose their places.
     """
@@ -212,19 +213,14 @@ class SequenceDataset(NumberedItems):
         self.spans = text.spans[is_long_enough]
         self.sizes = sizes[is_long_enough]
 
-    def place(self, number: int) -> SequencePlace:
-        """Return the place of a sequence."""
-        raise NotImplementedError
-
-    def item(self, number: int) -> dict[str, torch.Tensor]:
-        """Return a sequence as int64 tensors of shape (length,).
+    def cut(self, number: int, place: SequencePlace) -> TrainItem:
+        """Return the sequence of a number as int64 tensors of shape (length,).
 
         ``input_ids``; for language models ``labels``, not shifted, `IGNORE_INDEX` for tokens not
         predicted; and for sequences at random positions ``position_ids``, counted from 0, the first
         usable position.
         """
         settings = self.settings
-        place = self.place(number)
         inputs, labels = self._inputs_and_labels(number, self._text(place))
         item = {
             "input_ids": np.concatenate([settings.special_before, inputs, settings.special_after])
@@ -263,7 +259,7 @@ class SequenceDataset(NumberedItems):
         return positions
 
 
-class TrainingSequences(SequenceDataset):
+class TrainingSequences(torch.utils.data.Dataset[TrainItem]):
     """The sequences to train on, as many as are requested, in epochs.
 
     An epoch cuts each part of the text from a random token on, and shuffles the sequences of all
@@ -276,16 +272,30 @@ class TrainingSequences(SequenceDataset):
     """
 
     def __init__(self, text: Text, settings: SequenceSettings, count: int) -> None:
-        super().__init__(text, settings)
+        self.cutter = SequenceCutter(text, settings)
+        self.tokens = text.tokens
+        self.settings = settings
         self.count = count
         length = settings.text_length
         left_out = length - 1  # so that a first sequence can start at `length` tokens
-        self.sequences_per_part = np.maximum((self.sizes - left_out) // length, 1)
+        self.sequences_per_part = np.maximum((self.cutter.sizes - left_out) // length, 1)
         # The last token of each part that its first sequence can start at, counted from 0.
-        self.largest_starts = self.sizes - self.sequences_per_part * length
+        self.largest_starts = self.cutter.sizes - self.sequences_per_part * length
         self.epoch_size = int(self.sequences_per_part.sum())
         self._cached_number = -1
         self._cached_starts: Ids = np.empty((0, 2), np.int64)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> TrainItem:
+        """Return a sequence; see `SequenceCutter.cut`.
+
+        Raises:
+            IndexError: The number is not below `count`.
+        """
+        check_number(number, self)
+        return self.cutter.cut(number, self.place(number))
 
     def place(self, number: int) -> SequencePlace:
         """Return the place of a sequence: random positions, with a random skip if there is one."""
@@ -338,15 +348,15 @@ class TrainingSequences(SequenceDataset):
 
     def _draw_starts(self, generator: np.random.Generator) -> Ids:
         """Return the first token of each sequence and the end of its part, in random order."""
-        first_starts = self.spans[:, 0] + generator.integers(self.largest_starts + 1)
+        first_starts = self.cutter.spans[:, 0] + generator.integers(self.largest_starts + 1)
         starts = consecutive_starts(
             first_starts, self.sequences_per_part, self.settings.text_length
         )
-        part_ends = np.repeat(self.spans[:, 1], self.sequences_per_part)
+        part_ends = np.repeat(self.cutter.spans[:, 1], self.sequences_per_part)
         return generator.permutation(np.stack([starts, part_ends], axis=1))
 
 
-class HeldOutSequences(SequenceDataset):
+class HeldOutSequences(torch.utils.data.Dataset[TrainItem]):
     """The sequences of the held-out loss: the same at each evaluation, and for all batch sizes.
 
     They follow each other from the start of each part of the text. If there are more than are
@@ -354,12 +364,26 @@ class HeldOutSequences(SequenceDataset):
     """
 
     def __init__(self, text: Text, settings: SequenceSettings, most: int) -> None:
-        super().__init__(text, settings)
+        self.cutter = SequenceCutter(text, settings)
+        self.tokens = text.tokens
+        self.settings = settings
         length = settings.text_length
-        starts = consecutive_starts(self.spans[:, 0], self.sizes // length, length)
+        starts = consecutive_starts(self.cutter.spans[:, 0], self.cutter.sizes // length, length)
         self.count = min(most, len(starts))
         chosen = np.linspace(0, len(starts) - 1, self.count).round().astype(np.int64)
         self.starts = starts[chosen]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> TrainItem:
+        """Return a sequence; see `SequenceCutter.cut`.
+
+        Raises:
+            IndexError: The number is not below `count`.
+        """
+        check_number(number, self)
+        return self.cutter.cut(number, self.place(number))
 
     def place(self, number: int) -> SequencePlace:
         """Return the place of a sequence."""
