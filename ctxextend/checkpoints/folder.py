@@ -23,9 +23,9 @@ from ctxextend.checkpoints.source import (
 from ctxextend.checkpoints.weights import (
     NEXT_TO_CONFIG,
     Weights,
+    open_bare_weights,
     open_shards,
     open_weights,
-    open_weights_without_config,
 )
 from ctxextend.checkpoints.wrappers import without_prefix, without_wrappers
 from ctxextend.errors import CheckpointError, size_text
@@ -269,7 +269,7 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     else:
         name = (model / filenames.output_name(path.name)).as_posix()
         if config is not None:
-            file = open_weights_without_config(path, ties=ties, why_without=NEXT_TO_CONFIG)
+            file = open_bare_weights(path, ties=ties, why_bare=NEXT_TO_CONFIG)
         else:
             file, config = open_weights(path, ties=ties)
             if config is not None:

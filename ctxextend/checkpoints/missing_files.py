@@ -30,7 +30,7 @@ class ForeignWeights:
     """Weights that only transformers up to version 4 loads."""
 
     pattern: str  # of file names
-    library: str
+    framework: str
     packages: str  # that it needs, as arguments of pip
     flag: str  # that `from_pretrained` needs
 
@@ -38,12 +38,12 @@ class ForeignWeights:
 FOREIGN_WEIGHTS = (
     ForeignWeights(
         pattern="tf_model*.h5*",
-        library="tensorflow",
+        framework="tensorflow",
         packages="tensorflow tf-keras",
         flag="from_tf=True",
     ),
     ForeignWeights(
-        pattern="flax_model*.msgpack*", library="flax", packages="flax", flag="from_flax=True"
+        pattern="flax_model*.msgpack*", framework="flax", packages="flax", flag="from_flax=True"
     ),
 )
 
@@ -131,13 +131,15 @@ def _variants(names: Sequence[str]) -> list[str]:
 def _foreign_error(
     folder: Path, model_class: str | None, source: Source, foreign: ForeignWeights
 ) -> CheckpointError:
-    """Return the error for weights of another library, with a command that converts them."""
+    """Return the error for weights of another framework, with a command that converts them."""
     class_name = model_class or "AutoModel"
     name = source.hub_id or str(folder)
     output = f"{source.name}-safetensors"
     load = f"transformers.{class_name}.from_pretrained({name!r}, {foreign.flag})"
     code = f"import transformers; {load}.save_pretrained({output!r})"
     install = f'pip install "transformers<5" {foreign.packages} torch'
-    message = f"{folder} has only {foreign.library} weights, which transformers 5 no longer reads."
+    message = (
+        f"{folder} has only {foreign.framework} weights, which transformers 5 no longer reads."
+    )
     hint = f"Convert them with transformers 4: {install}, then python -c {shlex.quote(code)}"
     return CheckpointError(message, hint)

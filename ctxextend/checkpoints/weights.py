@@ -192,13 +192,13 @@ def open_weights(path: Path, *, ties: bool) -> OpenedFile:
     return OpenedFile(file=file, nanogpt_config=None)
 
 
-def open_weights_without_config(path: Path, *, ties: bool, why_without: str) -> TensorFile:
-    """Open a weights file that must not be a nanoGPT checkpoint, which contains its config.
+def open_bare_weights(path: Path, *, ties: bool, why_bare: str) -> TensorFile:
+    """Open a file of weights only: it must not be a nanoGPT checkpoint, which contains its config.
 
     Args:
         path: The file.
         ties: As in `open_weights`.
-        why_without: Why it must not be one, as a clause.
+        why_bare: Why it must not contain its config, as a clause.
 
     Raises:
         CheckpointError: The file is malformed, contains no model, or is a nanoGPT checkpoint.
@@ -212,7 +212,7 @@ def open_weights_without_config(path: Path, *, ties: bool, why_without: str) -> 
     content, mapped = unpickle(path)
     if is_nanogpt(content):
         kind = "a nanoGPT checkpoint, which contains its config"
-        message = f"{path} is {kind}, but {why_without}."
+        message = f"{path} is {kind}, but {why_bare}."
         raise CheckpointError(message, "Move it to a separate folder.")
     return open_state(path, content, mapped, ties=ties)
 
@@ -283,9 +283,7 @@ def _open_each(
         raise CheckpointError(f"{path} lists a shard in two formats.", "Save the checkpoint again.")
     shards = dict[str, TensorFile]()
     for name in names:
-        shards[name] = open_weights_without_config(
-            path.parent / name, ties=ties, why_without=LISTED_AS_SHARD
-        )
+        shards[name] = open_bare_weights(path.parent / name, ties=ties, why_bare=LISTED_AS_SHARD)
     return shards
 
 

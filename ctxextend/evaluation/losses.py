@@ -302,13 +302,14 @@ class LossTask:
     def _read(self, modes: Sequence[ReadingMode], advance: Callable[[int], None]) -> None:
         """Score all windows in some modes, a batch of windows at a time."""
         windows = self.windows
+        ranges = windows.ranges
         for batch in batches([windows.length] * len(windows.texts), self.scorer.batch_size):
             texts = [windows.texts[i] for i in batch]
             targets = [windows.targets(i) for i in batch]
             for mode in modes:
                 measure = mode.key.measure
                 indices = [by_measure[measure] for by_measure in targets]
-                losses = mode.score(texts, indices, windows.ranges[measure])
+                losses = mode.score(texts, indices, ranges[measure])
                 self.losses_by_mode.setdefault(mode.key, []).extend(losses)
             advance(self._tokens_per_window(modes) * len(batch))
 

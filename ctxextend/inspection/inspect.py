@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import source_notes
+from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.inspection_result import Inspection, Limit
-from ctxextend.inspection.library_limits import library_limits
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
 from ctxextend.inspection.stated_limits import find_limits, served_length, width_limits
 from ctxextend.inspection.table_report import TableReport, report_table
