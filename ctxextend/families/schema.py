@@ -74,6 +74,11 @@ class OldRotaryKeys(NamedTuple):
     theta_keys: Mapping[str, str] = {}
     # Name of the rotated share next to ``rope_scaling``; ``rotary_pct`` in GPT-NeoX.
     partial_key: str = "partial_rotary_factor"
+    # Whether transformers 4 fails without ``rope_scaling``, also for settings of type ``default``.
+    needs_scaling: bool = False
+    # The keys that transformers 4 accepts in ``rope_scaling``, if it fails with others:
+    # ("type", "short_factor", "long_factor") for Phi-3.
+    scaling_keys: tuple[str, ...] = ()
 
 
 class RotaryFacts(NamedTuple):

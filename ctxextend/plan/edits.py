@@ -7,7 +7,8 @@ from typing import Any
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
-from ctxextend.families.rope_changes import copied_length_paths, rope_changes
+from ctxextend.families.rope_changes import Changes, copied_length_paths, rope_changes
+from ctxextend.families.rope_dialects import ADDED, added_dialect, with_values
 from ctxextend.families.schema import Pin
 from ctxextend.limits.generation import generating_table
 from ctxextend.limits.length_edits import (
@@ -21,19 +22,21 @@ from ctxextend.limits.length_edits import (
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import rewrites_model_type
 from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
+from ctxextend.recipe import BOTH, Resize
 
 
 def plan_edits(
-    model: OpenedModel, tables: Sequence[TablePlan], *, fix_limits: bool
+    model: OpenedModel, tables: Sequence[TablePlan], settings: Resize
 ) -> tuple[Edit, ...]:
     """Return the edits to config.json and tokenizer files that the new lengths require.
 
     Raises:
         CheckpointError: A file to edit is malformed.
     """
+    fix_limits = settings.fix_limits
     edits = list[Edit]()
     if model.checkpoint.has_config:
-        edits += _config_edits(model.checkpoint, model.architecture, tables, fix_limits=fix_limits)
+        edits += _config_edits(model.checkpoint, model.architecture, tables, settings)
     if edits and rewrites_model_type(model.checkpoint, model.ref):
         edits.append(_type_edit(model))
     edits += _tokenizer_edits(model, tables, fix_limits=fix_limits)
@@ -96,20 +99,36 @@ def _config_edits(
     checkpoint: Checkpoint,
     architecture: Architecture,
     tables: Sequence[TablePlan],
-    *,
-    fix_limits: bool,
+    settings: Resize,
 ) -> Iterator[Edit]:
     """Yield the edits to config.json, creating nested objects that are missing."""
     config = checkpoint.config
+    changes = config_changes(config, architecture, tables, fix_limits=settings.fix_limits)
+    added = Changes()
+    if settings.dialect == BOTH:
+        added = _added_dialects(config, changes, tables)
+    reasons = dict.fromkeys(added, ADDED)
     values = dict[Keys, Any]()
-    changes = config_changes(config, architecture, tables, fix_limits=fix_limits)
-    for path, after in changes.items():
+    for path, after in {**changes, **added}.items():
         outer, value = _with_missing_objects(config, path, after)
         if isinstance(value, dict):
             value = {**values.get(outer, {}), **value}
         values[outer] = value
     for path, after in values.items():
-        yield Edit(checkpoint.config_file, path, nested(config, path), after)
+        reason = reasons.get(path, "")
+        yield Edit(checkpoint.config_file, path, nested(config, path), after, reason=reason)
+
+
+def _added_dialects(
+    config: Mapping[str, Any], changes: Mapping[Keys, Any], tables: Sequence[TablePlan]
+) -> Changes:
+    """Return what states the planned rotary settings in the other dialect too."""
+    added = Changes()
+    for table in tables:
+        if table.rope:
+            location = replace(table.location, config=config)
+            added |= added_dialect(with_values(location, changes))
+    return added
 
 
 def _with_missing_objects(config: Mapping[str, Any], path: Keys, value: Any) -> tuple[Keys, Any]:

@@ -1,5 +1,6 @@
 """Plan positions without a table of rows: which rotary settings change, and from which length."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +9,10 @@ from ctxextend.errors import MethodError, ResizeError, flag_name
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
+from ctxextend.families.rope_changes import Changes, rope_changes
+from ctxextend.families.rope_dialects import added_dialect, stated_dialects, with_values
 from ctxextend.plan.table_plan import RopePlan, TablePlan
-from ctxextend.recipe import Resize
+from ctxextend.recipe import BOTH, Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
 from ctxextend.tables.rope_types import FACTOR, KEPT_TYPES, TRAINED, TYPE, Parameters, rope_type
@@ -57,7 +60,25 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     if not _can_scale(location):
         return replace(table, lengths=lengths)
     plans = [_plan_layers(location, layers, settings, after) for layers in _global_layers(location)]
-    return replace(table, lengths=lengths, rope=tuple(plans))
+    return replace(
+        table,
+        lengths=lengths,
+        rope=tuple(plans),
+        rope_dialects=_planned_dialects(location, plans, settings),
+    )
+
+
+def _planned_dialects(
+    location: TableLocation, plans: Sequence[RopePlan], settings: Resize
+) -> tuple[str, ...]:
+    """Return the dialects that state the planned rotary settings in the output."""
+    changes = Changes()
+    for plan in plans:
+        changes |= rope_changes(location, plan.before, plan.after)
+    planned = with_values(location, changes)
+    if settings.dialect == BOTH:
+        planned = with_values(planned, added_dialect(planned))
+    return stated_dialects(planned)
 
 
 def _check_settings(location: TableLocation, settings: Resize) -> None:
