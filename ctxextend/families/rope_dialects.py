@@ -39,14 +39,14 @@ TYPE_OF_ALPHA = "dynamic"  # how files call `NTK_ALPHA`
 def both_dialects(config: Mapping[str, Any], model_type: str | None = None) -> Changes:
     """Return the values that state all rotary settings of a config in both dialects.
 
-    They are those of `added_dialect`, of each part of the model. A config that states both gets
-    none, and so does one of a model without rotary settings, or with malformed ones.
+    They are those of `with_other_dialect`, of each part of the model. A config that states both
+    gets none, and so does one of a model without rotary settings, or with malformed ones.
     """
     changes = Changes()
     with suppress(UnsupportedModelError, CheckpointError):
         for location in find_architecture(config, model_type=model_type).locations:
             if has_settings(location):
-                changes |= added_dialect(location)
+                changes = with_other_dialect(location, changes)
     return changes
 
 
@@ -55,14 +55,15 @@ def has_settings(location: TableLocation) -> bool:
     return location.table.rope is not None and bool(location.table.rope.methods)
 
 
-def added_dialect(location: TableLocation) -> Changes:
-    """Return the values that state the settings of a config in the dialect that it does not use.
+def with_other_dialect(location: TableLocation, changes: Changes) -> Changes:
+    """Return changes of a config, with those that state its settings in both dialects.
 
-    What the config states stays. The first of these halves is added with which the config means
-    the same to readers of both dialects, of only ``rope_parameters``, and of only ``rope_scaling``
-    and the keys next to it:
+    What the changed config states stays. The first of these halves is added with which it means the
+    same to readers of both dialects, of only ``rope_parameters``, and of only ``rope_scaling`` and
+    the keys next to it:
 
-    1. ``rope_scaling`` as transformers 4 demands it of the model type (`OldRotaryKeys`).
+    1. ``rope_scaling`` with only the keys that transformers 4 accepts (`OldRotaryKeys`). It also
+       replaces one with more keys.
     2. ``rope_scaling`` with all settings, which other readers accept.
     3. None: the old dialect cannot state the settings, such as other scales of local layers. Only
        ``rope_parameters`` is added, if it is missing.
@@ -70,13 +71,61 @@ def added_dialect(location: TableLocation) -> Changes:
     Raises:
         CheckpointError: The config's own settings are malformed.
     """
-    settings = read_rope(location)
+    settings = read_rope(with_values(location, changes))
+    if _misses_a_base(location, settings):
+        return _in_new_dialect(location, changes, settings)
+    kept = changes
+    if rotary_facts(location).old.scaling_keys:
+        kept = _without_scaling(location, changes)
     new = _new_half(location, settings)
     for old in _old_halves(location, settings):
-        added = _not_stated(location.config, old | new)
+        added = _added(location, kept, old | new)
         if _states_both(with_values(location, added), settings):
-            return added
-    return _not_stated(location.config, new)
+            return _different(location, added)
+    return _added(location, changes, new)
+
+
+def _added(location: TableLocation, changes: Changes, half: Changes) -> Changes:
+    """Return changes with the values of a half that the changed config does not state."""
+    planned = with_values(location, changes).config
+    missing = {path: value for path, value in half.items() if nested(planned, path) is None}
+    return changes | missing
+
+
+def _different(location: TableLocation, changes: Changes) -> Changes:
+    """Return the changes of values that a config does not state already."""
+    config = location.config
+    return {path: value for path, value in changes.items() if nested(config, path) != value}
+
+
+def _without_scaling(location: TableLocation, changes: Changes) -> Changes:
+    """Return changes that remove ``rope_scaling``, instead of changing it."""
+    removed = effective_path(location, OLD)
+    others = {path: value for path, value in changes.items() if path[: len(removed)] != removed}
+    return others | {removed: None}
+
+
+def _misses_a_base(location: TableLocation, settings: Sequence[RopeLayers]) -> bool:
+    """Whether layers without a key for their base have another one than the main layers.
+
+    Transformers 4 gives them the base of these.
+    """
+    keys = rotary_facts(location).old.theta_keys
+    theta = settings[0].parameters[THETA]
+    return any(
+        keys.get(layers.layer_type) == "" and layers.parameters[THETA] != theta
+        for layers in settings
+    )
+
+
+def _in_new_dialect(
+    location: TableLocation, changes: Changes, settings: Sequence[RopeLayers]
+) -> Changes:
+    """Return changes that state settings only as ``rope_parameters``."""
+    old_paths = _old_paths(location)
+    others = {path: value for path, value in changes.items() if path not in old_paths}
+    stated = [path for path in old_paths if nested(location.config, path) is not None]
+    return _added(location, others | dict.fromkeys(stated), _new_half(location, settings))
 
 
 def stated_dialects(location: TableLocation) -> tuple[str, ...]:
@@ -110,11 +159,6 @@ def _with_value(config: Any, path: Keys, value: Any) -> Any:
     values = dict(config) if isinstance(config, Mapping) else {}
     values[path[0]] = _with_value(values.get(path[0]), path[1:], value)
     return values
-
-
-def _not_stated(config: Mapping[str, Any], changes: Changes) -> Changes:
-    """Return the values of keys that a config does not state."""
-    return {path: value for path, value in changes.items() if nested(config, path) is None}
 
 
 # What the two halves mean
@@ -174,7 +218,7 @@ def _new_half(location: TableLocation, settings: Sequence[RopeLayers]) -> Change
 
 
 def _old_halves(location: TableLocation, settings: Sequence[RopeLayers]) -> Iterator[Changes]:
-    """Yield ``rope_scaling`` and the keys next to it, as `added_dialect` tries them."""
+    """Yield ``rope_scaling`` and the keys next to it, as `with_other_dialect` tries them."""
     facts = rotary_facts(location)
     main = settings[0]
     if main.layer_type and not facts.old.reads_scaling:

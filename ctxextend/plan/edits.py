@@ -8,7 +8,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
 from ctxextend.families.rope_changes import Changes, copied_length_paths, rope_changes
-from ctxextend.families.rope_dialects import ADDED, added_dialect, with_values
+from ctxextend.families.rope_dialects import ADDED, with_other_dialect
 from ctxextend.families.schema import Pin
 from ctxextend.limits.generation import generating_table
 from ctxextend.limits.length_edits import (
@@ -104,12 +104,13 @@ def _config_edits(
     """Yield the edits to config.json, creating nested objects that are missing."""
     config = checkpoint.config
     changes = config_changes(config, architecture, tables, fix_limits=settings.fix_limits)
-    added = Changes()
+    reasons = dict[Keys, str]()
     if settings.dialect == BOTH:
-        added = _added_dialects(config, changes, tables)
-    reasons = dict.fromkeys(added, ADDED)
+        planned = _in_both_dialects(config, changes, tables)
+        reasons = dict.fromkeys(planned.keys() - changes.keys(), ADDED)
+        changes = planned
     values = dict[Keys, Any]()
-    for path, after in {**changes, **added}.items():
+    for path, after in changes.items():
         outer, value = _with_missing_objects(config, path, after)
         if isinstance(value, dict):
             value = {**values.get(outer, {}), **value}
@@ -119,16 +120,15 @@ def _config_edits(
         yield Edit(checkpoint.config_file, path, nested(config, path), after, reason=reason)
 
 
-def _added_dialects(
-    config: Mapping[str, Any], changes: Mapping[Keys, Any], tables: Sequence[TablePlan]
+def _in_both_dialects(
+    config: Mapping[str, Any], changes: Changes, tables: Sequence[TablePlan]
 ) -> Changes:
-    """Return what states the planned rotary settings in the other dialect too."""
-    added = Changes()
+    """Return changes of a config that also state planned rotary settings in the other dialect."""
     for table in tables:
         if table.rope:
             location = replace(table.location, config=config)
-            added |= added_dialect(with_values(location, changes))
-    return added
+            changes = with_other_dialect(location, changes)
+    return changes
 
 
 def _with_missing_objects(config: Mapping[str, Any], path: Keys, value: Any) -> tuple[Keys, Any]:

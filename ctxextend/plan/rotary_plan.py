@@ -10,7 +10,7 @@ from ctxextend.families.lengths import PositionLengths, layer_lengths, position_
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.families.rope_changes import Changes, rope_changes
-from ctxextend.families.rope_dialects import added_dialect, stated_dialects, with_values
+from ctxextend.families.rope_dialects import stated_dialects, with_other_dialect, with_values
 from ctxextend.plan.table_plan import RopePlan, TablePlan
 from ctxextend.recipe import BOTH, Resize
 from ctxextend.tables.choice import MethodChoice
@@ -75,10 +75,9 @@ def _planned_dialects(
     changes = Changes()
     for plan in plans:
         changes |= rope_changes(location, plan.before, plan.after)
-    planned = with_values(location, changes)
     if settings.dialect == BOTH:
-        planned = with_values(planned, added_dialect(planned))
-    return stated_dialects(planned)
+        changes = with_other_dialect(location, changes)
+    return stated_dialects(with_values(location, changes))
 
 
 def _check_settings(location: TableLocation, settings: Resize) -> None:
