@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from ctxextend.errors import CtxextendError, OutputError, ResizeError
+from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from ctxextend.tables.method_names import table_method_names
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def hub_id(repo: str | None) -> str | None:
     return repo
 
 
+complete_runtime = completing(lambda: RUNTIME_KEYS)
 complete_measure = completing(lambda: MEASURES)
 complete_method = completing(table_method_names)
 complete_model = completing(lambda: import_module("ctxextend.checkpoints.source").BUNDLED)
@@ -97,6 +99,10 @@ To = Annotated[str, basic("--to N", "New context length, e.g. 4096, 4k or 4x.")]
 HoldOut = Annotated[int | None, basic("--hold-out N", "Judge methods by the rows from N on.")]
 Part = Annotated[
     str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")
+]
+ForRuntime = Annotated[
+    str | None,
+    basic("--for ENGINE", "Make it right in vllm, llama.cpp, ...", None, complete_runtime),
 ]
 Base = Annotated[
     str | None, basic("--base MODEL", "Base checkpoint.", "from ctxextend.yaml", complete_model)

@@ -34,6 +34,7 @@ def resize(
         int, basic("--drop-last K", "Create no new rows from the last K learned ones.")
     ] = 0,
     part: options.Part = None,
+    runtime: options.ForRuntime = None,
     tokenizer: options.Tokenizer = None,
     model_type: options.ModelType = None,
     trained_length: options.TrainedLength = None,
@@ -90,6 +91,7 @@ def resize(
             hold_out=hold_out,
             edit_only=edit_only,
             verify=verify,
+            runtime=runtime,
         )
         more.check(
             method,

@@ -190,8 +190,15 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     effects = f"{explanation.effects} {explanation.keep_hint}".strip()
     written = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
     console.note(written, effects)
+    _show_serving(console, result)
     console.data(str(result.output))
     console.next_steps(*_next_steps(result))
+
+
+def _show_serving(console: Console, result: "ResizeResult") -> None:
+    """Print the command that serves or converts an output for the requested runtime."""
+    if result.for_runtime is not None and result.serve:
+        console.note(f"In {result.for_runtime.runtime.name}:", f"  {result.serve}")
 
 
 def _next_steps(result: "ResizeResult") -> Iterator[str]:
@@ -236,6 +243,7 @@ def finish(
         assert isinstance(result.training, TrainResult)
         show_training(console, result.training)
         console.data(str(result.output))
+        _show_serving(console, result)
         console.next_steps(*steps_after_training(result.output))
     if not result.dry_run:
         values |= push(console, result.output, push_to_hub)

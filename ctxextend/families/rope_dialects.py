@@ -77,7 +77,7 @@ def with_other_dialect(location: TableLocation, changes: Changes) -> Changes:
     kept = changes
     if rotary_facts(location).old.scaling_keys:
         kept = _without_scaling(location, changes)
-    new = _new_half(location, settings)
+    new = new_half(location, settings)
     for old in _old_halves(location, settings):
         added = _added(location, kept, old | new)
         if _states_both(with_values(location, added), settings):
@@ -125,7 +125,7 @@ def _in_new_dialect(
     old_paths = _old_paths(location)
     others = {path: value for path, value in changes.items() if path not in old_paths}
     stated = [path for path in old_paths if nested(location.config, path) is not None]
-    return _added(location, others | dict.fromkeys(stated), _new_half(location, settings))
+    return _added(location, others | dict.fromkeys(stated), new_half(location, settings))
 
 
 def stated_dialects(location: TableLocation) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ def old_keys(location: TableLocation) -> list[str]:
 # The halves
 
 
-def _new_half(location: TableLocation, settings: Sequence[RopeLayers]) -> Changes:
+def new_half(location: TableLocation, settings: Sequence[RopeLayers]) -> Changes:
     """Return ``rope_parameters`` with the settings of all layers."""
     changes = Changes()
     for layers in settings:
