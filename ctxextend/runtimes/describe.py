@@ -13,16 +13,13 @@ def describe_statements(statements: Sequence[RuntimeStatement], max_len: int) ->
         statements: Those of one folder.
         max_len: The requested context length, in tokens.
     """
-    by_outcome = {outcome: list[RuntimeStatement]() for outcome in Outcome}
-    for statement in statements:
-        by_outcome[statement.outcome].append(statement)
-    sentences = list[str]()
-    sentences += _describe_lengths(by_outcome, max_len)
-    sentences += _describe_each(
-        "Loads, but without the new positions, in", by_outcome[Outcome.IGNORES]
+    return (
+        *_serving(statements, max_len),
+        *_deriving(statements),
+        *_failing(Outcome.IGNORES, "Loads, but without the new settings, in", statements),
+        *_failing(Outcome.DIFFERS, "Loads, but computes other positions, in", statements),
+        *_failing(Outcome.REFUSES, "Does not load in", statements),
     )
-    sentences += _describe_each("Does not load in", by_outcome[Outcome.REFUSES])
-    return tuple(sentences)
 
 
 def describe_ignored_factor(statements: Iterable[RuntimeStatement]) -> Iterator[str]:
@@ -39,29 +36,36 @@ def describe_ignored_factor(statements: Iterable[RuntimeStatement]) -> Iterator[
         )
 
 
-def _describe_lengths(
-    by_outcome: dict[Outcome, list[RuntimeStatement]], max_len: int
-) -> Iterator[str]:
-    """Yield which runtimes read the requested length, and which derive another one."""
-    serving = [statement.name for statement in by_outcome[Outcome.SERVES]]
-    if serving:
-        yield f"Context length {max_len} in {', '.join(serving)}."
-    for statement in by_outcome[Outcome.DERIVES]:
-        sentence = f"{statement.name} takes {statement.length} for the context length"
-        if statement.option:
-            sentence += f": add {statement.option}"
+def _serving(statements: Sequence[RuntimeStatement], max_len: int) -> Iterator[str]:
+    """Yield which runtimes read the requested length as the folder is."""
+    names = [item.name for item in statements if item.outcome is Outcome.SERVES]
+    if names:
+        yield f"Context length {max_len} in {', '.join(names)}."
+
+
+def _deriving(statements: Sequence[RuntimeStatement]) -> Iterator[str]:
+    """Yield which runtimes read another length, and their option to change it."""
+    for item in statements:
+        if item.outcome is not Outcome.DERIVES:
+            continue
+        sentence = f"{item.name} takes {item.length} for the context length"
+        if item.option:
+            sentence += f": add {item.option}"
         yield f"{sentence}."
 
 
-def _describe_each(effect: str, statements: Sequence[RuntimeStatement]) -> Iterator[str]:
-    """Yield a sentence for the runtimes that share an effect, a reason and an option."""
+def _failing(
+    outcome: Outcome, effect: str, statements: Sequence[RuntimeStatement]
+) -> Iterator[str]:
+    """Yield a sentence for the runtimes that share an outcome, a reason and an option."""
     groups = dict[tuple[str, str], list[str]]()
-    for statement in statements:
-        groups.setdefault((statement.reason, statement.option), []).append(statement.name)
+    for item in statements:
+        if item.outcome is outcome:
+            groups.setdefault((item.reason, item.option), []).append(item.name)
     for (reason, option), names in groups.items():
         sentence = f"{effect} {joined(names)}"
         if reason:
             sentence += f": {reason}"
         if option:
-            sentence += f"; add {option}"
+            sentence += f"; {option} makes it right" if reason else f": {option} makes it right"
         yield f"{sentence}."

@@ -22,6 +22,7 @@ class Effect(StrEnum):
 
     APPLIES = "applies"  # as transformers does
     IGNORES = "ignores"  # it loads the folder, but computes the positions of the base
+    DIFFERS = "differs"  # it loads the folder, but computes positions of neither
     REFUSES = "refuses"  # it fails with an error
 
 
@@ -69,7 +70,9 @@ class Rule(NamedTuple):
     # Added to the runtime's command, it makes a folder right whose positions the runtime ignores.
     # In braces: {factor}, {first_trained}, {theta} and {max_len}.
     option: str = ""
-    reason: str = ""  # why it refuses or ignores them, as a clause; may be empty
+    reason: str = ""  # why it does not apply them, as a clause; may be empty
+    # Keys of rotary settings that it reads of these types; empty: those of the runtime.
+    dialects: tuple[str, ...] = ()
     # Whether a length in the files of sentence-transformers comes first.
     reads_sentence_length: bool = False
     evidence: str = RUN
@@ -99,6 +102,7 @@ class Outcome(StrEnum):
     SERVES = "serves"  # it reads the requested length, and applies the method
     DERIVES = "derives"  # it applies the method, but reads another length without an option
     IGNORES = "ignores"  # it loads the folder without the method
+    DIFFERS = "differs"  # it loads the folder, and computes other positions than transformers
     REFUSES = "refuses"
 
 
@@ -109,7 +113,7 @@ class RuntimeStatement:
     runtime: Runtime = field(metadata=not_in_json)
     outcome: Outcome
     length: int | None  # that it reads without an option, in tokens; None if it refuses
-    option: str  # what to add to its command to serve the length; may be empty
+    option: str  # what to add to its command to serve the length right; may be empty
     reason: str  # why it refuses or ignores the positions; may be empty
     evidence: str  # ``run``, or the URL of what was read
 
@@ -127,5 +131,5 @@ class RuntimeStatement:
 
     @property
     def serves_with_option(self) -> bool:
-        """Whether it reads the requested length, and applies the method, with its option if any."""
+        """Whether it reads the requested length right, if need be with its option."""
         return self.outcome is Outcome.SERVES or bool(self.option)

@@ -1,5 +1,7 @@
 """What runtimes do with a folder, by the rules."""
 
+from collections.abc import Sequence
+
 from ctxextend.runtimes.rules import RULES
 from ctxextend.runtimes.runtimes import RUNTIMES
 from ctxextend.runtimes.schema import (
@@ -40,11 +42,11 @@ def find_rule(runtime: Runtime, facts: FolderFacts) -> Rule | None:
     return None
 
 
-def reads_dialect(runtime: Runtime, facts: FolderFacts) -> bool:
+def _reads_dialect(dialects: Sequence[str], facts: FolderFacts) -> bool:
     """Whether a runtime reads any of the keys that state a folder's rotary settings."""
     if facts.positions in WITHOUT_SETTINGS:
         return True
-    return not set(runtime.dialects).isdisjoint(facts.dialects)
+    return not set(dialects).isdisjoint(facts.dialects)
 
 
 def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeStatement:
@@ -59,8 +61,9 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
             evidence=rule.evidence,
         )
     length = _length(rule, facts)
-    if not reads_dialect(runtime, facts):
-        read = " or ".join(runtime.dialects)
+    dialects = rule.dialects or runtime.dialects
+    if not _reads_dialect(dialects, facts):
+        read = " or ".join(dialects)
         return RuntimeStatement(
             runtime=runtime,
             outcome=Outcome.IGNORES,
@@ -69,24 +72,32 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
             reason=f"it reads {read}, not {' or '.join(facts.dialects)}",
             evidence=rule.evidence,
         )
-    options = list[str]()
-    if rule.option:
-        options.append(rule.option.format(**_option_values(facts)))
-    if length != facts.max_len and runtime.length_option:
-        options.append(runtime.length_option.format(max_len=facts.max_len))
-    outcome = Outcome.SERVES
-    if rule.effect is Effect.IGNORES:
-        outcome = Outcome.IGNORES
-    elif length != facts.max_len:
+    if rule.effect is not Effect.APPLIES:
+        outcome = Outcome(rule.effect)
+    elif length == facts.max_len:
+        outcome = Outcome.SERVES
+    else:
         outcome = Outcome.DERIVES
     return RuntimeStatement(
         runtime=runtime,
         outcome=outcome,
         length=length,
-        option=" ".join(options),
+        option=_options(runtime, rule, facts, length),
         reason=rule.reason,
         evidence=rule.evidence,
     )
+
+
+def _options(runtime: Runtime, rule: Rule, facts: FolderFacts, length: int) -> str:
+    """Return what makes a folder right in a runtime at the requested length; else nothing."""
+    if rule.effect is not Effect.APPLIES and not rule.option:
+        return ""
+    options = list[str]()
+    if rule.option:
+        options.append(rule.option.format(**_option_values(facts)))
+    if length != facts.max_len and runtime.length_option:
+        options.append(runtime.length_option.format(max_len=facts.max_len))
+    return " ".join(options)
 
 
 def _length(rule: Rule, facts: FolderFacts) -> int:
