@@ -195,6 +195,10 @@ Subfolder = Annotated[
     str | None, advanced("--subfolder DIR", "Subfolder of MODEL that contains the checkpoint.")
 ]
 Variant = Annotated[str | None, advanced("--variant NAME", "Weights variant, e.g. fp16.")]
+Dialect = Annotated[
+    Literal["both", "keep"],
+    files("--dialect D", "Rotary settings in both dialects, or keep the file's."),
+]
 CopyCode = Annotated[
     bool, advanced("--copy-code", "Also copy code files (*.py, ...); code is never executed.")
 ]

@@ -44,6 +44,7 @@ def resize(
     fix_limits: Annotated[
         bool, basic("--fix-limits", "Make all length limits agree with the table.")
     ] = False,
+    dialect: options.Dialect = "both",
     edit_only: Annotated[
         bool, files("--edit-only", "Write the edited small files, and no weights.")
     ] = False,
@@ -117,6 +118,7 @@ def resize(
             drop_last=drop_last,
             part=part,
             fix_limits=fix_limits,
+            dialect=dialect,
             copy_code=copy_code,
         )
     recipe = Recipe(ref, resize=settings, train=training)

@@ -1,7 +1,7 @@
 """Print what a resize or a conversion would write, or has written."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,8 +112,7 @@ def _plan_items(planned: "Planned", output: Path) -> Items:
         yield "method", planned.explanation.summary
         for table in plan.tables:
             yield from _table_items(table)
-    for edit in plan.edits:
-        yield "edit", _edit_text(edit)
+    yield from _edit_items(plan.edits)
     yield from _file_items(planned)
 
 
@@ -133,6 +132,20 @@ def _table_items(table: "TablePlan") -> Items:
     if table.reserved_rows:
         rows += f", {table.reserved_rows} of them reserved"
     yield "", rows
+
+
+def _edit_items(edits: "Sequence[Edit]") -> Items:
+    """Yield a line for each changed value, and one for rotary settings in another dialect."""
+    from ctxextend.families.rope_dialects import ADDED
+
+    added = dict[str, list[str]]()
+    for edit in edits:
+        if edit.reason == ADDED:
+            added.setdefault(edit.file, []).append(edit.key)
+        else:
+            yield "edit", _edit_text(edit)
+    for file, keys in added.items():
+        yield "edit", f"{file}: {', '.join(keys)} added ({ADDED})"
 
 
 def _edit_text(edit: "Edit") -> str:

@@ -4,13 +4,12 @@ Transformers 5 reads both; transformers 4, mlx-lm, optimum and others read ``rop
 keys next to it, and ignore ``rope_parameters`` without an error.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.families.lookup import Keys, TableLocation, find_architecture, nested
+from ctxextend.errors import CheckpointError
+from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import (
     MROPE_TYPE,
     NEW,
@@ -36,17 +35,19 @@ ADDED = "the same settings in the other dialect"  # why values are added, for us
 TYPE_OF_ALPHA = "dynamic"  # how files call `NTK_ALPHA`
 
 
-def both_dialects(config: Mapping[str, Any], model_type: str | None = None) -> Changes:
+def both_dialects(locations: Iterable[TableLocation]) -> Changes:
     """Return the values that state all rotary settings of a config in both dialects.
 
-    They are those of `with_other_dialect`, of each part of the model. A config that states both
-    gets none, and so does one of a model without rotary settings, or with malformed ones.
+    They are those of `with_other_dialect`, for each part of a model; none if the config states both
+    already.
+
+    Raises:
+        CheckpointError: The config's own settings are malformed.
     """
     changes = Changes()
-    with suppress(UnsupportedModelError, CheckpointError):
-        for location in find_architecture(config, model_type=model_type).locations:
-            if has_settings(location):
-                changes = with_other_dialect(location, changes)
+    for location in locations:
+        if has_settings(location):
+            changes = with_other_dialect(location, changes)
     return changes
 
 

@@ -109,13 +109,7 @@ def _config_edits(
         planned = _in_both_dialects(config, changes, tables)
         reasons = dict.fromkeys(planned.keys() - changes.keys(), ADDED)
         changes = planned
-    values = dict[Keys, Any]()
-    for path, after in changes.items():
-        outer, value = _with_missing_objects(config, path, after)
-        if isinstance(value, dict):
-            value = {**values.get(outer, {}), **value}
-        values[outer] = value
-    for path, after in values.items():
+    for path, after in in_existing_objects(config, changes).items():
         reason = reasons.get(path, "")
         yield Edit(checkpoint.config_file, path, nested(config, path), after, reason=reason)
 
@@ -129,6 +123,21 @@ def _in_both_dialects(
             location = replace(table.location, config=config)
             changes = with_other_dialect(location, changes)
     return changes
+
+
+def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> dict[Keys, Any]:
+    """Return changes of a config, by path of keys, that also create the objects that are missing.
+
+    Raises:
+        CheckpointError: What should be an object is something else.
+    """
+    values = dict[Keys, Any]()
+    for path, after in changes.items():
+        outer, value = _with_missing_objects(config, path, after)
+        if isinstance(value, dict):
+            value = {**values.get(outer, {}), **value}
+        values[outer] = value
+    return values
 
 
 def _with_missing_objects(config: Mapping[str, Any], path: Keys, value: Any) -> tuple[Keys, Any]:
