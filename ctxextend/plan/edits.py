@@ -8,7 +8,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
 from ctxextend.families.rope_changes import copied_length_paths, rope_changes
-from ctxextend.families.schema import Pin
+from ctxextend.families.schema import EngineKey, Pin
 from ctxextend.limits.generation import generating_table
 from ctxextend.limits.length_edits import (
     Edit,
@@ -108,8 +108,28 @@ def _config_edits(
         if isinstance(value, dict):
             value = {**values.get(outer, {}), **value}
         values[outer] = value
+    needed = dict[Keys, EngineKey]()
+    for table in tables:
+        needed |= table.location.engine_paths
     for path, after in values.items():
-        yield Edit(checkpoint.config_file, path, nested(config, path), after)
+        before = nested(config, path)
+        reason = ""
+        if path in needed and before is None:
+            reason = f"needed by {needed[path].needed_by}"
+        yield Edit(checkpoint.config_file, path, before, after, reason=reason)
+
+
+def missing_engine_keys(model: OpenedModel) -> dict[Keys, int]:
+    """Return the values of keys that other engines need and the config lacks, by path."""
+    missing = dict[Keys, int]()
+    if not model.checkpoint.has_config:
+        return missing
+    for table in model.tables:
+        location = table.location
+        for path in location.engine_paths:
+            if nested(location.config, path) is None:
+                missing[path] = location.value(location.effective_key)
+    return missing
 
 
 def _with_missing_objects(config: Mapping[str, Any], path: Keys, value: Any) -> tuple[Keys, Any]:
