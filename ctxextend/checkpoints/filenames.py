@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from ctxextend.checkpoints.export_formats import EXPORT_FORMATS
+
 SINGLE_FILE = "model.safetensors"
 # Weights files and their indices, in the order in which transformers and PEFT look for them.
 NAMES = (
@@ -26,28 +28,13 @@ READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 # With a variant, such as ``model.fp16.safetensors``, compiled at use.
 VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
 
-# Files that contain the old position table or depend on its size.
+# Files that contain the old position table or depend on its size, by what they are, besides
+# exports.
 STALE_KINDS = {
     "PyTorch weights": (
         "pytorch_model*.bin",
         "pytorch_model*.bin.index*.json",
         "pytorch_model*.safetensors",
-    ),
-    "TensorFlow weights": ("tf_model*.h5", "tf_model*.h5.index.json"),
-    "Flax weights": ("flax_model*.msgpack", "flax_model*.msgpack.index.json"),
-    "an export": (
-        "**/*.onnx",
-        "**/*.onnx_data",
-        "**/*.onnx.data",
-        "onnx/*",
-        "openvino/*",
-        "openvino_model.*",
-        "**/*.tflite",
-        "coreml/*",
-        "**/*.mlmodel",
-        "*.mlpackage/*",
-        "**/*.gguf",
-        "rust_model.ot",
     ),
     "other weights": ("model*.safetensors", "model*.safetensors.index*.json", "*.ckpt", "*.ckpt.*"),
     "training state": (
@@ -65,6 +52,8 @@ STALE_KINDS = {
 def _stale_patterns() -> dict[str, str]:
     """Return why a stale file is skipped, by pattern."""
     reasons = dict[str, str]()
+    for row in EXPORT_FORMATS:
+        reasons |= dict.fromkeys(row.files, row.reason)
     for kind, patterns in STALE_KINDS.items():
         reasons |= dict.fromkeys(patterns, f"{kind}, not rewritten")
     return reasons

@@ -89,7 +89,7 @@ class Checkpoint:
     @property
     def model_class(self) -> str | None:
         """The transformers class in its config; None if there is none."""
-        return _model_class(self.config)
+        return stated_class(self.config)
 
     @property
     def code(self) -> tuple[str, ...]:
@@ -279,14 +279,15 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     # Before any file is read.
     fingerprints = {name: file_fingerprint(root / name) for name in listed}
     model = _model_folder(source)
-    config = _read_config(source, model, check)
     path = _find_weights(source, root / model, variant)
+    if path is None:
+        _reject_exports(source, model, listed, variant)
+    config = _read_config(source, model, check)
     if path is None:
         check(config or {}, False)
         from ctxextend.checkpoints.missing_files import no_weights
 
-        class_name = _model_class(config or {})
-        raise no_weights(root / model, class_name, variant, source)
+        raise no_weights(root / model, variant, source)
     ties = _ties_tensors(config or {})
     generated = dict[str, str]()
     if fnmatch(path.name, "*.index*.json"):
@@ -321,6 +322,25 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         adapter_of=_base_of_adapter(source, path),
     )
     return _with_names(checkpoint, without_wrappers(weights.files, str(root / model)))
+
+
+def _reject_exports(
+    source: Source, model: PurePosixPath, listed: list[str], variant: str | None
+) -> None:
+    """Raise CheckpointError if the only weights are those that other programs made.
+
+    It comes before the config is read, since those of other programs state no model type.
+    """
+    from ctxextend.checkpoints.missing_files import only_exports
+
+    names = list[str]()
+    for name in (*listed, *source.not_downloaded):
+        path = PurePosixPath(name)
+        if model in path.parents:
+            names.append(path.relative_to(model).as_posix())
+    error = only_exports(source.folder / model, variant, source, names)
+    if error is not None:
+        raise error
 
 
 def _list_files(source: Source) -> list[str]:
@@ -428,7 +448,8 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     return modules
 
 
-def _model_class(config: Mapping[str, Any]) -> str | None:
+def stated_class(config: Mapping[str, Any]) -> str | None:
+    """Return the transformers class that a config states; None if it states none."""
     stated = config.get("architectures")
     first = stated[0] if isinstance(stated, list) and stated else None
     # The name is untrusted, and is shown in commands that users paste.

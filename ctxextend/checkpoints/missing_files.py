@@ -7,6 +7,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ctxextend.checkpoints import filenames
+from ctxextend.checkpoints.exports import (
+    file_error,
+    find_exports,
+    find_format,
+    load_inside,
+    only_exports_error,
+)
+from ctxextend.checkpoints.folder import CONFIG, stated_class
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import Source, points_outside
 from ctxextend.checkpoints.training_files import find_parts, may_be_model
@@ -53,11 +61,7 @@ def no_config(folder: Path) -> CheckpointError:
     parts = find_parts(folder)
     if parts is not None:
         return parts
-    subfolders = list[str]()
-    for path in folder.glob("*/config.json"):
-        is_inside = path.is_file() and not points_outside(folder, path)
-        if is_inside and "model_type" in load_object(path):
-            subfolders.append(path.parent.name)
+    subfolders = _checkpoints_below(folder)
     hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
     if subfolders:
         listed = ", ".join(shlex.quote(name) for name in sorted(subfolders))
@@ -65,24 +69,87 @@ def no_config(folder: Path) -> CheckpointError:
     return CheckpointError(f"{folder} has no config.json.", hint)
 
 
-def no_weights(
-    folder: Path, model_class: str | None, variant: str | None, source: Source
-) -> CheckpointError:
+def _checkpoints_below(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder whose config states a model type."""
+    names = list[str]()
+    for path in folder.glob("*/config.json"):
+        is_inside = path.is_file() and not points_outside(folder, path)
+        if is_inside and "model_type" in load_object(path):
+            names.append(path.parent.name)
+    return names
+
+
+def only_exports(
+    folder: Path, variant: str | None, source: Source, names: Sequence[str]
+) -> CheckpointError | None:
+    """Return the error for a folder whose only weights are exports; None for other folders.
+
+    Args:
+        folder: The model's folder, without weights under the names that are read.
+        variant: The variant that the user asks for.
+        source: The checkpoint's folder and its origin.
+        names: All files below the folder, also those that were not downloaded.
+    """
+    exports = find_exports(folder, names)
+    if not exports:
+        return None
+    local = sorted(path.name for path in folder.iterdir())
+    others = [name for name in local if find_format(folder, name) is None]
+    if _readable(others) or _variants(names) or find_parts(folder) is not None:
+        return None
+    if filenames.first_weights(folder, None):
+        return None
+    if not (folder / CONFIG).is_file() and _checkpoints_below(folder):
+        return None
+    model_class = _class_of(folder)
+    foreign = _foreign(names)
+    if foreign is not None:
+        return _foreign_error(folder, model_class, source, foreign)
+    return only_exports_error(folder, exports, model_class)
+
+
+def unsupported_file(reference: str, path: Path) -> CheckpointError | None:
+    """Return the error for a file that other programs made from a checkpoint; None for others."""
+    folder = path.parent
+    foreign = _foreign((path.name,))
+    if foreign is not None:
+        name = folder.resolve().name
+        source = Source(reference=reference, kind="file", folder=folder, name=name)
+        return _foreign_error(folder, _class_of(folder), source, foreign)
+    row = find_format(folder, path.name)
+    if row is None:
+        return None
+    return file_error(reference, path, row)
+
+
+def _foreign(names: Sequence[str]) -> ForeignWeights | None:
+    """Return the first row of weights that only transformers 4 loads; None if there are none."""
+    for row in FOREIGN_WEIGHTS:
+        if any(fnmatch(name, row.pattern) for name in names):
+            return row
+    return None
+
+
+def _class_of(folder: Path) -> str | None:
+    """Return the transformers class that the config in a folder states; None if it states none."""
+    try:
+        return stated_class(load_inside(folder, CONFIG))
+    except CheckpointError:  # there is no config, or it cannot be read
+        return None
+
+
+def no_weights(folder: Path, variant: str | None, source: Source) -> CheckpointError:
     """Return the error for a folder without weights that can be read.
 
     Args:
         folder: The model's folder.
-        model_class: The transformers class in its config, if any.
         variant: The variant that the user asks for.
         source: The checkpoint's folder and its origin.
     """
     local = sorted(path.name for path in folder.iterdir())
     names = (*local, *source.not_downloaded)
-    for foreign in FOREIGN_WEIGHTS:
-        if any(fnmatch(name, foreign.pattern) for name in names):
-            return _foreign_error(folder, model_class, source, foreign)
     others = [name for name in local if Path(name).suffix in WEIGHTS_SUFFIXES]
-    readable = [name for name in others if name.endswith(filenames.READABLE) and may_be_model(name)]
+    readable = _readable(others)
     variants = _variants(names)
     if not readable and not variants:
         parts = find_parts(folder)
@@ -116,6 +183,11 @@ def _hint(
         return f"Pass the file itself, {folder / readable[0]}, or download the missing one."
     advice = "If --edit-only wrote the folder, run the command that it printed."
     return f"Download the missing file. {advice}"
+
+
+def _readable(names: Sequence[str]) -> list[str]:
+    """Return the names of files that may be a model, and can be passed by themselves."""
+    return [name for name in names if name.endswith(filenames.READABLE) and may_be_model(name)]
 
 
 def _variants(names: Sequence[str]) -> list[str]:

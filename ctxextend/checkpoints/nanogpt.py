@@ -152,6 +152,7 @@ def _config(sizes: Mapping[str, Any], dtype: str, *, is_tied: bool) -> dict[str,
         "n_embd": sizes["n_embd"],
         "n_head": sizes["n_head"],
         "n_layer": sizes["n_layer"],
+        "n_ctx": sizes["block_size"],  # transformers ignores it; llama.cpp and mlx-lm need it
         "n_positions": sizes["block_size"],
         "tie_word_embeddings": is_tied,
         "vocab_size": sizes["vocab_size"],

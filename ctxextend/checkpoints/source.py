@@ -166,6 +166,11 @@ def _file_source(reference: str, path: Path) -> Source:
     """Return the source for a local weights file; the folder of a symlink is the symlink's."""
     if path.suffix == DISTRIBUTED:
         raise distributed_error(path.parent, path.parent)
+    from ctxextend.checkpoints.missing_files import unsupported_file
+
+    error = unsupported_file(reference, path)
+    if error is not None:
+        raise error
     if path.suffix not in READABLE:
         hint = f"Pass a file that ends in {', '.join(READABLE)}, or a checkpoint folder."
         raise SourceError(f"{reference} is not a supported weights file.", hint)

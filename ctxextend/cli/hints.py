@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ctxextend.errors import flag_name, joined
 
-FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])")
 # A whole command in a hint, with its flags: up to a mark that ends the sentence, and not a dot in a
 # name.
 COMMAND_LINE = re.compile(r"ctxextend [a-z]+.*?(?=[.,;`]?(?:\s*$)|[.,;](?=\s)|`)")

@@ -113,7 +113,7 @@ def _plan_items(planned: "Planned", output: Path) -> Items:
         for table in plan.tables:
             yield from _table_items(table)
     yield from _edit_items(plan.edits)
-    yield from _file_items(planned)
+    yield from _file_items(planned, output)
 
 
 def _table_items(table: "TablePlan") -> Items:
@@ -163,8 +163,9 @@ def _edit_text(edit: "Edit") -> str:
     return text
 
 
-def _file_items(planned: "Planned") -> Items:
+def _file_items(planned: "Planned", output: Path) -> Items:
     """Yield the files and buffers of an output, as copied, edited or created ones."""
+    from ctxextend.checkpoints.exports import commands_again, skipped_exports
     from ctxextend.output.card import CARD_FILE
 
     plan = planned.plan
@@ -185,6 +186,11 @@ def _file_items(planned: "Planned") -> Items:
         yield "copy", name
     for name, reason in plan.checkpoint.omitted.items():
         yield "skip", f"{name} ({reason})"
+    for row in skipped_exports(plan.checkpoint.omitted):
+        yield (
+            "export",
+            f"{row.kind}: {commands_again(row, str(output), plan.checkpoint.model_class)}",
+        )
     yield "write", size_text(planned.output.bytes_to_write)
 
 
@@ -196,8 +202,7 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     if result.verified:
         console.note("Verified: every check of `ctxextend verify` passed.")
     console.note(*explanation.details, *result.choices, *explanation.runtime_notes)
-    for name, reason in result.plan.checkpoint.omitted.items():
-        console.note(f"skipped: {name} ({reason})")
+    console.note(*_skipped_notes(result))
     if result.add_weights:
         console.note("Without weights. Add them and all other files:", f"  {result.add_weights}")
     effects = f"{explanation.effects} {explanation.keep_hint}".strip()
@@ -214,12 +219,32 @@ def _show_serving(console: Console, result: "ResizeResult") -> None:
         console.note(f"In {result.for_runtime.runtime.name}:", f"  {result.serve}")
 
 
+def _skipped_notes(result: "ResizeResult") -> Iterator[str]:
+    """Yield the files that the output does not have, and how to make exports of it again."""
+    from ctxextend.checkpoints.exports import commands_again, listed, skipped_exports
+
+    checkpoint = result.plan.checkpoint
+    exports = skipped_exports(checkpoint.omitted)
+    shown_below = {name for names in exports.values() for name in names}
+    for name, reason in checkpoint.omitted.items():
+        if name not in shown_below:
+            yield f"skipped: {name} ({reason})"
+    for row, names in exports.items():
+        commands = commands_again(row, _folder_argument(result.output), checkpoint.model_class)
+        yield f"skipped: {listed(names)} ({row.reason}). To make it again: {commands}"
+
+
+def _folder_argument(output: Path) -> str:
+    """Return an output's folder as an argument that is not parsed as an option."""
+    name = str(output)
+    if name.startswith("-"):
+        return f"./{name}"
+    return name
+
+
 def _next_steps(result: "ResizeResult") -> Iterator[str]:
     """Yield commands to run on an output."""
-    name = str(result.output)
-    if name.startswith("-"):  # not parsed as an option
-        name = f"./{name}"
-    folder = shlex.quote(name)
+    folder = shlex.quote(_folder_argument(result.output))
     plan = result.plan
     is_conversion = result.planned.conversion is not None
     if is_conversion or (plan.creates_rows and plan.model.ref.tensor is None):

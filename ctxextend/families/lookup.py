@@ -11,6 +11,7 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mea
 from ctxextend.families.registry import FAMILIES, SIGNATURES
 from ctxextend.families.schema import (
     Buffer,
+    EngineKey,
     Family,
     LearnedTable,
     Part,
@@ -146,12 +147,28 @@ class TableLocation(ModelLocation):
 
     @property
     def length_paths(self) -> tuple[Keys, ...]:
-        """The paths at which to set a new length: its key, and others of it that the config has."""
+        """The paths at which to set a new length.
+
+        They are its key, others of it that the config has, and those that other engines need.
+        """
         paths = list(self.paths_of(self.table.config_key))
         for key in (*self.table.aliases, *self.table.unused_keys):
             if self.stated(key) is not None:
                 paths += self.paths_of(key)
-        return tuple(paths)
+        return (*paths, *self.engine_paths)
+
+    @property
+    def engine_paths(self) -> dict[Keys, EngineKey]:
+        """The keys of the length that other engines need, by path.
+
+        They read such a type only as a whole model: inside another one, it has no more keys than
+        its config states.
+        """
+        paths = dict[Keys, EngineKey]()
+        for key in self.table.engine_keys:
+            if not self.path or self.stated(key.name) is not None:
+                paths |= dict.fromkeys(self.paths_of(key.name), key)
+        return paths
 
     def key_value(self, positions: int) -> int:
         """Return the value of the key for a number of usable positions."""

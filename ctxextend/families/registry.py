@@ -9,6 +9,7 @@ from ctxextend.families.schema import (
     RELATIVE,
     Buffer,
     ConfigCondition,
+    EngineKey,
     Family,
     LearnedTable,
     Part,
@@ -64,6 +65,11 @@ CLVP_MASKS = (Buffer("layers.*.attn.bias", "causal"),)
 FULL_ATTENTION = ConfigCondition("attention_type", value="original_full")
 DEBERTA_PINS = (Pin("max_relative_positions", "relative_attention"),)
 DECODERS = ("model.decoder.", "decoder.")
+# llama.cpp and mlx-lm stop at a GPT-2 config without it: conversion/gpt2.py of llama.cpp reads it
+# as the context length, and `ModelArgs` in mlx_lm/models/gpt2.py (0.32) has no default. In these,
+# read in 2026-11, and in CTranslate2 4.8, no other type needs a key that transformers does not
+# write.
+GPT2_ENGINE_KEYS = (EngineKey("n_ctx", needed_by="llama.cpp and mlx-lm"),)
 # Configs of CLIP-like models may contain a second copy of the text config, which takes precedence
 # with its defaults.
 CLIP_COPY = ("text_config_dict",)
@@ -636,7 +642,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             "wpe.weight",
             config_key="n_positions",
             aliases=(LENGTH,),
-            unused_keys=("n_ctx",),
+            engine_keys=GPT2_ENGINE_KEYS,
             buffers=MASKS,
         ),
         length=1024,
@@ -648,7 +654,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
             "wpe.weight",
             config_key="n_positions",
             aliases=(LENGTH,),
-            unused_keys=("n_ctx",),
+            engine_keys=GPT2_ENGINE_KEYS,
             buffers=MASKS,
         ),
         length=1024,

@@ -110,6 +110,13 @@ class RotaryFacts(NamedTuple):
     releases_are_scaled: bool = False
 
 
+class EngineKey(NamedTuple):
+    """A key of the length that other engines need, and that transformers does not write."""
+
+    name: str
+    needed_by: str  # engines, as a subject: "llama.cpp and mlx-lm"
+
+
 class ConfigCondition(NamedTuple):
     """A key of the config, and the value with which something applies."""
 
@@ -132,6 +139,8 @@ class PositionsBase:
     part: str = ""  # its name if the model has several: encoder, decoder, text, ...
     aliases: tuple[str, ...] = ()  # other names of the key that transformers accepts
     unused_keys: tuple[str, ...] = ()  # keys of the same length that transformers no longer reads
+    # Keys of the same length that an output states even if its source does not.
+    engine_keys: tuple[EngineKey, ...] = ()
     reserved: ReservedRows = NO_ROWS
     # Of types with several kinds of positions: when a model has this one. Falcon has ALiBi with
     # ``alibi`` true, else rotary positions.
@@ -254,7 +263,8 @@ class UnlimitedPositions(PositionsBase):
 # The positions of a model. Code about any kind reads what all have, as a field, a constant of the
 # class or a property:
 #
-# - of `PositionsBase`: config_key, part, aliases, unused_keys, reserved, when
+# - of `PositionsBase`: config_key, part, aliases, unused_keys, engine_keys, reserved,
+#   when
 # - name: of the tensor; without rows, a key of the config
 # - has_rows, extra_rows, buffers: of tables; others have none
 # - longer_inputs: what happens beyond the length

@@ -181,6 +181,9 @@ def _limits_of_length_paths(model: OpenedModel, table: PositionReport) -> Iterat
     for path in location.length_paths:
         value = nested(model.checkpoint.config, path)
         if value is not None:
+            if path in location.engine_paths and type(value) is int:
+                yield _other_key_limit(model, table, path, value)
+                continue
             library = _reader_of_length(table) if path == location.path_in_use else UNUSED
             yield _own_key_limit(model, ".".join(path), value, table, library)
 

@@ -45,6 +45,7 @@ def _ignored_keys(location: TableLocation, path: Keys) -> set[str]:
     ignored = set[str]()
     if is_own:
         ignored |= {table.config_key.rpartition(".")[2], *table.aliases, *table.unused_keys}
+        ignored |= {key.name for key in table.engine_keys}
         ignored |= {*location.family.limits}
     if is_own or not path:
         ignored |= {*UNRELATED.get(location.family.model_type, ())}

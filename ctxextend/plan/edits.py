@@ -9,7 +9,7 @@ from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
 from ctxextend.families.rope_changes import Changes, copied_length_paths, rope_changes
 from ctxextend.families.rope_dialects import ADDED, with_other_dialect
-from ctxextend.families.schema import Pin
+from ctxextend.families.schema import EngineKey, Pin
 from ctxextend.limits.generation import generating_table
 from ctxextend.limits.length_edits import (
     Edit,
@@ -109,9 +109,20 @@ def _config_edits(
         planned = _in_both_dialects(config, changes, tables)
         reasons = dict.fromkeys(planned.keys() - changes.keys(), ADDED)
         changes = planned
+    for path, engine_key in _needed_keys(tables).items():
+        if nested(config, path) is None:
+            reasons[path] = f"needed by {engine_key.needed_by}"
     for path, after in in_existing_objects(config, changes).items():
         reason = reasons.get(path, "")
         yield Edit(checkpoint.config_file, path, nested(config, path), after, reason=reason)
+
+
+def _needed_keys(tables: Sequence[TablePlan]) -> dict[Keys, EngineKey]:
+    """Return the keys that other engines need, by path."""
+    needed = dict[Keys, EngineKey]()
+    for table in tables:
+        needed |= table.location.engine_paths
+    return needed
 
 
 def _in_both_dialects(
@@ -138,6 +149,19 @@ def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) 
             value = {**values.get(outer, {}), **value}
         values[outer] = value
     return values
+
+
+def missing_engine_keys(model: OpenedModel) -> dict[Keys, int]:
+    """Return the values of keys that other engines need and the config lacks, by path."""
+    missing = dict[Keys, int]()
+    if not model.checkpoint.has_config:
+        return missing
+    for table in model.tables:
+        location = table.location
+        for path in location.engine_paths:
+            if nested(location.config, path) is None:
+                missing[path] = location.value(location.effective_key)
+    return missing
 
 
 def _with_missing_objects(config: Mapping[str, Any], path: Keys, value: Any) -> tuple[Keys, Any]:

@@ -115,7 +115,7 @@ def _json_flags(made: RuntimePlan, flag: str) -> _Written:
 
 
 def config_override(plan: Plan) -> dict[str, Any]:
-    """Return the values of config.json that give a loaded config the lengths and settings of a plan.
+    """Return the values of config.json with which a loaded config has a plan's lengths and settings.
 
     The settings are complete, in ``rope_parameters``, since loaders replace objects as a whole. The
     values of a text model are nested as in the config that transformers 5 has after loading.

@@ -1,0 +1,214 @@
+"""Formats that other programs make from a checkpoint, and the commands that make them again."""
+
+from dataclasses import dataclass
+
+TRANSFORMERS_4 = 'pip install "transformers<5"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFormat:
+    """A format of weights that is made from a checkpoint of transformers, and not back.
+
+    In the words of a command, ``{folder}`` is the checkpoint, ``{weights}`` its weights file,
+    ``{model_class}`` its class in transformers, and ``{output}`` what the command makes; with
+    ``_text`` after the name, it is a text in Python.
+    """
+
+    kind: str  # a noun, for sentences such as "model.onnx is an ONNX export"
+    files: tuple[str, ...]  # patterns as in `filenames`
+    commands: tuple[tuple[str, ...], ...]  # the words of each
+    ending: str  # of the name of the output, after that of the folder
+    install: str  # the command, or the source of the programs
+    # How ``.bin`` files begin that have the name of PyTorch's: a regular expression.
+    start: bytes | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why a file of this format is skipped."""
+        return f"{self.kind}, not rewritten"
+
+
+# Commands were read in 2026-11 in the sources that are named, and not run, unless it says so.
+EXPORT_FORMATS = (
+    # Transformers 4 is the last version with TensorFlow and Flax: `from_pretrained` in
+    # modeling_tf_utils.py and modeling_flax_utils.py of 4.57.6 reads model.safetensors.
+    ExportFormat(
+        kind="TensorFlow weights",
+        files=("tf_model*.h5", "tf_model*.h5.index.json"),
+        commands=(
+            (
+                "python",
+                "-c",
+                "import transformers; transformers.TF{model_class}.from_pretrained({folder_text})"
+                ".save_pretrained({output_text})",
+            ),
+        ),
+        ending="tf",
+        install=f"{TRANSFORMERS_4} tensorflow tf-keras torch",
+    ),
+    ExportFormat(
+        kind="Flax weights",
+        files=("flax_model*.msgpack", "flax_model*.msgpack.index.json"),
+        commands=(
+            (
+                "python",
+                "-c",
+                "import transformers; transformers.Flax{model_class}.from_pretrained({folder_text})"
+                ".save_pretrained({output_text})",
+            ),
+        ),
+        ending="flax",
+        install=f"{TRANSFORMERS_4} flax torch",
+    ),
+    ExportFormat(
+        kind="a TensorFlow model",
+        files=(
+            "**/saved_model.pb",
+            "saved_model/*",
+            "*.ckpt.index",
+            "*.ckpt.meta",
+            "*.ckpt.data-*",
+        ),
+        commands=(
+            (
+                "python",
+                "-c",
+                "import transformers; transformers.TF{model_class}.from_pretrained({folder_text})"
+                ".save_pretrained({output_text}, saved_model=True)",
+            ),
+        ),
+        ending="tf",
+        install=f"{TRANSFORMERS_4} tensorflow tf-keras torch",
+    ),
+    # optimum-onnx 0.1, optimum/commands/export/onnx.py.
+    ExportFormat(
+        kind="an ONNX export",
+        files=("**/*.onnx", "**/*.onnx_data", "**/*.onnx.data", "onnx/*"),
+        commands=(("optimum-cli", "export", "onnx", "--model", "{folder}", "{output}"),),
+        ending="onnx",
+        install='pip install "optimum-onnx[onnxruntime]"',
+    ),
+    # optimum-intel 2.2, optimum/commands/export/openvino.py.
+    ExportFormat(
+        kind="an OpenVINO export",
+        files=("openvino/*", "openvino_*model*.xml", "openvino_*model*.bin"),
+        commands=(("optimum-cli", "export", "openvino", "--model", "{folder}", "{output}"),),
+        ending="openvino",
+        install='pip install "optimum-intel[openvino]"',
+    ),
+    # TensorRT-LLM no longer builds engines: docs/source/legacy/tensorrt-backend-removal.md.
+    ExportFormat(
+        kind="a TensorRT-LLM engine",
+        files=("rank*.engine", "*/rank*.engine"),
+        commands=(("trtllm-serve", "{folder}"),),
+        ending="trtllm",
+        install="TensorRT-LLM now reads checkpoints themselves",
+    ),
+    ExportFormat(
+        kind="a TensorRT engine",
+        files=("**/*.engine", "**/*.plan", "**/*.trt"),
+        commands=(
+            ("optimum-cli", "export", "onnx", "--model", "{folder}", "{output}"),
+            ("trtexec", "--onnx={output}/model.onnx", "--saveEngine={output}/model.engine"),
+        ),
+        ending="tensorrt",
+        install='pip install "optimum-onnx[onnxruntime]"; trtexec comes with TensorRT',
+    ),
+    # optimum 1: version 2 no longer has this command.
+    ExportFormat(
+        kind="a TFLite export",
+        files=("**/*.tflite",),
+        commands=(
+            (
+                "optimum-cli",
+                "export",
+                "tflite",
+                "--model",
+                "{folder}",
+                "--sequence_length",
+                "N",
+                "{output}",
+            ),
+        ),
+        ending="tflite",
+        install='pip install "optimum[exporters-tf]<2"',
+    ),
+    # README.md of huggingface/exporters, which is no longer developed.
+    ExportFormat(
+        kind="a Core ML model",
+        files=(
+            "coreml/*",
+            "**/*.mlmodel",
+            "*.mlpackage/*",
+            "*.mlmodelc/*",
+            "coremldata.bin",
+        ),
+        commands=(("python", "-m", "exporters.coreml", "--model={folder}", "{output}"),),
+        ending="coreml",
+        install="pip install git+https://github.com/huggingface/exporters",
+    ),
+    # docs/optimum-executorch/quickstart.
+    ExportFormat(
+        kind="an ExecuTorch program",
+        files=("**/*.pte",),
+        commands=(
+            (
+                "optimum-cli",
+                "export",
+                "executorch",
+                "--model",
+                "{folder}",
+                "--recipe",
+                "xnnpack",
+                "--output_dir",
+                "{output}",
+            ),
+        ),
+        ending="executorch",
+        install="pip install optimum-executorch",
+    ),
+    ExportFormat(
+        kind="a GGUF file",
+        files=("**/*.gguf",),
+        commands=(("python", "convert_hf_to_gguf.py", "{folder}", "--outfile", "{output}"),),
+        ending="f16.gguf",
+        install="in a clone of llama.cpp; llama-quantize makes smaller ones",
+    ),
+    # Their first four bytes: `GGML_FILE_MAGIC` in llama.cpp's convert_llama_ggml_to_gguf.py.
+    ExportFormat(
+        kind="a GGML file, the format before GGUF",
+        files=("**/*.ggml", "ggml-*.bin"),
+        commands=(("python", "convert_hf_to_gguf.py", "{folder}", "--outfile", "{output}"),),
+        ending="f16.gguf",
+        install="in a clone of llama.cpp",
+        start=rb"(lmgg|fmgg|tjgg)",
+    ),
+    # CTranslate2 4.8, `ModelSpec._serialize` in specs/model_spec.py: a version, and a name.
+    ExportFormat(
+        kind="a CTranslate2 model",
+        files=(),
+        commands=(
+            ("ct2-transformers-converter", "--model", "{folder}", "--output_dir", "{output}"),
+        ),
+        ending="ct2",
+        install="pip install ctranslate2",
+        start=rb".{4}..\w{1,60}Spec\x00",
+    ),
+    # guillaume-be/rust-bert, utils/convert_model.py: it reads only files of `torch.save`, and
+    # writes rust_model.ot next to its input.
+    ExportFormat(
+        kind="weights of rust-bert",
+        files=("rust_model.ot",),
+        commands=(
+            (
+                "python",
+                "-c",
+                "import torch, safetensors.torch; "
+                "torch.save(safetensors.torch.load_file({weights_text}), {output_text})",
+            ),
+            ("python", "utils/convert_model.py", "{output}"),
+        ),
+        ending="rust.bin",
+        install="in a clone of rust-bert",
+    ),
+)

@@ -1,0 +1,198 @@
+"""Find exports in the files of a folder, and say how to make them again."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ctxextend.checkpoints import filenames
+from ctxextend.checkpoints.copy import open_source
+from ctxextend.checkpoints.export_formats import EXPORT_FORMATS, ExportFormat
+from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.source import HUB_ID, points_outside
+from ctxextend.errors import CheckpointError, joined
+
+PYTORCH_SUFFIX = ".bin"  # which other programs use too
+GGUF_SUFFIX = ".gguf"
+HEAD = 1 << 16  # bytes at the start of a file that are searched
+MAX_LISTED_FILES = 3
+ORIGINAL = "ORIGINAL"  # in commands, if nothing names the original checkpoint
+RESIZED = "longer"  # the folder of the resized original in commands
+# In the model card: the checkpoint that a model was made from, alone or as the first of a list.
+BASE_MODEL = rf"^base_model:\s*(?:-\s+)?[\"']?({HUB_ID})[\"']?\s*$"
+# In a GGUF file: the key, the type of a text, its length and its start. gguf-py writes it from the
+# model card: `BASE_MODEL_REPO_URL` in gguf/constants.py.
+GGUF_BASE = rb"general\.base_model\.0\.repo_url\x08\0\0\0(?P<length>.{8})"
+HUB = "https://huggingface.co/"
+
+
+def find_format(folder: Path, name: str) -> ExportFormat | None:
+    """Return the format of a file by its name, or its first bytes; None if it is no export.
+
+    Args:
+        folder: The folder.
+        name: The file, relative to it; it need not exist.
+    """
+    path = PurePosixPath(name)
+    for row in EXPORT_FORMATS:
+        if filenames.first_match(path, row.files) is not None:
+            return row
+    if path.suffix != PYTORCH_SUFFIX:
+        return None
+    head = _read_head(folder, name)
+    for row in EXPORT_FORMATS:
+        if row.start is not None and re.match(row.start, head, re.DOTALL):
+            return row
+    return None
+
+
+def find_exports(folder: Path, names: Iterable[str]) -> dict[ExportFormat, list[str]]:
+    """Return the exports among the files of a folder, by format."""
+    found = dict[ExportFormat, list[str]]()
+    for name in names:
+        row = find_format(folder, name)
+        if row is not None:
+            found.setdefault(row, []).append(name)
+    return found
+
+
+def skipped_exports(omitted: Mapping[str, str]) -> dict[ExportFormat, list[str]]:
+    """Return the exports among skipped files, by format.
+
+    Args:
+        omitted: The skipped files, each with the reason.
+    """
+    rows = {row.reason: row for row in EXPORT_FORMATS}
+    found = dict[ExportFormat, list[str]]()
+    for name, reason in omitted.items():
+        if reason in rows:
+            found.setdefault(rows[reason], []).append(name)
+    return found
+
+
+def commands_again(row: ExportFormat, folder: str, model_class: str | None) -> str:
+    """Return the commands that make an export from a checkpoint, and how to get the programs.
+
+    Args:
+        row: The format.
+        folder: The checkpoint.
+        model_class: Its class in transformers, if known.
+    """
+    values = {
+        "folder": folder,
+        "weights": f"{folder}/{filenames.SINGLE_FILE}",
+        "output": f"{folder}-{row.ending}",
+        "model_class": model_class or "AutoModel",
+    }
+    for name in ("folder", "weights", "output"):
+        values[f"{name}_text"] = json.dumps(values[name], ensure_ascii=False)
+    commands = list[str]()
+    for words in row.commands:
+        commands.append(shlex.join(word.format(**values) for word in words))
+    return f"{', then '.join(commands)} ({row.install})"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    text = ", ".join(names[:MAX_LISTED_FILES])
+    more = len(names) - MAX_LISTED_FILES
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def only_exports_error(
+    folder: Path, exports: Mapping[ExportFormat, Sequence[str]], model_class: str | None
+) -> CheckpointError:
+    """Return the error for a folder whose only weights are exports.
+
+    Args:
+        folder: The folder.
+        exports: Its exports.
+        model_class: The transformers class in its config, if any.
+    """
+    kinds = [f"{row.kind} ({listed(names)})" for row, names in exports.items()]
+    message = f"{folder} has no weights of transformers, only {joined(kinds)}."
+    files = [folder / name for names in exports.values() for name in names]
+    return CheckpointError(message, _hint(exports, folder, files, model_class))
+
+
+def file_error(reference: str, path: Path, row: ExportFormat) -> CheckpointError:
+    """Return the error for a file of an export that was passed instead of a checkpoint."""
+    message = f"{reference} is {row.kind}, which ctxextend does not read."
+    return CheckpointError(message, _hint((row,), path.parent, (path,), None))
+
+
+def _hint(
+    rows: Iterable[ExportFormat], folder: Path, files: Sequence[Path], model_class: str | None
+) -> str:
+    """Say how to resize the original of exports, and to make them again."""
+    original = _named_original(folder, files)
+    resize = shlex.join(
+        ["ctxextend", "resize", original or ORIGINAL, "--to", "N", "--output", RESIZED]
+    )
+    exports = [commands_again(row, RESIZED, model_class) for row in rows]
+    steps = ", then ".join((resize, *exports))
+    return f"Resize the checkpoint that it was made from, and export that again: {steps}"
+
+
+def _named_original(folder: Path, files: Sequence[Path]) -> str | None:
+    """Return the Hub id of the checkpoint that exports were made from; None if nothing names it.
+
+    It is in the config, in the model card, or in a GGUF file. The text is untrusted.
+    """
+    candidates = list[str]()
+    with suppress(CheckpointError):  # there is no config, or it cannot be read
+        candidates.append(str(load_inside(folder, "config.json").get("_name_or_path")))
+    card = _read_head(folder, "README.md").decode(errors="replace")
+    match = re.search(BASE_MODEL, card, re.MULTILINE)
+    if match is not None:
+        candidates.append(match[1])
+    for path in files:
+        if path.suffix == GGUF_SUFFIX:
+            candidates.append(_base_of_gguf(_read_head(path.parent, path.name)))
+    for name in candidates:
+        # Names without an owner may be folders of the program that saved the file.
+        if "/" in name and re.fullmatch(HUB_ID, name):
+            return name
+    return None
+
+
+def _base_of_gguf(head: bytes) -> str:
+    """Return the Hub id of the base model in the metadata of a GGUF file; empty if there is none.
+
+    Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+    """
+    match = re.search(GGUF_BASE, head, re.DOTALL)
+    if match is None:
+        return ""
+    end = match.end() + int.from_bytes(match["length"], "little")
+    url = head[match.end() : end].decode(errors="replace")
+    if not url.startswith(HUB):
+        return ""
+    return url.removeprefix(HUB)
+
+
+def load_inside(folder: Path, name: str) -> dict[str, Any]:
+    """Read a JSON file of a folder that may be no checkpoint.
+
+    Raises:
+        CheckpointError: There is no such file, it is a link out of the folder, or no JSON object.
+    """
+    path = folder / name
+    if not path.is_file() or points_outside(folder, path):
+        raise CheckpointError(f"{path} is not a file of the folder.")
+    return load_object(path)
+
+
+def _read_head(folder: Path, name: str) -> bytes:
+    """Return the first bytes of a file; empty if it cannot be read, or is outside the folder."""
+    path = folder / name
+    if not path.is_file() or points_outside(folder, path):
+        return b""
+    try:
+        with open_source(path) as file:
+            return file.read(HEAD)
+    except (CheckpointError, OSError):
+        return b""
