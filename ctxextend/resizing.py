@@ -257,6 +257,7 @@ def resize_checkpoint(
     chosen = Chosen()
     if for_runtime is not None:
         chosen = _chosen_for_runtime(for_runtime, options)
+        events.note(*for_runtime.notes)
         events.warning(*chosen.warnings)
     if options.data:
         if not dry_run and recipe.train is None:

@@ -48,6 +48,7 @@ def flags(
         settings = Resize(to, method=method)
     result = find_flags(ref, settings, runtime)
     console.warning(*result.warnings)
+    console.note(*result.notes)
     console.note(f"{result.max_len_before} -> {result.max_len_after} tokens, {result.method}:")
     console.note(f"  {result.command}")
     console.data(result.flags)

@@ -24,6 +24,18 @@ class RuntimePlan(NamedTuple):
     plan: Plan
     runtime: Runtime
     statement: RuntimeStatement | None  # None: no rule says what the runtime does
+    # The method that `auto` would have chosen, if the runtime does not apply it; else empty.
+    replaced_method: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why another method was chosen, if it was."""
+        if not self.replaced_method:
+            return ()
+        return (
+            f"{self.runtime.name} does not apply {self.replaced_method} to {self.plan.model_type} "
+            f"models: the method is {self.plan.method}.",
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -64,7 +76,8 @@ def plan_for_runtime(model: OpenedModel, settings: Resize, key: str) -> RuntimeP
         if statement is None:
             unknown.append(candidate)
         elif statement.serves_with_option:
-            return candidate
+            replaced = wrong[0].plan.method if wrong else ""
+            return candidate._replace(replaced_method=replaced)
         else:
             wrong.append(candidate)
     if not wrong:

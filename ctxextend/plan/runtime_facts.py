@@ -1,6 +1,7 @@
 """What in a planned folder decides what runtimes do with it."""
 
 from ctxextend.checkpoints.folder import MODULES
+from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, length_to_state, scales
 from ctxextend.runtimes.schema import THETA as RAISED_BASE
@@ -35,6 +36,8 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         dialects=table.rope_dialects,
         states_attention_factor=rope.get("attention_factor") is not None,
         has_sentence_length=MODULES in plan.checkpoint.copied,
+        has_tokenizer_length=TOKENIZER_CONFIG in plan.checkpoint.copied,
+        table_name=table.name,
     )
 
 

@@ -10,7 +10,7 @@ from ctxextend.errors import ResizeError, joined
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import read_rope
 from ctxextend.families.rope_dialects import new_half, with_values
-from ctxextend.json_output import Result
+from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import open_without_weights
@@ -37,7 +37,8 @@ class RuntimeFlags(Result, shows=("flags",)):
     # no JSON.
     override: Mapping[str, Any]
     command: str  # which serves the checkpoint with the flags
-    warnings: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()  # why another method than that of `auto` was chosen
+    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
 
 
 class _Written(NamedTuple):
@@ -82,6 +83,7 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
         flags=flags,
         override=written.override,
         command=f"{runtime.base_command.format(model=shlex.quote(ref.source))} {flags}",
+        notes=made.notes,
         warnings=made.warnings,
     )
 
@@ -115,7 +117,7 @@ def _json_flags(made: RuntimePlan, flag: str) -> _Written:
 
 
 def config_override(plan: Plan) -> dict[str, Any]:
-    """Return the values of config.json with which a loaded config has a plan's lengths and settings.
+    """Return the values of config.json that give a loaded config a plan's lengths and settings.
 
     The settings are complete, in ``rope_parameters``, since loaders replace objects as a whole. The
     values of a text model are nested as in the config that transformers 5 has after loading.

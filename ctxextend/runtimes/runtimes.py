@@ -1,11 +1,7 @@
 """The runtimes, with the versions that were run or read."""
 
 from ctxextend.errors import ResizeError, did_you_mean
-from ctxextend.runtimes.schema import Runtime
-
-# Keys of rotary settings: of transformers 5, and of earlier versions.
-NEW = "rope_parameters"
-OLD = "rope_scaling"
+from ctxextend.runtimes.schema import NEW, OLD, Runtime
 
 RUNTIMES = (
     Runtime(
@@ -43,7 +39,7 @@ RUNTIMES = (
     Runtime(
         key="llama.cpp",
         name="llama.cpp",
-        version="",
+        version="0.3.36 of llama-cpp-python",
         dialects=(NEW, OLD),
         command="python convert_hf_to_gguf.py {folder} --outfile {folder}.gguf && "
         "llama-server -m {folder}.gguf -c {max_len}",
@@ -53,35 +49,35 @@ RUNTIMES = (
     Runtime(
         key="mlx",
         name="mlx-lm",
-        version="0.32",
+        version="0.32.2",
         dialects=(OLD,),
         command="mlx_lm.server --model {folder}",
     ),
     Runtime(
         key="ctranslate2",
         name="CTranslate2",
-        version="4.8",
+        version="4.8.5",
         dialects=(OLD,),
         command="ct2-transformers-converter --model {folder} --output_dir {folder}-ct2",
     ),
     Runtime(
         key="onnx",
         name="ONNX",
-        version="",
+        version="optimum-onnx 0.1.0",
         dialects=(OLD,),
         command="optimum-cli export onnx --model {folder} {folder}-onnx",
     ),
     Runtime(
         key="openvino",
         name="OpenVINO",
-        version="",
+        version="optimum-intel 2.2.0",
         dialects=(OLD,),
         command="optimum-cli export openvino --model {folder} {folder}-openvino",
     ),
     Runtime(
         key="tei",
         name="TEI",
-        version="",
+        version="1.9.3",
         dialects=(NEW, OLD),
         command="text-embeddings-router --model-id {folder}",
     ),

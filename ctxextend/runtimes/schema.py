@@ -6,6 +6,10 @@ from typing import ClassVar, NamedTuple
 
 from ctxextend.json_output import not_in_json
 
+# Keys of rotary settings: of transformers 5, and of earlier versions.
+NEW = "rope_parameters"
+OLD = "rope_scaling"
+
 # Positions of a folder, as rules name them: the scheme of a table of rows, or how rotary positions
 # are scaled.
 LEARNED = "learned"
@@ -14,7 +18,14 @@ ALIBI = "ALiBi"
 RELATIVE = "relative"
 UNSCALED = "unscaled"  # rotary positions as in training: only length limits change
 THETA = "theta"  # another base, and type ``default``
-# Other rotary positions have the name of their rope type.
+YARN = "yarn"  # this and all others are rope types
+LINEAR = "linear"
+DYNAMIC = "dynamic"
+LONGROPE = "longrope"
+LLAMA3 = "llama3"
+PROPORTIONAL = "proportional"
+NTK_ALPHA = "ntk_alpha"
+ROPE_TYPES = (YARN, LINEAR, DYNAMIC, LONGROPE, LLAMA3)  # that many classes apply
 
 
 class Effect(StrEnum):
@@ -63,8 +74,7 @@ class Rule(NamedTuple):
 
     runtime: str  # `Runtime.key`
     positions: tuple[str, ...]
-    # Of config.json; None: all that this package resizes.
-    model_types: frozenset[str] | None
+    model_types: tuple[str, ...] = ()  # of config.json; empty: all types
     effect: Effect = Effect.APPLIES
     length: Length = Length.SERVED
     # Added to the runtime's command, it makes a folder right whose positions the runtime ignores.
@@ -73,6 +83,8 @@ class Rule(NamedTuple):
     reason: str = ""  # why it does not apply them, as a clause; may be empty
     # Keys of rotary settings that it reads of these types; empty: those of the runtime.
     dialects: tuple[str, ...] = ()
+    # A prefix of tensor names with which the runtime refuses a file; empty: none.
+    without_prefix: str = ""
     # Whether a length in the files of sentence-transformers comes first.
     reads_sentence_length: bool = False
     evidence: str = RUN
@@ -94,6 +106,8 @@ class FolderFacts:
     states_attention_factor: bool = False
     # Whether a file of sentence-transformers states the length; some runtimes take it from there.
     has_sentence_length: bool = False
+    has_tokenizer_length: bool = False  # whether tokenizer_config.json states it
+    table_name: str = ""  # of a table of rows, with the prefix of its model
 
 
 class Outcome(StrEnum):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ctxextend.runtimes.rules import RULES
+from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.runtimes import RUNTIMES
 from ctxextend.runtimes.schema import (
     ALIBI,
@@ -36,7 +36,7 @@ def runtime_statements(facts: FolderFacts) -> tuple[RuntimeStatement, ...]:
 def find_rule(runtime: Runtime, facts: FolderFacts) -> Rule | None:
     """Return the rule of a runtime for a folder; None if it has none."""
     for rule in RULES:
-        is_same_type = rule.model_types is None or facts.model_type in rule.model_types
+        is_same_type = not rule.model_types or facts.model_type in rule.model_types
         if rule.runtime == runtime.key and is_same_type and facts.positions in rule.positions:
             return rule
     return None
@@ -51,6 +51,9 @@ def _reads_dialect(dialects: Sequence[str], facts: FolderFacts) -> bool:
 
 def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeStatement:
     """Return what a rule says about a folder."""
+    if rule.without_prefix and facts.table_name.startswith(rule.without_prefix):
+        reason = f"it expects tensor names without {rule.without_prefix[:-1]}"
+        rule = rule._replace(effect=Effect.REFUSES, reason=reason)
     if rule.effect is Effect.REFUSES:
         return RuntimeStatement(
             runtime=runtime,

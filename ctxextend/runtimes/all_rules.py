@@ -1,0 +1,11 @@
+"""The rules of all runtimes."""
+
+from ctxextend.runtimes.rules import of_ctranslate2, of_llama_cpp, of_mlx, of_transformers
+from ctxextend.runtimes.schema import Rule
+
+RULES: tuple[Rule, ...] = (
+    *of_transformers.RULES,
+    *of_llama_cpp.RULES,
+    *of_mlx.RULES,
+    *of_ctranslate2.RULES,
+)

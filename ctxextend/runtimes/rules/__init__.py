@@ -1,0 +1,1 @@
+"""The rules of each runtime, as rows that were run or read."""

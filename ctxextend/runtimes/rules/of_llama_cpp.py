@@ -1,0 +1,105 @@
+"""llama.cpp: its converter writes the settings of a folder into a GGUF file.
+
+Flags of ``llama-server`` replace what a file states.
+"""
+
+from ctxextend.runtimes.schema import (
+    ALIBI,
+    DYNAMIC,
+    LEARNED,
+    LINEAR,
+    LLAMA3,
+    LONGROPE,
+    THETA,
+    UNSCALED,
+    YARN,
+    Effect,
+    Rule,
+)
+
+LLAMA_CPP = "llama.cpp"
+YARN_FLAGS = "--rope-scaling yarn --rope-scale {factor} --yarn-orig-ctx {first_trained}"
+LINEAR_FLAGS = "--rope-scaling linear --rope-scale {factor}"
+THETA_FLAGS = "--rope-freq-base {theta}"
+# An encoder reads its input in one batch.
+ENCODER_FLAGS = "--embeddings -b {max_len} -ub {max_len}"
+CONVERTER = "https://github.com/ggml-org/llama.cpp/blob/master/conversion"
+
+LLAMA_LIKE = ("arcee", "internlm3", "llama", "mistral", "mixtral")
+SCALED = (
+    "ernie4_5",
+    "gemma3_text",
+    "glm4",
+    "granite",
+    "granitemoe",
+    "hunyuan_v1_dense",
+    "olmo",
+    "olmo2",
+    "olmoe",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "smollm3",
+    "starcoder2",
+)
+# The converter writes neither the settings nor the base of these types.
+UNWRITTEN = ("falcon", "gemma", "gemma2", "glm", "gpt_neox", "minicpm3", "phi", "stablelm")
+# It writes the base of these types, and no settings.
+ONLY_THETA = ("cohere", "cohere2")
+DROPS_DYNAMIC = (*LLAMA_LIKE, *SCALED, *UNWRITTEN, *ONLY_THETA, "deepseek_v2")
+DROPS_LLAMA3 = (
+    *UNWRITTEN,
+    *ONLY_THETA,
+    "deepseek_v2",
+    "ernie4_5",
+    "glm4",
+    "hunyuan_v1_dense",
+    "olmo",
+    "olmo2",
+    "olmoe",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "starcoder2",
+)
+NO_FACTORS = "its converter fails: Missing <MODEL_TENSOR.ROPE_FREQS: 18>"
+
+RULES = (
+    Rule(LLAMA_CPP, (UNSCALED,), (*DROPS_DYNAMIC, "nemotron", "phi3", "apertus")),
+    Rule(LLAMA_CPP, (THETA, YARN, LINEAR), (*LLAMA_LIKE, *SCALED)),
+    Rule(LLAMA_CPP, (THETA,), (*ONLY_THETA, "deepseek_v2", "nemotron", "phi3", "modernbert")),
+    Rule(LLAMA_CPP, (LINEAR,), ("nemotron",)),
+    Rule(LLAMA_CPP, (LLAMA3,), (*LLAMA_LIKE, "apertus")),
+    Rule(LLAMA_CPP, (LONGROPE,), ("phi3",)),
+    Rule(LLAMA_CPP, (LEARNED,), ("gpt2", "gpt_bigcode")),
+    Rule(LLAMA_CPP, (LEARNED,), ("bert", "distilbert"), option=ENCODER_FLAGS),
+    Rule(LLAMA_CPP, (ALIBI,), ("bloom",)),
+    # Right with flags.
+    Rule(
+        LLAMA_CPP,
+        (YARN,),
+        (*UNWRITTEN, *ONLY_THETA, "modernbert"),
+        Effect.IGNORES,
+        option=YARN_FLAGS,
+    ),
+    Rule(
+        LLAMA_CPP,
+        (LINEAR,),
+        (*UNWRITTEN, *ONLY_THETA, "modernbert"),
+        Effect.IGNORES,
+        option=LINEAR_FLAGS,
+    ),
+    Rule(LLAMA_CPP, (THETA,), UNWRITTEN, Effect.IGNORES, option=THETA_FLAGS),
+    # Wrong.
+    Rule(LLAMA_CPP, (DYNAMIC,), DROPS_DYNAMIC, Effect.IGNORES),
+    Rule(LLAMA_CPP, (LLAMA3,), DROPS_LLAMA3, Effect.IGNORES),
+    Rule(LLAMA_CPP, (LLAMA3,), ("granite", "smollm3"), Effect.REFUSES, reason=NO_FACTORS),
+    Rule(LLAMA_CPP, (YARN, LINEAR), ("deepseek_v2",), Effect.DIFFERS),
+    Rule(LLAMA_CPP, (YARN, DYNAMIC), ("nemotron",), Effect.DIFFERS),
+    Rule(
+        LLAMA_CPP,
+        (LONGROPE,),
+        (*LLAMA_LIKE, *SCALED, "apertus", "nemotron", *UNWRITTEN, *ONLY_THETA),
+        Effect.IGNORES,
+    ),
+)

@@ -1,0 +1,79 @@
+"""mlx-lm: it reads ``rope_scaling`` and the keys next to it."""
+
+from ctxextend.runtimes.schema import (
+    DYNAMIC,
+    LEARNED,
+    LINEAR,
+    LLAMA3,
+    LONGROPE,
+    NEW,
+    OLD,
+    ROPE_TYPES,
+    THETA,
+    UNSCALED,
+    YARN,
+    Effect,
+    Rule,
+)
+
+MLX = "mlx"
+
+# Their modules call ``initialize_rope`` with the settings.
+ALL_ROPE_TYPES = (
+    "afmoe",
+    "dots1",
+    "granite",
+    "llama",
+    "mistral",
+    "olmo2",
+    "olmoe",
+    "qwen2",
+    "smollm3",
+)
+# Their modules use ``rope_theta`` alone.
+ONLY_THETA = (
+    "cohere",
+    "cohere2",
+    "ernie4_5",
+    "gemma",
+    "gemma2",
+    "glm4",
+    "gpt_neox",
+    "helium",
+    "mixtral",
+    "phi",
+    "qwen3_moe",
+    "stablelm",
+    "starcoder2",
+)
+ONLY_LINEAR = "rope_scaling 'type' currently only supports 'linear'"
+
+RULES = (
+    Rule(MLX, (THETA, UNSCALED, *ROPE_TYPES), ALL_ROPE_TYPES),
+    Rule(MLX, (THETA, UNSCALED, *ROPE_TYPES), ("qwen3",), dialects=(NEW, OLD)),
+    Rule(MLX, (THETA, UNSCALED), (*ONLY_THETA, "hunyuan_v1_dense", "phi3", "qwen2_moe")),
+    Rule(MLX, (UNSCALED,), ("gptj", "gemma3_text")),
+    Rule(MLX, ROPE_TYPES, ONLY_THETA, Effect.IGNORES),
+    Rule(MLX, (LONGROPE,), ("phi3",)),
+    Rule(MLX, (THETA, UNSCALED, LINEAR, DYNAMIC), ("internlm3",)),
+    Rule(
+        MLX,
+        (YARN, LLAMA3, LONGROPE),
+        ("internlm3",),
+        Effect.REFUSES,
+        reason="rope_scaling 'rope_type' currently only supports 'linear' or 'dynamic'",
+    ),
+    Rule(MLX, (THETA, UNSCALED, LINEAR), ("nemotron",)),
+    Rule(MLX, (YARN, DYNAMIC, LLAMA3), ("nemotron",), Effect.REFUSES, reason=ONLY_LINEAR),
+    Rule(MLX, (YARN, DYNAMIC, LLAMA3), ("qwen2_moe",), Effect.REFUSES, reason=ONLY_LINEAR),
+    Rule(MLX, (LINEAR,), ("qwen2_moe",), Effect.IGNORES),
+    Rule(
+        MLX,
+        (YARN, LINEAR, DYNAMIC, LLAMA3),
+        ("hunyuan_v1_dense",),
+        Effect.REFUSES,
+        reason="rope_scaling must contain keys {'factor', 'alpha', 'type'}",
+    ),
+    Rule(MLX, (LEARNED,), ("gpt_bigcode",)),
+    Rule(MLX, (LEARNED,), ("gpt2",), without_prefix="transformer."),
+)
