@@ -117,6 +117,7 @@ def calibrate(
     drop_last: int = 0,
     part: str | None = None,
     fix_limits: bool = False,
+    dialect: str = "both",
     copy_code: bool = False,
 ) -> Calibration:
     """Tune the settings of `bands` on a text.
@@ -442,6 +443,7 @@ def plan_resize(
     drop_last: int = 0,
     part: str | None = None,
     fix_limits: bool = False,
+    dialect: str = "both",
     copy_code: bool = False,
 ) -> Planned:
     """Plan a resize from a checkpoint's config, headers and position tables; write nothing.
@@ -521,6 +523,7 @@ def resize(
     drop_last: int = 0,
     part: str | None = None,
     fix_limits: bool = False,
+    dialect: str = "both",
     copy_code: bool = False,
 ) -> ResizeResult:
     """Resize the positions of a checkpoint, and save the result as a new checkpoint.

@@ -98,8 +98,8 @@ def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]
     Raises:
         CheckpointError: A setting is malformed, or two statements disagree.
     """
-    old = stated_settings(location, OLD, layer_type)
-    new = stated_settings(location, NEW, layer_type)
+    old = _read_settings(location, OLD, layer_type)
+    new = _read_settings(location, NEW, layer_type)
     used = _complete(location, layer_type, old or new or _unstated_settings(location, layer_type))
     if old and new:
         other = _complete(location, layer_type, new)
@@ -112,6 +112,19 @@ def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]
         dialect = OLD if old else NEW
         raise _two_keys(location, layer_type, dialect, key, used[key], next_to[key])
     return used
+
+
+def _read_settings(location: TableLocation, dialect: str, layer_type: str) -> dict[str, Any]:
+    """Return what a dialect states for layers of one type, with what the classes add to it.
+
+    Raises:
+        CheckpointError: The settings are malformed.
+    """
+    stated = stated_settings(location, dialect, layer_type)
+    if not stated or dialect == NEW:
+        return stated
+    facts = rotary_facts(location)
+    return {**facts.old.added.get(_type_of(facts, stated), {}), **stated}
 
 
 def _unstated_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
@@ -646,7 +659,7 @@ def _copied_settings(
     next_to = settings_next_to(copied, layer_type)
     inherited = {key: used[key] for key in INHERITED if key in used and key not in next_to}
     for dialect in (OLD, NEW):
-        stated = stated_settings(copied, dialect, layer_type)
+        stated = _read_settings(copied, dialect, layer_type)
         if stated:
             yield _complete(copied, layer_type, {**inherited, **stated})
 

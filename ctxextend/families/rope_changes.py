@@ -85,7 +85,7 @@ def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
         return {}
     changes = _changes_next_to(location, layers, after)
     dialects = _dialects(location)
-    if OLD in dialects and _would_scale_local(location, layers, after):
+    if OLD in dialects and not _can_state_in_old(location, layers, after):
         dialects = (NEW,)
         if stated_settings(location, OLD, layers.layer_type):
             changes[effective_path(location, OLD)] = None
@@ -97,9 +97,16 @@ def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     return changes
 
 
-def _would_scale_local(location: TableLocation, layers: RopeLayers, after: Parameters) -> bool:
-    """Whether the old dialect would apply the new settings to local layers too."""
-    return rotary_facts(location).old.scales_local and _is_rescaled(layers, after)
+def _can_state_in_old(location: TableLocation, layers: RopeLayers, after: Parameters) -> bool:
+    """Whether the old dialect can state the new settings.
+
+    It cannot if it would apply them to local layers too, or if the classes add a setting to it.
+    """
+    old = rotary_facts(location).old
+    if old.scales_local and _is_rescaled(layers, after):
+        return False
+    added = old.added.get(after[TYPE], {})
+    return added.keys() <= after.keys()
 
 
 def _is_rescaled(layers: RopeLayers, after: Parameters) -> bool:

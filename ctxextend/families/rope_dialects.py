@@ -232,8 +232,8 @@ def _old_halves(location: TableLocation, settings: Sequence[RopeLayers]) -> Iter
     path = effective_path(location, OLD)
     accepted = facts.old.scaling_keys
     if accepted and scaling.keys() >= set(accepted):
-        yield next_to | {path: {key: scaling[key] for key in accepted}}
-    yield next_to | {path: scaling}
+        yield {path: {key: scaling[key] for key in accepted}, **next_to}
+    yield {path: scaling, **next_to}
 
 
 def _keys_next_to(location: TableLocation, settings: Sequence[RopeLayers]) -> Changes:

@@ -156,7 +156,10 @@ BEAM = RotaryFacts(
 DEEPSEEK_V4 = RotaryFacts(
     {"compress": 160_000, "main": 10_000},
     local=("main",),
-    old=OldRotaryKeys(theta_keys={"compress": "compress_rope_theta"}),
+    old=OldRotaryKeys(
+        theta_keys={"compress": "compress_rope_theta"},
+        added={"yarn": {"attention_factor": 1.0}},
+    ),
     partial=0.125,
 )
 ZAYA = RotaryFacts(

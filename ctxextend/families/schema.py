@@ -75,6 +75,9 @@ class OldRotaryKeys(NamedTuple):
     theta_keys: Mapping[str, str] = {}
     # Name of the rotated share next to ``rope_scaling``; ``rotary_pct`` in GPT-NeoX.
     partial_key: str = "partial_rotary_factor"
+    # Settings that the classes add to ``rope_scaling`` of a rope type, and not to
+    # ``rope_parameters``: {"yarn": {"attention_factor": 1.0}} in DeepSeek-V4.
+    added: Mapping[str, Mapping[str, Any]] = {}
     # Whether transformers 4 fails without ``rope_scaling``, also for settings of type ``default``.
     needs_scaling: bool = False
     # The keys that transformers 4 accepts in ``rope_scaling``, if it fails with others:

@@ -63,7 +63,9 @@ SPACED = {"diffusion_gemma_text", "gemma4_text", "gemma4_unified_text", "lfm3"}
 # They would scale local layers too, or read no ``rope_scaling``, but keys next to it.
 ONLY_UNSCALED = {"cohere2_moe", "dots3_note_text", "modernbert", "modernbert-decoder"}
 UNSTATED = {
-    **dict.fromkeys(("yarn", "linear", "dynamic"), ONLY_NEW | ONLY_UNSCALED),
+    # The ``rope_scaling`` of DeepSeek-V4 gives ``yarn`` settings attention_factor 1.
+    "yarn": ONLY_NEW | ONLY_UNSCALED | {"deepseek_v4"},
+    **dict.fromkeys(("linear", "dynamic"), ONLY_NEW | ONLY_UNSCALED),
     # In transformers 4, local layers of OLMo 3 have the base of the others.
     "theta": ONLY_NEW | {"olmo3"},
     "proportional": SPACED,
@@ -181,7 +183,7 @@ def test_each_dialect_of_a_published_config_loads_alone(name: str, method: str) 
     planned = with_values(location, with_other_dialect(location, changes))
     new: Config = copy.deepcopy(dict(planned.config))
 
-    expected = BOTH
+    expected: tuple[str, ...] = BOTH
     if name == "modernbert" and method == "scaled":
         expected = (NEW,)
     assert stated_dialects(planned) == expected
@@ -372,6 +374,25 @@ def test_local_layers_with_settings_of_their_own_leave_the_old_dialect_out() -> 
     location = locate(config)
     assert both_dialects([location]) == {}
     assert stated_dialects(location) == (NEW,)
+
+
+def test_yarn_settings_of_deepseek_v4_have_attention_factor_1_in_the_old_dialect() -> None:
+    scaling = {"type": "yarn", "factor": 4.0, TRAINED: 2048}
+    config = {"model_type": "deepseek_v4", "num_hidden_layers": 2, "rope_scaling": scaling}
+    location = locate(config)
+    main = read_rope(location)[0]
+    assert main.parameters["attention_factor"] == 1.0
+    both = with_values(location, with_other_dialect(location, Changes()))
+    assert stated_dialects(both) == BOTH
+    for dialect in BOTH:
+        loaded = load(alone(location, dict(both.config), dialect)).rope_parameters
+        assert loaded["compress"]["attention_factor"] == 1.0
+        assert loaded["compress"]["factor"] == 4.0
+
+    without_factor = dict(main.parameters)
+    del without_factor["attention_factor"]
+    changes = rope_changes(location, main, without_factor)
+    assert changes[(OLD,)] is None
 
 
 def test_both_dialects_leaves_models_without_such_settings_as_they_are() -> None:

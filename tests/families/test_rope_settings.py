@@ -210,12 +210,40 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         (
             "llama-2",
             {"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}},
-            "factor is 4.0 in transformers, but the file also states 2.0",
+            "config.json: rope_scaling states factor 4.0, which transformers follows; "
+            "rope_parameters states 2.0.",
         ),
         (
             "llama-2",
             {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default"}},
-            "rope_type is 'yarn' in transformers, but the file also states 'default'",
+            "rope_scaling states rope_type 'yarn', which transformers follows; rope_parameters "
+            "states 'default'.",
+        ),
+        (
+            "llama-2",
+            {"rope_scaling": YARN, "rope_parameters": {**YARN, "beta_fast": 16.0}},
+            "rope_parameters states beta_fast 16.0, and rope_scaling does not.",
+        ),
+        (
+            "llama-2",
+            {"rope_scaling": {**YARN, "beta_fast": 16.0}, "rope_parameters": YARN},
+            "rope_scaling states beta_fast 16.0, and rope_parameters does not.",
+        ),
+        (
+            "gpt-neox",
+            {"rope_scaling": {**YARN, "rope_theta": 5e5}},
+            "rope_scaling states rope_theta 500000.0, which transformers follows; the key "
+            "rotary_emb_base states 10000",
+        ),
+        (
+            "llama-2",
+            {
+                "model_type": "gemma3_text",
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                "rope_parameters": {FULL: {"rope_type": "linear", "factor": 4.0}},
+            },
+            "rope_scaling states factor 8.0, which transformers follows; "
+            "rope_parameters.full_attention states 4.0.",
         ),
         (
             "llama-2",
@@ -225,7 +253,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         (
             "llama-2",
             {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e6}},
-            "rope_theta is 1000000.0 in transformers, but the",
+            "rope_parameters states rope_theta 1000000.0, which transformers follows; the key "
+            "rope_theta states 500000.0.",
         ),
         (
             "llama-2",

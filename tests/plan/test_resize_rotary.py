@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from ctxextend import resize
+from ctxextend.errors import ResizeError
 from tests.helpers import pico
 from tests.helpers.trainings import invoke, succeed, unwrapped
 from tests.helpers.word_tokenizer import add_tokenizer
@@ -58,7 +60,13 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
         "factor": 4.0,
         "original_max_position_embeddings": 16,
     }
-    assert config == before | {"max_position_embeddings": 64, "rope_parameters": rope}
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    assert config == before | {
+        "max_position_embeddings": 64,
+        "rope_parameters": rope,
+        "rope_scaling": {**scaling, "type": "yarn"},
+        "rope_theta": 10_000.0,
+    }
     assert read("llama-64/tokenizer_config.json")["model_max_length"] == 64
 
     weights = source / "model.safetensors"
@@ -88,6 +96,128 @@ def test_resize_again_multiplies_the_factor_and_keeps_the_first_trained_length()
     assert rope["original_max_position_embeddings"] == 16
 
 
+def test_resize_with_dialect_keep_edits_the_dialect_of_the_file() -> None:
+    make()
+    before = read("llama/config.json")
+    done = invoke("resize", "llama", "--to", "64", "--dialect", "keep")
+    assert done.exit_code == 0
+    config = read("llama-64/config.json")
+    assert config.keys() == before.keys()
+    assert "dialect: keep" in Path("llama-64/ctxextend.yaml").read_text()
+    succeed("verify", "llama-64")
+    succeed("run", "llama-64/ctxextend.yaml", "--output", "again")
+    reproduced = Path("again/config.json").read_bytes()
+    assert reproduced == Path("llama-64/config.json").read_bytes()
+
+    succeed("resize", "llama", "--to", "64", "--output", "both")
+    assert "dialect" not in Path("both/ctxextend.yaml").read_text()
+
+
+def test_resize_refuses_an_unknown_dialect() -> None:
+    make()
+    done = invoke("resize", "llama", "--to", "64", "--dialect", "old")
+    assert done.exit_code == 2
+    assert "--dialect must be one of both, keep, got old." in unwrapped(done.stderr)
+    with pytest.raises(ResizeError, match="--dialect must be one of both, keep, got old"):
+        resize("llama", 64, dialect="old")
+
+
+def test_resize_again_changes_both_dialects() -> None:
+    make()
+    succeed("resize", "llama", "--to", "64")
+    succeed("resize", "llama-64", "--to", "128", "--output", "again")
+    succeed("resize", "llama", "--to", "128", "--output", "once")
+    again = read("again/config.json")
+    assert again == read("once/config.json")
+    assert again["rope_scaling"]["factor"] == 8.0
+    assert again["rope_parameters"]["factor"] == 8.0
+    succeed("verify", "again", "--base", "llama-64")
+
+
+def test_resize_with_limits_states_both_dialects_of_settings_that_stay() -> None:
+    make()
+    succeed("resize", "llama", "--to", "64", "--method", "limits")
+    config = read("llama-64/config.json")
+    assert config["rope_theta"] == 10_000.0
+    assert "rope_scaling" not in config
+
+
+def test_resize_that_only_fixes_limits_leaves_rotary_settings_as_they_are() -> None:
+    make(max_len=8)
+    succeed("resize", "llama", "--to", "16", "--fix-limits")
+    assert read("llama-16/config.json") == read("llama/config.json")
+
+
+def test_resize_lists_the_added_dialect_in_one_line() -> None:
+    make()
+    done = invoke("resize", "llama", "--to", "64", "--dry-run")
+    added = "config.json: rope_scaling, rope_theta added (the same settings in the other dialect)"
+    assert added in unwrapped(done.stdout + done.stderr)
+    values = json.loads(invoke("resize", "llama", "--to", "64", "--dry-run", "--json").stdout)
+    reasons = {edit["key"]: edit["reason"] for edit in values["edits"]}
+    assert reasons["rope_theta"] == "the same settings in the other dialect"
+    assert reasons["rope_parameters.factor"] == ""
+
+
+def test_commands_refuse_contradicting_dialects_and_say_what_transformers_follows() -> None:
+    source = make()
+    succeed("resize", "llama", "--to", "64")
+    for folder in (source, Path("llama-64")):
+        scaling = {"rope_type": "linear", "type": "linear", "factor": 2.0}
+        settings = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
+        pico.edit_json(folder / "config.json", rope_scaling=scaling, rope_parameters=settings)
+    message = (
+        "config.json: rope_scaling states factor 2.0, which transformers follows; "
+        "rope_parameters states 4.0."
+    )
+    for command in (
+        ["resize", "llama", "--to", "128"],
+        ["inspect", "llama"],
+        ["inspect", "llama", "--check"],
+    ):
+        done = invoke(*command)
+        assert done.exit_code == 1
+        assert message in unwrapped(done.stderr)
+    assert not Path("llama-128").exists()
+
+
+def test_verify_says_which_dialects_contradict_each_other() -> None:
+    make()
+    succeed("resize", "llama", "--to", "64")
+    config = read("llama-64/config.json")
+    scaling = {**config["rope_scaling"], "factor": 2.0}
+    pico.edit_json(Path("llama-64/config.json"), rope_scaling=scaling)
+    done = invoke("verify", "llama-64")
+    assert done.exit_code == 3
+    assert "rope_scaling states factor 2.0, which transformers follows" in unwrapped(done.stdout)
+
+
+@pytest.mark.parametrize("removed", [["rope_parameters"], ["rope_scaling", "rope_theta"]])
+def test_verify_accepts_a_folder_with_one_dialect(removed: list[str]) -> None:
+    make()
+    succeed("resize", "llama", "--to", "64")
+    config = read("llama-64/config.json")
+    one = {key: value for key, value in config.items() if key not in removed}
+    pico.write_json(Path("llama-64/config.json"), one)
+    succeed("verify", "llama-64")
+    succeed("verify", "llama-64", "--deep")
+    Path("llama-64/ctxextend.yaml").unlink()
+    succeed("verify", "llama-64", "--base", "llama")
+
+
+def test_inspect_says_for_which_readers_rotary_settings_are_stated() -> None:
+    make()
+    succeed("resize", "llama", "--to", "64")
+    before = invoke("inspect", "llama")
+    assert "rotary settings are stated only for readers of rope_parameters" in before.stdout
+    after = invoke("inspect", "llama-64")
+    both = "rotary settings are stated for readers of rope_parameters and of rope_scaling"
+    assert both in after.stdout
+    values = json.loads(invoke("inspect", "llama-64", "--json").stdout)
+    (scheme,) = values["models"][0]["schemes"]
+    assert scheme["rope_dialects"] == ["rope_parameters", "rope_scaling"]
+
+
 def test_resize_edits_the_dialect_of_the_file_and_keeps_unlimited_tokenizers() -> None:
     old = {"rope_scaling": None, "rope_theta": 500_000.0, "transformers_version": "4.46.0"}
     source = make(config=old, max_len=10**30)
@@ -96,10 +226,12 @@ def test_resize_edits_the_dialect_of_the_file_and_keeps_unlimited_tokenizers() -
     pico.write_json(source / "config.json", values)
     succeed("resize", "llama", "--to", "64")
     config = read("llama-64/config.json")
-    assert "rope_parameters" not in config
     assert config["rope_theta"] == 500_000.0
     kind = {"rope_type": "yarn", "type": "yarn"}
-    assert config["rope_scaling"] == {**kind, "factor": 4.0, "original_max_position_embeddings": 16}
+    settings = {"factor": 4.0, "original_max_position_embeddings": 16}
+    assert config["rope_scaling"] == {**kind, **settings}
+    new = {"rope_theta": 500_000.0, "rope_type": "yarn", **settings}
+    assert config["rope_parameters"] == new
     assert read("llama-64/tokenizer_config.json") == read("llama/tokenizer_config.json")
 
 
@@ -112,6 +244,8 @@ def test_resize_with_dynamic_keeps_the_trained_length_and_names_the_runtimes_tha
     assert values["config"] == {
         "rope_parameters.rope_type": ["default", "dynamic"],
         "rope_parameters.factor": [None, 4.0],
+        "rope_scaling": [None, {"rope_type": "dynamic", "factor": 4.0, "type": "dynamic"}],
+        "rope_theta": [None, 10_000.0],
     }
     assert values["max_len_after"] == 64
     runtimes = {name for name, length in values["runtimes"].items() if length == 64}
