@@ -15,10 +15,12 @@ from ctxextend.output.output import Output
 from ctxextend.output.prepare import prepare_output
 from ctxextend.output.write import check_writable, write_output
 from ctxextend.plan.explain import Explanation, explain
+from ctxextend.plan.for_runtime import RuntimePlan
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Convert, Resize, accepts_settings, split_ref
+from ctxextend.runtimes.commands import serving_command
 
 if TYPE_CHECKING:
     from ctxextend.conversion.conversion import Conversion
@@ -58,10 +60,10 @@ class Planned(Result, shows=("plan",)):
             "bytes_shareable": self.output.bytes_shareable,
             "notes": self.explanation.notes,
             "edits": self.plan.edits,
+            "runtimes": self.explanation.runtimes,
         }
         if self.conversion is not None:
             return values | _conversion_values(self.conversion, self.plan)
-        values["runtimes"] = self.explanation.runtimes
         return values | _resize_values(self.plan)
 
     def without_weights(self) -> "Planned":
@@ -169,7 +171,9 @@ class ResizeResult(Result, shows=("output", "seconds")):
     choices: tuple[str, ...] = ()  # settings that a method chose from each table's values
     dry_run: bool = False  # True if nothing was written
     verified: bool = False  # True if the output was verified before it was moved into place
-    # Warnings about the text on which a method was chosen.
+    # The runtime that the output is for, and what it does with it.
+    for_runtime: RuntimePlan | None = field(default=None, metadata=not_in_json)
+    # Warnings about the choice of the method, by text or runtime.
     choice_warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     # The results of further steps: a `TrainResult`, a `Calibration` and a `Comparison`.
     training: Result | None = field(default=None, metadata=not_in_json)
@@ -189,7 +193,21 @@ class ResizeResult(Result, shows=("output", "seconds")):
             "comparison": self.comparison,
         }
         taken = {name: result for name, result in steps.items() if result is not None}
-        return self.planned.json_more() | taken
+        return {**self.planned.json_more(), "serve": self.serve, **taken}
+
+    @property
+    def serve(self) -> str | None:
+        """The command that serves or converts the output; None if no runtime was requested."""
+        if self.for_runtime is None:
+            return None
+        runtime = self.for_runtime.runtime
+        if runtime.command:
+            return serving_command(
+                runtime, self.for_runtime.statement, str(self.output), self.plan.max_len_after
+            )
+        if self.load_code is None:
+            return None
+        return f"python -c {shlex.quote(self.load_code)}"
 
     @property
     def add_weights(self) -> str | None:

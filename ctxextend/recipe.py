@@ -23,6 +23,9 @@ from ctxextend.tables.method_parser import method_errors, read_choice, split_cou
 HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output
 MEASURES = ("position", "context", "passkey", "retrieval", "shift")
+# In which dialects an output states rotary settings: both, or as the source.
+BOTH = "both"
+DIALECTS = (BOTH, "keep")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
 TRAINABLE = {
@@ -166,6 +169,9 @@ class Resize:
     part: str | None = None  # resize only this table (encoder, text, …); defaults to all
     # Make all length limits in config and tokenizer files agree with the table.
     fix_limits: bool = False
+    # How config.json states rotary settings: ``both`` as ``rope_parameters`` of transformers 5 and
+    # as ``rope_scaling`` of older readers, where these can mean the same; ``keep`` as the source.
+    dialect: str = BOTH
     copy_code: bool = False  # also copy code files (*.py, …); they are never run
 
     def __post_init__(self) -> None:
@@ -176,6 +182,7 @@ class Resize:
         object.__setattr__(self, "to", parse_length(self.to))
         errors = list(_length_errors(self))
         errors += method_errors(self.method, self.keep_first, self.drop_last)
+        errors += _choice_errors("dialect", self.dialect, DIALECTS)
         raise_first(errors)
         if self.method is not None:
             method, counts = split_counts(self.method)

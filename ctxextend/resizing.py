@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.errors import CtxextendError, ResizeError
 from ctxextend.output.write import output_path
+from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import open_model
-from ctxextend.planned import Planned, Reference, ResizeResult, prepare_convert, prepare_resize
+from ctxextend.planned import (
+    Planned,
+    Reference,
+    ResizeResult,
+    prepare_convert,
+    prepare_plan,
+    prepare_resize,
+)
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import (
     TABLE_KEYS,
@@ -39,6 +47,8 @@ class ResizeOptions(NamedTuple):
     hold_out: int | None = None  # with `data`: choose by the rows from this one on
     edit_only: bool = False  # write only edited and created files, and no weights
     verify: bool = False  # verify the output before it is moved into place
+    # A runtime that must read the output right: its key in `RUNTIMES`.
+    runtime: str | None = None
 
     def check(
         self,
@@ -95,6 +105,7 @@ def resize(
     data: Texts = (),
     hold_out: int | None = None,
     edit_only: bool = False,
+    runtime: str | None = None,
     train: Texts = (),
     steps: int | None = None,
     lora: int | None = None,
@@ -116,6 +127,8 @@ def resize(
             without rows, a method is chosen.
         hold_out: With `data`, choose a method by the rows from this one on.
         edit_only: Write only edited and created files, and no weights.
+        runtime: The runtime that must read the output right: ``"vllm"``, ``"llama.cpp"``, … (see
+            ``ctxextend resize --help``). A method that it applies is chosen.
         train: Text files or folders to train on after the resize; requires `steps`.
         steps: Optimizer steps of the training.
         lora: Rank of adapters that are trained too.
@@ -141,6 +154,7 @@ def resize(
         hold_out=hold_out,
         edit_only=edit_only,
         verify=verify,
+        runtime=runtime,
     )
     options.check(
         method,
@@ -232,9 +246,18 @@ def resize_checkpoint(
     options = options or ResizeOptions()
     events = events or Silence()
     assert recipe.resize is not None
-    planned = prepare_resize(open_model(recipe.checkpoint), recipe.resize)
+    model = open_model(recipe.checkpoint)
+    for_runtime = None
+    if options.runtime is None:
+        planned = prepare_resize(model, recipe.resize)
+    else:
+        for_runtime = plan_for_runtime(model, recipe.resize, options.runtime)
+        planned = prepare_plan(for_runtime.plan)
     announce(planned, events)
     chosen = Chosen()
+    if for_runtime is not None:
+        chosen = _chosen_for_runtime(for_runtime, options)
+        events.warning(*chosen.warnings)
     if options.data:
         if not dry_run and recipe.train is None:
             planned.check_output(output, force=force)  # fail before the measurements
@@ -250,6 +273,7 @@ def resize_checkpoint(
     )
     return replace(
         result,
+        for_runtime=for_runtime,
         choice_warnings=chosen.warnings,
         calibration=chosen.calibration,
         comparison=chosen.comparison,
@@ -289,6 +313,19 @@ def announce(planned: Planned, events: Events) -> None:
     """Report what to know before an output is written."""
     events.note(*planned.explanation.notes)
     events.warning(*planned.explanation.warnings)
+
+
+def _chosen_for_runtime(made: RuntimePlan, options: ResizeOptions) -> Chosen:
+    """Return a method that was chosen for a runtime, with a warning if no rule is about it.
+
+    Raises:
+        ResizeError: The method is to be chosen on a text too.
+    """
+    plan = made.plan
+    if options.data and not plan.has_rows:
+        message = "--for cannot be used with --data: both choose the method of rotary positions."
+        raise ResizeError(message, "Remove one of them.")
+    return Chosen(warnings=made.warnings)
 
 
 def _choose_on_text(planned: Planned, options: ResizeOptions, events: Events) -> Chosen:

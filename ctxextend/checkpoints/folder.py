@@ -247,6 +247,32 @@ def open_checkpoint(
         return _open_folder(source, variant, check)
 
 
+def open_config(source: Source) -> Checkpoint:
+    """Read only the config of a folder: a checkpoint without weights and other files.
+
+    Raises:
+        CheckpointError: The config is missing, malformed or unreadable.
+    """
+    with reading(source.folder):
+        model = _model_folder(source)
+        config = _read_config(source, model, lambda *_: None)
+        if not config:
+            from ctxextend.checkpoints.missing_files import no_config
+
+            raise no_config(source.folder)
+        return Checkpoint(
+            source=source,
+            model=model,
+            config=config,
+            weights=Weights(files={}),
+            generated={},
+            copied=((model / CONFIG).as_posix(),),
+            omitted={},
+            fingerprints={},
+            adapter_of=None,
+        )
+
+
 def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:
     root = source.folder
     listed = _list_files(source)

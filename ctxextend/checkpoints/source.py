@@ -4,8 +4,9 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
@@ -25,6 +26,7 @@ BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_
 
 # Outputs are not named after weights files with these stems.
 GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
+CONFIG_FILES = ("config.json", "modules.json")  # all that is read without weights
 # Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
 HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
 # A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.
@@ -64,6 +66,8 @@ def resolve_source(
     subfolder: str | None = None,
     variant: str | None = None,
     check: ConfigCheck = lambda *_: None,
+    *,
+    only_config: bool = False,
 ) -> Source:
     """Resolve a reference to a checkpoint: a local path first, then a bundled name, then a Hub id.
 
@@ -74,6 +78,7 @@ def resolve_source(
         variant: The variant of the weights; not for a single file.
         check: Is called with the config of a Hub model before its weights are downloaded, and may
             raise.
+        only_config: Download no weights, and no other files but the config.
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached, or an argument does not
@@ -97,7 +102,8 @@ def resolve_source(
         raise SourceError(f"{text} is not an existing folder or regular file.", hint)
     else:
         try:
-            source = _hub_source(text, revision, subfolder, variant, check)
+            choose = _config_files if only_config else partial(_needed_files, variant=variant)
+            source = _hub_source(text, revision, subfolder, choose, check)
         except SourceError as error:
             hints = filter(None, (did_you_mean(text, BUNDLED), error.hint))
             raise SourceError(error.message, " ".join(hints)) from error
@@ -198,17 +204,17 @@ def _hub_source(
     hub_id: str,
     revision: str | None,
     subfolder: str | None,
-    variant: str | None,
+    choose_files: Callable[[Sequence[str]], Iterable[str]],
     check: ConfigCheck,
 ) -> Source:
-    """Download a Hub model: one format of its weights, and all other files that are copied."""
+    """Download the files of a Hub model that are chosen by their names."""
     from ctxextend.checkpoints.hub import download
 
     below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
 
     def choose(files: list[str]) -> list[str]:
         names = [name.removeprefix(below) for name in files if name.startswith(below)]
-        return [f"{below}{name}" for name in _needed_files(names, variant)]
+        return [f"{below}{name}" for name in choose_files(names)]
 
     folder, files = download(
         hub_id, revision, f"{below}config.json", choose, lambda path: check(load_object(path))
@@ -225,8 +231,13 @@ def _hub_source(
     )
 
 
+def _config_files(names: Sequence[str]) -> list[str]:
+    """Return the files of a repository that state the config."""
+    return [name for name in names if name in CONFIG_FILES]
+
+
 def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
-    """Yield the files of a repository that a checkpoint needs: one format of weights."""
+    """Yield the files of a repository that an output needs: one format of weights, and others."""
     candidates = [with_variant(plain, variant) for plain in NAMES]
     weights = next((name for name in candidates if name in names), "")
     shards = ""

@@ -44,6 +44,7 @@ from ctxextend.version import __version__
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
     "resize",
     "convert",
+    "flags",
     "train",
     "inspect",
     "verify",

@@ -373,6 +373,8 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
                 )
             elif report.lengths_text:
                 page.text(report.lengths_text)
+            if report.dialects_text:
+                page.text(report.dialects_text)
             for rope in report.layers:
                 words = (names.get(id(inspection), ""), report.part, rope.layers)
                 name = " ".join(word for word in words if word)

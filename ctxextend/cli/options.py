@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from ctxextend.errors import CtxextendError, OutputError, ResizeError
+from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from ctxextend.tables.method_names import table_method_names
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def hub_id(repo: str | None) -> str | None:
     return repo
 
 
+complete_runtime = completing(lambda: RUNTIME_KEYS)
 complete_measure = completing(lambda: MEASURES)
 complete_method = completing(table_method_names)
 complete_model = completing(lambda: import_module("ctxextend.checkpoints.source").BUNDLED)
@@ -97,6 +99,10 @@ To = Annotated[str, basic("--to N", "New context length, e.g. 4096, 4k or 4x.")]
 HoldOut = Annotated[int | None, basic("--hold-out N", "Judge methods by the rows from N on.")]
 Part = Annotated[
     str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")
+]
+ForRuntime = Annotated[
+    str | None,
+    basic("--for ENGINE", "Make it right in vllm, llama.cpp, ...", None, complete_runtime),
 ]
 Base = Annotated[
     str | None, basic("--base MODEL", "Base checkpoint.", "from ctxextend.yaml", complete_model)
@@ -189,6 +195,10 @@ Subfolder = Annotated[
     str | None, advanced("--subfolder DIR", "Subfolder of MODEL that contains the checkpoint.")
 ]
 Variant = Annotated[str | None, advanced("--variant NAME", "Weights variant, e.g. fp16.")]
+Dialect = Annotated[
+    Literal["both", "keep"],
+    files("--dialect D", "Rotary settings in both dialects, or keep the file's."),
+]
 CopyCode = Annotated[
     bool, advanced("--copy-code", "Also copy code files (*.py, ...); code is never executed.")
 ]

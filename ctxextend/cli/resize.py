@@ -34,6 +34,7 @@ def resize(
         int, basic("--drop-last K", "Create no new rows from the last K learned ones.")
     ] = 0,
     part: options.Part = None,
+    runtime: options.ForRuntime = None,
     tokenizer: options.Tokenizer = None,
     model_type: options.ModelType = None,
     trained_length: options.TrainedLength = None,
@@ -43,6 +44,7 @@ def resize(
     fix_limits: Annotated[
         bool, basic("--fix-limits", "Make all length limits agree with the table.")
     ] = False,
+    dialect: options.Dialect = "both",
     edit_only: Annotated[
         bool, files("--edit-only", "Write the edited small files, and no weights.")
     ] = False,
@@ -90,6 +92,7 @@ def resize(
             hold_out=hold_out,
             edit_only=edit_only,
             verify=verify,
+            runtime=runtime,
         )
         more.check(
             method,
@@ -115,6 +118,7 @@ def resize(
             drop_last=drop_last,
             part=part,
             fix_limits=fix_limits,
+            dialect=dialect,
             copy_code=copy_code,
         )
     recipe = Recipe(ref, resize=settings, train=training)

@@ -1,7 +1,7 @@
 """Print what a resize or a conversion would write, or has written."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,8 +112,7 @@ def _plan_items(planned: "Planned", output: Path) -> Items:
         yield "method", planned.explanation.summary
         for table in plan.tables:
             yield from _table_items(table)
-    for edit in plan.edits:
-        yield "edit", _edit_text(edit)
+    yield from _edit_items(plan.edits)
     yield from _file_items(planned, output)
 
 
@@ -133,6 +132,20 @@ def _table_items(table: "TablePlan") -> Items:
     if table.reserved_rows:
         rows += f", {table.reserved_rows} of them reserved"
     yield "", rows
+
+
+def _edit_items(edits: "Sequence[Edit]") -> Items:
+    """Yield a line for each changed value, and one for rotary settings in another dialect."""
+    from ctxextend.families.rope_dialects import ADDED
+
+    added = dict[str, list[str]]()
+    for edit in edits:
+        if edit.reason == ADDED:
+            added.setdefault(edit.file, []).append(edit.key)
+        else:
+            yield "edit", _edit_text(edit)
+    for file, keys in added.items():
+        yield "edit", f"{file}: {', '.join(keys)} added ({ADDED})"
 
 
 def _edit_text(edit: "Edit") -> str:
@@ -174,10 +187,8 @@ def _file_items(planned: "Planned", output: Path) -> Items:
     for name, reason in plan.checkpoint.omitted.items():
         yield "skip", f"{name} ({reason})"
     for row in skipped_exports(plan.checkpoint.omitted):
-        yield (
-            "export",
-            f"{row.kind}: {commands_again(row, str(output), plan.checkpoint.model_class)}",
-        )
+        commands = commands_again(row, _folder_argument(output), plan.checkpoint.model_class)
+        yield "export", f"{row.kind}: {commands}"
     yield "write", size_text(planned.output.bytes_to_write)
 
 
@@ -195,6 +206,7 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     effects = f"{explanation.effects} {explanation.keep_hint}".strip()
     written = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
     console.note(written, effects)
+    _show_serving(console, result)
     console.data(str(result.output))
     console.next_steps(*_next_steps(result))
 
@@ -220,6 +232,12 @@ def _folder_argument(output: Path) -> str:
     if name.startswith("-"):
         return f"./{name}"
     return name
+
+
+def _show_serving(console: Console, result: "ResizeResult") -> None:
+    """Print the command that serves or converts an output for the requested runtime."""
+    if result.for_runtime is not None and result.serve:
+        console.note(f"In {result.for_runtime.runtime.name}:", f"  {result.serve}")
 
 
 def _next_steps(result: "ResizeResult") -> Iterator[str]:
@@ -261,6 +279,7 @@ def finish(
         assert isinstance(result.training, TrainResult)
         show_training(console, result.training)
         console.data(str(result.output))
+        _show_serving(console, result)
         console.next_steps(*steps_after_training(result.output))
     if not result.dry_run:
         values |= push(console, result.output, push_to_hub)

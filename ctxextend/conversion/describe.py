@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.find import SCHEME_NAMES
 from ctxextend.errors import counted
+from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.plan.effects import UNTRAINED
-from ctxextend.plan.explain import Explanation, model_notes
+from ctxextend.plan.explain import Explanation, find_runtimes, model_notes, runtime_notes
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
+from ctxextend.runtimes.schema import THETA, FolderFacts
 
 MAX_DROPPED = 3  # names of dropped tensors in a warning
 
@@ -24,6 +26,8 @@ def explain_conversion(conversion: Conversion, twin_plan: Plan) -> Explanation:
     stops = generation_notes(
         twin_plan.model, twin_plan.tables, old_length=conversion.max_len_before
     )
+    facts = _twin_facts(conversion, twin_plan)
+    runtimes = find_runtimes(facts)
     return Explanation(
         summary=summarise(conversion),
         details=tuple(_details(conversion, twin_plan)),
@@ -36,8 +40,32 @@ def explain_conversion(conversion: Conversion, twin_plan: Plan) -> Explanation:
         choices=(),
         effects=describe_change(twin_plan),
         keep_hint="Train it with ctxextend train DIR --data TEXT --steps 200.",
-        runtimes=None,
-        runtime_notes=(),
+        runtimes=runtimes,
+        runtime_notes=runtime_notes(facts, runtimes),
+    )
+
+
+def _twin_facts(conversion: Conversion, twin_plan: Plan) -> FolderFacts:
+    """Return what decides what runtimes do with a twin.
+
+    Raises:
+        CheckpointError: Its rotary settings are malformed.
+    """
+    location = twin_plan.tables[0].location
+    positions = location.scheme
+    dialects: tuple[str, ...] = ()
+    if location.table.rope is not None:
+        positions = THETA
+    if has_settings(location):
+        dialects = stated_dialects(location)
+    return FolderFacts(
+        model_type=conversion.twin.model_type,
+        positions=positions,
+        max_len=twin_plan.max_len_after,
+        stated=twin_plan.max_len_after,
+        first_trained=twin_plan.max_len_after,
+        theta=conversion.settings.theta,
+        dialects=dialects,
     )
 
 

@@ -10,6 +10,8 @@ from ctxextend.conversion import twins
 from ctxextend.conversion.conversion import Conversion, Origin
 from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Rule, SourceType, Twin, match_pattern
 from ctxextend.errors import CheckpointError, MethodError, UnsupportedModelError
+from ctxextend.families.lookup import find_architecture
+from ctxextend.families.rope_dialects import both_dialects
 from ctxextend.families.schema import ALIBI, ROTARY
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel
@@ -270,7 +272,9 @@ def _twin_config(
     if "intermediate_size" in config and config["intermediate_size"] is None:
         config["intermediate_size"] = 4 * config["hidden_size"]
     if settings.theta is not None:
-        config |= _rotary_config(settings.theta)
+        config["rope_parameters"] = _rotary_settings(settings.theta)
+        for (key,), value in both_dialects(find_architecture(config).locations).items():
+            config[key] = value
     return config
 
 
@@ -314,14 +318,12 @@ def _values_to_keep(model: OpenedModel, source_type: SourceType) -> dict[str, An
     return values
 
 
-def _rotary_config(theta: float) -> dict[str, Any]:
-    """Return the rotary settings of a twin.
-
-    Transformers 5 reads the first key, earlier versions and other programs the others.
-    """
-    base = int(theta) if theta == int(theta) else theta
-    rope = {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": 1.0}
-    return {"rope_parameters": rope, "rotary_pct": 1.0, "rotary_emb_base": base}
+def _rotary_settings(theta: float) -> dict[str, Any]:
+    """Return the rotary settings of a twin, which rotates whole heads."""
+    base = theta
+    if theta == int(theta):
+        base = int(theta)
+    return {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": 1.0}
 
 
 # ---- the origins of its tensors

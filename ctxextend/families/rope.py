@@ -101,12 +101,16 @@ def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]
     old = stated_settings(location, OLD, layer_type)
     new = stated_settings(location, NEW, layer_type)
     used = _complete(location, layer_type, old or new or _unstated_settings(location, layer_type))
-    other_statements = list[Parameters]()
     if old and new:
-        other_statements.append(_complete(location, layer_type, new))
-    other_statements.append(used | settings_next_to(location, layer_type))
-    for other in other_statements:
-        _check_equal(layer_type, used, other)
+        other = _complete(location, layer_type, new)
+        key = _unequal_key(used, other)
+        if key:
+            raise _two_dialects(location, layer_type, key, used, other)
+    next_to = settings_next_to(location, layer_type)
+    key = _unequal_key(used, used | next_to)
+    if key:
+        dialect = OLD if old else NEW
+        raise _two_keys(location, layer_type, dialect, key, used[key], next_to[key])
     return used
 
 
@@ -118,21 +122,71 @@ def _unstated_settings(location: TableLocation, layer_type: str) -> dict[str, An
     return {THETA: facts.theta[layer_type], **facts.defaults[layer_type]}
 
 
-def _check_equal(layer_type: str, used: Parameters, other: Parameters) -> None:
-    """Check that another statement in the same config means the settings that are used.
-
-    Raises:
-        CheckpointError: It does not.
-    """
+def _unequal_key(used: Parameters, other: Parameters) -> str:
+    """Return a setting that two statements in one config give other values; empty if none."""
     unequal = [key for key in {**used, **other} if used.get(key) != other.get(key)]
     if not unequal:
-        return
-    key = TYPE if TYPE in unequal else unequal[0]  # the type explains what else differs
-    raise CheckpointError(
-        f"config.json: {_with_layers(key, layer_type)} is {used.get(key)!r:.100} in "
-        f"transformers, but the file also states {other.get(key)!r:.100}.",
-        f"Remove the wrong value: {OLD}, {NEW} and the keys next to them must mean the same.",
+        return ""
+    if TYPE in unequal:  # it explains what else differs
+        return TYPE
+    return unequal[0]
+
+
+def _two_dialects(
+    location: TableLocation, layer_type: str, key: str, used: Parameters, other: Parameters
+) -> CheckpointError:
+    """Return the error for dialects that contradict each other.
+
+    Args:
+        location: The config.
+        layer_type: The type of layers.
+        key: A setting that differs.
+        used: The settings by ``rope_scaling``, which transformers follows.
+        other: Those by ``rope_parameters``.
+    """
+    old = _stated_at(location, OLD)
+    new = _stated_at(location, settings_key(NEW, layer_type))
+    if key not in used:
+        message = f"{new} states {key} {other[key]!r:.100}, and {old} does not."
+    elif key not in other:
+        message = f"{old} states {key} {used[key]!r:.100}, and {new} does not."
+    else:
+        message = (
+            f"{old} states {key} {used[key]!r:.100}, which transformers follows; {new} states "
+            f"{other[key]!r:.100}."
+        )
+    hint = f"Remove the wrong one: {OLD}, {NEW} and the keys next to them must mean the same."
+    return CheckpointError(f"config.json: {message}", hint)
+
+
+def _two_keys(
+    location: TableLocation, layer_type: str, dialect: str, key: str, used: Any, other: Any
+) -> CheckpointError:
+    """Return the error for settings that contradict a key next to them.
+
+    Args:
+        location: The config.
+        layer_type: The type of layers.
+        dialect: The one of the settings.
+        key: The setting that differs.
+        used: Its value in the settings, which transformers follows.
+        other: Its value in the key next to them.
+    """
+    facts = rotary_facts(location)
+    name = facts.old.partial_key
+    if key == THETA:
+        name = facts.old.theta_keys.get(layer_type, THETA)
+    return CheckpointError(
+        f"config.json: {_stated_at(location, settings_key(dialect, layer_type))} states {key} "
+        f"{used!r:.100}, which transformers follows; the key {_stated_at(location, name)} states "
+        f"{other!r:.100}.",
+        f"Remove the wrong one: {OLD}, {NEW} and the keys next to them must mean the same.",
     )
+
+
+def _stated_at(location: TableLocation, key: str) -> str:
+    """Return where a key stands in the config, with dots."""
+    return ".".join((*location.path, key))
 
 
 def _with_layers(key: str, layer_type: str) -> str:
@@ -360,7 +414,7 @@ def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _malformed(location: TableLocation, dialect: str, expected: str) -> CheckpointError:
     """Return the error for a dialect that is not what the classes read."""
-    path = ".".join((*location.path, dialect))
+    path = _stated_at(location, dialect)
     message = f"config.json: {path} must be {expected}, got {location.stated(dialect)!r:.100}."
     return CheckpointError(message, "Correct config.json.")
 

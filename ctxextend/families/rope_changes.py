@@ -63,7 +63,7 @@ def _copy_changes(
     config: it moves into the settings.
     """
     changes = _own_changes(copied, layers, after)
-    theta = (*copied.path, _theta_key(copied, layers))
+    theta = (*copied.path, theta_key(copied, layers))
     path = (*copied.path, OLD)
     has_theta = theta in changes or nested(location.config, theta) is not None
     is_moved = has_theta and rope_type(after).states_trained and OLD in _dialects(copied)
@@ -88,7 +88,7 @@ def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     if OLD in dialects and _would_scale_local(location, layers, after):
         dialects = (NEW,)
         if stated_settings(location, OLD, layers.layer_type):
-            changes[_effective_path(location, OLD)] = None
+            changes[effective_path(location, OLD)] = None
     for dialect in dialects:
         if dialect == OLD:
             changes |= _old_changes(location, layers, after)
@@ -114,12 +114,12 @@ def _changes_next_to(location: TableLocation, layers: RopeLayers, after: Paramet
     changes = Changes()
     if facts.needs_dim and location.stated(facts.dim_key) is None:
         whole_head = {**before, PARTIAL: 1}
-        changes[_effective_path(location, facts.dim_key)] = rotary_dim(location, whole_head)
+        changes[effective_path(location, facts.dim_key)] = rotary_dim(location, whole_head)
     if after[THETA] != before[THETA] and _has_theta_next_to(location, layers.layer_type):
-        changes[_effective_path(location, _theta_key(location, layers))] = after[THETA]
+        changes[effective_path(location, theta_key(location, layers))] = after[THETA]
     trained = trained_length_next_to(location, layers.layer_type)
     if trained is not None and after.get(TRAINED, trained) != trained:
-        changes[_effective_path(location, TRAINED)] = after[TRAINED]
+        changes[effective_path(location, TRAINED)] = after[TRAINED]
     return changes
 
 
@@ -140,7 +140,7 @@ def _old_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
         return {}
     if OLD_TYPE in stated or not stated:
         settings[OLD_TYPE] = _old_type(stated, layers, after)
-    return _settings_changes(_effective_path(location, OLD), stated, settings)
+    return _settings_changes(effective_path(location, OLD), stated, settings)
 
 
 def _new_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> Changes:
@@ -149,12 +149,12 @@ def _new_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     settings = dict(after)
     if OLD_TYPE in stated:
         settings[OLD_TYPE] = _old_type(stated, layers, after)
-    path = _effective_path(location, settings_key(NEW, layers.layer_type))
+    path = effective_path(location, settings_key(NEW, layers.layer_type))
     changes = _settings_changes(path, stated, settings)
     if location.stated(NEW) is None:
         for item in read_rope(location):
             if item.is_local:
-                path = _effective_path(location, settings_key(NEW, item.layer_type))
+                path = effective_path(location, settings_key(NEW, item.layer_type))
                 changes[path] = dict(item.parameters)
     return changes
 
@@ -173,12 +173,12 @@ def _settings_changes(path: Keys, stated: Parameters, settings: dict[str, Any]) 
     return {(*path, key): value for key, value in settings.items() if stated.get(key) != value}
 
 
-def _effective_path(location: TableLocation, key: str) -> Keys:
+def effective_path(location: TableLocation, key: str) -> Keys:
     """Return the path of a key in the config that transformers uses."""
     return location.paths_of(key)[-1]
 
 
-def _theta_key(location: TableLocation, layers: RopeLayers) -> str:
+def theta_key(location: TableLocation, layers: RopeLayers) -> str:
     """Return the key of the base of these layers next to the settings."""
     return rotary_facts(location).old.theta_keys.get(layers.layer_type, THETA)
 
@@ -204,5 +204,5 @@ def _is_of_version_5(location: TableLocation) -> bool:
         return False
     facts = rotary_facts(location)
     old_keys = {OLD, *(facts.old.theta_keys.get(layers, THETA) for layers in facts.theta)}
-    stated = nested(location.config, _effective_path(location, OLD)[:-1]) or {}
+    stated = nested(location.config, effective_path(location, OLD)[:-1]) or {}
     return old_keys.isdisjoint(stated)

@@ -24,6 +24,7 @@ from ctxextend.families.schema import (
     UnlimitedPositions,
 )
 from ctxextend.families.unsupported import NO_POSITIONS
+from ctxextend.tables.rope_types import LISTS
 
 PARTIAL_FACTOR = "partial_rotary_factor"
 FULL = "full_attention"
@@ -54,6 +55,10 @@ def unstated(rope_type: str, factor: float, trained: int, **more: Any) -> dict[s
 
 
 NO_OLD_SCALING = OldRotaryKeys(reads_scaling=False)
+# Transformers 4.57 checks the keys of ``rope_scaling``, or reads it without a check.
+OLMO = RotaryFacts(old=OldRotaryKeys(scaling_keys=("type", "factor")))
+NEEDS_SCALING = RotaryFacts(old=OldRotaryKeys(needs_scaling=True))
+PHI_OLD_KEYS = OldRotaryKeys(scaling_keys=("type", *LISTS))
 LIMITS_ONLY = RotaryFacts(methods=())  # the classes ignore other rotary settings
 # Latent attention rotates a part of each head, with its own size.
 LATENT = RotaryFacts(dim_key="qk_rope_head_dim")
@@ -61,7 +66,9 @@ ONLY_THETA = RotaryFacts(methods=THETA_METHOD)
 PER_LAYER_THETA = RotaryFacts(methods=PER_LAYER_METHODS)
 NEEDS_DIM = RotaryFacts(needs_dim=True)
 MROPE = RotaryFacts(type_names={"mrope": "default"})
-PHI = RotaryFacts(type_names={"su": "longrope", "yarn": "longrope"}, methods=THETA_METHOD)
+PHI = RotaryFacts(
+    type_names={"su": "longrope", "yarn": "longrope"}, methods=THETA_METHOD, old=PHI_OLD_KEYS
+)
 PHI_KEYS = {
     "original_max_position_embeddings": 4096,
     "hidden_size": 3072,
@@ -178,7 +185,7 @@ RULE_FAMILIES: tuple[Family, ...] = (
     rotary("blt_local_decoder", length=24_576, hidden=1024, heads=16, theta=500_000.0),
     rotary("blt_local_encoder", length=24_576, hidden=1024, heads=16, theta=500_000.0),
     rotary("blt_patcher", length=8192, hidden=768, heads=12),
-    rotary("chameleon", length=4096, hidden=4096, heads=32),
+    rotary("chameleon", length=4096, hidden=4096, heads=32, facts=OLMO),
     rotary("cohere2", length=8192, hidden=8192, heads=64),
     rotary("cohere", length=8192, hidden=8192, heads=64, theta=500_000.0),
     rotary("csm", length=2048, hidden=2048, heads=32, theta=500_000.0),
@@ -229,14 +236,21 @@ RULE_FAMILIES: tuple[Family, ...] = (
     rotary("minimax_m2", length=196_608, head_dim=128, theta=5_000_000.0),
     rotary("minimax_m3_vl_text", length=524_288, head_dim=128, theta=5_000_000.0),
     rotary("mistral", length=131_072, hidden=4096, heads=32),
-    rotary("mllama_text_model", length=131_072, hidden=4096, heads=32, theta=500_000.0),
+    rotary(
+        "mllama_text_model",
+        length=131_072,
+        hidden=4096,
+        heads=32,
+        theta=500_000.0,
+        facts=NEEDS_SCALING,
+    ),
     rotary("molmo2_text", length=36_864, head_dim=128),
     rotary("moshi", length=3000, hidden=4096, heads=32),
     rotary("muse_glimmer_assistant", length=131_072, head_dim=128, theta=500_000.0),
     rotary("nanochat", length=2048, hidden=768, heads=6),
     rotary("nomic_bert", length=2048, hidden=768, heads=12, theta=1_000.0),
-    rotary("olmo2", length=2048, hidden=4096, heads=32),
-    rotary("olmo", length=2048, hidden=4096, heads=32),
+    rotary("olmo2", length=2048, hidden=4096, heads=32, facts=OLMO),
+    rotary("olmo", length=2048, hidden=4096, heads=32, facts=OLMO),
     rotary("olmo_hybrid", length=65_536, hidden=3840, heads=30),
     rotary("olmoe", length=4096, hidden=2048, heads=16),
     rotary("paddleocr_vl_text", length=131_072, head_dim=128, theta=500_000.0),
@@ -248,9 +262,23 @@ RULE_FAMILIES: tuple[Family, ...] = (
     rotary("qwen3", length=32_768, head_dim=128),
     rotary("qwen3_moe", length=32_768, hidden=2048, heads=32),
     rotary("qwen3_omni_moe_talker_text", length=32_768, hidden=1024, heads=16),
-    rotary("qwen3_omni_moe_text", length=32_768, hidden=2048, heads=28, theta=1_000_000.0),
-    rotary("qwen3_vl_moe_text", length=128_000, hidden=2048, heads=16, theta=500_000.0),
-    rotary("qwen3_vl_text", length=128_000, head_dim=128, theta=500_000.0),
+    rotary(
+        "qwen3_omni_moe_text",
+        length=32_768,
+        hidden=2048,
+        heads=28,
+        theta=1_000_000.0,
+        facts=NEEDS_SCALING,
+    ),
+    rotary(
+        "qwen3_vl_moe_text",
+        length=128_000,
+        hidden=2048,
+        heads=16,
+        theta=500_000.0,
+        facts=NEEDS_SCALING,
+    ),
+    rotary("qwen3_vl_text", length=128_000, head_dim=128, theta=500_000.0, facts=NEEDS_SCALING),
     rotary("qwen4_exp_text", length=32_768, head_dim=256),
     rotary("seed_oss", length=524_288, head_dim=128),
     rotary("smollm3", length=32_768, hidden=2048, heads=16, theta=2_000_000.0),

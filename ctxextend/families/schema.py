@@ -70,10 +70,16 @@ class OldRotaryKeys(NamedTuple):
     # only the others, and ``rope_parameters`` is written instead.
     scales_local: bool = False
     # Other names of ``rope_theta`` next to ``rope_scaling``, by layer type: Gemma 3 has
-    # {"sliding_attention": "rope_local_base_freq"}. An empty name: the layers have no such key.
+    # {"sliding_attention": "rope_local_base_freq"}. An empty name: the layers have no such key, and
+    # transformers 4 gives them the base of the main layers.
     theta_keys: Mapping[str, str] = {}
     # Name of the rotated share next to ``rope_scaling``; ``rotary_pct`` in GPT-NeoX.
     partial_key: str = "partial_rotary_factor"
+    # Whether transformers 4 fails without ``rope_scaling``, also for settings of type ``default``.
+    needs_scaling: bool = False
+    # The keys that transformers 4 accepts in ``rope_scaling``, if it fails with others:
+    # ("type", "factor") for OLMo, which knows two types there.
+    scaling_keys: tuple[str, ...] = ()
 
 
 class RotaryFacts(NamedTuple):

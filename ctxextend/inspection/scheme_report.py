@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ctxextend.families.lengths import layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
+from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.found_table import FoundTable
 from ctxextend.provenance import Provenance
@@ -60,6 +61,9 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
     stated: int  # length that the config key states, in tokens
     served: int  # length up to which the settings need no further scaling, in tokens
     layers: tuple[RopeReport, ...]  # of rotary positions with settings, those of local layers last
+    # The dialects that state the rotary settings, each completely: ``rope_parameters``, which
+    # transformers 5 reads, and ``rope_scaling`` with the keys next to it, which others read.
+    rope_dialects: tuple[str, ...]
     # What the settings do not tell, and how to say it; empty if they tell all.
     question: str = field(default="", metadata=not_in_json)
 
@@ -70,6 +74,16 @@ class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
             return ""
         trained = f"first trained at {self.first_trained} tokens"
         return f"{trained}; the config states {self.stated}, the settings serve {self.served}"
+
+    @property
+    def dialects_text(self) -> str:
+        """For which readers the settings are stated; empty without any in the config."""
+        if not self.rope_dialects:
+            return ""
+        readers = " and of ".join(self.rope_dialects)
+        if len(self.rope_dialects) == 1:
+            return f"rotary settings are stated only for readers of {readers}"
+        return f"rotary settings are stated for readers of {readers}"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -106,8 +120,9 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     if lengths.key_is_first_trained:
         length_to_state = lengths.stated
     layers = list[RopeReport]()
-    facts = location.table.rope
-    if facts is not None and facts.methods:  # other classes ignore the settings
+    dialects: tuple[str, ...] = ()
+    if has_settings(location):
+        dialects = stated_dialects(location)
         theta = _theta_resize(table, recipe, lengths.context)
         for item in read_rope(location):
             layers.append(_report_layers(location, item, theta))
@@ -127,6 +142,7 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
         stated=lengths.stated,
         served=lengths.served,
         layers=tuple(layers),
+        rope_dialects=dialects,
         question=question,
     )
 

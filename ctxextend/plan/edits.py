@@ -7,8 +7,9 @@ from typing import Any
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
-from ctxextend.families.rope_changes import copied_length_paths, rope_changes
-from ctxextend.families.schema import EngineKey, Pin
+from ctxextend.families.rope_changes import Changes, copied_length_paths, rope_changes
+from ctxextend.families.rope_dialects import ADDED, with_other_dialect
+from ctxextend.families.schema import Pin
 from ctxextend.limits.generation import generating_table
 from ctxextend.limits.length_edits import (
     Edit,
@@ -21,19 +22,21 @@ from ctxextend.limits.length_edits import (
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import rewrites_model_type
 from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
+from ctxextend.recipe import BOTH, Resize
 
 
 def plan_edits(
-    model: OpenedModel, tables: Sequence[TablePlan], *, fix_limits: bool
+    model: OpenedModel, tables: Sequence[TablePlan], settings: Resize
 ) -> tuple[Edit, ...]:
     """Return the edits to config.json and tokenizer files that the new lengths require.
 
     Raises:
         CheckpointError: A file to edit is malformed.
     """
+    fix_limits = settings.fix_limits
     edits = list[Edit]()
     if model.checkpoint.has_config:
-        edits += _config_edits(model.checkpoint, model.architecture, tables, fix_limits=fix_limits)
+        edits += _config_edits(model.checkpoint, model.architecture, tables, settings)
     if edits and rewrites_model_type(model.checkpoint, model.ref):
         edits.append(_type_edit(model))
     edits += _tokenizer_edits(model, tables, fix_limits=fix_limits)
@@ -96,27 +99,57 @@ def _config_edits(
     checkpoint: Checkpoint,
     architecture: Architecture,
     tables: Sequence[TablePlan],
-    *,
-    fix_limits: bool,
+    settings: Resize,
 ) -> Iterator[Edit]:
     """Yield the edits to config.json, creating nested objects that are missing."""
     config = checkpoint.config
+    changes = config_changes(config, architecture, tables, fix_limits=settings.fix_limits)
+    reasons = _reasons_of_engine_keys(config, tables)
+    if settings.dialect == BOTH:
+        planned = _in_both_dialects(config, changes, tables)
+        reasons |= dict.fromkeys(planned.keys() - changes.keys(), ADDED)
+        changes = planned
+    for path, after in in_existing_objects(config, changes).items():
+        reason = reasons.get(path, "")
+        yield Edit(checkpoint.config_file, path, nested(config, path), after, reason=reason)
+
+
+def _reasons_of_engine_keys(
+    config: Mapping[str, Any], tables: Sequence[TablePlan]
+) -> dict[Keys, str]:
+    """Return why keys of the length are added that transformers does not read, by path."""
+    reasons = dict[Keys, str]()
+    for table in tables:
+        for path, key in table.location.engine_paths.items():
+            if nested(config, path) is None:
+                reasons[path] = f"needed by {key.needed_by}"
+    return reasons
+
+
+def _in_both_dialects(
+    config: Mapping[str, Any], changes: Changes, tables: Sequence[TablePlan]
+) -> Changes:
+    """Return changes of a config that also state planned rotary settings in the other dialect."""
+    for table in tables:
+        if table.rope:
+            location = replace(table.location, config=config)
+            changes = with_other_dialect(location, changes)
+    return changes
+
+
+def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) -> dict[Keys, Any]:
+    """Return changes of a config, by path of keys, that also create the objects that are missing.
+
+    Raises:
+        CheckpointError: What should be an object is something else.
+    """
     values = dict[Keys, Any]()
-    changes = config_changes(config, architecture, tables, fix_limits=fix_limits)
     for path, after in changes.items():
         outer, value = _with_missing_objects(config, path, after)
         if isinstance(value, dict):
             value = {**values.get(outer, {}), **value}
         values[outer] = value
-    needed = dict[Keys, EngineKey]()
-    for table in tables:
-        needed |= table.location.engine_paths
-    for path, after in values.items():
-        before = nested(config, path)
-        reason = ""
-        if path in needed and before is None:
-            reason = f"needed by {needed[path].needed_by}"
-        yield Edit(checkpoint.config_file, path, before, after, reason=reason)
+    return values
 
 
 def missing_engine_keys(model: OpenedModel) -> dict[Keys, int]:

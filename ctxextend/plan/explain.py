@@ -1,11 +1,10 @@
 """Explain a plan in words: notes, warnings, and what to expect of the output."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ctxextend.checkpoints.folder import source_notes
 from ctxextend.families.rope import read_rope
-from ctxextend.families.runtimes import RuntimeLength, describe_runtimes, runtime_lengths
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.found_table import ignored_tensors
@@ -17,7 +16,11 @@ from ctxextend.plan.length_notes import (
 )
 from ctxextend.plan.limit_warnings import low_limits, padding_warnings
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.table_plan import TablePlan, length_to_state
+from ctxextend.plan.runtime_facts import folder_facts
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.runtimes.describe import describe_ignored_factor, describe_statements
+from ctxextend.runtimes.schema import FolderFacts, RuntimeStatement
+from ctxextend.runtimes.statements import runtime_statements
 
 
 class Explanation(NamedTuple):
@@ -31,10 +34,8 @@ class Explanation(NamedTuple):
     choices: tuple[str, ...]  # what a method chose from a table's values, and why
     effects: str  # what to expect of the model's outputs before any training
     keep_hint: str  # how to keep outputs for short inputs, or the next command; may be empty
-    # The context length that each runtime derives from new rotary settings (None: not supported, or
-    # no rule). None of a conversion.
-    runtimes: Mapping[str, int | None] | None
-    runtime_notes: tuple[str, ...]  # which runtimes read the requested context length
+    runtimes: tuple[RuntimeStatement, ...]  # what each runtime does with the output
+    runtime_notes: tuple[str, ...]  # the same in words
 
 
 def explain(plan: Plan) -> Explanation:
@@ -43,18 +44,23 @@ def explain(plan: Plan) -> Explanation:
     Raises:
         CheckpointError: A JSON file of the source is malformed.
     """
-    runtimes = find_runtimes(plan)
+    facts = folder_facts(plan)
+    runtimes = find_runtimes(facts)
     return Explanation(
         summary=_summarise(plan),
         details=tuple(_describe_table(plan, table) for table in plan.tables),
         notes=(*model_notes(plan), *_generation_notes(plan)),
-        warnings=(*_warnings(plan), *file_warnings(plan.checkpoint)),
+        warnings=(
+            *_warnings(plan),
+            *_runtime_warnings(facts, runtimes),
+            *file_warnings(plan.checkpoint),
+        ),
         untrained=tuple(_untrained_warnings(plan)),
         choices=tuple(_describe_choices(plan)),
         effects=describe_effects(plan),
         keep_hint=suggest_kept_rows(plan),
-        runtimes={item.runtime.name: item.length for item in runtimes},
-        runtime_notes=runtime_notes(plan, runtimes),
+        runtimes=runtimes,
+        runtime_notes=runtime_notes(facts, runtimes),
     )
 
 
@@ -216,21 +222,25 @@ def _other_tables(plan: Plan) -> Iterator[str]:
 # ---- runtimes
 
 
-def find_runtimes(plan: Plan) -> tuple[RuntimeLength, ...]:
-    """Return the context length that each runtime derives from new rotary settings."""
-    table = next((table for table in plan.tables if table.rope), None)
-    if table is None:
+def find_runtimes(facts: FolderFacts | None) -> tuple[RuntimeStatement, ...]:
+    """Return what each runtime does with a folder; of an unknown one, nothing."""
+    if facts is None:
         return ()
-    return runtime_lengths(
-        table.rope[0].after,
-        length_to_state(table),
-        plan.max_len_after,
-        table.location.family.model_type,
-    )
+    return runtime_statements(facts)
 
 
-def runtime_notes(plan: Plan, runtimes: Sequence[RuntimeLength]) -> tuple[str, ...]:
-    """Return which runtimes read the new length; empty if no rotary settings change."""
-    if not runtimes:
+def runtime_notes(
+    facts: FolderFacts | None, runtimes: tuple[RuntimeStatement, ...]
+) -> tuple[str, ...]:
+    """Return which runtimes read the new length, and what the others do."""
+    if facts is None:
         return ()
-    return (describe_runtimes(runtimes, plan.max_len_after),)
+    return describe_statements(runtimes, facts.max_len)
+
+
+def _runtime_warnings(
+    facts: FolderFacts | None, runtimes: tuple[RuntimeStatement, ...]
+) -> Iterator[str]:
+    """Yield a warning if runtimes ignore a setting that changes all outputs."""
+    if facts is not None and facts.states_attention_factor:
+        yield from describe_ignored_factor(runtimes)

@@ -11,6 +11,7 @@ from ctxextend.checkpoints.folder import (
     ADAPTER_PREFIX,
     Checkpoint,
     open_checkpoint,
+    open_config,
     with_code,
     with_short_names,
 )
@@ -22,7 +23,12 @@ from ctxextend.checkpoints.wrappers import (
     has_adapters,
     is_wrapped_model,
 )
-from ctxextend.errors import SPECIFY_TABLE, CheckpointError, UnsupportedModelError
+from ctxextend.errors import (
+    SPECIFY_TABLE,
+    CheckpointError,
+    ResizeError,
+    UnsupportedModelError,
+)
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
 from ctxextend.plan.found_table import FoundTable, measure_table
 from ctxextend.plan.named_table import named_architecture
@@ -85,6 +91,29 @@ def open_model(ref: CheckpointRef, check_type: CheckType = lambda model_type: No
         UnsupportedModelError: The model has no supported position table.
     """
     return identify_model(open_reference(ref, check_type), ref)
+
+
+def open_without_weights(ref: CheckpointRef, instead: str) -> OpenedModel:
+    """Open only the config of a model whose positions have no table of rows.
+
+    Args:
+        ref: The checkpoint.
+        instead: What to do with a model that has rows, as a sentence.
+
+    Raises:
+        SourceError: The checkpoint does not exist or cannot be reached.
+        CheckpointError: The config is missing or malformed.
+        UnsupportedModelError: The model has no positions to resize.
+        ResizeError: It has a table of rows.
+    """
+    source = resolve_source(ref.source, ref.revision, ref.subfolder, only_config=True)
+    checkpoint = open_config(source)
+    architecture = _find_architecture(checkpoint, ref)
+    for location in architecture.locations:
+        if location.table.has_rows:
+            message = f"A longer context needs new rows of {location.table.name}."
+            raise ResizeError(message, instead)
+    return identify_model(checkpoint, ref)
 
 
 def open_reference(

@@ -175,7 +175,7 @@ def plan_model(
             check_width(table.location, table.hidden_size, table.name)
     model, settings = _limit_kept_rows(model, settings, tables)
     fix_limits = settings.fix_limits
-    edits = plan_edits(model, tables, fix_limits=fix_limits)
+    edits = plan_edits(model, tables, settings)
     dropped, rebuilt = plan_buffers(checkpoint, tables, fix_limits=fix_limits)
     return Plan(
         model=with_type_note(model),

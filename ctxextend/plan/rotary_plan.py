@@ -1,5 +1,6 @@
 """Plan positions without a table of rows: which rotary settings change, and from which length."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +9,15 @@ from ctxextend.errors import MethodError, ResizeError, flag_name
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
+from ctxextend.families.rope_changes import Changes, rope_changes
+from ctxextend.families.rope_dialects import (
+    has_settings,
+    stated_dialects,
+    with_other_dialect,
+    with_values,
+)
 from ctxextend.plan.table_plan import RopePlan, TablePlan
-from ctxextend.recipe import Resize
+from ctxextend.recipe import BOTH, Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
 from ctxextend.tables.rope_types import FACTOR, KEPT_TYPES, TRAINED, TYPE, Parameters, rope_type
@@ -49,15 +57,39 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     is_changed = after > before or (after == before and _corrects_any(location))
     fixes_limits = after == before and settings.fix_limits
     if fixes_limits and not is_changed:
-        return replace(table, lengths=lengths)
+        return replace(table, lengths=lengths, rope_dialects=_stated_dialects(location))
     if lengths.question:
         raise ResizeError(f"config.json: {lengths.question}.", f"Pass {lengths.answer}.")
     if not is_changed:
         raise _no_change_needed(location, before, after, has_others=has_others)
-    if not _can_scale(location):
+    if not has_settings(location):
         return replace(table, lengths=lengths)
     plans = [_plan_layers(location, layers, settings, after) for layers in _global_layers(location)]
-    return replace(table, lengths=lengths, rope=tuple(plans))
+    return replace(
+        table,
+        lengths=lengths,
+        rope=tuple(plans),
+        rope_dialects=_planned_dialects(location, plans, settings),
+    )
+
+
+def _stated_dialects(location: TableLocation) -> tuple[str, ...]:
+    """Return the dialects that state the rotary settings of a config; none without settings."""
+    if not has_settings(location):
+        return ()
+    return stated_dialects(location)
+
+
+def _planned_dialects(
+    location: TableLocation, plans: Sequence[RopePlan], settings: Resize
+) -> tuple[str, ...]:
+    """Return the dialects that state the planned rotary settings in the output."""
+    changes = Changes()
+    for plan in plans:
+        changes |= rope_changes(location, plan.before, plan.after)
+    if settings.dialect == BOTH:
+        changes = with_other_dialect(location, changes)
+    return stated_dialects(with_values(location, changes))
 
 
 def _check_settings(location: TableLocation, settings: Resize) -> None:
@@ -105,11 +137,6 @@ def _check_method(location: TableLocation, name: str) -> None:
         raise MethodError(message, f"Use one of {', '.join(applicable)}.")
 
 
-def _can_scale(location: TableLocation) -> bool:
-    """Whether the model type has rotary settings, and its classes apply methods to them."""
-    return location.table.rope is not None and bool(location.table.rope.methods)
-
-
 def _global_layers(location: TableLocation) -> list[RopeLayers]:
     """Return the rotary settings of the layers that see the whole input: only these can scale."""
     return [layers for layers in read_rope(location) if not layers.is_local]
@@ -117,7 +144,7 @@ def _global_layers(location: TableLocation) -> list[RopeLayers]:
 
 def _corrects_any(location: TableLocation) -> bool:
     """Whether the user corrects the first trained length that any rotary settings state."""
-    if not _can_scale(location):
+    if not has_settings(location):
         return False
     return any(_is_corrected(location, layers) for layers in _global_layers(location))
 

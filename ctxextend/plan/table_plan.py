@@ -40,6 +40,9 @@ class TablePlan:
     dtype: str  # in safetensors' spelling; empty if transformers computes the rows
     location: TableLocation = field(metadata=not_in_json)  # its registry entry
     rope: tuple[RopePlan, ...] = field(default=(), metadata=not_in_json)  # of rotary settings
+    # The dialects that state the rotary settings of the output, each completely:
+    # ``rope_parameters``, which transformers 5 reads, and ``rope_scaling``, which others read.
+    rope_dialects: tuple[str, ...] = field(default=(), metadata=not_in_json)
     # Whether the tokenizer keeps the old limits: they are also the padding length, on which the
     # outputs of some model types depend.
     keeps_padding: bool = field(default=False, metadata=not_in_json)

@@ -1,6 +1,7 @@
 """The output of a training run: a checkpoint, or an adapter, with recipe, card and logs."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -8,11 +9,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.weights import Weights
+from ctxextend.families.rope_dialects import both_dialects
 from ctxextend.output.card import CARD_FILE, LOG_FILE
 from ctxextend.output.output import NewTensors, Output
 from ctxextend.output.prepare import encode
-from ctxextend.recipe import RECIPE_FILE
+from ctxextend.plan.edits import in_existing_objects
+from ctxextend.recipe import BOTH, RECIPE_FILE
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.trained_card import trained_card
@@ -40,6 +44,7 @@ def trained_output(run: FinishedRun) -> Output:
         files = _adapter_files(run)
     else:
         files = weights.texts
+        files |= _config_in_both_dialects(run, files)
     files |= _record_files(run)
     recipe = files[RECIPE_FILE]
     return Output(
@@ -50,6 +55,38 @@ def trained_output(run: FinishedRun) -> Output:
         planned_recipe=lambda folder: recipe,
         compute=lambda folder: NewTensors(tensor=weights.tensor, recipe=recipe),
     )
+
+
+def _config_in_both_dialects(run: FinishedRun, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return config.json with its rotary settings in both dialects, by path; empty if it has both.
+
+    Transformers writes only ``rope_parameters`` when it saves a model. A config stays as it is if a
+    recipe asked for the dialect of its source.
+
+    Args:
+        run: The run.
+        files: The files that training changes.
+    """
+    task_files = run.task.files
+    checkpoint = task_files.checkpoint
+    if not checkpoint.has_config or _keeps_dialect(run):
+        return {}
+    changes = both_dialects(task_files.architecture.locations)
+    if not changes:
+        return {}
+    name = checkpoint.config_file
+    text = checkpoint.text(name)
+    if name in files:
+        text = files[name].decode()
+    return {name: edit(text, in_existing_objects(checkpoint.config, changes)).encode()}
+
+
+def _keeps_dialect(run: FinishedRun) -> bool:
+    """Whether a resize before the training wrote only the dialect of its source."""
+    settings = [run.recipe.resize]
+    if run.task.origin.provenance is not None:
+        settings += [step.settings for step in run.task.origin.provenance.chain]
+    return any(item is not None and item.dialect != BOTH for item in settings)
 
 
 def _without_files(checkpoint: Checkpoint) -> Checkpoint:

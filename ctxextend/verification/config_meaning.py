@@ -5,9 +5,10 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.families.lookup import Keys, TableLocation, nested
-from ctxextend.families.rope import NEW, OLD
+from ctxextend.families.rope import NEW, read_rope
+from ctxextend.families.rope_dialects import old_keys
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.tables.rope_types import THETA
+from ctxextend.tables.rope_types import TRAINED, rope_type
 from ctxextend.verification.json_changes import (
     INFORMATIONAL_KEYS,
     MISSING,
@@ -90,9 +91,10 @@ def _is_stored_dtype(base: Checkpoint, change: ValueChange) -> bool:
 
 def _rotary_paths(location: TableLocation) -> Iterator[Keys]:
     """Yield the paths of the keys that state rotary settings, in both dialects."""
-    facts = location.table.rope
-    if facts is None:
+    if location.table.rope is None:
         return
-    keys = {NEW, OLD, THETA, facts.old.partial_key, *facts.old.theta_keys.values()} - {""}
-    for key in sorted(keys):
+    keys = [NEW, *old_keys(location)]
+    if any(rope_type(layers.parameters).states_trained for layers in read_rope(location)):
+        keys.append(TRAINED)
+    for key in keys:
         yield from location.paths_of(key)

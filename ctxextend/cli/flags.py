@@ -1,0 +1,54 @@
+"""`ctxextend flags`."""
+
+from typing import Annotated
+
+from ctxextend.cli import options
+from ctxextend.cli.console import Console
+from ctxextend.cli.options import basic, complete_method
+from ctxextend.json_output import to_json
+
+
+def flags(
+    source: Annotated[
+        str, options.model("Folder, weights file, bundled model (tiny-gpt2) or Hub id.")
+    ],
+    to: options.To,
+    runtime: Annotated[
+        str, basic("--for ENGINE", "vllm, sglang or llama.cpp.", False, options.complete_runtime)
+    ],
+    method: Annotated[
+        str | None,
+        basic("--method NAME", "E.g. yarn or linear (see methods).", "auto", complete_method),
+    ] = None,
+    trained_length: options.TrainedLength = None,
+    model_type: options.ModelType = None,
+    revision: options.Revision = None,
+    subfolder: options.Subfolder = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Print the flags that serve a rotary model at a longer length, without a new folder.
+
+    Examples:
+        vllm serve Qwen/Qwen3-8B $(ctxextend flags Qwen/Qwen3-8B --to 128k --for vllm)
+        ctxextend flags path/to/llama --to 4x --for llama.cpp
+    """
+    from ctxextend.plan.runtime_flags import find_flags
+    from ctxextend.recipe import CheckpointRef, Resize
+
+    console = Console(as_json, quiet)
+    with options.usage_errors():
+        ref = CheckpointRef(
+            source,
+            revision=revision,
+            subfolder=subfolder,
+            model_type=model_type,
+            trained_length=trained_length,
+        )
+        settings = Resize(to, method=method)
+    result = find_flags(ref, settings, runtime)
+    console.warning(*result.warnings)
+    console.note(f"{result.max_len_before} -> {result.max_len_after} tokens, {result.method}:")
+    console.note(f"  {result.command}")
+    console.data(result.flags)
+    console.result("flags", to_json(result), result.warnings)

@@ -1,0 +1,134 @@
+"""Plan a resize for one runtime: a method that it applies, or an error."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from ctxextend.errors import CtxextendError, ResizeError, joined
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.plan import Plan, plan_model
+from ctxextend.plan.runtime_facts import folder_facts
+from ctxextend.recipe import Resize
+from ctxextend.runtimes.runtimes import find_runtime
+from ctxextend.runtimes.schema import Outcome, Runtime, RuntimeStatement
+from ctxextend.runtimes.statements import runtime_statements
+from ctxextend.tables.method_facts import DEFAULT_METHOD
+
+# Methods of rotary positions to try, the best one without training first; see docs/results.md.
+METHODS_BY_LOSS = ("yarn", "theta", "linear", "dynamic")
+
+
+class RuntimePlan(NamedTuple):
+    """A plan, and what the runtime that it is made for does with the output."""
+
+    plan: Plan
+    runtime: Runtime
+    statement: RuntimeStatement | None  # None: no rule says what the runtime does
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A warning if no rule says what the runtime does; else none."""
+        if self.statement is not None:
+            return ()
+        return (
+            f"No rule says what {self.runtime.name} does with {self.plan.model_type} models: "
+            "compare its outputs for long inputs with those of transformers.",
+        )
+
+
+def plan_for_runtime(model: OpenedModel, settings: Resize, key: str) -> RuntimePlan:
+    """Plan a resize whose output a runtime reads at the new length, with the method applied.
+
+    The first of these that the runtime is known to serve counts, if need be with an option:
+
+    1. The requested method or, by default, the one that `auto` chooses.
+    2. By default, for rotary positions: each of `METHODS_BY_LOSS`.
+
+    If no rule says what the runtime does with the first one, the plan is this one.
+
+    Args:
+        model: The source.
+        settings: The length and the method.
+        key: The runtime, as ``--for`` takes it.
+
+    Raises:
+        ResizeError: The runtime is unknown, or does not read the output right with any method.
+        CtxextendError: As `plan_model`.
+    """
+    runtime = find_runtime(key)
+    wrong = list[RuntimePlan]()
+    unknown = list[RuntimePlan]()
+    for plan in _candidates(model, settings):
+        statement = _statement_of(runtime, plan)
+        candidate = RuntimePlan(plan, runtime, statement)
+        if statement is None:
+            unknown.append(candidate)
+        elif statement.serves_with_option:
+            return candidate
+        else:
+            wrong.append(candidate)
+    if not wrong:
+        return unknown[0]
+    raise _not_served(wrong[0], model, settings)
+
+
+def _candidates(model: OpenedModel, settings: Resize) -> Iterator[Plan]:
+    """Yield the plans to try, the preferred one first."""
+    first = plan_model(model, settings)
+    yield first
+    if settings.choice.name != DEFAULT_METHOD or first.has_rows:
+        return
+    for name in METHODS_BY_LOSS:
+        if name == first.method:
+            continue
+        try:
+            yield plan_model(model, replace(settings, method=name))
+        except CtxextendError:
+            continue  # the method does not apply to this model
+
+
+def _statement_of(runtime: Runtime, plan: Plan) -> RuntimeStatement | None:
+    """Return what a runtime does with a planned output; None if no rule says it."""
+    facts = folder_facts(plan)
+    if facts is None:
+        return None
+    for statement in runtime_statements(facts):
+        if statement.runtime == runtime:
+            return statement
+    return None
+
+
+def _not_served(wrong: RuntimePlan, model: OpenedModel, settings: Resize) -> ResizeError:
+    """Return the error for a runtime that is known not to read an output right."""
+    plan = wrong.plan
+    statement = wrong.statement
+    assert statement is not None
+    effect = "does not load"
+    if statement.outcome is Outcome.IGNORES:
+        effect = "ignores"
+    elif statement.outcome is Outcome.DERIVES:
+        effect = f"reads at most {statement.length} tokens of"
+    what = f"{plan.model_type} models"
+    if not plan.has_rows:
+        what = f"the {plan.method} settings of {what}"
+    message = f"{statement.name} {effect} {what}"
+    if statement.reason:
+        message += f": {statement.reason}"
+    return ResizeError(f"{message}.", _alternatives(wrong, model, settings))
+
+
+def _alternatives(wrong: RuntimePlan, model: OpenedModel, settings: Resize) -> str:
+    """Return what works instead: another method, or another runtime."""
+    methods = list[str]()
+    if settings.choice.name != DEFAULT_METHOD:
+        default = replace(settings, method=None)
+        for plan in _candidates(model, default):
+            statement = _statement_of(wrong.runtime, plan)
+            if statement is not None and statement.serves_with_option:
+                methods.append(plan.method)
+    if methods:
+        return f"Use --method {' or '.join(dict.fromkeys(methods))}."
+    facts = folder_facts(wrong.plan)
+    assert facts is not None
+    serving = [item.name for item in runtime_statements(facts) if item.serves_with_option]
+    return f"The output would be right in {joined(serving)}."

@@ -1,0 +1,48 @@
+"""What in a planned folder decides what runtimes do with it."""
+
+from ctxextend.checkpoints.folder import MODULES
+from ctxextend.plan.plan import Plan
+from ctxextend.plan.table_plan import TablePlan, length_to_state, scales
+from ctxextend.runtimes.schema import THETA as RAISED_BASE
+from ctxextend.runtimes.schema import UNSCALED, FolderFacts
+from ctxextend.tables.rope_types import FACTOR, THETA, TYPE
+
+
+def folder_facts(plan: Plan) -> FolderFacts | None:
+    """Return what decides what runtimes do with a planned folder.
+
+    None if nothing is known of such folders: nothing changes, the user named the table, there is no
+    config, or the model has positions of several kinds.
+    """
+    is_known_type = plan.model.ref.tensor is None and plan.checkpoint.has_config
+    kinds = {_positions_of(table) for table in plan.tables}
+    if not plan.is_changed or not is_known_type or len(kinds) != 1:
+        return None
+    table = plan.tables[0]
+    location = table.location
+    first_trained = table.max_len_before
+    if table.lengths is not None:
+        first_trained = table.lengths.first_trained
+    rope = table.rope[0].after if table.rope else {}
+    return FolderFacts(
+        model_type=plan.model_type,
+        positions=kinds.pop(),
+        max_len=plan.max_len_after,
+        stated=location.key_value(length_to_state(table)),
+        first_trained=first_trained,
+        factor=rope.get(FACTOR, 1.0),
+        theta=rope.get(THETA),
+        dialects=table.rope_dialects,
+        states_attention_factor=rope.get("attention_factor") is not None,
+        has_sentence_length=MODULES in plan.checkpoint.copied,
+    )
+
+
+def _positions_of(table: TablePlan) -> str:
+    """Return the positions of a table as rules name them."""
+    if table.has_rows or table.location.table.rope is None:
+        return table.scheme
+    if not scales(table):
+        return UNSCALED
+    kind: str = table.rope[0].after[TYPE]
+    return RAISED_BASE if kind == "default" else kind

@@ -1,0 +1,219 @@
+"""The flags with which a runtime reads a checkpoint at a longer length, without a new folder."""
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from ctxextend.errors import ResizeError, joined
+from ctxextend.families.lookup import Keys, TableLocation, nested
+from ctxextend.families.rope import read_rope
+from ctxextend.families.rope_dialects import new_half, with_values
+from ctxextend.json_output import Result
+from ctxextend.plan.edits import config_changes
+from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
+from ctxextend.plan.opened_model import open_without_weights
+from ctxextend.plan.plan import Plan
+from ctxextend.plan.table_plan import TablePlan, scales
+from ctxextend.recipe import CheckpointRef, Resize
+from ctxextend.runtimes.runtimes import find_runtime
+from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RuntimeFlags(Result, shows=("flags",)):
+    """Flags that give a runtime the rotary settings and the length of a resize."""
+
+    source: str  # as the user names it
+    runtime: str  # its name
+    version: str
+    model_type: str
+    method: str
+    max_len_before: int
+    max_len_after: int
+    flags: str  # one line of shell words
+    # Values of config.json, as objects in objects, that the flags replace; empty if the flags state
+    # no JSON.
+    override: Mapping[str, Any]
+    command: str  # which serves the checkpoint with the flags
+    warnings: tuple[str, ...] = field(default=())
+
+
+class _Written(NamedTuple):
+    """The flags of one runtime."""
+
+    words: tuple[str, ...]
+    override: Mapping[str, Any]
+
+
+def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
+    """Return the flags that replace a resize of rotary positions in a runtime.
+
+    Args:
+        ref: The checkpoint.
+        settings: The length and the method.
+        key: The runtime, as ``--for`` takes it.
+
+    Raises:
+        ResizeError: The runtime is unknown, has no such flags, or does not apply the method.
+        CtxextendError: As `plan_resize`.
+    """
+    runtime = find_runtime(key)
+    write_folder = f"{ref.resize_command(to=settings.to)} --for {key}"
+    writer = _WRITERS.get(key)
+    if writer is None:
+        message = f"{runtime.name} has no flags for rotary settings."
+        hint = f"Write a folder: {write_folder}. Runtimes with flags: {joined(list(_WRITERS))}."
+        raise ResizeError(message, hint)
+    model = open_without_weights(ref, instead=f"Write a folder: {write_folder}.")
+    made = plan_for_runtime(model, settings, key)
+    plan = made.plan
+    written = writer(made)
+    flags = shlex.join(written.words)
+    return RuntimeFlags(
+        source=ref.source,
+        runtime=runtime.name,
+        version=runtime.version,
+        model_type=plan.model_type,
+        method=plan.method,
+        max_len_before=plan.max_len_before,
+        max_len_after=plan.max_len_after,
+        flags=flags,
+        override=written.override,
+        command=f"{runtime.base_command.format(model=shlex.quote(ref.source))} {flags}",
+        warnings=made.warnings,
+    )
+
+
+# Runtimes that take values of config.json as JSON
+
+
+def _vllm_flags(made: RuntimePlan) -> _Written:
+    """Return the flags of vLLM.
+
+    It replaces a value at the top level, and merges those of a nested config, so that settings must
+    be complete. The config is one of transformers 5: ``rope_parameters`` replaces any dialect.
+
+    Source: `get_config` of vllm/transformers_utils/config.py, version 0.33.
+    """
+    return _json_flags(made, "--hf-overrides")
+
+
+def _sglang_flags(made: RuntimePlan) -> _Written:
+    """Return the flags of SGLang."""
+    return _json_flags(made, "--json-model-override-args")
+
+
+def _json_flags(made: RuntimePlan, flag: str) -> _Written:
+    """Return a flag that takes values of config.json, and the options that the length needs."""
+    override = config_override(made.plan)
+    words = [flag, json.dumps(override)]
+    if made.statement is not None:
+        words += shlex.split(made.statement.option)
+    return _Written(tuple(words), override)
+
+
+def config_override(plan: Plan) -> dict[str, Any]:
+    """Return the values of config.json that give a loaded config the lengths and settings of a plan.
+
+    The settings are complete, in ``rope_parameters``, since loaders replace objects as a whole. The
+    values of a text model are nested as in the config that transformers 5 has after loading.
+    """
+    config = plan.checkpoint.config
+    changes = config_changes(config, plan.model.architecture, plan.tables, fix_limits=False)
+    override = dict[str, Any]()
+    for table in plan.tables:
+        location = with_values(replace(table.location, config=config), changes)
+        values = {path: nested(location.config, path) for path in _length_paths(location)}
+        if table.rope:
+            values |= new_half(location, read_rope(location))
+        inside = _config_path(location)
+        for path, value in values.items():
+            _set_value(override, (*_loaded_path(plan, inside), *path[len(inside) :]), value)
+    return override
+
+
+def _length_paths(location: TableLocation) -> list[Keys]:
+    """Return the paths of the length in the config that transformers uses."""
+    inside = _config_path(location)
+    return [path for path in location.length_paths if path[:-1] == inside]
+
+
+def _config_path(location: TableLocation) -> Keys:
+    """Return the path of the config that transformers uses."""
+    return location.paths_of(location.effective_key)[-1][:-1]
+
+
+def _loaded_path(plan: Plan, path: Keys) -> Keys:
+    """Return where the config at a path is after loading.
+
+    Old files of some models, such as Qwen2-VL, have the values of the text config outside of it.
+    """
+    if path:
+        return path
+    for part in plan.model.architecture.family.parts:
+        if part.is_in_outer_config:
+            return (part.config_key,)
+    return path
+
+
+def _set_value(values: dict[str, Any], path: Keys, value: Any) -> None:
+    """Set a value at a path of keys, with the objects around it."""
+    *outer, key = path
+    for name in outer:
+        values = values.setdefault(name, {})
+    values[key] = value
+
+
+# Runtimes with options for rotary settings
+
+
+def _llama_cpp_flags(made: RuntimePlan) -> _Written:
+    """Return the flags of llama.cpp, which replace what the GGUF file of the checkpoint states.
+
+    Source: ``common/arg.cpp`` of llama.cpp: ``--rope-scaling``, ``--rope-scale``,
+    ``--yarn-orig-ctx`` and ``--rope-freq-base``.
+
+    Raises:
+        ResizeError: It has no flags for the settings.
+    """
+    plan = made.plan
+    words = ["-c", str(plan.max_len_after)]
+    for table in plan.tables:
+        if scales(table):
+            words += _scaling_words(table)
+    return _Written(tuple(words), override={})
+
+
+def _scaling_words(table: TablePlan) -> Iterator[str]:
+    """Yield the flags of llama.cpp for the rotary settings of a table.
+
+    Raises:
+        ResizeError: It has none for them.
+    """
+    before = table.rope[0].before.parameters
+    after = table.rope[0].after
+    kind = after[TYPE]
+    is_one_kind = len(table.rope) == 1 and before[TYPE] in ("default", kind)
+    if kind == "default" and is_one_kind:
+        yield from ("--rope-freq-base", _number(after[THETA]))
+    elif kind == "linear" and is_one_kind:
+        yield from ("--rope-scaling", "linear", "--rope-scale", _number(after[FACTOR]))
+    elif kind == "yarn" and is_one_kind:
+        yield from ("--rope-scaling", "yarn", "--rope-scale", _number(after[FACTOR]))
+        yield from ("--yarn-orig-ctx", _number(after[TRAINED]))
+    else:
+        message = f"llama.cpp has no flags for {kind} settings of these layers."
+        raise ResizeError(message, "Write a folder with `ctxextend resize`, and convert it.")
+
+
+def _number(value: float) -> str:
+    return f"{value:.15g}"
+
+
+_WRITERS: Mapping[str, Callable[[RuntimePlan], _Written]] = {
+    "vllm": _vllm_flags,
+    "sglang": _sglang_flags,
+    "llama.cpp": _llama_cpp_flags,
+}

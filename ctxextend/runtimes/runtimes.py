@@ -1,0 +1,102 @@
+"""The runtimes, with the versions that were run or read."""
+
+from ctxextend.errors import ResizeError, did_you_mean
+from ctxextend.runtimes.schema import Runtime
+
+# Keys of rotary settings: of transformers 5, and of earlier versions.
+NEW = "rope_parameters"
+OLD = "rope_scaling"
+
+RUNTIMES = (
+    Runtime(
+        key="transformers",
+        name="transformers",
+        version="5.23",
+        dialects=(NEW, OLD),
+        command="",  # Python code loads it
+    ),
+    Runtime(
+        key="transformers4",
+        name="transformers 4",
+        version="4.57.6",
+        dialects=(OLD,),
+        command="",  # Python code loads it
+    ),
+    Runtime(
+        key="vllm",
+        name="vLLM",
+        version="0.33",
+        dialects=(NEW, OLD),
+        command="vllm serve {folder}",
+        base_command="vllm serve {model}",
+        length_option="--max-model-len {max_len}",
+    ),
+    Runtime(
+        key="sglang",
+        name="SGLang",
+        version="0.5.23",
+        dialects=(NEW, OLD),
+        command="python -m sglang.launch_server --model-path {folder}",
+        base_command="python -m sglang.launch_server --model-path {model}",
+        length_option="--context-length {max_len}",
+    ),
+    Runtime(
+        key="llama.cpp",
+        name="llama.cpp",
+        version="",
+        dialects=(NEW, OLD),
+        command="python convert_hf_to_gguf.py {folder} --outfile {folder}.gguf && "
+        "llama-server -m {folder}.gguf -c {max_len}",
+        base_command="llama-server -m MODEL.gguf",
+        ignores_attention_factor=True,
+    ),
+    Runtime(
+        key="mlx",
+        name="mlx-lm",
+        version="0.32",
+        dialects=(OLD,),
+        command="mlx_lm.server --model {folder}",
+    ),
+    Runtime(
+        key="ctranslate2",
+        name="CTranslate2",
+        version="4.8",
+        dialects=(OLD,),
+        command="ct2-transformers-converter --model {folder} --output_dir {folder}-ct2",
+    ),
+    Runtime(
+        key="onnx",
+        name="ONNX",
+        version="",
+        dialects=(OLD,),
+        command="optimum-cli export onnx --model {folder} {folder}-onnx",
+    ),
+    Runtime(
+        key="openvino",
+        name="OpenVINO",
+        version="",
+        dialects=(OLD,),
+        command="optimum-cli export openvino --model {folder} {folder}-openvino",
+    ),
+    Runtime(
+        key="tei",
+        name="TEI",
+        version="",
+        dialects=(NEW, OLD),
+        command="text-embeddings-router --model-id {folder}",
+    ),
+)
+RUNTIME_KEYS = tuple(runtime.key for runtime in RUNTIMES)
+
+
+def find_runtime(key: str) -> Runtime:
+    """Return a runtime by its key.
+
+    Raises:
+        ResizeError: There is none.
+    """
+    for runtime in RUNTIMES:
+        if runtime.key == key:
+            return runtime
+    hint = did_you_mean(key, RUNTIME_KEYS) or f"Use one of {', '.join(RUNTIME_KEYS)}."
+    raise ResizeError(f"Unknown runtime {key!r}.", hint)

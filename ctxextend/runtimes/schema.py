@@ -1,0 +1,135 @@
+"""What a rule about a runtime states, and what it says about one folder."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar, NamedTuple
+
+from ctxextend.json_output import not_in_json
+
+# Positions of a folder, as rules name them: the scheme of a table of rows, or how rotary positions
+# are scaled.
+LEARNED = "learned"
+SINUSOIDAL = "sinusoidal"
+ALIBI = "ALiBi"
+RELATIVE = "relative"
+UNSCALED = "unscaled"  # rotary positions as in training: only length limits change
+THETA = "theta"  # another base, and type ``default``
+# Other rotary positions have the name of their rope type.
+
+
+class Effect(StrEnum):
+    """What a runtime does with the positions of a folder."""
+
+    APPLIES = "applies"  # as transformers does
+    IGNORES = "ignores"  # it loads the folder, but computes the positions of the base
+    DIFFERS = "differs"  # it loads the folder, but computes positions of neither
+    REFUSES = "refuses"  # it fails with an error
+
+
+class Length(StrEnum):
+    """Which length a runtime takes from a folder."""
+
+    SERVED = "served"  # none: it reads inputs of any length, or the length of the tokenizer
+    STATED = "stated"  # the config key of the length
+    STATED_SCALED = "stated x factor"
+    FIRST_TRAINED = "first trained"
+
+
+class Runtime(NamedTuple):
+    """A program that loads the folder or a file converted from it."""
+
+    key: str  # as `--for` takes it
+    name: str
+    version: str  # the version that was run, or read
+    # Keys of rotary settings that it reads, such as ``rope_scaling``.
+    dialects: tuple[str, ...]
+    # The command that serves or converts a folder; {folder} is its path and {max_len} its length.
+    # The options of a `RuntimeStatement` follow. Empty: Python code loads it.
+    command: str
+    # The command that serves a checkpoint with the flags of `runtime_flags`; {model} is the
+    # checkpoint. Empty: it has no such flags.
+    base_command: str = ""
+    # Whether it computes the attention factor of yarn itself and reads no other.
+    ignores_attention_factor: bool = False
+    # The option that makes it read sentences of another length than it derives.
+    length_option: str = ""
+
+
+RUN = "run"  # the evidence of a rule that was seen to be true; otherwise it is a URL
+
+
+class Rule(NamedTuple):
+    """What a runtime does with folders of some model types and positions."""
+
+    runtime: str  # `Runtime.key`
+    positions: tuple[str, ...]
+    # Of config.json; None: all that this package resizes.
+    model_types: frozenset[str] | None
+    effect: Effect = Effect.APPLIES
+    length: Length = Length.SERVED
+    # Added to the runtime's command, it makes a folder right whose positions the runtime ignores.
+    # In braces: {factor}, {first_trained}, {theta} and {max_len}.
+    option: str = ""
+    reason: str = ""  # why it does not apply them, as a clause; may be empty
+    # Keys of rotary settings that it reads of these types; empty: those of the runtime.
+    dialects: tuple[str, ...] = ()
+    # Whether a length in the files of sentence-transformers comes first.
+    reads_sentence_length: bool = False
+    evidence: str = RUN
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderFacts:
+    """What in a folder decides what runtimes do with it."""
+
+    model_type: str  # of config.json
+    positions: str  # one of those above, or a rope type
+    max_len: int  # the requested context length, in usable positions
+    stated: int  # the value of the config key of the length
+    first_trained: int  # in tokens
+    factor: float = 1.0
+    theta: float | None = None
+    # Keys that state its rotary settings: ``rope_parameters``, ``rope_scaling`` or both.
+    dialects: tuple[str, ...] = ()
+    states_attention_factor: bool = False
+    # Whether a file of sentence-transformers states the length; some runtimes take it from there.
+    has_sentence_length: bool = False
+
+
+class Outcome(StrEnum):
+    """What a runtime makes of a folder."""
+
+    SERVES = "serves"  # it reads the requested length, and applies the method
+    DERIVES = "derives"  # it applies the method, but reads another length without an option
+    IGNORES = "ignores"  # it loads the folder without the method
+    DIFFERS = "differs"  # it loads the folder, and computes other positions than transformers
+    REFUSES = "refuses"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeStatement:
+    """What a runtime does with one folder, by a rule."""
+
+    runtime: Runtime = field(metadata=not_in_json)
+    outcome: Outcome
+    length: int | None  # that it reads without an option, in tokens; None if it refuses
+    option: str  # what to add to its command to serve the length right; may be empty
+    reason: str  # why it refuses or ignores the positions; may be empty
+    evidence: str  # ``run``, or the URL of what was read
+
+    json_properties: ClassVar = ("name", "version")
+
+    @property
+    def name(self) -> str:
+        """The name of the runtime."""
+        return self.runtime.name
+
+    @property
+    def version(self) -> str:
+        """The version that was run or read."""
+        return self.runtime.version
+
+    @property
+    def serves_with_option(self) -> bool:
+        """Whether it reads the requested length right, if need be with its option."""
+        return self.outcome is Outcome.SERVES or bool(self.option)

@@ -1,0 +1,125 @@
+"""What runtimes do with a folder, by the rules."""
+
+from collections.abc import Sequence
+
+from ctxextend.runtimes.rules import RULES
+from ctxextend.runtimes.runtimes import RUNTIMES
+from ctxextend.runtimes.schema import (
+    ALIBI,
+    LEARNED,
+    RELATIVE,
+    SINUSOIDAL,
+    UNSCALED,
+    Effect,
+    FolderFacts,
+    Length,
+    Outcome,
+    Rule,
+    Runtime,
+    RuntimeStatement,
+)
+
+# Positions without rotary settings, or with those of training: any dialect states them.
+WITHOUT_SETTINGS = (LEARNED, SINUSOIDAL, ALIBI, RELATIVE, UNSCALED)
+
+
+def runtime_statements(facts: FolderFacts) -> tuple[RuntimeStatement, ...]:
+    """Return what each runtime that has a rule for a folder does with it, in a fixed order."""
+    statements = list[RuntimeStatement]()
+    for runtime in RUNTIMES:
+        rule = find_rule(runtime, facts)
+        if rule is not None:
+            statements.append(_statement(runtime, rule, facts))
+    return tuple(statements)
+
+
+def find_rule(runtime: Runtime, facts: FolderFacts) -> Rule | None:
+    """Return the rule of a runtime for a folder; None if it has none."""
+    for rule in RULES:
+        is_same_type = rule.model_types is None or facts.model_type in rule.model_types
+        if rule.runtime == runtime.key and is_same_type and facts.positions in rule.positions:
+            return rule
+    return None
+
+
+def _reads_dialect(dialects: Sequence[str], facts: FolderFacts) -> bool:
+    """Whether a runtime reads any of the keys that state a folder's rotary settings."""
+    if facts.positions in WITHOUT_SETTINGS:
+        return True
+    return not set(dialects).isdisjoint(facts.dialects)
+
+
+def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeStatement:
+    """Return what a rule says about a folder."""
+    if rule.effect is Effect.REFUSES:
+        return RuntimeStatement(
+            runtime=runtime,
+            outcome=Outcome.REFUSES,
+            length=None,
+            option="",
+            reason=rule.reason,
+            evidence=rule.evidence,
+        )
+    length = _length(rule, facts)
+    dialects = rule.dialects or runtime.dialects
+    if not _reads_dialect(dialects, facts):
+        read = " or ".join(dialects)
+        return RuntimeStatement(
+            runtime=runtime,
+            outcome=Outcome.IGNORES,
+            length=length,
+            option="",
+            reason=f"it reads {read}, not {' or '.join(facts.dialects)}",
+            evidence=rule.evidence,
+        )
+    if rule.effect is not Effect.APPLIES:
+        outcome = Outcome(rule.effect)
+    elif length == facts.max_len:
+        outcome = Outcome.SERVES
+    else:
+        outcome = Outcome.DERIVES
+    return RuntimeStatement(
+        runtime=runtime,
+        outcome=outcome,
+        length=length,
+        option=_options(runtime, rule, facts, length),
+        reason=rule.reason,
+        evidence=rule.evidence,
+    )
+
+
+def _options(runtime: Runtime, rule: Rule, facts: FolderFacts, length: int) -> str:
+    """Return what makes a folder right in a runtime at the requested length; else nothing."""
+    if rule.effect is not Effect.APPLIES and not rule.option:
+        return ""
+    options = list[str]()
+    if rule.option:
+        options.append(rule.option.format(**_option_values(facts)))
+    if length != facts.max_len and runtime.length_option:
+        options.append(runtime.length_option.format(max_len=facts.max_len))
+    return " ".join(options)
+
+
+def _length(rule: Rule, facts: FolderFacts) -> int:
+    """Return the length that a runtime takes from a folder, in tokens."""
+    if facts.has_sentence_length and rule.reads_sentence_length:
+        return facts.max_len
+    match rule.length:
+        case Length.SERVED:
+            return facts.max_len
+        case Length.STATED:
+            return facts.stated
+        case Length.STATED_SCALED:
+            return round(facts.stated * facts.factor)
+        case Length.FIRST_TRAINED:
+            return facts.first_trained
+
+
+def _option_values(facts: FolderFacts) -> dict[str, str]:
+    """Return the values that an option of a rule can name, by name."""
+    return {
+        "max_len": str(facts.max_len),
+        "first_trained": str(facts.first_trained),
+        "factor": f"{facts.factor:.15g}",
+        "theta": f"{facts.theta or 0:.15g}",
+    }
