@@ -152,9 +152,9 @@ def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) 
     return values
 
 
-def missing_engine_keys(model: OpenedModel) -> dict[Keys, int]:
+def missing_engine_keys(model: OpenedModel) -> Changes:
     """Return the values of keys that other engines need and the config lacks, by path."""
-    missing = dict[Keys, int]()
+    missing = Changes()
     if not model.checkpoint.has_config:
         return missing
     for table in model.tables:
