@@ -187,10 +187,8 @@ def _file_items(planned: "Planned", output: Path) -> Items:
     for name, reason in plan.checkpoint.omitted.items():
         yield "skip", f"{name} ({reason})"
     for row in skipped_exports(plan.checkpoint.omitted):
-        yield (
-            "export",
-            f"{row.kind}: {commands_again(row, str(output), plan.checkpoint.model_class)}",
-        )
+        commands = commands_again(row, _folder_argument(output), plan.checkpoint.model_class)
+        yield "export", f"{row.kind}: {commands}"
     yield "write", size_text(planned.output.bytes_to_write)
 
 
@@ -211,12 +209,6 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     _show_serving(console, result)
     console.data(str(result.output))
     console.next_steps(*_next_steps(result))
-
-
-def _show_serving(console: Console, result: "ResizeResult") -> None:
-    """Print the command that serves or converts an output for the requested runtime."""
-    if result.for_runtime is not None and result.serve:
-        console.note(f"In {result.for_runtime.runtime.name}:", f"  {result.serve}")
 
 
 def _skipped_notes(result: "ResizeResult") -> Iterator[str]:
@@ -240,6 +232,12 @@ def _folder_argument(output: Path) -> str:
     if name.startswith("-"):
         return f"./{name}"
     return name
+
+
+def _show_serving(console: Console, result: "ResizeResult") -> None:
+    """Print the command that serves or converts an output for the requested runtime."""
+    if result.for_runtime is not None and result.serve:
+        console.note(f"In {result.for_runtime.runtime.name}:", f"  {result.serve}")
 
 
 def _next_steps(result: "ResizeResult") -> Iterator[str]:

@@ -9,7 +9,7 @@ from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
 from ctxextend.families.rope_changes import Changes, copied_length_paths, rope_changes
 from ctxextend.families.rope_dialects import ADDED, with_other_dialect
-from ctxextend.families.schema import EngineKey, Pin
+from ctxextend.families.schema import Pin
 from ctxextend.limits.generation import generating_table
 from ctxextend.limits.length_edits import (
     Edit,
@@ -104,25 +104,26 @@ def _config_edits(
     """Yield the edits to config.json, creating nested objects that are missing."""
     config = checkpoint.config
     changes = config_changes(config, architecture, tables, fix_limits=settings.fix_limits)
-    reasons = dict[Keys, str]()
+    reasons = _reasons_of_engine_keys(config, tables)
     if settings.dialect == BOTH:
         planned = _in_both_dialects(config, changes, tables)
-        reasons = dict.fromkeys(planned.keys() - changes.keys(), ADDED)
+        reasons |= dict.fromkeys(planned.keys() - changes.keys(), ADDED)
         changes = planned
-    for path, engine_key in _needed_keys(tables).items():
-        if nested(config, path) is None:
-            reasons[path] = f"needed by {engine_key.needed_by}"
     for path, after in in_existing_objects(config, changes).items():
         reason = reasons.get(path, "")
         yield Edit(checkpoint.config_file, path, nested(config, path), after, reason=reason)
 
 
-def _needed_keys(tables: Sequence[TablePlan]) -> dict[Keys, EngineKey]:
-    """Return the keys that other engines need, by path."""
-    needed = dict[Keys, EngineKey]()
+def _reasons_of_engine_keys(
+    config: Mapping[str, Any], tables: Sequence[TablePlan]
+) -> dict[Keys, str]:
+    """Return why keys of the length are added that transformers does not read, by path."""
+    reasons = dict[Keys, str]()
     for table in tables:
-        needed |= table.location.engine_paths
-    return needed
+        for path, key in table.location.engine_paths.items():
+            if nested(config, path) is None:
+                reasons[path] = f"needed by {key.needed_by}"
+    return reasons
 
 
 def _in_both_dialects(
@@ -151,9 +152,9 @@ def in_existing_objects(config: Mapping[str, Any], changes: Mapping[Keys, Any]) 
     return values
 
 
-def missing_engine_keys(model: OpenedModel) -> dict[Keys, int]:
+def missing_engine_keys(model: OpenedModel) -> Changes:
     """Return the values of keys that other engines need and the config lacks, by path."""
-    missing = dict[Keys, int]()
+    missing = Changes()
     if not model.checkpoint.has_config:
         return missing
     for table in model.tables:

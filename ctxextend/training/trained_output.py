@@ -15,7 +15,7 @@ from ctxextend.families.rope_dialects import both_dialects
 from ctxextend.output.card import CARD_FILE, LOG_FILE
 from ctxextend.output.output import NewTensors, Output
 from ctxextend.output.prepare import encode
-from ctxextend.plan.edits import in_existing_objects
+from ctxextend.plan.edits import in_existing_objects, missing_engine_keys
 from ctxextend.recipe import BOTH, RECIPE_FILE
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.training.finished_run import FinishedRun
@@ -44,7 +44,7 @@ def trained_output(run: FinishedRun) -> Output:
         files = _adapter_files(run)
     else:
         files = weights.texts
-        files |= _config_in_both_dialects(run, files)
+        files |= _config_for_other_readers(run, files)
     files |= _record_files(run)
     recipe = files[RECIPE_FILE]
     return Output(
@@ -57,11 +57,12 @@ def trained_output(run: FinishedRun) -> Output:
     )
 
 
-def _config_in_both_dialects(run: FinishedRun, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return config.json with its rotary settings in both dialects, by path; empty if it has both.
+def _config_for_other_readers(run: FinishedRun, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return config.json with what transformers does not write, by path; empty if it has all of it.
 
-    Transformers writes only ``rope_parameters`` when it saves a model. A config stays as it is if a
-    recipe asked for the dialect of its source.
+    They are rotary settings in both dialects, since transformers writes only ``rope_parameters``
+    when it saves a model, unless a recipe asked for the dialect of its source; and keys of the
+    length that other engines need.
 
     Args:
         run: The run.
@@ -69,9 +70,11 @@ def _config_in_both_dialects(run: FinishedRun, files: Mapping[str, bytes]) -> di
     """
     task_files = run.task.files
     checkpoint = task_files.checkpoint
-    if not checkpoint.has_config or _keeps_dialect(run):
+    if not checkpoint.has_config:
         return {}
-    changes = both_dialects(task_files.architecture.locations)
+    changes = missing_engine_keys(task_files)
+    if not _keeps_dialect(run):
+        changes |= both_dialects(task_files.architecture.locations)
     if not changes:
         return {}
     name = checkpoint.config_file
