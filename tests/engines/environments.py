@@ -21,10 +21,12 @@ class Engine(NamedTuple):
     # The largest difference of logits, whose standard deviation is 1, that rounding may cause.
     tolerance: float
     environment: str = ""  # name of the folder; empty: that of the engine
+    sdist: str = ""  # a requirement whose sdist is unpacked in the folder `source`
     is_slow: bool = False  # whether making its environment takes minutes
 
 
 TORCH = "torch==2.13.0"
+LLAMA_CPP = "llama-cpp-python==0.3.36"
 TRANSFORMERS_4 = "transformers==4.57.6"
 CONVERTING = (TRANSFORMERS_4, TORCH, "ctranslate2==4.8.5", "sentencepiece==0.2.3")
 
@@ -49,6 +51,14 @@ ENGINES: Mapping[str, Engine] = {
             driver="ctranslate2_driver",
             environment="transformers4",
             tolerance=1e-3,
+        ),
+        Engine(
+            name="llama_cpp",
+            requirements=(LLAMA_CPP, TRANSFORMERS_4, TORCH, "sentencepiece==0.2.3"),
+            driver="llama_cpp_driver",
+            tolerance=2e-2,
+            sdist=LLAMA_CPP,
+            is_slow=True,
         ),
     )
 }

@@ -37,7 +37,6 @@ SIZES: Mapping[str, Any] = {
     **dict.fromkeys(("num_decoder_layers", "encoder_layers", "decoder_layers"), 2),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
-    "num_key_value_heads": 2,
     **dict.fromkeys(("head_dim", "d_kv", "v_head_dim", "qk_nope_head_dim"), 32),
     **dict.fromkeys(("qk_rope_head_dim", "rotary_dim"), 16),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 64),
@@ -50,15 +49,13 @@ SIZES: Mapping[str, Any] = {
 }
 # Of types whose sizes must fit each other in another way.
 FITTING: Mapping[str, Mapping[str, Any]] = {
-    "bitnet": {"num_key_value_heads": 4},
-    "minicpm3": {"num_key_value_heads": 4},
-    "deepseek_v2": {"num_key_value_heads": 4},
-    "deepseek_v3": {"num_key_value_heads": 4},
-    "opt": {"hidden_size": 128, "word_embed_proj_dim": 128},
+    "llama": {"num_key_value_heads": 2},
+    # llama.cpp takes the size of a head, as in all released sizes but the largest.
+    "gemma2": {"query_pre_attn_scalar": 32},
+    "gemma3_text": {"query_pre_attn_scalar": 32},
+    "modernbert": {"layer_norm_eps": 1e-5},  # in released files; only llama.cpp reads it
 }
 # Rotary settings that a base has before it is resized, by their name in a case.
-LISTS = {"short_factor": [1.0 + pair / 16 for pair in range(16)]}
-LISTS["long_factor"] = [2 * value for value in LISTS["short_factor"]]
 KEPT: Mapping[str, Mapping[str, Any]] = {
     "llama3": {
         "rope_type": "llama3",
@@ -67,7 +64,7 @@ KEPT: Mapping[str, Mapping[str, Any]] = {
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
     },
-    "longrope": {"rope_type": "longrope", "original_max_position_embeddings": OLD, **LISTS},
+    "longrope": {"rope_type": "longrope", "original_max_position_embeddings": OLD},
     "yarn": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128},
     "dynamic": {
         "rope_type": "dynamic",
@@ -130,6 +127,7 @@ def make_config(model_type: str, kept: str = "") -> Any:
         values["rope_parameters"] = {**KEPT[kept], "rope_theta": theta}
         if kept == "longrope":
             values["max_position_embeddings"] = NEW
+            values["rope_parameters"] |= _lists(model_type)
         if kept == "longrope":  # the classes of Phi-3 read the key next to the settings
             trained = KEPT[kept]["original_max_position_embeddings"]
             values["original_max_position_embeddings"] = trained
@@ -140,6 +138,18 @@ def make_config(model_type: str, kept: str = "") -> Any:
             break
         values["num_hidden_layers"] = layers + 2
     return config
+
+
+def _lists(model_type: str) -> dict[str, list[float]]:
+    """Return factors for each pair of rotated values."""
+    size = SIZES["head_dim"]
+    for positions in FAMILIES[model_type].tables:
+        if positions.rope is not None:
+            if positions.rope.dim_key == "qk_rope_head_dim":
+                size = SIZES["qk_rope_head_dim"]
+            size = int(size * positions.rope.partial)
+    short = [1 + pair / 16 for pair in range(size // 2)]
+    return {"short_factor": short, "long_factor": [2 * factor for factor in short]}
 
 
 def _default_theta(model_type: str) -> float:
@@ -156,6 +166,9 @@ def _config_values(model_type: str) -> dict[str, Any]:
     values = {key: value for key, value in SIZES.items() if key in stated}
     if stated.get("n_inner", 0) is None:
         del values["n_inner"]
+    if "num_key_value_heads" in stated:
+        shared = stated["num_key_value_heads"] not in (None, stated.get("num_attention_heads"))
+        values["num_key_value_heads"] = 2 if shared else 4
     values |= FITTING.get(model_type, {})
     for positions in FAMILIES[model_type].tables:
         reserved = positions.reserved
