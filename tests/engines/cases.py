@@ -27,10 +27,12 @@ UNSCALED = "unscaled"  # the outcome of an engine that ignores the method
 # Methods of cases, with these suffixes after "+".
 LIMITS = "limits"
 KEPT_PREFIX = "kept-"  # a base with scaled settings, whose type stays
+OTHER_BASES = (10_000.0, 100_000.0, 1_000_000.0)  # defaults of engines
 NEW_ONLY_METHODS = ("yarn", "theta")  # that are also run in the new dialect alone
 CONVERT_PREFIX = "from-"  # a conversion of this model type
 N_CTX = "n_ctx"  # another key of the length, which some engines need
 NO_HEAD = "no_head"  # a file of the base model, whose tensor names have no prefix
+NOTHING = "nothing"  # a base of the new length: whether the engine computes what transformers does
 LONGROPE = "longrope"  # a base of the new length, which is not resized
 FACTOR = "attention_factor"  # with an explicit one, which is not the default
 
@@ -74,12 +76,15 @@ def cases_of(model_type: str) -> Iterator[Case]:
 
 def _cases_of_positions(model_type: str, positions: Positions) -> Iterator[Case]:
     if positions.rope is None:
+        yield Case(model_type, NOTHING)
         yield Case(model_type, "bands" if positions.has_rows else "limits")
         return
     if not positions.rope.methods:
+        yield Case(model_type, NOTHING)
         yield Case(model_type, "limits")
         return
     dialects = (BOTH, NEW_ONLY) if has_old_dialect(positions.rope) else (NEW_ONLY,)
+    yield Case(model_type, NOTHING, dialects[0])
     for method in positions.rope.methods:
         yield Case(model_type, method, dialects[0])
     if len(dialects) > 1:
@@ -113,7 +118,9 @@ def prepare(case: Case, folder: Path) -> Prepared:
         make_model(base, kind.removeprefix(CONVERT_PREFIX))
         convert(base, SCHEMES[case.model_type], to=NEW, output=output)
     elif kind == LONGROPE:
-        make_model(output, case.model_type, kept=LONGROPE)
+        make_model(output, case.model_type, kept=LONGROPE, length=NEW)
+    elif kind == NOTHING:
+        make_model(output, case.model_type, length=NEW)
     elif kind.startswith(KEPT_PREFIX):
         make_model(base, case.model_type, kept=kind.removeprefix(KEPT_PREFIX))
         resize(base, NEW, output=output)
@@ -126,10 +133,17 @@ def prepare(case: Case, folder: Path) -> Prepared:
     if kind == "bands":
         others[UNSCALED] = unscaled
         resize(base, NEW, "last", output=unscaled)
-    elif case.dialect != NO_DIALECT:
+    elif case.dialect != NO_DIALECT and kind != NOTHING:
         others[UNSCALED] = unscaled
         _copy_folder(output, unscaled)
         edit_config(unscaled, rope_parameters=_unscaled_settings(output, case.model_type))
+        if case.dialect == NEW_ONLY and "" in _rope_of(case.model_type).theta:
+            for theta in OTHER_BASES:
+                name = f"{UNSCALED}, theta {theta:g}"
+                others[name] = folder / name
+                _copy_folder(unscaled, others[name])
+                settings = read_config(unscaled)["rope_parameters"] | {"rope_theta": theta}
+                edit_config(others[name], rope_parameters=settings)
     if FACTOR in suffixes:
         others[f"ignores {FACTOR}"] = folder / FACTOR
         _copy_folder(output, folder / FACTOR)

@@ -53,7 +53,16 @@ FITTING: Mapping[str, Mapping[str, Any]] = {
     # llama.cpp takes the size of a head, as in all released sizes but the largest.
     "gemma2": {"query_pre_attn_scalar": 32},
     "gemma3_text": {"query_pre_attn_scalar": 32},
-    "modernbert": {"layer_norm_eps": 1e-5},  # in released files; only llama.cpp reads it
+    # Logits of 0.06 would hide differences.
+    "cohere": {"logit_scale": 1.0},
+    "cohere2": {"logit_scale": 1.0},
+    "gpt_bigcode": {"n_inner": 512},
+}
+# Keys of released files that transformers 5 does not write, and that an engine needs.
+RELEASED_KEYS: Mapping[str, Mapping[str, Any]] = {
+    "modernbert": {"layer_norm_eps": 1e-5},
+    "qwen3_moe": {"num_experts": 4, "head_dim": 32},
+    "exaone4": {"head_dim": 32},
 }
 # Rotary settings that a base has before it is resized, by their name in a case.
 KEPT: Mapping[str, Mapping[str, Any]] = {
@@ -78,7 +87,7 @@ FUSED = re.compile(r"query_key_value|qkv_proj|q_lin|k_lin")
 
 
 def make_model(
-    folder: Path, model_type: str, kept: str = "", *, without_head: bool = False
+    folder: Path, model_type: str, kept: str = "", *, length: int = OLD, without_head: bool = False
 ) -> None:
     """Save a model with random weights, and a tokenizer of bytes.
 
@@ -86,10 +95,11 @@ def make_model(
         folder: Is created.
         model_type: As in config.json.
         kept: Key of `KEPT`: rotary settings of the base. Empty: the defaults of the type, unscaled.
+        length: In positions.
         without_head: Save the base model, whose tensor names have no prefix.
     """
     model_class = auto_class(model_type)
-    config = make_config(model_type, kept)
+    config = make_config(model_type, kept, length)
     torch.manual_seed(0)
     model = model_class.from_config(config).train(False)
     with torch.no_grad():
@@ -98,6 +108,8 @@ def make_model(
     if without_head:
         model = model.base_model
     model.save_pretrained(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | RELEASED_KEYS.get(model_type, {})))
     save_tokenizer(folder)
 
 
@@ -119,14 +131,13 @@ ENCODERS = frozenset(
 )
 
 
-def make_config(model_type: str, kept: str = "") -> Any:
+def make_config(model_type: str, kept: str = "", length: int = OLD) -> Any:
     """Return the config of a small model, with layers of every type that its default has."""
-    values = _config_values(model_type)
+    values = _config_values(model_type, length)
     if kept:
         theta = _default_theta(model_type)
         values["rope_parameters"] = {**KEPT[kept], "rope_theta": theta}
         if kept == "longrope":
-            values["max_position_embeddings"] = NEW
             values["rope_parameters"] |= _lists(model_type)
         if kept == "longrope":  # the classes of Phi-3 read the key next to the settings
             trained = KEPT[kept]["original_max_position_embeddings"]
@@ -159,7 +170,7 @@ def _default_theta(model_type: str) -> float:
     raise ValueError(model_type)
 
 
-def _config_values(model_type: str) -> dict[str, Any]:
+def _config_values(model_type: str, length: int) -> dict[str, Any]:
     """Return the arguments of the config of a small model."""
     default = CONFIG_MAPPING[model_type]()
     stated = default.to_dict()
@@ -177,7 +188,7 @@ def _config_values(model_type: str) -> dict[str, Any]:
             extra = reserved.rows
             if reserved.config_key:
                 extra += 1
-        values[positions.config_key] = OLD + extra
+        values[positions.config_key] = length + extra
     values["pad_token_id"] = 1 if "roberta" in model_type or model_type == "camembert" else 0
     values["bos_token_id"] = 1
     values["eos_token_id"] = 2
