@@ -53,6 +53,26 @@ ENGINES: Mapping[str, Engine] = {
             tolerance=1e-3,
         ),
         Engine(
+            name="onnx",
+            requirements=(
+                "optimum-onnx[onnxruntime]==0.1.0",
+                "onnxruntime==1.32.0",
+                TRANSFORMERS_4,
+                TORCH,
+                "sentencepiece==0.2.3",
+            ),
+            driver="onnx_driver",
+            tolerance=5e-3,
+            is_slow=True,
+        ),
+        Engine(
+            name="openvino",
+            requirements=("optimum-intel==2.2.0", TORCH, "sentencepiece==0.2.3"),
+            driver="openvino_driver",
+            tolerance=5e-3,
+            is_slow=True,
+        ),
+        Engine(
             name="llama_cpp",
             requirements=(LLAMA_CPP, TRANSFORMERS_4, TORCH, "sentencepiece==0.2.3"),
             driver="llama_cpp_driver",
