@@ -57,12 +57,16 @@ FITTING: Mapping[str, Mapping[str, Any]] = {
     "cohere": {"logit_scale": 1.0},
     "cohere2": {"logit_scale": 1.0},
     "gpt_bigcode": {"n_inner": 512},
+    "qwen3_moe": {"norm_topk_prob": True},  # as in released files; llama.cpp assumes it
+    "deepseek_v3": {"head_dim": 16},  # of the rotated part
 }
 # Keys of released files that transformers 5 does not write, and that an engine needs.
 RELEASED_KEYS: Mapping[str, Mapping[str, Any]] = {
     "modernbert": {"layer_norm_eps": 1e-5},
     "qwen3_moe": {"num_experts": 4, "head_dim": 32},
     "exaone4": {"head_dim": 32},
+    "cohere2": {"rotary_pct": 1.0},
+    "falcon": {"num_kv_heads": 1},
 }
 # Rotary settings that a base has before it is resized, by their name in a case.
 KEPT: Mapping[str, Mapping[str, Any]] = {

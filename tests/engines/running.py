@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from tests.engines.environments import Engine, python_of
 from tests.engines.models import token_ids
 from tests.engines.outcomes import Outcome, classify
 from tests.helpers import repository
+
+MAX_SECONDS = 120  # for one folder
 
 
 class RunningEngine:
@@ -72,6 +75,11 @@ class RunningEngine:
         assert process.stdout is not None
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
+        is_ready, _, _ = select.select([process.stdout], [], [], MAX_SECONDS)
+        if not is_ready:
+            process.kill()
+            process.wait()
+            return {"error": f"no answer within {MAX_SECONDS} s"}
         line = process.stdout.readline()
         if not line:
             code = process.wait()

@@ -116,8 +116,7 @@ def set_no_vocab(self: Any) -> None:
     for values in self.gguf_writer.kv_data:
         values.pop(gguf.Keys.LLM.VOCAB_SIZE.format(arch=self.gguf_writer.arch), None)
     self.gguf_writer.add_vocab_size(self.vocab_size)
-    if "type_vocab_size" in self.hparams:
-        self.gguf_writer.add_token_type_count(self.hparams["type_vocab_size"])
+    self.gguf_writer.add_token_type_count(self.hparams.get("type_vocab_size", 1))
 
 
 if __name__ == "__main__":
