@@ -9,8 +9,9 @@ REQUESTS.json is a list of objects: `folder`, and as options `context_length` (a
 --context-length), `override_args` (as --json-model-override-args), `is_embedding` (as
 --is-embedding), `environment` (variables), `tables` (a .npz file to write). RESULTS.json is a list
 with an object for each: `context_length` that SGLang serves, `model_class`, `rope_parameters`,
-`rotary` (class and rows of each rotary table) or `error`. The .npz file contains the cosines and
-sines of each rotary table, one row per position; of longrope's two tables both.
+`rotary` (class and rows of each rotary table), `error`, or `model_error` if a part of the model
+cannot be created here (then `rotary` has the tables made before). The .npz file contains the
+cosines and sines of each rotary table, one row per position; of longrope's two tables both.
 
 The wheel on PyPI is built for CUDA. Two things make it run here: operators that are only looked up
 are declared or replaced by nothing, and none is called. The model is created without weights.
@@ -94,9 +95,11 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     if not request.get("tables"):
         return result
     try:
-        result["rotary"] = _write_tables(model_config, model_class, request)
+        modules = _modules(model_config, model_class, request["folder"])
     except Exception as error:
         result["model_error"] = _message(error)
+        modules = _cached_modules()
+    result["rotary"] = _write_tables(modules, model_config.context_len, request["tables"])
     return result
 
 
@@ -121,25 +124,37 @@ def _model_class(model_config: Any) -> Any:
     return model_class
 
 
-def _write_tables(
-    model_config: Any, model_class: Any, request: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Create the model, write its rotary tables, and return the class and rows of each."""
-    import numpy as np
+def _modules(model_config: Any, model_class: Any, folder: str) -> list[tuple[str, Any]]:
+    """Create the model without weights, and return its modules with their names."""
     from sglang.srt.layers.rotary_embedding import factory
     from sglang.srt.models import transformers as transformers_backend
 
     transformers_backend.get_device = lambda: "cpu"
-    _use_one_process(request["folder"])
     factory._ROPE_DICT.clear()
+    _use_one_process(folder)
     model = model_class(config=model_config.hf_config, quant_config=None)
+    return list(model.named_modules(remove_duplicate=False))
+
+
+def _cached_modules() -> list[tuple[str, Any]]:
+    """Return the rotary modules of a model whose later parts could not be created here."""
+    from sglang.srt.layers.rotary_embedding import factory
+
+    modules = factory._ROPE_DICT.values()
+    return [(f"cached.{number}", module) for number, module in enumerate(modules)]
+
+
+def _write_tables(modules: list[tuple[str, Any]], length: int, path: str) -> dict[str, Any]:
+    """Write the rotary tables of modules, and return the class and rows of each."""
+    import numpy as np
+
     tables = dict[str, Any]()
     facts = dict[str, Any]()
-    for name, module in model.named_modules(remove_duplicate=False):
-        for part, table in _rotary_tables(module, model_config.context_len):
+    for name, module in modules:
+        for part, table in _rotary_tables(module, length):
             tables[f"{name}.{part}"] = table.float().numpy()
             facts[f"{name}.{part}"] = {"class": type(module).__name__, "rows": len(table)}
-    np.savez(request["tables"], **tables)
+    np.savez(path, **tables)
     return facts
 
 

@@ -9,7 +9,8 @@ REQUESTS.json is a list of objects: `folder`, and as options `max_model_len` (as
 `hf_overrides` (as --hf-overrides), `runner` (as --runner), `environment` (variables), `tables` (a
 .npz file to write). RESULTS.json is a list with an object for each: `max_model_len` that vLLM
 serves, `model_class` (Transformers… for the backend that runs transformers' model code),
-`rope_parameters`, `rotary` (class and rows of each rotary table) or `error`. The .npz file
+`rope_parameters`, `rotary` (class and rows of each rotary table), `error`, or `model_error` if a
+part of the model cannot be created here (then `rotary` has the tables made before). The .npz file
 contains the cosines and sines of each rotary table, one row per position.
 
 The wheel on PyPI is built for CUDA. Three things make it run here: the platform is vLLM's own CPU
@@ -110,9 +111,11 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     if not request.get("tables"):
         return result
     try:
-        result["rotary"] = _write_tables(model_config, request["tables"])
+        modules = _modules(model_config)
     except Exception as error:
         result["model_error"] = _message(error)
+        modules = _cached_modules()
+    result["rotary"] = _write_tables(modules, model_config.max_model_len, request["tables"])
     return result
 
 
@@ -127,9 +130,8 @@ def _model_config(request: Mapping[str, Any]) -> Any:
     return ModelConfig(model=request["folder"], dtype="float32", **options)
 
 
-def _write_tables(model_config: Any, path: str) -> dict[str, Any]:
-    """Create the model, write its rotary tables, and return the class and rows of each."""
-    import numpy as np
+def _modules(model_config: Any) -> list[tuple[str, Any]]:
+    """Create the model without weights, and return its modules with their names."""
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers import rotary_embedding
     from vllm.model_executor.model_loader.utils import initialize_model
@@ -138,10 +140,25 @@ def _write_tables(model_config: Any, path: str) -> dict[str, Any]:
     vllm_config = VllmConfig(model_config=model_config, device_config=DeviceConfig("cpu"))
     with set_current_vllm_config(vllm_config):
         model = initialize_model(vllm_config)
+    return list(model.named_modules(remove_duplicate=False))
+
+
+def _cached_modules() -> list[tuple[str, Any]]:
+    """Return the rotary modules of a model whose later parts could not be created here."""
+    from vllm.model_executor.layers import rotary_embedding
+
+    modules = rotary_embedding._ROPE_DICT.values()
+    return [(f"cached.{number}", module) for number, module in enumerate(modules)]
+
+
+def _write_tables(modules: list[tuple[str, Any]], length: int, path: str) -> dict[str, Any]:
+    """Write the rotary tables of modules, and return the class and rows of each."""
+    import numpy as np
+
     tables = dict[str, Any]()
     facts = dict[str, Any]()
-    for name, module in model.named_modules(remove_duplicate=False):
-        for part, table in _rotary_tables(module, model_config.max_model_len):
+    for name, module in modules:
+        for part, table in _rotary_tables(module, length):
             tables[name + part] = table.float().numpy()
             facts[name + part] = {"class": type(module).__name__, "rows": len(table)}
     np.savez(path, **tables)
