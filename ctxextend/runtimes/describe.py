@@ -26,7 +26,7 @@ def describe_ignored_factor(statements: Iterable[RuntimeStatement]) -> Iterator[
     """Yield a warning about runtimes that ignore an attention factor that a folder states."""
     names = list[str]()
     for statement in statements:
-        if statement.runtime.ignores_attention_factor and statement.serves_with_option:
+        if statement.ignores_attention_factor and statement.serves_with_option:
             names.append(statement.name)
     if names:
         ignores = "ignores" if len(names) == 1 else "ignore"

@@ -21,7 +21,7 @@ RUNTIMES = (
     Runtime(
         key="vllm",
         name="vLLM",
-        version="0.33",
+        version="0.33.0",
         dialects=(NEW, OLD),
         command="vllm serve {folder}",
         base_command="vllm serve {model}",
@@ -32,6 +32,7 @@ RUNTIMES = (
         name="SGLang",
         version="0.5.23",
         dialects=(NEW, OLD),
+        ignores_attention_factor=True,
         command="python -m sglang.launch_server --model-path {folder}",
         base_command="python -m sglang.launch_server --model-path {model}",
         length_option="--context-length {max_len}",
@@ -51,6 +52,7 @@ RUNTIMES = (
         name="mlx-lm",
         version="0.32.2",
         dialects=(OLD,),
+        ignores_attention_factor=True,
         command="mlx_lm.server --model {folder}",
     ),
     Runtime(

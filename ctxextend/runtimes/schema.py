@@ -44,6 +44,7 @@ class Length(StrEnum):
     STATED = "stated"  # the config key of the length
     STATED_SCALED = "stated x factor"
     FIRST_TRAINED = "first trained"
+    TOKENIZER = "tokenizer"  # that of the tokenizer if a file states it, else the config key
 
 
 class Runtime(NamedTuple):
@@ -85,6 +86,8 @@ class Rule(NamedTuple):
     dialects: tuple[str, ...] = ()
     # A prefix of tensor names with which the runtime refuses a file; empty: none.
     without_prefix: str = ""
+    # Whether it computes the attention factor of these settings itself, and reads no other.
+    ignores_attention_factor: bool = False
     # Whether a length in the files of sentence-transformers comes first.
     reads_sentence_length: bool = False
     evidence: str = RUN
@@ -130,6 +133,7 @@ class RuntimeStatement:
     option: str  # what to add to its command to serve the length right; may be empty
     reason: str  # why it refuses or ignores the positions; may be empty
     evidence: str  # ``run``, or the URL of what was read
+    ignores_attention_factor: bool = field(default=False, metadata=not_in_json)
 
     json_properties: ClassVar = ("name", "version")
 

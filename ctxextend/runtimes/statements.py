@@ -88,6 +88,9 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
         option=_options(runtime, rule, facts, length),
         reason=rule.reason,
         evidence=rule.evidence,
+        ignores_attention_factor=(
+            rule.ignores_attention_factor or runtime.ignores_attention_factor
+        ),
     )
 
 
@@ -116,6 +119,8 @@ def _length(rule: Rule, facts: FolderFacts) -> int:
             return round(facts.stated * facts.factor)
         case Length.FIRST_TRAINED:
             return facts.first_trained
+        case Length.TOKENIZER:
+            return facts.max_len if facts.has_tokenizer_length else facts.stated
 
 
 def _option_values(facts: FolderFacts) -> dict[str, str]:
