@@ -12,6 +12,7 @@ with an object for each: `context_length` that SGLang serves, `model_class`, `ro
 `rotary` (class and rows of each rotary table), `error`, or `model_error` if a part of the model
 cannot be created here (then `rotary` has the tables made before). The .npz file contains the
 cosines and sines of each rotary table, one row per position; of longrope's two tables both.
+Gemma 3's layers have tables that only Intel CPUs read: elsewhere, those of the model count.
 
 The wheel on PyPI is built for CUDA. Two things make it run here: operators that are only looked up
 are declared or replaced by nothing, and none is called. The model is created without weights.

@@ -171,7 +171,7 @@ def _rotary_tables(module: Any, length: int) -> Iterator[tuple[str, Any]]:
 
     both = getattr(module, "long_short_cos_sin_cache", None)
     if both is not None:
-        first_length = module.original_max_position_embeddings
+        first_length = len(both) - module.max_position_embeddings
         if module.use_long_rope:
             yield "", both[first_length:]
         else:
