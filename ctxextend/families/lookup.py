@@ -155,11 +155,12 @@ class TableLocation(ModelLocation):
         for key in (*self.table.aliases, *self.table.unused_keys):
             if self.stated(key) is not None:
                 paths += self.paths_of(key)
-        return (*paths, *self.engine_paths)
+        paths += [path for path, key in self.engine_paths.items() if not key.value]
+        return tuple(paths)
 
     @property
     def engine_paths(self) -> dict[Keys, EngineKey]:
-        """The keys of the length that other engines need, by path.
+        """The keys that other engines need, by path.
 
         They read such a type only as a whole model: inside another one, it has no more keys than
         its config states.

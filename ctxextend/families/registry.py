@@ -65,6 +65,11 @@ CLVP_MASKS = (Buffer("layers.*.attn.bias", "causal"),)
 FULL_ATTENTION = ConfigCondition("attention_type", value="original_full")
 DEBERTA_PINS = (Pin("max_relative_positions", "relative_attention"),)
 DECODERS = ("model.decoder.", "decoder.")
+# Transformers 4 wrote this key. Without it, vLLM counts the two rows before position 0 of RoBERTa as
+# context, or does not load the model, and SGLang does not load it.
+ABSOLUTE_POSITIONS = (
+    EngineKey("position_embedding_type", needed_by="vLLM and SGLang", value="absolute"),
+)
 # llama.cpp and mlx-lm stop at a GPT-2 config without it: conversion/gpt2.py of llama.cpp reads it
 # as the context length, and `ModelArgs` in mlx_lm/models/gpt2.py (0.32) has no default. In these,
 # read in 2026-11, and in CTranslate2 4.8, no other type needs a key that transformers does not
@@ -91,7 +96,12 @@ def fairseq_sinusoids(name: str, *, width_key: str, part: str = "") -> Sinusoida
 TABLE_FAMILIES: tuple[Family, ...] = (
     # BERT-like models.
     family("albert", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("albert.",)),
-    family("bert", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("bert.",)),
+    family(
+        "bert",
+        LearnedTable(BERT_TABLE, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS),
+        length=512,
+        with_head=("bert.",),
+    ),
     family("convbert", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("convbert.",)),
     family("electra", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("electra.",)),
     family("ernie", LearnedTable(BERT_TABLE, buffers=IDS), length=512, with_head=("ernie.",)),
@@ -265,21 +275,27 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     # RoBERTa-like models, whose positions start after padding_idx.
     family(
         "camembert",
-        LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
+        LearnedTable(
+            BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS
+        ),
         length=512,
         keys={"pad_token_id": 1},
         with_head=("roberta.",),
     ),
     family(
         "roberta",
-        LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
+        LearnedTable(
+            BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS
+        ),
         length=512,
         keys={"pad_token_id": 1},
         with_head=("roberta.",),
     ),
     family(
         "xlm-roberta",
-        LearnedTable(BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS),
+        LearnedTable(
+            BERT_TABLE, reserved=AFTER_PADDING, buffers=IDS, engine_keys=ABSOLUTE_POSITIONS
+        ),
         length=512,
         keys={"pad_token_id": 1},
         with_head=("roberta.",),

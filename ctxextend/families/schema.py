@@ -114,10 +114,11 @@ class RotaryFacts(NamedTuple):
 
 
 class EngineKey(NamedTuple):
-    """A key of the length that other engines need, and that transformers does not write."""
+    """A key that other engines need, and that transformers does not write."""
 
     name: str
     needed_by: str  # engines, as a subject: "llama.cpp and mlx-lm"
+    value: str = ""  # its value; empty: the length
 
 
 class ConfigCondition(NamedTuple):
@@ -142,7 +143,7 @@ class PositionsBase:
     part: str = ""  # its name if the model has several: encoder, decoder, text, ...
     aliases: tuple[str, ...] = ()  # other names of the key that transformers accepts
     unused_keys: tuple[str, ...] = ()  # keys of the same length that transformers no longer reads
-    # Keys of the same length that an output states even if its source does not.
+    # Keys that an output states even if its source does not.
     engine_keys: tuple[EngineKey, ...] = ()
     reserved: ReservedRows = NO_ROWS
     # Of types with several kinds of positions: when a model has this one. Falcon has ALiBi with

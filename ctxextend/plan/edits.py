@@ -117,7 +117,7 @@ def _config_edits(
 def _reasons_of_engine_keys(
     config: Mapping[str, Any], tables: Sequence[TablePlan]
 ) -> dict[Keys, str]:
-    """Return why keys of the length are added that transformers does not read, by path."""
+    """Return why keys are added that transformers does not read, by path."""
     reasons = dict[Keys, str]()
     for table in tables:
         for path, key in table.location.engine_paths.items():
@@ -159,9 +159,9 @@ def missing_engine_keys(model: OpenedModel) -> Changes:
         return missing
     for table in model.tables:
         location = table.location
-        for path in location.engine_paths:
+        for path, key in location.engine_paths.items():
             if nested(location.config, path) is None:
-                missing[path] = location.value(location.effective_key)
+                missing[path] = key.value or location.value(location.effective_key)
     return missing
 
 
@@ -220,6 +220,7 @@ def _length_values(
     if length_to_state(table) != stated_length(table):
         value = location.key_value(length_to_state(table))
         changes |= dict.fromkeys(location.length_paths, value)
+    changes |= _missing_values(location)
     changes |= _pinned(table)
     for key in architecture.family.limits:
         stated = location.config.get(key)
@@ -227,6 +228,15 @@ def _length_values(
         if length > table.max_len_before or not is_below:
             changes[(key,)] = length
     return changes
+
+
+def _missing_values(location: TableLocation) -> dict[Keys, Any]:
+    """Return the values that other engines need beside the length, and the config lacks."""
+    missing = dict[Keys, Any]()
+    for path, key in location.engine_paths.items():
+        if key.value and nested(location.config, path) is None:
+            missing[path] = key.value
+    return missing
 
 
 def _corrected_values(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ctxextend.errors import ResizeError, joined
 from ctxextend.families.lookup import Keys, TableLocation, nested
-from ctxextend.families.rope import read_rope
+from ctxextend.families.rope import NEW, read_rope
 from ctxextend.families.rope_dialects import new_half, with_values
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.edits import config_changes
@@ -94,22 +94,32 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
 def _vllm_flags(made: RuntimePlan) -> _Written:
     """Return the flags of vLLM.
 
-    It replaces a value at the top level, and merges those of a nested config, so that settings must
-    be complete. The config is one of transformers 5: ``rope_parameters`` replaces any dialect.
+    It replaces a value at the top level, and merges those of a nested config. The config is one of
+    transformers 5: ``rope_parameters`` replaces any dialect.
 
-    Source: `get_config` of vllm/transformers_utils/config.py, version 0.33.
+    Source: vllm/config/model.py#L527 and vllm/transformers_utils/config.py of version 0.33.0.
     """
-    return _json_flags(made, "--hf-overrides")
+    return _json_flags(made, "--hf-overrides", config_override(made.plan))
 
 
 def _sglang_flags(made: RuntimePlan) -> _Written:
-    """Return the flags of SGLang."""
-    return _json_flags(made, "--json-model-override-args")
+    """Return the flags of SGLang.
 
+    It copies the values of a text config to the top level before it applies the flag, and some
+    models read them there: they are stated at both places.
 
-def _json_flags(made: RuntimePlan, flag: str) -> _Written:
-    """Return a flag that takes values of config.json, and the options that the length needs."""
+    Source: sglang/srt/utils/hf_transformers/config.py#L256 and #L405 of version 0.5.23.
+    """
     override = config_override(made.plan)
+    copied = dict[str, Any]()
+    for value in override.values():
+        if isinstance(value, dict) and NEW in value:
+            copied |= value
+    return _json_flags(made, "--json-model-override-args", {**copied, **override})
+
+
+def _json_flags(made: RuntimePlan, flag: str, override: Mapping[str, Any]) -> _Written:
+    """Return a flag that takes values of config.json, and the options that the length needs."""
     words = [flag, json.dumps(override)]
     if made.statement is not None:
         words += shlex.split(made.statement.option)
@@ -139,7 +149,10 @@ def config_override(plan: Plan) -> dict[str, Any]:
 def _length_paths(location: TableLocation) -> list[Keys]:
     """Return the paths of the length in the config that transformers uses."""
     inside = _config_path(location)
-    return [path for path in location.length_paths if path[:-1] == inside]
+    paths = [path for path in location.length_paths if path[:-1] == inside]
+    if location.stated(TRAINED) is not None:
+        paths.append((*inside, TRAINED))
+    return paths
 
 
 def _config_path(location: TableLocation) -> Keys:

@@ -30,7 +30,7 @@ class TrainedWeights:
     checkpoint: Checkpoint  # before training
     trainable: TrainableParameters
     dtype: str | None  # of all floats, as in ``--dtype``; None keeps each tensor's
-    added_keys: Mapping[Keys, int]  # values that the config lacks and other engines need, by path
+    added_keys: Mapping[Keys, Any]  # values that the config lacks and other engines need, by path
 
     def tensor(self, name: str) -> NDArray[Any]:
         """Return a tensor; frozen rows are copied from the source unless the dtype changes."""

@@ -238,16 +238,18 @@ def _other_values(expected: Expected, name: str, before: Any, after: Any) -> Ite
 
 
 def _is_engine_key(expected: Expected, change: ValueChange) -> bool:
-    """Whether a change is only a key of the length that other engines need, stated or left out.
+    """Whether a change is only a key that other engines need, stated or left out.
 
     Outputs of earlier versions lack it as their bases do, and those that were only trained state it
     although their bases do not.
     """
     for table in expected.tables:
-        if change.path not in table.location.engine_paths:
+        key = table.location.engine_paths.get(change.path)
+        if key is None:
             continue
         if change.before is MISSING:
-            return bool(change.after == table.location.key_value(table.max_len_after))
+            needed = key.value or table.location.key_value(table.max_len_after)
+            return bool(change.after == needed)
         is_generated = expected.base.config_file in expected.base.generated
         is_in_base = nested(expected.base.config, change.path) is not None and not is_generated
         return change.after is MISSING and not is_in_base
