@@ -65,8 +65,8 @@ CLVP_MASKS = (Buffer("layers.*.attn.bias", "causal"),)
 FULL_ATTENTION = ConfigCondition("attention_type", value="original_full")
 DEBERTA_PINS = (Pin("max_relative_positions", "relative_attention"),)
 DECODERS = ("model.decoder.", "decoder.")
-# Transformers 4 wrote this key. Without it, vLLM counts the two rows before position 0 of RoBERTa as
-# context, or does not load the model, and SGLang does not load it.
+# Transformers 4 wrote this key. Without it, vLLM counts the two rows before position 0 of RoBERTa
+# as context, or does not load the model, and SGLang does not load it.
 ABSOLUTE_POSITIONS = (
     EngineKey("position_embedding_type", needed_by="vLLM and SGLang", value="absolute"),
 )
