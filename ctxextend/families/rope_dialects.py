@@ -130,7 +130,7 @@ def _in_new_dialect(
 
 
 def stated_dialects(location: TableLocation) -> tuple[str, ...]:
-    """Return the dialects that state the settings of a config: readers of one alone get the same.
+    """Return the dialects that state the settings of a config: readers of only one get the same.
 
     Raises:
         CheckpointError: The config's own settings are malformed.
@@ -166,7 +166,7 @@ def _with_value(config: Any, path: Keys, value: Any) -> Any:
 
 
 def _states_both(location: TableLocation, settings: Sequence[RopeLayers]) -> bool:
-    """Whether readers of both dialects, and of each one alone, get these settings."""
+    """Whether readers of both dialects, and of only one, get these settings."""
     readings = (
         location,
         _without(location, _old_paths(location)),
