@@ -233,7 +233,9 @@ def _old_halves(location: TableLocation, settings: Sequence[RopeLayers]) -> Iter
     accepted = facts.old.scaling_keys
     if accepted and scaling.keys() >= set(accepted):
         yield {path: {key: scaling[key] for key in accepted}, **next_to}
-    yield {path: scaling, **next_to}
+    # CTranslate2 reads the base only here if there is a `rope_scaling`, and otherwise takes 10,000.
+    base = {(*path, THETA): main.parameters[THETA]}
+    yield {path: scaling, **base, **next_to}
 
 
 def _keys_next_to(location: TableLocation, settings: Sequence[RopeLayers]) -> Changes:
