@@ -111,9 +111,10 @@ def runtime_settings_table() -> str:
     body = list[tuple[str, ...]]()
     for runtime in RUNTIMES:
         rules = _rules_of(runtime)
-        if not rules:
-            continue
         dialects = _dialects(runtime)
+        if not rules:
+            body.append((runtime.name, dialects, "-", "-", "no rules"))
+            continue
         evidence = ", ".join(dict.fromkeys(_evidence(rule) for rule in rules))
         body.append((runtime.name, dialects, _attention_factor(runtime), _lengths(rules), evidence))
     head = ("engine", "rotary settings from", "attention_factor", "context length", "evidence")
