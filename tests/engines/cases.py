@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ctxextend import convert, resize
 from ctxextend.families.registry import FAMILIES
-from ctxextend.families.schema import Positions, RotaryFacts
+from ctxextend.families.schema import LearnedTable, Positions, RotaryFacts, SinusoidalTable
 from tests.engines.drivers import transformers_driver
-from tests.engines.models import NEW, auto_class, make_model, token_ids
+from tests.engines.models import NEW, THETA, auto_class, make_model, token_ids
 
 Values = NDArray[np.float32]
 
@@ -27,7 +27,7 @@ UNSCALED = "unscaled"  # the outcome of an engine that ignores the method
 # Methods of cases, with these suffixes after "+".
 LIMITS = "limits"
 KEPT_PREFIX = "kept-"  # a base with scaled settings, whose type stays
-OTHER_BASES = (10_000.0, 100_000.0, 1_000_000.0)  # defaults of engines
+OTHER_BASES = (10_000.0, 1_000_000.0)  # defaults of engines
 NEW_ONLY_METHODS = ("yarn", "theta")  # that are also run in the new dialect alone
 CONVERT_PREFIX = "from-"  # a conversion of this model type
 N_CTX = "n_ctx"  # another key of the length, which some engines need
@@ -36,6 +36,14 @@ NOTHING = "nothing"  # a base of the new length: whether the engine computes wha
 LONGROPE = "longrope"  # a base of the new length, which is not resized
 FACTOR = "attention_factor"  # with an explicit one, which is not the default
 
+# The settings next to which the classes of transformers 4 accept no other, by type of model and rope.
+EXACT_OLD_KEYS = {
+    ("phi3", "longrope"): ("type", "short_factor", "long_factor"),
+    ("olmo", "linear"): ("type", "factor"),
+    ("olmo", "dynamic"): ("type", "factor"),
+    ("olmo2", "linear"): ("type", "factor"),
+    ("olmo2", "dynamic"): ("type", "factor"),
+}
 # Source types of conversions, by the type of the output.
 CONVERSIONS = {"gpt_neox": ("gpt2",), "falcon": ("gpt2",), "roformer": ("bert",)}
 SCHEMES = {"gpt_neox": "rotary", "falcon": "alibi", "roformer": "rotary"}
@@ -77,7 +85,7 @@ def cases_of(model_type: str) -> Iterator[Case]:
 def _cases_of_positions(model_type: str, positions: Positions) -> Iterator[Case]:
     if positions.rope is None:
         yield Case(model_type, NOTHING)
-        yield Case(model_type, "bands" if positions.has_rows else "limits")
+        yield Case(model_type, _table_method(positions))
         return
     if not positions.rope.methods:
         yield Case(model_type, NOTHING)
@@ -103,9 +111,18 @@ def _cases_of_positions(model_type: str, positions: Positions) -> Iterator[Case]
             yield Case(model_type, f"{KEPT_PREFIX}{kept}", dialects[0])
 
 
+def _table_method(positions: Positions) -> str:
+    """Return the method of positions without rotary settings."""
+    if isinstance(positions, LearnedTable):
+        return "bands"
+    if isinstance(positions, SinusoidalTable):
+        return "formula"
+    return LIMITS
+
+
 def has_old_dialect(rope: RotaryFacts) -> bool:
     """Whether ``rope_scaling`` can say what ``rope_parameters`` says."""
-    return rope.old.reads_scaling and list(rope.theta) == [""]
+    return rope.old.reads_scaling and not rope.old.scales_local
 
 
 def prepare(case: Case, folder: Path) -> Prepared:
@@ -134,16 +151,10 @@ def prepare(case: Case, folder: Path) -> Prepared:
         others[UNSCALED] = unscaled
         resize(base, NEW, "last", output=unscaled)
     elif case.dialect != NO_DIALECT and kind != NOTHING:
-        others[UNSCALED] = unscaled
-        _copy_folder(output, unscaled)
-        edit_config(unscaled, rope_parameters=_unscaled_settings(output, case.model_type))
-        if case.dialect == NEW_ONLY and "" in _rope_of(case.model_type).theta:
-            for theta in OTHER_BASES:
-                name = f"{UNSCALED}, theta {theta:g}"
-                others[name] = folder / name
-                _copy_folder(unscaled, others[name])
-                settings = read_config(unscaled)["rope_parameters"] | {"rope_theta": theta}
-                edit_config(others[name], rope_parameters=settings)
+        for name, settings in _misread_settings(output, case.model_type).items():
+            others[name] = folder / name
+            _copy_folder(output, others[name])
+            edit_config(others[name], rope_parameters=settings)
     if FACTOR in suffixes:
         others[f"ignores {FACTOR}"] = folder / FACTOR
         _copy_folder(output, folder / FACTOR)
@@ -174,12 +185,22 @@ def reference_values(folder: Path, auto_class_name: str) -> Values:
 def add_old_dialect(folder: Path, model_type: str) -> None:
     """Write the rotary settings of config.json also as files of before transformers 5 have them."""
     rope = _rope_of(model_type)
-    settings = dict(read_config(folder)["rope_parameters"])
-    changes = {rope.old.theta_keys.get("", "rope_theta"): settings.pop("rope_theta")}
+    main, *local = rope.theta
+    stated = read_config(folder)["rope_parameters"]
+    settings = dict(stated[main] if main else stated)
+    theta = settings.pop("rope_theta")
+    changes = {rope.old.theta_keys.get(main, "rope_theta"): theta}
+    for layers in local:
+        key = rope.old.theta_keys.get(layers)
+        if key:
+            changes[key] = stated[layers]["rope_theta"]
     if "partial_rotary_factor" in settings:
         changes[rope.old.partial_key] = settings.pop("partial_rotary_factor")
     if settings["rope_type"] != "default":
-        changes["rope_scaling"] = {**settings, "type": settings["rope_type"]}
+        # CTranslate2 reads the base only here, if there are settings.
+        old = {**settings, "type": settings["rope_type"], "rope_theta": theta}
+        keys = EXACT_OLD_KEYS.get((model_type, settings["rope_type"]), old)
+        changes["rope_scaling"] = {key: old[key] for key in keys}
     edit_config(folder, **changes)
 
 
@@ -192,14 +213,19 @@ def _state_attention_factor(folder: Path, model_type: str) -> None:
     edit_config(folder, rope_parameters=settings)
 
 
-def _unscaled_settings(folder: Path, model_type: str) -> dict[str, Any]:
-    """Return the settings of a folder without scaling and with the base of its type."""
+def _misread_settings(folder: Path, model_type: str) -> dict[str, dict[str, Any]]:
+    """Return the settings that an engine has which ignores those of a folder, by the outcome."""
     settings = read_config(folder)["rope_parameters"]
-    facts = _rope_of(model_type)
-    if "" in facts.theta:
-        return _unscaled(settings, facts.theta[""])
-    layers = {name: _unscaled(settings[name], theta) for name, theta in facts.theta.items()}
-    return settings | layers
+    default = _rope_of(model_type).theta
+    if "" not in default:
+        layers = {name: _unscaled(settings[name], theta) for name, theta in default.items()}
+        return {UNSCALED: settings | layers}
+    misread = {UNSCALED: _unscaled(settings, THETA)}
+    for theta in sorted({default[""], *OTHER_BASES}):
+        misread[f"{UNSCALED}, theta {theta:g}"] = _unscaled(settings, theta)
+        if settings["rope_type"] != "default":
+            misread[f"theta {theta:g}"] = settings | {"rope_theta": theta}
+    return misread
 
 
 def _unscaled(settings: Mapping[str, Any], theta: float) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from ctxextend.families.registry import FAMILIES
 OLD = 256
 NEW = 1024
 WORDS = 256
+# Base of rotary positions, which no engine has as a default: one that does not read it is found.
+THETA = 50_000.0
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 # Multiples of 32, as some kernels need.
 VOCABULARY = 288
@@ -138,9 +140,9 @@ ENCODERS = frozenset(
 def make_config(model_type: str, kept: str = "", length: int = OLD) -> Any:
     """Return the config of a small model, with layers of every type that its default has."""
     values = _config_values(model_type, length)
-    if kept:
-        theta = _default_theta(model_type)
-        values["rope_parameters"] = {**KEPT[kept], "rope_theta": theta}
+    if has_one_theta(model_type):
+        settings = KEPT.get(kept, {"rope_type": "default"})
+        values["rope_parameters"] = {**settings, "rope_theta": THETA}
         if kept == "longrope":
             values["rope_parameters"] |= _lists(model_type)
         if kept == "longrope":  # the classes of Phi-3 read the key next to the settings
@@ -167,11 +169,12 @@ def _lists(model_type: str) -> dict[str, list[float]]:
     return {"short_factor": short, "long_factor": [2 * factor for factor in short]}
 
 
-def _default_theta(model_type: str) -> float:
+def has_one_theta(model_type: str) -> bool:
+    """Whether a type has rotary positions with the same settings in all layers."""
     for positions in FAMILIES[model_type].tables:
-        if positions.rope is not None:
-            return float(next(iter(positions.rope.theta.values())))
-    raise ValueError(model_type)
+        if positions.rope is not None and positions.rope.methods:
+            return list(positions.rope.theta) == [""]
+    return False
 
 
 def _config_values(model_type: str, length: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def run(
     """Return logits, or else hidden states, in float32."""
     model_class = getattr(transformers, options["auto_class"])
     model, report = model_class.from_pretrained(
-        folder, dtype=torch.float32, output_loading_info=True
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
     missing = sorted(report["missing_keys"])
     if missing:
