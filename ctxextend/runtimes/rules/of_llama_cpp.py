@@ -30,6 +30,7 @@ SCALED = (
     "ernie4_5",
     "gemma3_text",
     "glm4",
+    "glm4_moe",
     "granite",
     "granitemoe",
     "hunyuan_v1_dense",
@@ -39,6 +40,8 @@ SCALED = (
     "qwen2",
     "qwen2_moe",
     "qwen3",
+    "qwen3_moe",
+    "seed_oss",
     "smollm3",
     "starcoder2",
 )
@@ -53,6 +56,7 @@ DROPS_LLAMA3 = (
     "deepseek_v2",
     "ernie4_5",
     "glm4",
+    "glm4_moe",
     "hunyuan_v1_dense",
     "olmo",
     "olmo2",
@@ -60,19 +64,26 @@ DROPS_LLAMA3 = (
     "qwen2",
     "qwen2_moe",
     "qwen3",
+    "qwen3_moe",
+    "seed_oss",
     "starcoder2",
 )
 NO_FACTORS = "its converter fails: Missing <MODEL_TENSOR.ROPE_FREQS: 18>"
 
 RULES = (
-    Rule(LLAMA_CPP, (UNSCALED,), (*DROPS_DYNAMIC, "nemotron", "phi3", "apertus")),
+    Rule(LLAMA_CPP, (UNSCALED,), (*DROPS_DYNAMIC, "apertus", "modernbert", "nemotron", "phi3")),
     Rule(LLAMA_CPP, (THETA, YARN, LINEAR), (*LLAMA_LIKE, *SCALED)),
     Rule(LLAMA_CPP, (THETA,), (*ONLY_THETA, "deepseek_v2", "nemotron", "phi3", "modernbert")),
     Rule(LLAMA_CPP, (LINEAR,), ("nemotron",)),
     Rule(LLAMA_CPP, (LLAMA3,), (*LLAMA_LIKE, "apertus")),
     Rule(LLAMA_CPP, (LONGROPE,), ("phi3",)),
     Rule(LLAMA_CPP, (LEARNED,), ("gpt2", "gpt_bigcode")),
-    Rule(LLAMA_CPP, (LEARNED,), ("bert", "distilbert"), option=ENCODER_FLAGS),
+    Rule(
+        LLAMA_CPP,
+        (LEARNED,),
+        ("bert", "distilbert", "roberta", "xlm-roberta"),
+        option=ENCODER_FLAGS,
+    ),
     Rule(LLAMA_CPP, (ALIBI,), ("bloom",)),
     # Right with flags.
     Rule(
@@ -91,11 +102,20 @@ RULES = (
     ),
     Rule(LLAMA_CPP, (THETA,), UNWRITTEN, Effect.IGNORES, option=THETA_FLAGS),
     # Wrong.
-    Rule(LLAMA_CPP, (DYNAMIC,), DROPS_DYNAMIC, Effect.IGNORES),
+    Rule(LLAMA_CPP, (DYNAMIC,), (*DROPS_DYNAMIC, "modernbert", "olmo3"), Effect.IGNORES),
     Rule(LLAMA_CPP, (LLAMA3,), DROPS_LLAMA3, Effect.IGNORES),
-    Rule(LLAMA_CPP, (LLAMA3,), ("granite", "smollm3"), Effect.REFUSES, reason=NO_FACTORS),
+    Rule(
+        LLAMA_CPP,
+        (LLAMA3,),
+        ("granite", "granitemoe", "smollm3"),
+        Effect.REFUSES,
+        reason=NO_FACTORS,
+    ),
     Rule(LLAMA_CPP, (YARN, LINEAR), ("deepseek_v2",), Effect.DIFFERS),
-    Rule(LLAMA_CPP, (YARN, DYNAMIC), ("nemotron",), Effect.DIFFERS),
+    Rule(LLAMA_CPP, (YARN,), ("nemotron",), Effect.DIFFERS, option=YARN_FLAGS),
+    Rule(LLAMA_CPP, (DYNAMIC,), ("nemotron",), Effect.DIFFERS),
+    Rule(LLAMA_CPP, (YARN, LINEAR), ("olmo3",)),
+    Rule(LLAMA_CPP, (THETA,), ("olmo3",), Effect.DIFFERS),
     Rule(
         LLAMA_CPP,
         (LONGROPE,),
