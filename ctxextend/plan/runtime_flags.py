@@ -18,6 +18,7 @@ from ctxextend.plan.opened_model import open_without_weights
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, scales
 from ctxextend.recipe import TENSOR_KEYS, CheckpointRef, Resize, accepts_settings, split_ref
+from ctxextend.runtimes.commands import base_command
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE
 
@@ -128,7 +129,7 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
         max_len_after=plan.max_len_after,
         flags=flags,
         override=written.override,
-        command=f"{runtime.base_command.format(model=shlex.quote(ref.source))} {flags}",
+        command=base_command(runtime, ref.source, flags),
         notes=made.notes,
         warnings=made.warnings,
     )
@@ -265,7 +266,7 @@ def _scaling_words(table: TablePlan) -> Iterator[str]:
         yield from ("--rope-scaling", "yarn", "--rope-scale", _number(after[FACTOR]))
         yield from ("--yarn-orig-ctx", _number(after[TRAINED]))
     else:
-        message = f"llama.cpp has no flags for {kind} settings of these layers."
+        message = f"llama.cpp has no flags for the {kind} settings of this model."
         raise ResizeError(message, "Write a folder with `ctxextend resize`, and convert it.")
 
 
