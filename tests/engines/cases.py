@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ctxextend import convert, resize
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import RotaryFacts
+from ctxextend.planned import ResizeResult
 from ctxextend.runtimes import schema
 from ctxextend.runtimes.schema import RuntimeStatement
 from tests.engines.drivers import transformers_driver
@@ -68,21 +69,25 @@ class Prepared:
     statements: Mapping[str, RuntimeStatement]  # what `resize` says, by runtime
 
 
-def prepare(case: Case, folder: Path) -> Prepared:
-    """Make the output of a case and its references, in a folder."""
+def make_folder(case: Case, folder: Path) -> ResizeResult:
+    """Make the base and the output of a case, as ``base`` and ``output`` in a folder."""
     base = folder / "base"
     output = folder / "output"
     if case.converted_from:
         make_model(base, case.converted_from)
-        result = convert(base, SCHEMES[case.model_type], to=NEW, output=output)
-    else:
-        kept = case.positions if case.positions in KEPT else ""
-        make_model(base, case.model_type, kept=kept, without_head=case.without_head)
-        if case.attention_factor:
-            _state_attention_factor(base, case.model_type)
-        method = _method(case)
-        result = resize(base, NEW, method, output=output, dialect=case.dialect)
-    others = dict(_other_folders(case, base, output, folder))
+        return convert(base, SCHEMES[case.model_type], to=NEW, output=output)
+    kept = case.positions if case.positions in KEPT else ""
+    make_model(base, case.model_type, kept=kept, without_head=case.without_head)
+    if case.attention_factor:
+        _state_attention_factor(base, case.model_type)
+    return resize(base, NEW, _method(case), output=output, dialect=case.dialect)
+
+
+def prepare(case: Case, folder: Path) -> Prepared:
+    """Make the output of a case and its references, in a folder."""
+    result = make_folder(case, folder)
+    output = folder / "output"
+    others = dict(_other_folders(case, folder / "base", output, folder))
     name = auto_class(case.model_type).__name__
     return Prepared(
         folder=output,

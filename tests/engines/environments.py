@@ -90,6 +90,27 @@ ENGINES: Mapping[str, Engine] = {
     )
 }
 
+REQUIREMENTS = Path(__file__).parent / "requirements"
+# Engines whose code for lengths and frequencies runs without a GPU, and no other code of them.
+SERVING_ENGINES: Mapping[str, Engine] = {
+    name: Engine(
+        name=name,
+        runtime=name,
+        requirements=("--no-deps", "--requirement", str(REQUIREMENTS / f"{name}.txt")),
+        driver=f"{name}_driver.py",
+        tolerance=1e-4,
+        is_slow=True,
+    )
+    for name in ("vllm", "sglang")
+}
+
+
+def is_selected(engine: Engine, selection: str) -> bool:
+    """Whether an engine is one of those to run: names, ``fast`` ones or ``all`` of them."""
+    names = selection.split()
+    is_fast = "fast" in names and not engine.is_slow
+    return is_fast or "all" in names or engine.name in names
+
 
 def python_of(engine: Engine) -> Path:
     """Return the Python of an engine's environment, which is made if it is missing.

@@ -17,7 +17,7 @@ from ctxextend.runtimes import schema
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.schema import RUN, Outcome, RuntimeStatement
 from tests.engines.cases import NO_FACTOR, UNSCALED, Case, Prepared, prepare
-from tests.engines.environments import ENGINES, Engine
+from tests.engines.environments import ENGINES, Engine, is_selected
 from tests.engines.outcomes import Outcome as Measured
 from tests.engines.running import RunningEngine
 from tests.helpers import repository
@@ -25,7 +25,7 @@ from tests.helpers import repository
 pytestmark = pytest.mark.engines
 
 RESULTS = repository.ROOT / "build" / "engines" / "results.tsv"
-SELECTED = os.environ.get("ENGINES", "fast").split()  # names, "fast" or "all"
+SELECTED = os.environ.get("ENGINES", "fast")  # see `is_selected`
 # What a run must measure where `resize` says the first word.
 EXPECTED = {
     Outcome.SERVES: "right",
@@ -49,8 +49,7 @@ ONE_DIALECT = (
 
 def selected_engines() -> Iterator[Engine]:
     for engine in ENGINES.values():
-        is_fast = "fast" in SELECTED and not engine.is_slow
-        if is_fast or "all" in SELECTED or engine.name in SELECTED:
+        if is_selected(engine, SELECTED):
             yield engine
 
 
