@@ -116,7 +116,7 @@ def suggest_kept_rows(plan: Plan) -> str:
 
 
 def _suggest_dynamic(plan: Plan) -> str:
-    """Suggest dynamic settings for unscaled rotary positions, and name the runtimes they are for."""
+    """Suggest dynamic settings for unscaled rotary positions, and name runtimes that apply them."""
     table = plan.tables[0]
     facts = table.location.table.rope
     is_unscaled = all(item.before.parameters["rope_type"] == "default" for item in table.rope)
