@@ -47,6 +47,7 @@ _MODULES = {
     "pipeline": ("RunInterrupted", "RunResult", "run"),
     "plan.explain": ("Explanation",),
     "plan.plan": ("Plan",),
+    "plan.runtime_flags": ("RuntimeFlags", "runtime_flags"),
     "plan.table_plan": ("TablePlan",),
     "planned": ("Planned", "ResizeResult", "plan_resize"),
     "resizing": ("convert", "resize"),

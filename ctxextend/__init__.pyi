@@ -30,6 +30,7 @@ from ctxextend.inspection.table_report import TableReport
 from ctxextend.pipeline import RunInterrupted, RunResult
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.plan import Plan
+from ctxextend.plan.runtime_flags import RuntimeFlags
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Progress
@@ -66,6 +67,7 @@ __all__ = [
     "RopeReport",
     "RunInterrupted",
     "RunResult",
+    "RuntimeFlags",
     "SchemeReport",
     "SourceError",
     "TablePlan",
@@ -92,6 +94,7 @@ __all__ = [
     "register_method",
     "resize",
     "run",
+    "runtime_flags",
     "train",
     "verify",
 ]
@@ -425,6 +428,38 @@ def run(
         RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
 
+def runtime_flags(
+    reference: str | PathLike[str],
+    to: int | str,
+    runtime: str,
+    method: str | None = None,
+    *,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    model_type: str | None = None,
+    trained_length: int | None = None,
+) -> RuntimeFlags:
+    """Return the flags with which a runtime reads a rotary model at a longer length.
+
+    They replace a new folder: the runtime loads the checkpoint as it is. Of a Hub id, only
+    config.json is downloaded.
+
+    Args:
+        reference: As in `resize`.
+        to: The new context length, as in `resize`.
+        runtime: ``"vllm"``, ``"sglang"`` or ``"llama.cpp"``.
+        method: As in `resize`; by default one that the runtime applies.
+        settings: Fields of `CheckpointRef` (``revision``, ``subfolder``, ``model_type``,
+            ``trained_length``), as keyword arguments.
+
+    Raises:
+        SourceError: The reference does not exist or cannot be reached.
+        CheckpointError: The config is missing or malformed.
+        UnsupportedModelError: The model has no positions to resize.
+        ResizeError: The runtime is unknown, has no such flags, or does not apply the method; or the
+            model has a table of rows.
+    """
+
 def plan_resize(
     reference: str | PathLike[str],
     to: int | str,
@@ -506,6 +541,7 @@ def resize(
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     hold_out: int | None = None,
     edit_only: bool = False,
+    runtime: str | None = None,
     train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     steps: int | None = None,
     lora: int | None = None,
@@ -541,6 +577,8 @@ def resize(
             without rows, a method is chosen.
         hold_out: With `data`, choose a method by the rows from this one on.
         edit_only: Write only edited and created files, and no weights.
+        runtime: The runtime that must read the output right: ``"vllm"``, ``"llama.cpp"``, … (see
+            ``ctxextend resize --help``). A method that it applies is chosen.
         train: Text files or folders to train on after the resize; requires `steps`.
         steps: Optimizer steps of the training.
         lora: Rank of adapters that are trained too.

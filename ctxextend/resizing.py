@@ -32,6 +32,7 @@ from ctxextend.recipe import (
     path_names,
     split_ref,
 )
+from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 
 if TYPE_CHECKING:
@@ -65,8 +66,10 @@ class ResizeOptions(NamedTuple):
             is_trained: Whether the output is trained.
 
         Raises:
-            ResizeError: They exclude each other, or a setting.
+            ResizeError: They exclude each other, or a setting, or the runtime is unknown.
         """
+        if self.runtime is not None:
+            find_runtime(self.runtime)
         if self.data and method not in (None, DEFAULT_METHOD):
             message = "--data requires --method auto, the default."
             raise ResizeError(message, "Remove --method, or --data.")

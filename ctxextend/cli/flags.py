@@ -35,6 +35,7 @@ def flags(
     """
     from ctxextend.plan.runtime_flags import find_flags
     from ctxextend.recipe import CheckpointRef, Resize
+    from ctxextend.runtimes.runtimes import find_runtime
 
     console = Console(as_json, quiet)
     with options.usage_errors():
@@ -46,6 +47,7 @@ def flags(
             trained_length=trained_length,
         )
         settings = Resize(to, method=method)
+        find_runtime(runtime)
     result = find_flags(ref, settings, runtime)
     console.warning(*result.warnings)
     console.note(*result.notes)

@@ -8,7 +8,8 @@ from ctxextend.errors import CtxextendError, ResizeError, joined
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.runtime_facts import folder_facts
-from ctxextend.recipe import Resize
+from ctxextend.plan.table_plan import scales
+from ctxextend.recipe import BOTH, Resize
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.runtimes.schema import Outcome, Runtime, RuntimeStatement
 from ctxextend.runtimes.statements import runtime_statements
@@ -24,16 +25,19 @@ class RuntimePlan(NamedTuple):
     plan: Plan
     runtime: Runtime
     statement: RuntimeStatement | None  # None: no rule says what the runtime does
-    # The method that `auto` would have chosen, if the runtime does not apply it; else empty.
-    replaced_method: str = ""
+    # The plan that `auto` would have made, if the runtime is not known to read it right.
+    replaced: "RuntimePlan | None" = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Why another method was chosen, if it was."""
-        if not self.replaced_method:
+        if self.replaced is None:
             return ()
+        applies = "does not apply"
+        if self.replaced.statement is None:
+            applies = "is not known to apply"
         return (
-            f"{self.runtime.name} does not apply {self.replaced_method} to {self.plan.model_type} "
+            f"{self.runtime.name} {applies} {self.replaced.plan.method} to {self.plan.model_type} "
             f"models: the method is {self.plan.method}.",
         )
 
@@ -68,21 +72,18 @@ def plan_for_runtime(model: OpenedModel, settings: Resize, key: str) -> RuntimeP
         CtxextendError: As `plan_model`.
     """
     runtime = find_runtime(key)
-    wrong = list[RuntimePlan]()
-    unknown = list[RuntimePlan]()
+    first: RuntimePlan | None = None
     for plan in _candidates(model, settings):
         statement = _statement_of(runtime, plan)
-        candidate = RuntimePlan(plan, runtime, statement)
-        if statement is None:
-            unknown.append(candidate)
-        elif statement.serves_with_option:
-            replaced = wrong[0].plan.method if wrong else ""
-            return candidate._replace(replaced_method=replaced)
-        else:
-            wrong.append(candidate)
-    if not wrong:
-        return unknown[0]
-    raise _not_served(wrong[0], model, settings)
+        candidate = RuntimePlan(plan, runtime, statement, replaced=first)
+        if statement is not None and statement.serves_with_option:
+            return candidate
+        if first is None:
+            first = candidate
+    assert first is not None
+    if first.statement is None:
+        return first
+    raise _not_served(first, first.statement, model, settings)
 
 
 def _candidates(model: OpenedModel, settings: Resize) -> Iterator[Plan]:
@@ -111,33 +112,42 @@ def _statement_of(runtime: Runtime, plan: Plan) -> RuntimeStatement | None:
     return None
 
 
-def _not_served(wrong: RuntimePlan, model: OpenedModel, settings: Resize) -> ResizeError:
+def _not_served(
+    wrong: RuntimePlan, statement: RuntimeStatement, model: OpenedModel, settings: Resize
+) -> ResizeError:
     """Return the error for a runtime that is known not to read an output right."""
     plan = wrong.plan
-    statement = wrong.statement
-    assert statement is not None
-    effect = "does not load"
-    if statement.outcome is Outcome.IGNORES:
-        effect = "ignores"
-    elif statement.outcome is Outcome.DERIVES:
-        effect = f"reads at most {statement.length} tokens of"
     what = f"{plan.model_type} models"
-    if not plan.has_rows:
+    if any(scales(table) for table in plan.tables):
         what = f"the {plan.method} settings of {what}"
-    message = f"{statement.name} {effect} {what}"
+    message = f"{statement.name} {_effect(statement)} {what}"
     if statement.reason:
         message += f": {statement.reason}"
     return ResizeError(f"{message}.", _alternatives(wrong, model, settings))
 
 
+def _effect(statement: RuntimeStatement) -> str:
+    """Return what a runtime does with an output that it does not read right, up to the object."""
+    match statement.outcome:
+        case Outcome.IGNORES:
+            return "ignores"
+        case Outcome.DIFFERS:
+            return "computes other positions for"
+        case Outcome.DERIVES:
+            return f"takes {statement.length} for the context length of"
+    return "does not load"
+
+
 def _alternatives(wrong: RuntimePlan, model: OpenedModel, settings: Resize) -> str:
-    """Return what works instead: another method, or another runtime."""
+    """Return what works instead: other settings, or another runtime."""
+    if settings.dialect != BOTH:
+        both = plan_model(model, replace(settings, dialect=BOTH))
+        if _is_served(wrong.runtime, both):
+            return "Remove --dialect keep."
     methods = list[str]()
     if settings.choice.name != DEFAULT_METHOD:
-        default = replace(settings, method=None)
-        for plan in _candidates(model, default):
-            statement = _statement_of(wrong.runtime, plan)
-            if statement is not None and statement.serves_with_option:
+        for plan in _candidates(model, replace(settings, method=None)):
+            if _is_served(wrong.runtime, plan):
                 methods.append(plan.method)
     if methods:
         return f"Use --method {' or '.join(dict.fromkeys(methods))}."
@@ -145,3 +155,9 @@ def _alternatives(wrong: RuntimePlan, model: OpenedModel, settings: Resize) -> s
     assert facts is not None
     serving = [item.name for item in runtime_statements(facts) if item.serves_with_option]
     return f"The output would be right in {joined(serving)}."
+
+
+def _is_served(runtime: Runtime, plan: Plan) -> bool:
+    """Whether a runtime is known to read a planned output right."""
+    statement = _statement_of(runtime, plan)
+    return statement is not None and statement.serves_with_option

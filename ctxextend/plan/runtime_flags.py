@@ -1,6 +1,7 @@
 """The flags with which a runtime reads a checkpoint at a longer length, without a new folder."""
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,9 +17,23 @@ from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import open_without_weights
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, scales
-from ctxextend.recipe import CheckpointRef, Resize
+from ctxextend.recipe import TENSOR_KEYS, CheckpointRef, Resize, accepts_settings, split_ref
+from ctxextend.runtimes.commands import base_command
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE
+
+# Settings that change nothing of what flags state: of weights, of rows and of files.
+NOT_IN_FLAGS = (
+    *TENSOR_KEYS,
+    "variant",
+    "tokenizer",
+    "keep_first",
+    "drop_last",
+    "part",
+    "fix_limits",
+    "dialect",
+    "copy_code",
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,6 +61,38 @@ class _Written(NamedTuple):
 
     words: tuple[str, ...]
     override: Mapping[str, Any]
+
+
+@accepts_settings(CheckpointRef, Resize, without=NOT_IN_FLAGS)
+def runtime_flags(
+    reference: str | os.PathLike[str],
+    to: int | str,
+    runtime: str,
+    method: str | None = None,
+    **settings: Any,
+) -> RuntimeFlags:
+    """Return the flags with which a runtime reads a rotary model at a longer length.
+
+    They replace a new folder: the runtime loads the checkpoint as it is. Of a Hub id, only
+    config.json is downloaded.
+
+    Args:
+        reference: As in `resize`.
+        to: The new context length, as in `resize`.
+        runtime: ``"vllm"``, ``"sglang"`` or ``"llama.cpp"``.
+        method: As in `resize`; by default one that the runtime applies.
+        settings: Fields of `CheckpointRef` (``revision``, ``subfolder``, ``model_type``,
+            ``trained_length``), as keyword arguments.
+
+    Raises:
+        SourceError: The reference does not exist or cannot be reached.
+        CheckpointError: The config is missing or malformed.
+        UnsupportedModelError: The model has no positions to resize.
+        ResizeError: The runtime is unknown, has no such flags, or does not apply the method; or the
+            model has a table of rows.
+    """
+    ref, _ = split_ref(reference, settings)
+    return find_flags(ref, Resize(to, method=method), runtime)
 
 
 def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
@@ -82,7 +129,7 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
         max_len_after=plan.max_len_after,
         flags=flags,
         override=written.override,
-        command=f"{runtime.base_command.format(model=shlex.quote(ref.source))} {flags}",
+        command=base_command(runtime, ref.source, flags),
         notes=made.notes,
         warnings=made.warnings,
     )
@@ -219,7 +266,7 @@ def _scaling_words(table: TablePlan) -> Iterator[str]:
         yield from ("--rope-scaling", "yarn", "--rope-scale", _number(after[FACTOR]))
         yield from ("--yarn-orig-ctx", _number(after[TRAINED]))
     else:
-        message = f"llama.cpp has no flags for {kind} settings of these layers."
+        message = f"llama.cpp has no flags for the {kind} settings of this model."
         raise ResizeError(message, "Write a folder with `ctxextend resize`, and convert it.")
     facts = table.location.table.rope
     assert facts is not None

@@ -16,9 +16,25 @@ def serving_command(
         folder: The path of the folder.
         max_len: The context length, in tokens.
     """
-    if folder.startswith("-"):  # not parsed as an option
-        folder = f"./{folder}"
-    command = runtime.command.format(folder=shlex.quote(folder), max_len=max_len)
+    command = runtime.command.format(folder=_argument(folder), max_len=max_len)
     if statement is not None and statement.option:
         command = f"{command} {statement.option}"
     return command
+
+
+def base_command(runtime: Runtime, source: str, flags: str) -> str:
+    """Return the command that serves a checkpoint with flags.
+
+    Args:
+        runtime: The runtime, which has a command for that.
+        source: The checkpoint, as the user names it.
+        flags: One line of shell words.
+    """
+    return f"{runtime.base_command.format(model=_argument(source))} {flags}"
+
+
+def _argument(path: str) -> str:
+    """Return a path as a shell word that no program takes for an option."""
+    if path.startswith("-"):
+        path = f"./{path}"
+    return shlex.quote(path)

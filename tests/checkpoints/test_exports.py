@@ -32,7 +32,7 @@ FOLDERS = {
     "bare": (None, ["model.onnx"], "an ONNX export", "export onnx"),
     "openvino": (
         GPT2,
-        ["openvino_model.xml", "openvino_model.bin"],
+        ["openvino_model.xml", "openvino_model.bin", "openvino_tokenizer.bin"],
         "an OpenVINO export",
         "export openvino",
     ),
@@ -249,7 +249,8 @@ def test_resize_says_how_to_make_skipped_exports_again(
     assert len(skipped) == 3  # one for each format
     quoted = shlex.quote(str(output))
     exported = shlex.quote(f"{output}-onnx")
-    onnx = f"optimum-cli export onnx --model {quoted} {exported} (pip install "
+    task = "text-generation-with-past"
+    onnx = f"optimum-cli export onnx --model {quoted} --task {task} {exported} (pip install "
     files = "onnx/0.onnx, onnx/1.onnx, onnx/2.onnx and 2 more (an ONNX export, not rewritten)"
     assert any(line.startswith(f"skipped: {files}. To make it again: {onnx}") for line in skipped)
 
@@ -269,6 +270,25 @@ def test_commands_are_safe_for_any_folder(row: ExportFormat) -> None:
             compile(words[-1], "command", "exec")
         else:
             assert any(folder in word for word in words)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "task"),
+    [
+        ("BertModel", "feature-extraction"),
+        ("BertForMaskedLM", "fill-mask"),
+        ("LlamaForCausalLM", "text-generation-with-past"),
+        ("T5ForConditionalGeneration", "text2text-generation-with-past"),
+        ("WhisperForConditionalGeneration", "automatic-speech-recognition-with-past"),
+        ("BertForPreTraining", "TASK"),
+        (None, "TASK"),
+    ],
+)
+def test_exports_of_optimum_name_the_task(model_class: str | None, task: str) -> None:
+    # Optimum infers none from a local folder.
+    for row in EXPORT_FORMATS:
+        if row.kind == "an ONNX export":
+            assert f" --task {task} longer-onnx" in commands_again(row, "longer", model_class)
 
 
 def test_checkpoints_are_no_exports(make_pico: Callable[..., pico.Pico]) -> None:

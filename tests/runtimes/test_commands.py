@@ -1,0 +1,87 @@
+"""The commands that serve or convert a folder."""
+
+import pytest
+
+from ctxextend.errors import ResizeError
+from ctxextend.runtimes.commands import base_command, serving_command
+from ctxextend.runtimes.runtimes import RUNTIMES, find_runtime
+from ctxextend.runtimes.schema import Outcome, Runtime, RuntimeStatement
+
+COMMANDS = {
+    "transformers": "",
+    "transformers4": "",
+    "vllm": "vllm serve out",
+    "sglang": "python -m sglang.launch_server --model-path out",
+    "llama.cpp": "python convert_hf_to_gguf.py out --outfile out.gguf && "
+    "llama-server -m out.gguf -c 1024",
+    "mlx": "mlx_lm.server --model out",
+    "ctranslate2": "ct2-transformers-converter --model out --output_dir out-ct2",
+    "onnx": "optimum-cli export onnx --model out out-onnx",
+    "openvino": "optimum-cli export openvino --model out out-openvino",
+    "tei": "text-embeddings-router --model-id out",
+}
+
+
+def statement(runtime: Runtime, option: str = "") -> RuntimeStatement:
+    return RuntimeStatement(
+        runtime=runtime,
+        outcome=Outcome.SERVES,
+        length=1024,
+        option=option,
+        reason="",
+        evidence="run",
+    )
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.key)
+def test_serving_command_names_the_folder_and_the_length(runtime: Runtime) -> None:
+    command = serving_command(runtime, statement(runtime), "out", 1024)
+    assert command == COMMANDS[runtime.key]
+    assert serving_command(runtime, None, "out", 1024) == command
+
+
+def test_serving_command_adds_the_option_of_a_statement() -> None:
+    vllm = find_runtime("vllm")
+    command = serving_command(vllm, statement(vllm, "--max-model-len 1024"), "out", 1024)
+    assert command == "vllm serve out --max-model-len 1024"
+
+
+@pytest.mark.parametrize(
+    ("folder", "word"),
+    [("-out", "./-out"), ("my model", "'my model'"), ("-a b", "'./-a b'"), ("a/-b", "a/-b")],
+)
+def test_serving_command_quotes_a_folder(folder: str, word: str) -> None:
+    command = serving_command(find_runtime("vllm"), None, folder, 1024)
+    assert command == f"vllm serve {word}"
+
+
+def test_serving_command_quotes_a_folder_in_the_name_of_another() -> None:
+    command = serving_command(find_runtime("llama.cpp"), None, "my model", 64)
+    assert command == (
+        "python convert_hf_to_gguf.py 'my model' --outfile 'my model'.gguf && "
+        "llama-server -m 'my model'.gguf -c 64"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "command"),
+    [
+        ("vllm", "vllm serve ./-model --flag 1"),
+        ("sglang", "python -m sglang.launch_server --model-path ./-model --flag 1"),
+        ("llama.cpp", "llama-server -m MODEL.gguf --flag 1"),
+    ],
+)
+def test_base_command_adds_flags(key: str, command: str) -> None:
+    assert base_command(find_runtime(key), "-model", "--flag 1") == command
+
+
+def test_find_runtime_suggests_a_similar_name() -> None:
+    with pytest.raises(ResizeError) as caught:
+        find_runtime("llamacpp")
+    assert caught.value.message == "Unknown runtime 'llamacpp'."
+    assert caught.value.hint == "Did you mean llama.cpp?"
+
+
+def test_find_runtime_lists_the_names() -> None:
+    with pytest.raises(ResizeError, match="Use one of transformers, transformers4, vllm, sglang"):
+        find_runtime("exllama-engine-2")

@@ -1,0 +1,394 @@
+"""What the rules say about folders, as engines were seen to do."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from ctxextend import plan_resize
+from ctxextend.plan.opened_model import open_model
+from ctxextend.planned import prepare_convert
+from ctxextend.recipe import CheckpointRef, Convert
+from ctxextend.runtimes import statements
+from ctxextend.runtimes.runtimes import find_runtime
+from ctxextend.runtimes.schema import (
+    LEARNED,
+    LINEAR,
+    NEW,
+    OLD,
+    UNSCALED,
+    YARN,
+    Effect,
+    FolderFacts,
+    Length,
+    Outcome,
+    Rule,
+    RuntimeStatement,
+)
+from ctxextend.runtimes.statements import runtime_statements
+from tests.helpers import pico, rotary_configs
+
+YARN_FLAGS = "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256"
+
+
+def described(found: Sequence[RuntimeStatement]) -> dict[str, str]:
+    """Return statements as short text: outcome, another length than 1,024, and option."""
+    texts = dict[str, str]()
+    for item in found:
+        words = [item.outcome.value]
+        if item.outcome is Outcome.DERIVES:
+            words.append(str(item.length))
+        if item.option:
+            words.append(item.option)
+        texts[item.runtime.key] = " ".join(words)
+    return texts
+
+
+def check(found: Sequence[RuntimeStatement], expected: Mapping[str, str]) -> None:
+    """Check what is expected; there may be statements about more runtimes."""
+    texts = described(found)
+    assert {key: texts.get(key) for key in expected} == expected
+
+
+def all_serve(*keys: str) -> dict[str, str]:
+    return dict.fromkeys(keys, "serves")
+
+
+# ---- as engines were run with small random models
+
+EVERY_LLAMA = all_serve("transformers", "transformers4", "vllm", "sglang", "llama.cpp", "mlx")
+TRANSFORMERS = all_serve("transformers", "transformers4")
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "expected"),
+    [
+        ("llama", "yarn", {**EVERY_LLAMA, "ctranslate2": "refuses"}),
+        (
+            "llama",
+            "linear",
+            {
+                **EVERY_LLAMA,
+                "vllm": "derives 4096 --max-model-len 1024",
+                "sglang": "derives 4096 --context-length 1024",
+                "ctranslate2": "serves",
+            },
+        ),
+        (
+            "llama",
+            "dynamic",
+            {
+                **TRANSFORMERS,
+                "vllm": "refuses",
+                "sglang": "differs",
+                "llama.cpp": "ignores",
+                "mlx": "serves",
+                "ctranslate2": "refuses",
+            },
+        ),
+        ("llama", "theta", {**EVERY_LLAMA, "ctranslate2": "serves"}),
+        ("llama-old", "yarn", {**EVERY_LLAMA, "ctranslate2": "refuses"}),
+        ("llama3", "llama3", {**EVERY_LLAMA, "ctranslate2": "ignores"}),
+        ("qwen2", "yarn", {**EVERY_LLAMA, "ctranslate2": "refuses", "tei": "ignores"}),
+        ("qwen3", "yarn", {**EVERY_LLAMA, "ctranslate2": "refuses", "tei": "ignores"}),
+        ("qwen3", "linear", {**TRANSFORMERS, "llama.cpp": "serves", "mlx": "serves"}),
+        (
+            "phi",
+            "yarn",
+            {
+                **TRANSFORMERS,
+                "vllm": "serves",
+                "llama.cpp": f"ignores {YARN_FLAGS}",
+                "mlx": "ignores",
+            },
+        ),
+        ("phi", "linear", {"llama.cpp": "ignores --rope-scaling linear --rope-scale 4"}),
+        ("phi", "theta", {"llama.cpp": "ignores --rope-freq-base 48760.546168179"}),
+        (
+            "gpt_neox",
+            "yarn",
+            {
+                **TRANSFORMERS,
+                "vllm": "serves",
+                "sglang": "serves",
+                "llama.cpp": f"ignores {YARN_FLAGS}",
+                "mlx": "ignores",
+                "ctranslate2": "ignores",
+            },
+        ),
+        (
+            "gpt_neox",
+            "theta",
+            {
+                "llama.cpp": "ignores --rope-freq-base 63496.042078728",
+                "mlx": "serves",
+                "ctranslate2": "ignores",
+            },
+        ),
+        ("modernbert", "yarn", {"vllm": "serves", "llama.cpp": f"ignores {YARN_FLAGS}"}),
+        (
+            "gemma3",
+            "yarn",
+            {**TRANSFORMERS, "vllm": "serves", "sglang": "serves", "llama.cpp": "serves"},
+        ),
+        (
+            "gemma3",
+            "linear",
+            # The length of types with settings by layer is never multiplied.
+            {**TRANSFORMERS, "vllm": "serves", "sglang": "serves", "llama.cpp": "serves"},
+        ),
+        (
+            "phi3",
+            "auto",
+            {
+                "transformers": "serves",
+                "vllm": "derives 256 --max-model-len 1024",
+                "sglang": "serves",
+                "llama.cpp": "serves",
+            },
+        ),
+    ],
+)
+def test_runtime_statements_of_a_rotary_model_are_as_measured(
+    name: str, method: str, expected: Mapping[str, str]
+) -> None:
+    planned = plan_resize(rotary_configs.save(name), rotary_configs.NEW, method)
+    check(planned.explanation.runtimes, expected)
+
+
+def test_runtime_statements_know_readers_of_rope_scaling_alone() -> None:
+    folder = rotary_configs.save("llama")
+    found = plan_resize(folder, rotary_configs.NEW, dialect="keep").explanation.runtimes
+    check(
+        found,
+        {
+            **all_serve("transformers", "vllm", "sglang", "llama.cpp"),
+            "transformers4": "ignores",
+            "mlx": "ignores",
+        },
+    )
+    reasons = {item.runtime.key: item.reason for item in found}
+    assert reasons["mlx"] == "it reads rope_scaling, not rope_parameters"
+
+
+def make_opt() -> Path:
+    config = transformers.OPTConfig(
+        max_position_embeddings=16,
+        vocab_size=32,
+        hidden_size=8,
+        word_embed_proj_dim=8,
+        ffn_dim=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    transformers.OPTForCausalLM(config).save_pretrained("opt")
+    return Path("opt")
+
+
+def test_runtime_statements_of_gpt2_depend_on_the_names_of_its_tensors() -> None:
+    expected = {
+        **all_serve("transformers", "transformers4", "vllm", "llama.cpp", "ctranslate2"),
+        "mlx": "refuses",
+    }
+    with_head = pico.make(Path("gpt2"), "gpt2").folder
+    check(plan_resize(with_head, 64).explanation.runtimes, expected)
+    base = pico.make(Path("base"), "gpt2", base=True).folder
+    check(plan_resize(base, 64).explanation.runtimes, {**expected, "mlx": "serves"})
+
+
+def test_runtime_statements_of_encoders_are_as_measured() -> None:
+    bert = pico.make(Path("bert"), "bert").folder
+    expected = all_serve("transformers", "transformers4", "vllm", "sglang", "ctranslate2", "tei")
+    flags = "serves --embeddings -b 64 -ub 64"
+    check(plan_resize(bert, 64).explanation.runtimes, {**expected, "llama.cpp": flags})
+
+    roberta = pico.make(Path("roberta"), "roberta").folder
+    check(
+        plan_resize(roberta, 64).explanation.runtimes,
+        {
+            **all_serve("transformers", "ctranslate2", "tei"),
+            # The key counts two rows before position 0.
+            "vllm": "derives 66 --max-model-len 64",
+            "sglang": "derives 66 --context-length 64",
+        },
+    )
+    # VLLM takes at most the length of the tokenizer.
+    pico.write_json(roberta / "tokenizer_config.json", {"model_max_length": 16})
+    found = plan_resize(roberta, 64).explanation.runtimes
+    check(found, {"vllm": "serves", "sglang": "derives 66 --context-length 64"})
+
+
+def test_runtime_statements_of_opt_are_as_measured() -> None:
+    found = plan_resize(make_opt(), 64).explanation.runtimes
+    check(found, all_serve("transformers", "vllm", "sglang", "ctranslate2"))
+    assert "llama.cpp" not in described(found)
+
+
+def test_runtime_statements_of_a_conversion_are_those_of_its_new_type() -> None:
+    model = open_model(CheckpointRef(str(pico.make(Path("gpt2"), "gpt2").folder)))
+    planned = prepare_convert(model, Convert("rotary", 64))
+    check(
+        planned.explanation.runtimes,
+        {
+            **all_serve("transformers", "transformers4", "vllm", "sglang", "mlx"),
+            "llama.cpp": "ignores --rope-freq-base 1000",
+            "ctranslate2": "ignores",
+        },
+    )
+
+
+def test_resize_warns_of_runtimes_that_ignore_an_attention_factor() -> None:
+    rope = {
+        "rope_type": "yarn",
+        "rope_theta": 10_000.0,
+        "factor": 2.0,
+        "original_max_position_embeddings": 128,
+        "attention_factor": 1.0,
+    }
+    folder = rotary_configs.save("llama", rope_parameters=rope)
+    (warning,) = [
+        text
+        for text in plan_resize(folder, rotary_configs.NEW).warnings
+        if "attention_factor" in text
+    ]
+    assert warning == (
+        "The settings state an attention_factor, which SGLang, llama.cpp and mlx-lm ignore: "
+        "outputs differ from those of transformers."
+    )
+
+
+def test_no_runtime_is_named_without_a_rule() -> None:
+    folder = rotary_configs.save("persimmon")
+    keys = described(plan_resize(folder, rotary_configs.NEW, "yarn").explanation.runtimes).keys()
+    assert "transformers" in keys
+    assert keys.isdisjoint({"llama.cpp", "mlx", "ctranslate2", "tei"})
+    unknown = FolderFacts(
+        model_type="no_such_type", positions="spiral", max_len=64, stated=64, first_trained=16
+    )
+    assert runtime_statements(unknown) == ()
+
+
+# ---- by rules made here
+
+
+def facts(**values: Any) -> FolderFacts:
+    fields: dict[str, Any] = {
+        "model_type": "llama",
+        "positions": YARN,
+        "max_len": 64,
+        "stated": 64,
+        "first_trained": 16,
+        "factor": 4.0,
+        "dialects": (NEW, OLD),
+        **values,
+    }
+    return FolderFacts(**fields)
+
+
+def state(monkeypatch: pytest.MonkeyPatch, rule: Rule, **values: Any) -> RuntimeStatement:
+    """Return what a rule alone says about a folder."""
+    monkeypatch.setattr(statements, "RULES", (rule,))
+    (found,) = runtime_statements(facts(**values))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("length", "values", "expected"),
+    [
+        (Length.SERVED, {}, 64),
+        (Length.STATED, {"stated": 66}, 66),
+        (Length.STATED_SCALED, {}, 256),
+        (Length.STATED_SCALED, {"stated": 1000, "factor": 1001 / 1000}, 1001),
+        (Length.FIRST_TRAINED, {}, 16),
+        (Length.TOKENIZER, {"stated": 66}, 66),
+        (Length.TOKENIZER, {"stated": 66, "has_tokenizer_length": True}, 64),
+    ],
+)
+def test_runtime_statements_derives_the_length_of_a_rule(
+    length: Length, values: dict[str, Any], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = state(monkeypatch, Rule("vllm", (YARN,), length=length), **values)
+    assert found.length == expected
+    if expected == 64:
+        assert found.outcome is Outcome.SERVES
+        assert found.option == ""
+    else:
+        assert found.outcome is Outcome.DERIVES
+        assert found.option == "--max-model-len 64"
+
+
+def test_runtime_statements_reads_the_length_of_sentence_transformers_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rule = Rule("vllm", (LEARNED,), length=Length.STATED, reads_sentence_length=True)
+    values = {"positions": LEARNED, "stated": 66, "has_sentence_length": True}
+    assert state(monkeypatch, rule, **values).outcome is Outcome.SERVES
+    other = rule._replace(reads_sentence_length=False)
+    assert state(monkeypatch, other, **values).length == 66
+
+
+def test_runtime_statements_suggests_no_option_that_a_runtime_does_not_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = state(monkeypatch, Rule("tei", (YARN,), length=Length.STATED), stated=66)
+    assert found.outcome is Outcome.DERIVES
+    assert found.option == ""
+    assert not found.serves_with_option
+
+
+@pytest.mark.parametrize(
+    ("dialects", "outcome"),
+    [((OLD,), Outcome.SERVES), ((NEW, OLD), Outcome.SERVES), ((NEW,), Outcome.IGNORES)],
+)
+def test_runtime_statements_compares_the_dialects(
+    dialects: tuple[str, ...], outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = state(monkeypatch, Rule("mlx", (YARN,)), dialects=dialects)
+    assert found.outcome is outcome
+    # Those of a rule replace those of its runtime.
+    rule = Rule("mlx", (YARN,), dialects=(NEW, OLD))
+    assert state(monkeypatch, rule, dialects=dialects).outcome is Outcome.SERVES
+    # Without settings, there is nothing to read.
+    unscaled = Rule("mlx", (UNSCALED,))
+    found = state(monkeypatch, unscaled, dialects=dialects, positions=UNSCALED)
+    assert found.outcome is Outcome.SERVES
+
+
+def test_runtime_statements_fills_in_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    option = "--scale {factor} --from {first_trained} --to {max_len} --base {theta}"
+    rule = Rule("llama.cpp", (YARN,), effect=Effect.IGNORES, option=option)
+    found = state(monkeypatch, rule, theta=10_000.0, factor=2.5)
+    assert found.outcome is Outcome.IGNORES
+    assert found.option == "--scale 2.5 --from 16 --to 64 --base 10000"
+    assert found.serves_with_option
+
+
+def test_runtime_statements_has_no_length_option_for_positions_that_stay_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rule = Rule("vllm", (LINEAR,), effect=Effect.DIFFERS, length=Length.STATED_SCALED)
+    found = state(monkeypatch, rule, positions=LINEAR)
+    assert found.length == 256
+    assert found.option == ""
+    assert not found.serves_with_option
+
+
+def test_runtime_statements_refuses_tensor_names_with_a_prefix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rule = Rule("mlx", (LEARNED,), without_prefix="transformer.")
+    values = {"positions": LEARNED, "dialects": ()}
+    found = state(monkeypatch, rule, **values, table_name="transformer.wpe.weight")
+    assert found.outcome is Outcome.REFUSES
+    assert found.reason == "it expects tensor names without transformer"
+    assert found.length is None
+    found = state(monkeypatch, rule, **values, table_name="wpe.weight")
+    assert found.outcome is Outcome.SERVES
+
+
+def test_runtime_statements_are_in_the_order_of_the_runtimes() -> None:
+    keys = [item.runtime.key for item in runtime_statements(facts())]
+    assert keys[:3] == ["transformers", "transformers4", "vllm"]
+    assert find_runtime("vllm") == runtime_statements(facts())[2].runtime
