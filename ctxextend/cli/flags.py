@@ -30,7 +30,7 @@ def flags(
     """Print the flags that serve a rotary model at a longer length, without a new folder.
 
     Examples:
-        vllm serve Qwen/Qwen3-8B $(ctxextend flags Qwen/Qwen3-8B --to 128k --for vllm)
+        eval "vllm serve Qwen/Qwen3-8B $(ctxextend flags Qwen/Qwen3-8B --to 128k --for vllm)"
         ctxextend flags path/to/llama --to 4x --for llama.cpp
     """
     from ctxextend.plan.runtime_flags import find_flags
