@@ -45,7 +45,7 @@ def _positions_of(table: TablePlan) -> str:
     """Return the positions of a table as rules name them."""
     if table.has_rows or table.location.table.rope is None:
         return table.scheme
-    if not scales(table):
-        return UNSCALED
     kind: str = table.rope[0].after[TYPE]
-    return RAISED_BASE if kind == "default" else kind
+    if kind != "default":  # new settings, or those of the source
+        return kind
+    return RAISED_BASE if scales(table) else UNSCALED
