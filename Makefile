@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test pytest test-slow lint format docs docs-output figures dist bench clean
+.PHONY: demo test pytest test-slow test-engines lint format docs docs-output figures dist bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctxextend demo
@@ -19,6 +19,12 @@ pytest: $(VENV)/installed-dev
 # Complete fault injection, all blocks of the site, notebooks, distributions, and other tests that take minutes.
 test-slow: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+# Runs engines on resized models, each in its own environment in build/engines: those that install
+# in seconds or, with ENGINES=all, also those that take minutes and gigabytes.
+ENGINES ?= fast
+test-engines: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m engines tests/engines
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

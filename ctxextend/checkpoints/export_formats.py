@@ -1,6 +1,7 @@
 """Formats that other programs make from a checkpoint, and the commands that make them again."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 TRANSFORMERS_4 = 'pip install "transformers<5"'
 
@@ -10,8 +11,9 @@ class ExportFormat:
     """A format of weights that is made from a checkpoint of transformers, and not back.
 
     In the words of a command, ``{folder}`` is the checkpoint, ``{weights}`` its weights file,
-    ``{model_class}`` its class in transformers, and ``{output}`` what the command makes; with
-    ``_text`` after the name, it is a text in Python.
+    ``{model_class}`` its class in transformers, ``{task}`` what that is for, and ``{output}`` what
+    the command makes; with ``_text`` after the name, it is a text in Python. ``{cached_task}`` is
+    the task of a model that keeps keys and values while it generates.
     """
 
     kind: str  # a noun, for sentences such as "model.onnx is an ONNX export"
@@ -27,6 +29,30 @@ class ExportFormat:
         """Why a file of this format is skipped."""
         return f"{self.kind}, not rewritten"
 
+
+class Task(NamedTuple):
+    """A task of Optimum, by how the names of its classes end in transformers."""
+
+    classes: str
+    name: str
+    is_cached: bool = False  # whether it also exists with cached keys and values
+
+
+# Optimum infers no task from a local folder. The first row that fits applies. Source:
+# optimum/exporters/tasks.py, 2.3.
+TASKS = (
+    Task("WhisperForConditionalGeneration", "automatic-speech-recognition", is_cached=True),
+    Task("ForConditionalGeneration", "text2text-generation", is_cached=True),
+    Task("ForCausalLM", "text-generation", is_cached=True),
+    Task("LMHeadModel", "text-generation", is_cached=True),
+    Task("ForMaskedLM", "fill-mask"),
+    Task("ForSequenceClassification", "text-classification"),
+    Task("ForTokenClassification", "token-classification"),
+    Task("ForQuestionAnswering", "question-answering"),
+    Task("ForMultipleChoice", "multiple-choice"),
+    Task("Model", "feature-extraction"),
+)
+UNKNOWN_TASK = Task("", "TASK")
 
 # Commands were read in 2026-11 in the sources that are named, and not run, unless it says so.
 EXPORT_FORMATS = (
@@ -80,19 +106,41 @@ EXPORT_FORMATS = (
         ending="tf",
         install=f"{TRANSFORMERS_4} tensorflow tf-keras torch",
     ),
-    # optimum-onnx 0.1, optimum/commands/export/onnx.py.
+    # optimum-onnx 0.1, optimum/commands/export/onnx.py. Run on a small GPT-2 and a small BERT.
     ExportFormat(
         kind="an ONNX export",
         files=("**/*.onnx", "**/*.onnx_data", "**/*.onnx.data", "onnx/*"),
-        commands=(("optimum-cli", "export", "onnx", "--model", "{folder}", "{output}"),),
+        commands=(
+            (
+                "optimum-cli",
+                "export",
+                "onnx",
+                "--model",
+                "{folder}",
+                "--task",
+                "{cached_task}",
+                "{output}",
+            ),
+        ),
         ending="onnx",
         install='pip install "optimum-onnx[onnxruntime]"',
     ),
-    # optimum-intel 2.2, optimum/commands/export/openvino.py.
+    # optimum-intel 2.2, optimum/commands/export/openvino.py. Run on the same models.
     ExportFormat(
         kind="an OpenVINO export",
-        files=("openvino/*", "openvino_*model*.xml", "openvino_*model*.bin"),
-        commands=(("optimum-cli", "export", "openvino", "--model", "{folder}", "{output}"),),
+        files=("openvino/*", "openvino_*.xml", "openvino_*.bin"),
+        commands=(
+            (
+                "optimum-cli",
+                "export",
+                "openvino",
+                "--model",
+                "{folder}",
+                "--task",
+                "{cached_task}",
+                "{output}",
+            ),
+        ),
         ending="openvino",
         install='pip install "optimum-intel[openvino]"',
     ),
@@ -108,7 +156,16 @@ EXPORT_FORMATS = (
         kind="a TensorRT engine",
         files=("**/*.engine", "**/*.plan", "**/*.trt"),
         commands=(
-            ("optimum-cli", "export", "onnx", "--model", "{folder}", "{output}"),
+            (
+                "optimum-cli",
+                "export",
+                "onnx",
+                "--model",
+                "{folder}",
+                "--task",
+                "{cached_task}",
+                "{output}",
+            ),
             ("trtexec", "--onnx={output}/model.onnx", "--saveEngine={output}/model.engine"),
         ),
         ending="tensorrt",
@@ -125,6 +182,8 @@ EXPORT_FORMATS = (
                 "tflite",
                 "--model",
                 "{folder}",
+                "--task",
+                "{task}",
                 "--sequence_length",
                 "N",
                 "{output}",
@@ -158,6 +217,8 @@ EXPORT_FORMATS = (
                 "executorch",
                 "--model",
                 "{folder}",
+                "--task",
+                "{task}",
                 "--recipe",
                 "xnnpack",
                 "--output_dir",

@@ -10,7 +10,13 @@ from typing import Any
 
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import open_source
-from ctxextend.checkpoints.export_formats import EXPORT_FORMATS, ExportFormat
+from ctxextend.checkpoints.export_formats import (
+    EXPORT_FORMATS,
+    TASKS,
+    UNKNOWN_TASK,
+    ExportFormat,
+    Task,
+)
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import HUB_ID, points_outside
 from ctxextend.errors import CheckpointError, joined
@@ -81,18 +87,31 @@ def commands_again(row: ExportFormat, folder: str, model_class: str | None) -> s
         folder: The checkpoint.
         model_class: Its class in transformers, if known.
     """
+    task = _task_of(model_class)
     values = {
         "folder": folder,
         "weights": f"{folder}/{filenames.SINGLE_FILE}",
         "output": f"{folder}-{row.ending}",
         "model_class": model_class or "AutoModel",
+        "task": task.name,
+        "cached_task": task.name,
     }
+    if task.is_cached:
+        values["cached_task"] = f"{task.name}-with-past"
     for name in ("folder", "weights", "output"):
         values[f"{name}_text"] = json.dumps(values[name], ensure_ascii=False)
     commands = list[str]()
     for words in row.commands:
         commands.append(shlex.join(word.format(**values) for word in words))
     return f"{', then '.join(commands)} ({row.install})"
+
+
+def _task_of(model_class: str | None) -> Task:
+    """Return the task of a class of transformers."""
+    for row in TASKS:
+        if model_class is not None and model_class.endswith(row.classes):
+            return row
+    return UNKNOWN_TASK
 
 
 def listed(names: Sequence[str]) -> str:

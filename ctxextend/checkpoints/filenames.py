@@ -26,7 +26,7 @@ NANOGPT_FILE = "ckpt.pt"
 # Suffixes of weights files that can be read.
 READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 # With a variant, such as ``model.fp16.safetensors``, compiled at use.
-VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
+VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^./]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
 
 # Files that contain the old position table or depend on its size, by what they are, besides
 # exports.

@@ -280,11 +280,12 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     fingerprints = {name: file_fingerprint(root / name) for name in listed}
     model = _model_folder(source)
     path = _find_weights(source, root / model, variant)
-    if path is None:
+    if path is None and not _states_type(source, model):
         _reject_exports(source, model, listed, variant)
     config = _read_config(source, model, check)
     if path is None:
         check(config or {}, False)
+        _reject_exports(source, model, listed, variant)
         from ctxextend.checkpoints.missing_files import no_weights
 
         raise no_weights(root / model, variant, source)
@@ -324,13 +325,16 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     return _with_names(checkpoint, without_wrappers(weights.files, str(root / model)))
 
 
+def _states_type(source: Source, model: PurePosixPath) -> bool:
+    """Whether a folder has a config with a model type, unlike those of other programs."""
+    path = source.folder / model / CONFIG
+    return has_file(source, path) and "model_type" in load_object(path)
+
+
 def _reject_exports(
     source: Source, model: PurePosixPath, listed: list[str], variant: str | None
 ) -> None:
-    """Raise CheckpointError if the only weights are those that other programs made.
-
-    It comes before the config is read, since those of other programs state no model type.
-    """
+    """Raise CheckpointError if the only weights are those that other programs made."""
     from ctxextend.checkpoints.missing_files import only_exports
 
     names = list[str]()

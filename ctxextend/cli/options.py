@@ -197,7 +197,7 @@ Subfolder = Annotated[
 Variant = Annotated[str | None, advanced("--variant NAME", "Weights variant, e.g. fp16.")]
 Dialect = Annotated[
     Literal["both", "keep"],
-    files("--dialect D", "Rotary settings in both dialects, or keep the file's."),
+    files("--dialect D", "Dialects of rotary settings: both, keep."),
 ]
 CopyCode = Annotated[
     bool, advanced("--copy-code", "Also copy code files (*.py, ...); code is never executed.")

@@ -165,11 +165,20 @@ def _two_dialects(
         message = f"{old} states {key} {used[key]!r:.100}, and {new} does not."
     else:
         message = (
-            f"{old} states {key} {used[key]!r:.100}, which transformers follows; {new} states "
-            f"{other[key]!r:.100}."
+            f"{_old_statement(location, layer_type, key, used[key])}, which transformers follows; "
+            f"{new} states {other[key]!r:.100}."
         )
-    hint = f"Remove the wrong one: {OLD}, {NEW} and the keys next to them must mean the same."
-    return CheckpointError(f"config.json: {message}", hint)
+    return _contradiction(message)
+
+
+def _old_statement(location: TableLocation, layer_type: str, key: str, used: Any) -> str:
+    """Return what the old dialect states of a setting, as a clause without an end."""
+    old = _stated_at(location, OLD)
+    if key in stated_settings(location, OLD, layer_type) or key == TYPE:
+        return f"{old} states {key} {used!r:.100}"
+    if key in settings_next_to(location, layer_type):
+        return f"{_stated_next_to(location, layer_type, key)} next to {OLD} is {used!r:.100}"
+    return f"{old} has the default {key} {used!r:.100}"
 
 
 def _two_keys(
@@ -185,20 +194,30 @@ def _two_keys(
         used: Its value in the settings, which transformers follows.
         other: Its value in the key next to them.
     """
+    settings = _stated_at(location, settings_key(dialect, layer_type))
+    return _contradiction(
+        f"{settings} states {key} {used!r:.100}, which transformers follows; "
+        f"{_stated_next_to(location, layer_type, key)} next to it is {other!r:.100}."
+    )
+
+
+def _contradiction(message: str) -> CheckpointError:
+    """Return the error for two statements in one config."""
+    hint = f"Remove the wrong one: {OLD}, {NEW} and the keys next to them must mean the same."
+    return CheckpointError(f"config.json: {message}", hint)
+
+
+def _stated_next_to(location: TableLocation, layer_type: str, key: str) -> str:
+    """Return where the base or the rotated share is next to ``rope_scaling``, with dots."""
     facts = rotary_facts(location)
     name = facts.old.partial_key
     if key == THETA:
         name = facts.old.theta_keys.get(layer_type, THETA)
-    return CheckpointError(
-        f"config.json: {_stated_at(location, settings_key(dialect, layer_type))} states {key} "
-        f"{used!r:.100}, which transformers follows; the key {_stated_at(location, name)} states "
-        f"{other!r:.100}.",
-        f"Remove the wrong one: {OLD}, {NEW} and the keys next to them must mean the same.",
-    )
+    return _stated_at(location, name)
 
 
 def _stated_at(location: TableLocation, key: str) -> str:
-    """Return where a key stands in the config, with dots."""
+    """Return the path of a key in the config, with dots."""
     return ".".join((*location.path, key))
 
 

@@ -130,7 +130,7 @@ def _in_new_dialect(
 
 
 def stated_dialects(location: TableLocation) -> tuple[str, ...]:
-    """Return the dialects that state the settings of a config: readers of one alone get the same.
+    """Return the dialects that state the settings of a config: readers of only one get the same.
 
     Raises:
         CheckpointError: The config's own settings are malformed.
@@ -166,7 +166,7 @@ def _with_value(config: Any, path: Keys, value: Any) -> Any:
 
 
 def _states_both(location: TableLocation, settings: Sequence[RopeLayers]) -> bool:
-    """Whether readers of both dialects, and of each one alone, get these settings."""
+    """Whether readers of both dialects, and of only one, get these settings."""
     readings = (
         location,
         _without(location, _old_paths(location)),
@@ -233,7 +233,9 @@ def _old_halves(location: TableLocation, settings: Sequence[RopeLayers]) -> Iter
     accepted = facts.old.scaling_keys
     if accepted and scaling.keys() >= set(accepted):
         yield {path: {key: scaling[key] for key in accepted}, **next_to}
-    yield {path: scaling, **next_to}
+    # CTranslate2 reads the base only here if there is a `rope_scaling`, and otherwise takes 10,000.
+    base = {(*path, THETA): main.parameters[THETA]}
+    yield {path: scaling, **base, **next_to}
 
 
 def _keys_next_to(location: TableLocation, settings: Sequence[RopeLayers]) -> Changes:

@@ -1,9 +1,15 @@
 """What to expect of a resized model's outputs before any training, in words."""
 
+from dataclasses import replace
+
+from ctxextend.errors import joined
 from ctxextend.families.schema import BEYOND
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.table_plan import TablePlan, same_up_to, scales
+from ctxextend.plan.runtime_facts import folder_facts
+from ctxextend.plan.table_plan import same_up_to, scales
+from ctxextend.runtimes.schema import DYNAMIC, Outcome
+from ctxextend.runtimes.statements import runtime_statements
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS
 
 UNTRAINED = "Not yet trained at {}."
@@ -101,7 +107,7 @@ def suggest_kept_rows(plan: Plan) -> str:
     if is_mixed or plan.keeps_learned_rows or not is_default:
         return ""
     if not plan.has_rows:
-        return _suggest_dynamic(plan.tables[0])
+        return _suggest_dynamic(plan)
     lengths = {table.max_len_before for table in plan.tables}
     method = f"--method {COPY}, which is mostly worse for long ones"
     if len(lengths) == 1:
@@ -109,10 +115,17 @@ def suggest_kept_rows(plan: Plan) -> str:
     return f"To keep outputs for short inputs, use {method}."
 
 
-def _suggest_dynamic(table: TablePlan) -> str:
-    """Suggest dynamic settings for unscaled rotary positions, if the classes apply them."""
+def _suggest_dynamic(plan: Plan) -> str:
+    """Suggest dynamic settings for unscaled rotary positions, and name runtimes that apply them."""
+    table = plan.tables[0]
     facts = table.location.table.rope
-    is_unscaled = all(plan.before.parameters["rope_type"] == "default" for plan in table.rope)
-    if not is_unscaled or facts is None or "dynamic" not in facts.methods:
+    is_unscaled = all(item.before.parameters["rope_type"] == "default" for item in table.rope)
+    if not is_unscaled or facts is None or DYNAMIC not in facts.methods:
         return ""
-    return "To keep outputs for short inputs, use --method dynamic (transformers only)."
+    suggestion = "To keep outputs for short inputs, use --method dynamic"
+    folder = folder_facts(plan)
+    if folder is None or folder.positions == DYNAMIC:
+        return f"{suggestion}."
+    statements = runtime_statements(replace(folder, positions=DYNAMIC))
+    serving = [item.name for item in statements if item.outcome is Outcome.SERVES]
+    return f"{suggestion} (right in {joined(serving)})."

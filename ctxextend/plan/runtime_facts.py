@@ -3,7 +3,7 @@
 from ctxextend.checkpoints.folder import MODULES
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.table_plan import TablePlan, length_to_state, scales
+from ctxextend.plan.table_plan import TablePlan, length_to_state
 from ctxextend.runtimes.schema import THETA as RAISED_BASE
 from ctxextend.runtimes.schema import UNSCALED, FolderFacts
 from ctxextend.tables.rope_types import FACTOR, THETA, TYPE
@@ -43,9 +43,15 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
 
 def _positions_of(table: TablePlan) -> str:
     """Return the positions of a table as rules name them."""
-    if table.has_rows or table.location.table.rope is None:
+    facts = table.location.table.rope
+    if table.has_rows or facts is None:
         return table.scheme
-    kind: str = table.rope[0].after[TYPE]
-    if kind != "default":  # new settings, or those of the source
+    if not table.rope:
+        return UNSCALED
+    layers = table.rope[0]
+    kind: str = layers.after[TYPE]
+    if kind != "default":
         return kind
-    return RAISED_BASE if scales(table) else UNSCALED
+    if layers.after[THETA] != facts.theta[layers.before.layer_type]:
+        return RAISED_BASE
+    return UNSCALED

@@ -268,6 +268,11 @@ def _scaling_words(table: TablePlan) -> Iterator[str]:
     else:
         message = f"llama.cpp has no flags for the {kind} settings of this model."
         raise ResizeError(message, "Write a folder with `ctxextend resize`, and convert it.")
+    facts = table.location.table.rope
+    assert facts is not None
+    if kind != "default" and after[THETA] != facts.theta[table.rope[0].before.layer_type]:
+        # The converter drops the base of some model types.
+        yield from ("--rope-freq-base", _number(after[THETA]))
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,7 @@
-"""Print what an engine does with each case, as tab-separated values."""
+"""Print what an engine does with the cases of model types, and what `resize` says of them.
+
+For new rules: other tests run only what has a rule.
+"""
 
 import argparse
 import time
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.engines.cases import CONVERT_PREFIX, NOTHING, Case, cases_of, prepare
+from tests.engines.cases import Case, prepare
 from tests.engines.environments import ENGINES
 from tests.engines.outcomes import Outcome
 from tests.engines.running import RunningEngine
@@ -17,54 +20,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.engines", description=__doc__)
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--types", nargs="+", required=True)
-    parser.add_argument("--methods", nargs="+", help="only these")
+    parser.add_argument("--positions", nargs="+", required=True)
     options = parser.parse_args(arguments)
     with RunningEngine(ENGINES[options.engine]) as running:
         for model_type in options.types:
-            _print_rows(running, model_type, options.methods)
+            for positions in options.positions:
+                _print_row(running, Case(model_type, positions))
 
 
-def _print_rows(running: RunningEngine, model_type: str, methods: Sequence[str] | None) -> None:
-    """Print the rows of a model type; only the first if the engine does not read an unresized one.
-
-    Some engines need a key next to the settings for that; such cases are run anyway.
-    """
-    is_read = True
-    for case in cases_of(model_type):
-        if methods and case.method not in methods:
-            continue
-        if not is_read and "+" not in case.method and not case.method.startswith(CONVERT_PREFIX):
-            continue
-        name = _print_row(running, case)
-        if case.method == NOTHING and name != "right":
-            is_read = False
-
-
-def _print_row(running: RunningEngine, case: Case) -> str:
-    """Print the row of a case, and return the outcome."""
+def _print_row(running: RunningEngine, case: Case) -> None:
+    """Print the row of a case."""
+    start = time.perf_counter()
+    says = "nothing"
     with TemporaryDirectory() as folder:
         try:
             prepared = prepare(case, Path(folder))
         except Exception as error:
             outcome = Outcome("no case", float("nan"), float("nan"), repr(error)[:200])
-            seconds = 0.0
         else:
-            start = time.perf_counter()
             outcome = running.run(prepared)
-            seconds = time.perf_counter() - start
+            statement = prepared.statements.get(running.engine.runtime)
+            if statement is not None:
+                says = statement.outcome
+    seconds = time.perf_counter() - start
     fields = (
         running.engine.name,
-        case.model_type,
-        case.method,
-        case.dialect,
+        str(case),
         outcome.name,
+        says,
         f"{outcome.difference:.2g}",
         f"{outcome.others_difference:.2g}",
         f"{seconds:.1f}",
         outcome.note,
     )
     print("\t".join(fields), flush=True)  # noqa: T201
-    return outcome.name
 
 
 if __name__ == "__main__":

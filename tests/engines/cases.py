@@ -11,43 +11,50 @@ from numpy.typing import NDArray
 
 from ctxextend import convert, resize
 from ctxextend.families.registry import FAMILIES
-from ctxextend.families.schema import Positions, RotaryFacts
+from ctxextend.families.schema import RotaryFacts
+from ctxextend.planned import ResizeResult
+from ctxextend.runtimes import schema
+from ctxextend.runtimes.schema import RuntimeStatement
 from tests.engines.drivers import transformers_driver
-from tests.engines.models import NEW, auto_class, make_model, token_ids
+from tests.engines.models import NEW, OLD, THETA, auto_class, make_model, token_ids
 
 Values = NDArray[np.float32]
 
-# Dialects of rotary settings.
-NEW_ONLY = "new"  # ``rope_parameters``
-BOTH = "both"  # also ``rope_scaling`` and the keys next to it
-NO_DIALECT = "-"  # positions without rotary settings
+# Outcomes of engines that ignore something: prefixes of names in `Prepared.others`.
+UNSCALED = "unscaled"
+NO_FACTOR = "without attention_factor"
 
-UNSCALED = "unscaled"  # the outcome of an engine that ignores the method
-
-# Methods of cases, with these suffixes after "+".
-LIMITS = "limits"
-KEPT_PREFIX = "kept-"  # a base with scaled settings, whose type stays
-OTHER_BASES = (10_000.0, 100_000.0, 1_000_000.0)  # defaults of engines
-NEW_ONLY_METHODS = ("yarn", "theta")  # that are also run in the new dialect alone
-CONVERT_PREFIX = "from-"  # a conversion of this model type
-N_CTX = "n_ctx"  # another key of the length, which some engines need
-NO_HEAD = "no_head"  # a file of the base model, whose tensor names have no prefix
-NOTHING = "nothing"  # a base of the new length: whether the engine computes what transformers does
-LONGROPE = "longrope"  # a base of the new length, which is not resized
-FACTOR = "attention_factor"  # with an explicit one, which is not the default
-
-# Source types of conversions, by the type of the output.
-CONVERSIONS = {"gpt_neox": ("gpt2",), "falcon": ("gpt2",), "roformer": ("bert",)}
-SCHEMES = {"gpt_neox": "rotary", "falcon": "alibi", "roformer": "rotary"}
+# Positions that the base has, so that its rope type stays.
+KEPT = (schema.LLAMA3, schema.LONGROPE)
+# Positions of which no method is chosen.
+ONLY_LENGTHS = (schema.ALIBI, schema.RELATIVE)
+SCALED = (*schema.ROPE_TYPES, schema.THETA)
+OTHER_BASES = (10_000.0, 1_000_000.0)  # defaults of engines
+SCHEMES = {"gpt_neox": "rotary", "roformer": "rotary", "falcon": "alibi"}  # of conversions
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model type, what is done to it, and the dialect of the output."""
+    """A model type, and what is done to it."""
 
     model_type: str  # of the output
-    method: str
-    dialect: str = NO_DIALECT
+    positions: str  # of the output, as rules name them
+    converted_from: str = ""  # a model type; empty: it is resized
+    dialect: str = "both"
+    without_head: bool = False  # the base model, whose tensor names have no prefix
+    attention_factor: bool = False  # with one that is not the default
+
+    def __str__(self) -> str:
+        words = [self.model_type, self.positions]
+        if self.converted_from:
+            words.append(f"from {self.converted_from}")
+        if self.dialect != "both":
+            words.append(self.dialect)
+        if self.without_head:
+            words.append("without head")
+        if self.attention_factor:
+            words.append("attention factor")
+        return " ".join(words)
 
 
 @dataclass(frozen=True)
@@ -59,108 +66,81 @@ class Prepared:
     reference: Values
     # What an engine computes that ignores the method or a setting, by the outcome.
     others: Mapping[str, Values]
+    statements: Mapping[str, RuntimeStatement]  # what `resize` says, by runtime
 
 
-def cases_of(model_type: str) -> Iterator[Case]:
-    """Yield the cases of a model type: every method that applies, in every dialect."""
-    for positions in FAMILIES[model_type].tables:
-        yield from _cases_of_positions(model_type, positions)
-        break
-    for source_type in CONVERSIONS.get(model_type, ()):
-        dialect = BOTH if model_type == "gpt_neox" else NO_DIALECT
-        yield Case(model_type, f"{CONVERT_PREFIX}{source_type}", dialect)
-    if model_type == "gpt2":
-        yield Case(model_type, f"bands+{N_CTX}")
-        yield Case(model_type, f"bands+{NO_HEAD}+{N_CTX}")
-
-
-def _cases_of_positions(model_type: str, positions: Positions) -> Iterator[Case]:
-    if positions.rope is None:
-        yield Case(model_type, NOTHING)
-        yield Case(model_type, "bands" if positions.has_rows else "limits")
-        return
-    if not positions.rope.methods:
-        yield Case(model_type, NOTHING)
-        yield Case(model_type, "limits")
-        return
-    dialects = (BOTH, NEW_ONLY) if has_old_dialect(positions.rope) else (NEW_ONLY,)
-    yield Case(model_type, NOTHING, dialects[0])
-    for method in positions.rope.methods:
-        yield Case(model_type, method, dialects[0])
-    if len(dialects) > 1:
-        for method in NEW_ONLY_METHODS:
-            if method in positions.rope.methods:
-                yield Case(model_type, method, NEW_ONLY)
-    if "yarn" in positions.rope.methods:
-        yield Case(model_type, f"yarn+{FACTOR}", dialects[0])
-    if len(positions.rope.theta) > 1:
-        return
-    if "yarn" in positions.rope.methods:
-        yield Case(model_type, f"{KEPT_PREFIX}llama3", dialects[0])
-    yield Case(model_type, LONGROPE, dialects[0])
-    if model_type == "llama":
-        for kept in ("yarn", "dynamic", "linear"):
-            yield Case(model_type, f"{KEPT_PREFIX}{kept}", dialects[0])
-
-
-def has_old_dialect(rope: RotaryFacts) -> bool:
-    """Whether ``rope_scaling`` can say what ``rope_parameters`` says."""
-    return rope.old.reads_scaling and list(rope.theta) == [""]
+def make_folder(case: Case, folder: Path) -> ResizeResult:
+    """Make the base and the output of a case, as ``base`` and ``output`` in a folder."""
+    base = folder / "base"
+    output = folder / "output"
+    if case.converted_from:
+        make_model(base, case.converted_from)
+        return convert(base, SCHEMES[case.model_type], to=NEW, output=output)
+    kept = case.positions if case.positions in KEPT else ""
+    make_model(base, case.model_type, kept=kept, without_head=case.without_head)
+    if case.attention_factor:
+        _state_attention_factor(base, case.model_type)
+    return resize(base, NEW, _method(case), output=output, dialect=case.dialect)
 
 
 def prepare(case: Case, folder: Path) -> Prepared:
     """Make the output of a case and its references, in a folder."""
-    base = folder / "base"
+    result = make_folder(case, folder)
     output = folder / "output"
-    unscaled = folder / "unscaled"
-    kind, *suffixes = case.method.split("+")
-    if kind.startswith(CONVERT_PREFIX):
-        make_model(base, kind.removeprefix(CONVERT_PREFIX))
-        convert(base, SCHEMES[case.model_type], to=NEW, output=output)
-    elif kind == LONGROPE:
-        make_model(output, case.model_type, kept=LONGROPE, length=NEW)
-    elif kind == NOTHING:
-        make_model(output, case.model_type, length=NEW)
-    elif kind.startswith(KEPT_PREFIX):
-        make_model(base, case.model_type, kept=kind.removeprefix(KEPT_PREFIX))
-        resize(base, NEW, output=output)
-    else:
-        make_model(base, case.model_type, without_head=NO_HEAD in suffixes)
-        resize(base, NEW, None if kind == LIMITS else kind, output=output)
-    if N_CTX in suffixes:
-        edit_config(output, n_ctx=NEW)
-    others = dict[str, Path]()
-    if kind == "bands":
-        others[UNSCALED] = unscaled
-        resize(base, NEW, "last", output=unscaled)
-    elif case.dialect != NO_DIALECT and kind != NOTHING:
-        others[UNSCALED] = unscaled
-        _copy_folder(output, unscaled)
-        edit_config(unscaled, rope_parameters=_unscaled_settings(output, case.model_type))
-        if case.dialect == NEW_ONLY and "" in _rope_of(case.model_type).theta:
-            for theta in OTHER_BASES:
-                name = f"{UNSCALED}, theta {theta:g}"
-                others[name] = folder / name
-                _copy_folder(unscaled, others[name])
-                settings = read_config(unscaled)["rope_parameters"] | {"rope_theta": theta}
-                edit_config(others[name], rope_parameters=settings)
-    if FACTOR in suffixes:
-        others[f"ignores {FACTOR}"] = folder / FACTOR
-        _copy_folder(output, folder / FACTOR)
-        _state_attention_factor(output, case.model_type)
+    others = dict(_other_folders(case, folder / "base", output, folder))
     name = auto_class(case.model_type).__name__
-    reference = reference_values(output, name)
-    if case.dialect == BOTH:
-        add_old_dialect(output, case.model_type)
-        difference = float(np.abs(reference - reference_values(output, name)).max())
-        if difference:
-            raise AssertionError(f"{case}: the dialects differ by {difference} in transformers")
     return Prepared(
         folder=output,
         auto_class=name,
-        reference=reference,
+        reference=reference_values(output, name),
         others={what: reference_values(path, name) for what, path in others.items()},
+        statements={
+            statement.runtime.key: statement for statement in result.planned.explanation.runtimes
+        },
     )
+
+
+def _method(case: Case) -> str | None:
+    """Return the method that gives a base the positions of a case."""
+    if case.positions == schema.UNSCALED:
+        return "limits" if _rope_of(case.model_type).methods else None
+    if case.positions in (*KEPT, *ONLY_LENGTHS, schema.LEARNED, schema.SINUSOIDAL):
+        return None
+    return case.positions
+
+
+def _other_folders(
+    case: Case, base: Path, output: Path, folder: Path
+) -> Iterator[tuple[str, Path]]:
+    """Yield folders of what an engine computes that ignores something, by the outcome."""
+    if case.positions == schema.LEARNED:
+        unscaled = folder / UNSCALED
+        resize(base, NEW, "last", output=unscaled)
+        yield UNSCALED, unscaled
+    if case.attention_factor:
+        without = folder / "no-factor"
+        _copy_folder(output, without)
+        _edit_settings(without, case.model_type, {"attention_factor": None})
+        yield NO_FACTOR, without
+    elif case.positions in SCALED:
+        for name, settings in _unscaled_settings(case, output).items():
+            unscaled = folder / name
+            _copy_folder(output, unscaled)
+            _edit_settings(unscaled, case.model_type, settings)
+            yield name, unscaled
+
+
+def _unscaled_settings(case: Case, output: Path) -> dict[str, dict[str, Any]]:
+    """Return changes to the settings of an output after which nothing scales, by the outcome."""
+    facts = _rope_of(case.model_type)
+    layers = next(iter(facts.theta))
+    base = facts.theta[layers] if layers else THETA
+    bases = sorted({facts.theta[layers], *OTHER_BASES})
+    changes: dict[str, Any] = {"rope_type": "default"}
+    settings = {UNSCALED: changes | {"rope_theta": base}}
+    for other in bases:
+        settings[f"{UNSCALED}, base {other:g}"] = changes | {"rope_theta": other}
+    return settings
 
 
 def reference_values(folder: Path, auto_class_name: str) -> Values:
@@ -171,42 +151,36 @@ def reference_values(folder: Path, auto_class_name: str) -> Values:
     return values
 
 
-def add_old_dialect(folder: Path, model_type: str) -> None:
-    """Write the rotary settings of config.json also as files of before transformers 5 have them."""
-    rope = _rope_of(model_type)
-    settings = dict(read_config(folder)["rope_parameters"])
-    changes = {rope.old.theta_keys.get("", "rope_theta"): settings.pop("rope_theta")}
-    if "partial_rotary_factor" in settings:
-        changes[rope.old.partial_key] = settings.pop("partial_rotary_factor")
-    if settings["rope_type"] != "default":
-        changes["rope_scaling"] = {**settings, "type": settings["rope_type"]}
-    edit_config(folder, **changes)
+def _state_attention_factor(base: Path, model_type: str) -> None:
+    """Give an unscaled base yarn settings of factor 1 with an attention factor."""
+    _edit_settings(
+        base,
+        model_type,
+        {
+            "rope_type": "yarn",
+            "factor": 1.0,
+            "original_max_position_embeddings": OLD,
+            "attention_factor": 1.0,
+        },
+    )
 
 
-def _state_attention_factor(folder: Path, model_type: str) -> None:
-    rope = _rope_of(model_type)
-    settings = read_config(folder)["rope_parameters"]
-    layers = next(iter(rope.theta))
-    scaled = settings[layers] if layers else settings
-    scaled["attention_factor"] = 1.0
-    edit_config(folder, rope_parameters=settings)
-
-
-def _unscaled_settings(folder: Path, model_type: str) -> dict[str, Any]:
-    """Return the settings of a folder without scaling and with the base of its type."""
-    settings = read_config(folder)["rope_parameters"]
-    facts = _rope_of(model_type)
-    if "" in facts.theta:
-        return _unscaled(settings, facts.theta[""])
-    layers = {name: _unscaled(settings[name], theta) for name, theta in facts.theta.items()}
-    return settings | layers
-
-
-def _unscaled(settings: Mapping[str, Any], theta: float) -> dict[str, Any]:
-    unscaled = {"rope_type": "default", "rope_theta": theta}
-    if "partial_rotary_factor" in settings:
-        unscaled["partial_rotary_factor"] = settings["partial_rotary_factor"]
-    return unscaled
+def _edit_settings(folder: Path, model_type: str, changes: Mapping[str, Any]) -> None:
+    """Change settings in ``rope_parameters``, and leave out ``rope_scaling``."""
+    config = read_config(folder)
+    layers = next(iter(_rope_of(model_type).theta))
+    parameters = config["rope_parameters"]
+    settings = parameters[layers] if layers else parameters
+    settings |= changes
+    if changes.get("rope_type") == "default":
+        for key in settings.keys() - {"rope_type", "rope_theta", "partial_rotary_factor"}:
+            del settings[key]
+    for key in [key for key, value in settings.items() if value is None]:
+        del settings[key]
+    config.pop("rope_scaling", None)
+    for key in ("rope_theta", "rotary_emb_base", "global_rope_theta"):
+        config.pop(key, None)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
 
 
 def _rope_of(model_type: str) -> RotaryFacts:
@@ -230,9 +204,3 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the keys of config.json."""
     values: dict[str, Any] = json.loads((folder / "config.json").read_text())
     return values
-
-
-def edit_config(folder: Path, **changes: Any) -> None:
-    """Change keys of config.json."""
-    values = read_config(folder) | changes
-    (folder / "config.json").write_text(json.dumps(values, indent=2))

@@ -21,6 +21,8 @@ from ctxextend.families.registry import FAMILIES
 OLD = 256
 NEW = 1024
 WORDS = 256
+# Base of rotary positions, which no engine has as a default: one that does not read it is found.
+THETA = 50_000.0
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 # Multiples of 32, as some kernels need.
 VOCABULARY = 288
@@ -77,7 +79,11 @@ KEPT: Mapping[str, Mapping[str, Any]] = {
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
     },
-    "longrope": {"rope_type": "longrope", "original_max_position_embeddings": OLD},
+    "longrope": {
+        "rope_type": "longrope",
+        "factor": NEW / OLD,
+        "original_max_position_embeddings": OLD,
+    },
     "yarn": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128},
     "dynamic": {
         "rope_type": "dynamic",
@@ -129,18 +135,30 @@ def auto_class(model_type: str) -> Any:
 
 
 # Types with a causal head that are read as encoders.
-ENCODERS = frozenset(
-    "bert big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta "
-    "roberta-prelayernorm roformer xlm-roberta xlm-roberta-xl xmod".split()
+ENCODERS = (
+    "bert",
+    "big_bird",
+    "camembert",
+    "data2vec-text",
+    "electra",
+    "ernie",
+    "megatron-bert",
+    "rembert",
+    "roberta",
+    "roberta-prelayernorm",
+    "roformer",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
 )
 
 
 def make_config(model_type: str, kept: str = "", length: int = OLD) -> Any:
     """Return the config of a small model, with layers of every type that its default has."""
     values = _config_values(model_type, length)
-    if kept:
-        theta = _default_theta(model_type)
-        values["rope_parameters"] = {**KEPT[kept], "rope_theta": theta}
+    if has_one_theta(model_type):
+        settings = KEPT.get(kept, {"rope_type": "default"})
+        values["rope_parameters"] = {**settings, "rope_theta": THETA}
         if kept == "longrope":
             values["rope_parameters"] |= _lists(model_type)
         if kept == "longrope":  # the classes of Phi-3 read the key next to the settings
@@ -167,11 +185,12 @@ def _lists(model_type: str) -> dict[str, list[float]]:
     return {"short_factor": short, "long_factor": [2 * factor for factor in short]}
 
 
-def _default_theta(model_type: str) -> float:
+def has_one_theta(model_type: str) -> bool:
+    """Whether a type has rotary positions with the same settings in all layers."""
     for positions in FAMILIES[model_type].tables:
-        if positions.rope is not None:
-            return float(next(iter(positions.rope.theta.values())))
-    raise ValueError(model_type)
+        if positions.rope is not None and positions.rope.methods:
+            return list(positions.rope.theta) == [""]
+    return False
 
 
 def _config_values(model_type: str, length: int) -> dict[str, Any]:
@@ -223,7 +242,7 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(BPE({word: number for number, word in enumerate(words)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = transformers.PreTrainedTokenizerFast(
+    fast = transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         pad_token="<pad>",
         bos_token="<s>",
@@ -234,7 +253,7 @@ def save_tokenizer(folder: Path) -> None:
         sep_token="</s>",
         model_max_length=OLD,
     )
-    fast.save_pretrained(folder)  # type: ignore[no-untyped-call]
+    fast.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text())
     # Transformers 5 writes TokenizersBackend, which transformers 4 does not know.

@@ -1,4 +1,4 @@
-"""Rotary settings in both dialects: each alone means the same to its readers, or is not written."""
+"""Rotary settings in both dialects: readers of only one get the same, or it is not written."""
 
 import copy
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ NEEDED: Mapping[str, Config] = {
     "granitemoehybrid": {"position_embedding_type": "rope"},
     "zamba2": {"use_mem_rope": True, "attention_head_dim": 64},
 }
-# Types with rotary positions of their own, not of a part.
+# Types with rotary positions that are not those of a part.
 OWN_TYPES = sorted(
     name
     for name, family in FAMILIES.items()
@@ -129,8 +129,8 @@ def without(config: Config, paths: list[Keys]) -> Config:
     return config
 
 
-def alone(location: TableLocation, config: Config, dialect: str) -> Config:
-    """Return a config with the settings of one dialect only."""
+def only(location: TableLocation, config: Config, dialect: str) -> Config:
+    """Return a config with the settings of only one dialect."""
     other_keys = [NEW]
     if dialect == NEW:
         other_keys = old_keys(location)
@@ -138,7 +138,7 @@ def alone(location: TableLocation, config: Config, dialect: str) -> Config:
 
 
 @pytest.mark.parametrize("model_type", model_types.parameters(BUILT_TYPES))
-def test_transformers_loads_the_same_settings_from_each_dialect_alone(
+def test_transformers_loads_the_same_settings_from_only_one_dialect(
     model_type: str, tmp_path: Path
 ) -> None:
     content = rules.save(rules.make_config(model_type), tmp_path)
@@ -148,7 +148,7 @@ def test_transformers_loads_the_same_settings_from_each_dialect_alone(
         (table,) = planned.tables
         loaded = settings_of(table.location, config)
         for dialect in table.rope_dialects:
-            one = alone(table.location, config, dialect)
+            one = only(table.location, config, dialect)
             assert one != config or table.rope_dialects != BOTH
             assert settings_of(table.location, one) == loaded, (method, dialect)
 
@@ -170,7 +170,7 @@ def settings_of(location: TableLocation, config: Config) -> Config:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("method", ["scaled", "theta", "same"])
-def test_each_dialect_of_a_published_config_loads_alone(name: str, method: str) -> None:
+def test_each_dialect_of_a_published_config_loads_without_the_other(name: str, method: str) -> None:
     config = read(name)
     location = locate(config)
     first, *_ = read_rope(location)
@@ -191,7 +191,7 @@ def test_each_dialect_of_a_published_config_loads_alone(name: str, method: str) 
     loaded = loaded_settings(new)
     assert loaded_settings(with_dialect_of_file(location, changes)) == loaded
     for dialect in expected:
-        assert loaded_settings(alone(location, new, dialect)) == loaded
+        assert loaded_settings(only(location, new, dialect)) == loaded
 
 
 def with_dialect_of_file(location: TableLocation, changes: Changes) -> Config:
@@ -362,7 +362,7 @@ def test_a_new_base_of_olmo3_leaves_the_old_dialect_out() -> None:
     assert loaded["sliding_attention"]["rope_theta"] == 500_000.0
 
 
-def test_local_layers_with_settings_of_their_own_leave_the_old_dialect_out() -> None:
+def test_local_layers_with_other_settings_leave_the_old_dialect_out() -> None:
     scaled_local = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
     config = {
         "model_type": "gemma3_text",
@@ -385,7 +385,7 @@ def test_yarn_settings_of_deepseek_v4_have_attention_factor_1_in_the_old_dialect
     both = with_values(location, with_other_dialect(location, Changes()))
     assert stated_dialects(both) == BOTH
     for dialect in BOTH:
-        loaded = load(alone(location, dict(both.config), dialect)).rope_parameters
+        loaded = load(only(location, dict(both.config), dialect)).rope_parameters
         assert loaded["compress"]["attention_factor"] == 1.0
         assert loaded["compress"]["factor"] == 4.0
 

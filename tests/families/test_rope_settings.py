@@ -232,8 +232,24 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         (
             "gpt-neox",
             {"rope_scaling": {**YARN, "rope_theta": 5e5}},
-            "rope_scaling states rope_theta 500000.0, which transformers follows; the key "
-            "rotary_emb_base states 10000",
+            "rope_scaling states rope_theta 500000.0, which transformers follows; "
+            "rotary_emb_base next to it is 10000",
+        ),
+        (
+            "llama-2",
+            {
+                "rope_scaling": YARN,
+                "rope_theta": 5e5,
+                "rope_parameters": {**YARN, "rope_theta": 1e6},
+            },
+            "rope_theta next to rope_scaling is 500000.0, which transformers follows; "
+            "rope_parameters states 1000000.0.",
+        ),
+        (
+            "llama-2",
+            {"rope_scaling": YARN, "rope_parameters": {**YARN, "rope_theta": 1e6}},
+            "rope_scaling has the default rope_theta 10000.0, which transformers follows; "
+            "rope_parameters states 1000000.0.",
         ),
         (
             "llama-2",
@@ -253,8 +269,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         (
             "llama-2",
             {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e6}},
-            "rope_parameters states rope_theta 1000000.0, which transformers follows; the key "
-            "rope_theta states 500000.0.",
+            "rope_parameters states rope_theta 1000000.0, which transformers follows; rope_theta "
+            "next to it is 500000.0.",
         ),
         (
             "llama-2",

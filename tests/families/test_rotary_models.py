@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from ctxextend import compare, evaluate, extend_model, resize, verify
+from ctxextend import compare, evaluate, extend_model, resize, train, verify
 from ctxextend.errors import MethodError
 from tests.helpers import pico
 from tests.helpers.pico import logits
@@ -304,6 +304,33 @@ def test_run_resizes_trains_and_evaluates_a_rotary_model() -> None:
     failed = [name for name, check in checks.items() if not check.passed]
     assert failed == ["tensors"]
     assert "all weights were trained according to the recipe" in checks["tensors"].evidence[0]
+
+
+def test_train_states_both_dialects_of_a_folder_that_transformers_saved_again() -> None:
+    source = make(**KEYS)
+    write_book()
+    settings: dict[str, Any] = {"batch_size": 2, "window": OLD, "save": "last"}
+    resized = resize("llama", NEW, output="resized").output
+    again = Path("again")
+    source.load(resized).save_pretrained(again)
+    for name in ("tokenizer.json", "tokenizer_config.json", "ctxextend.yaml"):
+        (again / name).write_bytes((resized / name).read_bytes())
+    assert "rope_scaling" not in pico.config_of("again")
+
+    train("again", "book.txt", 1, output="trained", **settings)
+    config = pico.config_of("trained")
+    assert config["rope_scaling"] == pico.config_of("resized")["rope_scaling"]
+    assert config["rope_theta"] == 10_000.0
+    assert config["rope_parameters"] == pico.config_of("again")["rope_parameters"]
+
+    kept = resize("llama", NEW, output="kept", dialect="keep").output
+    train("kept", "book.txt", 1, output="kept-trained", **settings)
+    before = (kept / "config.json").read_bytes()
+    assert Path("kept-trained/config.json").read_bytes() == before
+
+    train("llama", "book.txt", 1, output="base-trained", **settings)
+    assert pico.config_of("base-trained")["rope_theta"] == 10_000.0
+    assert "rope_scaling" not in pico.config_of("base-trained")
 
 
 def test_rotary_methods_do_not_apply_to_tables(make_pico: Callable[..., pico.Pico]) -> None:

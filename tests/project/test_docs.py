@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +38,6 @@ from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.console import styled
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.tables import Page
-from ctxextend.families.runtimes import RUNTIMES
 from ctxextend.inspection.inspect import inspect
 from ctxextend.recipe_file import parse_recipe
 from ctxextend.tables.method_facts import DEFAULT_METHOD
@@ -47,6 +46,13 @@ from ctxextend.tables.rotary_methods import ROTARY_METHODS
 from tests.helpers.hub_server import Hub, serve
 from tests.helpers.json_schemas import check_schema
 from tests.helpers.repository import ROOT
+from tests.helpers.runtime_tables import (
+    common_types_table,
+    markdown,
+    rules_tables,
+    runtime_settings_table,
+    runtimes_table,
+)
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -118,20 +124,13 @@ def families_table() -> str:
         names = [_with_parts(name, parts) for name, parts in model_types.items()]
         body.append((scheme, rule, f"`{key}`", ", ".join(names)))
     head = ("positions", "reserved rows", "length in config.json", "model types")
-    return _markdown(head, body)
+    return markdown(head, body)
 
 
 def _with_parts(model_type: str, parts: Sequence[str]) -> str:
     if not parts:
         return f"`{model_type}`"
     return f"`{model_type}` ({', '.join(parts)})"
-
-
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0) -> str:
-    """Return a Markdown table, whose last columns are `numbers`."""
-    rules = ["---"] * (len(head) - numbers) + ["---:"] * numbers
-    lines = [f"| {' | '.join(cells)} |\n" for cells in (head, *rows)]
-    return "".join([lines[0], f"|{'|'.join(rules)}|\n", *lines[1:]])
 
 
 def methods_table() -> str:
@@ -144,7 +143,7 @@ def methods_table() -> str:
         learned = "stay" if method.keeps_learned_rows else "change"
         body.append((name, method.summary, learned, method.when, method.source))
     head = ("`--method`", "new rows", "learned rows", "use when", "source")
-    return _markdown(head, body)
+    return markdown(head, body)
 
 
 def rotary_methods_table() -> str:
@@ -156,19 +155,7 @@ def rotary_methods_table() -> str:
         body.append((f"`{method.name}`", method.summary, short, length, method.when, method.source))
     outputs = "outputs for short inputs"
     length = "max_position_embeddings"
-    return _markdown(("`--method`", "what it does", outputs, length, "use when", "source"), body)
-
-
-def runtimes_table() -> str:
-    """Return the context length that each runtime derives, by rope type, as a Markdown table."""
-    types = ("default", "yarn", "linear", "dynamic", "longrope", "llama3")
-    body = list[tuple[str, ...]]()
-    for runtime in RUNTIMES:
-        lengths = [runtime.lengths[name].value for name in types]
-        option = f"`{runtime.option}`" if runtime.option else ""
-        body.append((runtime.name, *lengths, option, f"[source]({runtime.source})"))
-    head = ("runtime", *(f"`{name}`" for name in types), "option", "source")
-    return _markdown(head, body)
+    return markdown(("`--method`", "what it does", outputs, length, "use when", "source"), body)
 
 
 def schemes_table() -> str:
@@ -185,7 +172,7 @@ def schemes_table() -> str:
     for name, scheme in results.items():
         method = scheme["method"]
         body.append((name, f"`{method}`", *(scheme[key] for key in columns)))
-    return _markdown(("scheme", "method", *columns.values()), body, numbers=len(columns))
+    return markdown(("scheme", "method", *columns.values()), body, numbers=len(columns))
 
 
 def commands_reference() -> str:
@@ -210,7 +197,7 @@ def _reference(command: Any, context: Any) -> str:
             for name, text in rows:
                 body.append((f"`{_cell(name)}`", _cell(text).replace("<", "&lt;")))
     head = f"## `{context.command_path}`\n\n{summary(command)} `{usage}`"
-    table = _markdown(("argument or option", "meaning"), body)
+    table = markdown(("argument or option", "meaning"), body)
     return f"{head}\n\n{table}\n"
 
 
@@ -226,7 +213,7 @@ def settings_table() -> str:
         own = inspect_module.signature(function.__wrapped__).parameters
         accepted = [key for key in inspect_module.signature(function).parameters if key not in own]
         body.append((f"`{name}`", ", ".join(f"`{key}`" for key in accepted)))
-    return _markdown(("function", "settings"), body)
+    return markdown(("function", "settings"), body)
 
 
 # Those with `recipe.accepts_settings`.
@@ -238,6 +225,9 @@ GENERATORS = {
     "methods": methods_table,
     "rotary": rotary_methods_table,
     "runtimes": runtimes_table,
+    "runtime_settings": runtime_settings_table,
+    "runtime_types": common_types_table,
+    "rules": rules_tables,
     "schemes": schemes_table,
     "commands": commands_reference,
 }

@@ -143,7 +143,8 @@ DAMAGES: list[tuple[str, str, str, Damage]] = [
     (
         "gpt2",
         "table",
-        "partial_rotary_factor is 0.5 in transformers, but the file also states 1.0",
+        "rope_parameters states partial_rotary_factor 0.5, which transformers follows; rotary_pct "
+        "next to it is 1.0.",
         config(rope_parameters=ROPE | {"rope_theta": 1000, "partial_rotary_factor": 0.5}),
     ),
     (

@@ -35,8 +35,7 @@ RULES = (
     Rule(CTRANSLATE2, (ALIBI,), ("bloom",)),
     Rule(CTRANSLATE2, (UNSCALED,), (*LLAMA_LIKE, "codegen", "gemma", "gptj", "qwen3")),
     Rule(CTRANSLATE2, (THETA,), (*LLAMA_LIKE, "gemma", "qwen3")),
-    Rule(CTRANSLATE2, (LINEAR,), LLAMA_LIKE),
-    Rule(CTRANSLATE2, (LINEAR,), ("qwen3",), Effect.DIFFERS),
+    Rule(CTRANSLATE2, (LINEAR,), (*LLAMA_LIKE, "qwen3")),
     Rule(
         CTRANSLATE2,
         (YARN, DYNAMIC, LONGROPE),

@@ -37,7 +37,7 @@ FROM_FILE = {
 _errors = list[str]()
 
 
-@llama_cpp.llama_log_callback
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, data: object) -> None:
     """Keep errors, since exceptions of the Python package do not say what failed."""
     message = text.decode(errors="replace")
@@ -96,7 +96,6 @@ def read(
     found = np.ctypeslib.as_array(values, shape=(length, size)).copy()
     model.close()
     return found, notes
-
 
 
 def convert(folder: Path, path: Path) -> None:

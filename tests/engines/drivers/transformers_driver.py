@@ -18,7 +18,7 @@ def run(
     """Return logits, or else hidden states, in float32."""
     model_class = getattr(transformers, options["auto_class"])
     model, report = model_class.from_pretrained(
-        folder, dtype=torch.float32, output_loading_info=True
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
     missing = sorted(report["missing_keys"])
     if missing:
@@ -30,8 +30,6 @@ def run(
         output = model.train(False)(**inputs)
     values = output.logits if "logits" in output else output.last_hidden_state
     return values[0].numpy(), {}
-
-
 
 
 if __name__ == "__main__":

@@ -1,0 +1,153 @@
+"""Each engine does with a folder what `resize` says, on small models with random weights.
+
+A model of 256 positions is resized to 1,024 and loaded in the engine; its values beyond the old
+length are compared with those of transformers. They must be right where `resize` says so, and those
+of an unscaled model, or an error, where it says that.
+"""
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ctxextend.runtimes import schema
+from ctxextend.runtimes.all_rules import RULES
+from ctxextend.runtimes.schema import RUN, Outcome, RuntimeStatement
+from tests.engines.cases import NO_FACTOR, UNSCALED, Case, Prepared, prepare
+from tests.engines.environments import ENGINES, Engine, is_selected
+from tests.engines.outcomes import Outcome as Measured
+from tests.engines.running import RunningEngine
+from tests.helpers import repository
+
+pytestmark = pytest.mark.engines
+
+RESULTS = repository.ROOT / "build" / "engines" / "results.tsv"
+SELECTED = os.environ.get("ENGINES", "fast")  # see `is_selected`
+# What a run must measure where `resize` says the first word.
+EXPECTED = {
+    Outcome.SERVES: "right",
+    Outcome.DERIVES: "right",
+    Outcome.IGNORES: UNSCALED,
+    Outcome.DIFFERS: "wrong",
+    Outcome.REFUSES: "refused",
+}
+CONVERSIONS = (
+    Case("gpt_neox", schema.THETA, converted_from="gpt2"),
+    Case("roformer", schema.LEARNED, converted_from="bert"),
+    Case("falcon", schema.ALIBI, converted_from="gpt2"),
+)
+# Only one dialect, as in files of transformers 5 that are not resized or keep their own.
+ONE_DIALECT = (
+    Case("llama", "yarn", dialect="keep"),
+    Case("llama", schema.THETA, dialect="keep"),
+    Case("qwen3", "yarn", dialect="keep"),
+)
+
+
+def selected_engines() -> Iterator[Engine]:
+    for engine in ENGINES.values():
+        if is_selected(engine, SELECTED):
+            yield engine
+
+
+def cases_of_rules(engine: Engine) -> Iterator[Case]:
+    """Yield the cases of all rules of an engine that were run, ordered by model type."""
+    found = set[tuple[str, str]]()
+    for rule in RULES:
+        if rule.runtime != engine.runtime or rule.evidence != RUN:
+            continue
+        for model_type in rule.model_types:
+            found |= {(model_type, positions) for positions in rule.positions}
+    for model_type, positions in sorted(found):
+        has_prefix = model_type == "gpt2" and engine.runtime == "mlx"
+        yield Case(model_type, positions)
+        if has_prefix:
+            yield Case(model_type, positions, without_head=True)
+
+
+def all_cases() -> Iterator[tuple[Engine, Case]]:
+    for engine in selected_engines():
+        for case in (*cases_of_rules(engine), *CONVERSIONS, *ONE_DIALECT):
+            yield engine, case
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[dict[str, RunningEngine]]:
+    """Every selected engine; each is started by its first run."""
+    with ExitStack() as stack:
+        yield {
+            engine.name: stack.enter_context(RunningEngine(engine)) for engine in selected_engines()
+        }
+
+
+@pytest.mark.parametrize(
+    ("engine", "case"), list(all_cases()), ids=lambda item: getattr(item, "name", str(item))
+)
+def test_resize_says_what_an_engine_does(
+    engines: dict[str, RunningEngine], engine: Engine, case: Case, tmp_path: Path
+) -> None:
+    prepared = prepare(case, tmp_path)
+    statement = prepared.statements.get(engine.runtime)
+    if statement is None:
+        pytest.skip("no rule")
+    measured = engines[engine.name].run(prepared)
+    record(engine, case, statement, measured)
+    assert measured.name.startswith(EXPECTED[statement.outcome]), measured
+    if statement.option and statement.outcome is not Outcome.SERVES:
+        check_option(engines[engine.name], prepared, statement)
+
+
+def check_option(running: RunningEngine, prepared: Prepared, statement: RuntimeStatement) -> None:
+    """Check that the engine is right with the option that `resize` names."""
+    measured = running.run(prepared, flags=flags_of(statement.option))
+    assert measured.name == "right", measured
+
+
+def flags_of(option: str) -> dict[str, float]:
+    """Return flags of llama-server as arguments of `llama_cpp.Llama`."""
+    words = shlex.split(option)
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    flags = dict[str, float]()
+    if "--rope-scaling" in given:
+        flags["rope_scaling_type"] = {"linear": 1, "yarn": 2}[given["--rope-scaling"]]
+        flags["rope_freq_scale"] = 1 / float(given["--rope-scale"])
+    if "--yarn-orig-ctx" in given:
+        flags["yarn_orig_ctx"] = int(given["--yarn-orig-ctx"])
+    if "--rope-freq-base" in given:
+        flags["rope_freq_base"] = float(given["--rope-freq-base"])
+    return flags
+
+
+@pytest.mark.parametrize("engine", list(selected_engines()), ids=lambda engine: engine.name)
+def test_resize_says_which_engines_ignore_an_attention_factor(
+    engines: dict[str, RunningEngine], engine: Engine, tmp_path: Path
+) -> None:
+    case = Case("llama", "yarn", attention_factor=True)
+    prepared = prepare(case, tmp_path)
+    statement = prepared.statements[engine.runtime]
+    measured = engines[engine.name].run(prepared)
+    record(engine, case, statement, measured)
+    expected = EXPECTED[statement.outcome]
+    if statement.ignores_attention_factor and expected == "right":
+        expected = NO_FACTOR
+    assert measured.name == expected, measured
+
+
+def record(engine: Engine, case: Case, statement: RuntimeStatement, measured: Measured) -> None:
+    """Add a line to the table of results."""
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    fields = (
+        engine.name,
+        str(case),
+        statement.outcome,
+        statement.option,
+        measured.name,
+        f"{measured.difference:.2g}",
+        f"{measured.others_difference:.2g}",
+        measured.note,
+    )
+    with RESULTS.open("a") as file:
+        file.write("\t".join(fields) + "\n")

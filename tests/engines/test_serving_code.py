@@ -1,0 +1,191 @@
+"""vLLM and SGLang derive the lengths and compute the angles that `resize` says.
+
+Their own code runs without a GPU, up to a model without weights; attention is not run.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ctxextend.families.lookup import find_architecture
+from ctxextend.families.rope import read_rope, rotary_dim
+from ctxextend.families.rope_dialects import has_settings
+from ctxextend.runtimes.all_rules import RULES
+from ctxextend.runtimes.rules.of_vllm import CODE_RUN
+from ctxextend.runtimes.schema import Outcome, RuntimeStatement
+from ctxextend.tables.rotary import frequencies
+from tests.engines.cases import Case, make_folder, read_config
+from tests.engines.environments import SERVING_ENGINES, Engine, is_selected, python_of
+from tests.engines.models import NEW, OLD
+from tests.helpers import repository
+
+pytestmark = pytest.mark.engines
+
+SELECTED = os.environ.get("ENGINES", "fast")
+DRIVERS = Path(__file__).parent / "drivers"
+# Names in requests and results of a driver.
+LENGTH_OPTION = {"vllm": "max_model_len", "sglang": "context_length"}
+WRONG_BY = 0.01  # cosines and sines of an unscaled model differ by more
+
+
+def selected_engines() -> list[Engine]:
+    return [engine for engine in SERVING_ENGINES.values() if is_selected(engine, SELECTED)]
+
+
+def cases_of_rules() -> Iterator[tuple[str, Case]]:
+    for engine in selected_engines():
+        found = set[tuple[str, str]]()
+        for rule in RULES:
+            if rule.runtime == engine.runtime and rule.evidence == CODE_RUN:
+                for model_type in rule.model_types:
+                    found |= {(model_type, positions) for positions in rule.positions}
+        for model_type, positions in sorted(found):
+            yield engine.name, Case(model_type, positions)
+
+
+CASES = list(cases_of_rules())
+
+
+class Run:
+    """What an engine did with the folder of a case."""
+
+    def __init__(self, folder: Path, statement: RuntimeStatement, result: dict[str, Any]) -> None:
+        self.folder = folder
+        self.statement = statement
+        self.result = result
+
+    @property
+    def error(self) -> str:
+        """The error of the engine; empty if it had none."""
+        return str(self.result.get("error") or self.result.get("model_error") or "")
+
+
+@cache
+def runs(name: str) -> dict[Case, Run]:
+    """Run an engine once on the folders of all its cases; those that cannot be made are missing."""
+    engine = SERVING_ENGINES[name]
+    root = Path(mkdtemp(prefix=f"serving-{name}-"))
+    made = dict[Case, tuple[Path, RuntimeStatement]]()
+    for number, (engine_name, case) in enumerate(CASES):
+        if engine_name != name:
+            continue
+        folder = root / str(number)
+        folder.mkdir()
+        try:
+            result = make_folder(case, folder)
+        except Exception:
+            continue
+        for statement in result.planned.explanation.runtimes:
+            if statement.runtime.key == engine.runtime:
+                made[case] = (folder / "output", statement)
+    requests = [_request(engine, folder, item) for folder, item in made.values()]
+    (root / "requests.json").write_text(json.dumps(requests))
+    python = python_of(engine)
+    driver = DRIVERS / engine.driver
+    command = [python, driver, root / "requests.json", root / "results.json"]
+    subprocess.run(command, check=True, cwd=root, capture_output=True)
+    results = json.loads((root / "results.json").read_text())
+    found = dict[Case, Run]()
+    for (case, (folder, statement)), result in zip(made.items(), results, strict=True):
+        found[case] = Run(folder, statement, result)
+    return found
+
+
+def _request(engine: Engine, folder: Path, statement: RuntimeStatement) -> dict[str, Any]:
+    """Return a request with the option that `resize` names."""
+    request: dict[str, Any] = {"folder": str(folder), "tables": f"{folder}.npz"}
+    if statement.option:
+        request[LENGTH_OPTION[engine.name]] = NEW
+    return request
+
+
+@pytest.mark.parametrize(("name", "case"), CASES, ids=str)
+def test_resize_says_what_serving_code_does(name: str, case: Case) -> None:
+    run = runs(name).get(case)
+    if run is None:
+        pytest.skip("no small model of this type")
+    record(name, case, run)
+    if run.statement.outcome is Outcome.REFUSES:
+        assert run.error or has_short_table(run), run.result
+        return
+    assert "error" not in run.result, run.result["error"]
+    length = run.result[LENGTH_OPTION[name]]
+    assert length == (NEW if run.statement.option else run.statement.length)
+    differences = angle_differences(run)
+    if run.statement.outcome in (Outcome.SERVES, Outcome.DERIVES):
+        tolerance = SERVING_ENGINES[name].tolerance
+        assert all(value <= tolerance for value in differences.values()), differences
+    else:
+        assert any(value > WRONG_BY for value in differences.values()), differences
+
+
+def has_short_table(run: Run) -> bool:
+    """Whether a rotary table ends before the new length."""
+    return any(item["rows"] <= OLD for item in run.result.get("rotary", {}).values())
+
+
+def angle_differences(run: Run) -> dict[str, float]:
+    """Return how far each rotary table is from the nearest one of transformers."""
+    path = Path(f"{run.folder}.npz")
+    if not path.exists():
+        return {}
+    expected = expected_tables(run.folder)
+    differences = dict[str, float]()
+    with np.load(path) as tables:
+        for name in tables:
+            table = tables[name]
+            near = [_difference(table, other) for other in expected]
+            if "vis" not in name and near:
+                differences[name] = min(near)
+    return differences
+
+
+def _difference(table: NDArray[Any], expected: NDArray[Any]) -> float:
+    if table.shape[1] != expected.shape[1] or len(table) < len(expected):
+        return float("inf")
+    return float(np.abs(table[: len(expected)] - expected).max())
+
+
+def expected_tables(folder: Path) -> list[NDArray[np.float64]]:
+    """Return cosines and sines of all layer types, shape (tokens, 2 * pairs)."""
+    config = read_config(folder)
+    tables = list[NDArray[np.float64]]()
+    for location in find_architecture(config).locations:
+        if not has_settings(location):
+            continue
+        for layers in read_rope(location):
+            dim = rotary_dim(location, layers.parameters)
+            stated = location.value(location.effective_key)
+            found = frequencies(layers.parameters, dim, max_len=stated, length=NEW)
+            angles = np.outer(np.arange(NEW), found.inverse)
+            both = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+            tables.append(both * found.attention_factor)
+    return tables
+
+
+def record(name: str, case: Case, run: Run) -> None:
+    """Add a line to the table of results."""
+    path = repository.ROOT / "build" / "engines" / "results.tsv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    differences = angle_differences(run).values()
+    fields = (
+        name,
+        str(case),
+        run.statement.outcome,
+        run.statement.option,
+        str(run.result.get(LENGTH_OPTION[name])),
+        f"{max(differences, default=float('nan')):.2g}",
+        "",
+        run.error[:100],
+    )
+    with path.open("a") as file:
+        file.write("\t".join(fields) + "\n")
