@@ -30,7 +30,7 @@ def flags(
     """Print the flags that serve a rotary model at a longer length, without a new folder.
 
     Examples:
-        vllm serve Qwen/Qwen3-8B $(ctxextend flags Qwen/Qwen3-8B --to 128k --for vllm)
+        eval "vllm serve Qwen/Qwen3-8B $(ctxextend flags Qwen/Qwen3-8B --to 128k --for vllm)"
         ctxextend flags path/to/llama --to 4x --for llama.cpp
     """
     from ctxextend.plan.runtime_flags import find_flags
@@ -52,6 +52,6 @@ def flags(
     console.warning(*result.warnings)
     console.note(*result.notes)
     console.note(f"{result.max_len_before} -> {result.max_len_after} tokens, {result.method}:")
-    console.note(f"  {result.command}")
+    console.note(f"  {result.serve}")
     console.data(result.flags)
     console.result("flags", to_json(result), result.warnings)
