@@ -3,11 +3,21 @@
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.engines.cases import CONVERT_PREFIX, NOTHING, Case, cases_of, prepare
+from tests.engines.cases import (
+    CONVERT_PREFIX,
+    NOTHING,
+    Case,
+    Prepared,
+    cases_of,
+    full_attention_settings,
+    prepare,
+)
 from tests.engines.environments import ENGINES
+from tests.engines.llama_flags import flags_of
 from tests.engines.outcomes import Outcome
 from tests.engines.running import RunningEngine
 
@@ -52,8 +62,34 @@ def _print_row(running: RunningEngine, case: Case) -> str:
             start = time.perf_counter()
             outcome = running.run(prepared)
             seconds = time.perf_counter() - start
+            if running.engine.name == "llama_cpp" and outcome.name not in ("right", "refused"):
+                _print_with_flags(running, case, prepared, outcome)
+    _print_fields(running, case, outcome, seconds)
+    return outcome.name
+
+
+def _print_with_flags(
+    running: RunningEngine, case: Case, prepared: Prepared, plain: Outcome
+) -> None:
+    """Print the row of a case with the flags of llama-server that state its rotary settings."""
+    settings = full_attention_settings(prepared.folder)
+    if settings is None or case.method == NOTHING:
+        return
+    _, _, architecture = plain.note.partition("architecture ")
+    flags = flags_of(settings, architecture)
+    if flags is None:
+        return
+    start = time.perf_counter()
+    outcome = running.run(prepared, flags=flags.arguments)
+    outcome = outcome._replace(note=flags.text)
+    with_flags = replace(case, method=f"{case.method}+flags")
+    _print_fields(running, with_flags, outcome, time.perf_counter() - start)
+
+
+def _print_fields(running: RunningEngine, case: Case, outcome: Outcome, seconds: float) -> None:
     fields = (
         running.engine.name,
+        running.engine.version,
         case.model_type,
         case.method,
         case.dialect,
@@ -64,7 +100,6 @@ def _print_row(running: RunningEngine, case: Case) -> str:
         outcome.note,
     )
     print("\t".join(fields), flush=True)  # noqa: T201
-    return outcome.name
 
 
 if __name__ == "__main__":

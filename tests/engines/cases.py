@@ -36,7 +36,8 @@ NOTHING = "nothing"  # a base of the new length: whether the engine computes wha
 LONGROPE = "longrope"  # a base of the new length, which is not resized
 FACTOR = "attention_factor"  # with an explicit one, which is not the default
 
-# The settings next to which the classes of transformers 4 accept no other, by type of model and rope.
+# All settings of ``rope_scaling`` that a class of transformers 4 accepts, by types of model and
+# rope.
 EXACT_OLD_KEYS = {
     ("phi3", "longrope"): ("type", "short_factor", "long_factor"),
     ("olmo", "linear"): ("type", "factor"),
@@ -233,6 +234,15 @@ def _unscaled(settings: Mapping[str, Any], theta: float) -> dict[str, Any]:
     if "partial_rotary_factor" in settings:
         unscaled["partial_rotary_factor"] = settings["partial_rotary_factor"]
     return unscaled
+
+
+def full_attention_settings(folder: Path) -> Mapping[str, Any] | None:
+    """Return the rotary settings of the layers with full attention; None if there are none."""
+    settings = read_config(folder).get("rope_parameters")
+    if settings is None:
+        return None
+    full: Mapping[str, Any] = settings.get("full_attention", settings)
+    return full
 
 
 def _rope_of(model_type: str) -> RotaryFacts:

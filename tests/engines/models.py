@@ -131,9 +131,21 @@ def auto_class(model_type: str) -> Any:
 
 
 # Types with a causal head that are read as encoders.
-ENCODERS = frozenset(
-    "bert big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta "
-    "roberta-prelayernorm roformer xlm-roberta xlm-roberta-xl xmod".split()
+ENCODERS = (
+    "bert",
+    "big_bird",
+    "camembert",
+    "data2vec-text",
+    "electra",
+    "ernie",
+    "megatron-bert",
+    "rembert",
+    "roberta",
+    "roberta-prelayernorm",
+    "roformer",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
 )
 
 
@@ -226,7 +238,7 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(BPE({word: number for number, word in enumerate(words)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = transformers.PreTrainedTokenizerFast(
+    fast = transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         pad_token="<pad>",
         bos_token="<s>",
@@ -237,7 +249,7 @@ def save_tokenizer(folder: Path) -> None:
         sep_token="</s>",
         model_max_length=OLD,
     )
-    fast.save_pretrained(folder)  # type: ignore[no-untyped-call]
+    fast.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text())
     # Transformers 5 writes TokenizersBackend, which transformers 4 does not know.

@@ -32,7 +32,5 @@ def run(
     return values[0].numpy(), {}
 
 
-
-
 if __name__ == "__main__":
     serve(run)
