@@ -46,7 +46,7 @@ def _print_rows(running: RunningEngine, model_type: str, methods: Sequence[str] 
         if not is_read and "+" not in case.method and not case.method.startswith(CONVERT_PREFIX):
             continue
         name = _print_row(running, case)
-        if case.method == NOTHING and name != "right":
+        if case.method == NOTHING and name in ("refused", "wrong", "no case"):
             is_read = False
 
 

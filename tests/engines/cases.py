@@ -151,8 +151,10 @@ def prepare(case: Case, folder: Path) -> Prepared:
     if kind == "bands":
         others[UNSCALED] = unscaled
         resize(base, NEW, "last", output=unscaled)
-    elif case.dialect != NO_DIALECT and kind != NOTHING:
+    elif case.dialect != NO_DIALECT:
         for name, settings in _misread_settings(output, case.model_type).items():
+            if settings == read_config(output)["rope_parameters"]:
+                continue
             others[name] = folder / name
             _copy_folder(output, others[name])
             edit_config(others[name], rope_parameters=settings)
