@@ -52,6 +52,6 @@ def flags(
     console.warning(*result.warnings)
     console.note(*result.notes)
     console.note(f"{result.max_len_before} -> {result.max_len_after} tokens, {result.method}:")
-    console.note(f"  {result.command}")
+    console.note(f"  {result.serve}")
     console.data(result.flags)
     console.result("flags", to_json(result), result.warnings)

@@ -8,11 +8,10 @@ from ctxextend.errors import CtxextendError, ResizeError, joined
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.runtime_facts import folder_facts
-from ctxextend.plan.table_plan import scales
 from ctxextend.recipe import BOTH, Resize
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.runtimes.schema import Outcome, Runtime, RuntimeStatement
-from ctxextend.runtimes.statements import runtime_statements
+from ctxextend.runtimes.statements import WITHOUT_SETTINGS, runtime_statements
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 
 # Methods of rotary positions to try, the best one without training first; see docs/results.md.
@@ -116,10 +115,11 @@ def _not_served(
     wrong: RuntimePlan, statement: RuntimeStatement, model: OpenedModel, settings: Resize
 ) -> ResizeError:
     """Return the error for a runtime that is known not to read an output right."""
-    plan = wrong.plan
-    what = f"{plan.model_type} models"
-    if any(scales(table) for table in plan.tables):
-        what = f"the {plan.method} settings of {what}"
+    facts = folder_facts(wrong.plan)
+    assert facts is not None
+    what = f"{facts.model_type} models"
+    if facts.positions not in WITHOUT_SETTINGS:
+        what = f"the {facts.positions} settings of {what}"
     message = f"{statement.name} {_effect(statement)} {what}"
     if statement.reason:
         message += f": {statement.reason}"

@@ -51,7 +51,7 @@ class RuntimeFlags(Result, shows=("flags",)):
     # Values of config.json, as objects in objects, that the flags replace; empty if the flags state
     # no JSON.
     override: Mapping[str, Any]
-    command: str  # which serves the checkpoint with the flags
+    serve: str  # the command that serves the checkpoint with the flags
     notes: tuple[str, ...] = ()  # why another method than that of `auto` was chosen
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
 
@@ -129,7 +129,7 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
         max_len_after=plan.max_len_after,
         flags=flags,
         override=written.override,
-        command=base_command(runtime, ref.source, flags),
+        serve=base_command(runtime, ref.source, flags),
         notes=made.notes,
         warnings=made.warnings,
     )

@@ -35,6 +35,9 @@ ARGUMENTS = [
     "resize tiny-gpt2 --to 256 --train texts.jsonl --steps 1 -o trained",
     "convert tiny-gpt2 --scheme rotary --to 4x --verify",
     "convert tiny-gpt2 --scheme alibi --to 512 --dry-run",
+    "resize tiny-gpt2 --to 512 --for vllm -o for-vllm",
+    "flags llama --to 4x --for vllm",
+    "flags llama --to 4x --for llama.cpp",
     "train tiny-gpt2-256 --data texts.jsonl --steps 1 -o trained-again",
     "train tiny-gpt2-256 --data texts.jsonl --steps 1 --dry-run",
     "inspect tiny-gpt2 tiny-gpt2-256",
@@ -57,6 +60,11 @@ ARGUMENTS = [
 FAILING = {
     "resize nothing-here --to 512": 1,
     "resize tiny-gpt2": 2,
+    "resize tiny-gpt2 --to 512 --for vlm": 2,
+    "resize tiny-gpt2 --to 512 --for mlx": 1,
+    "flags tiny-gpt2 --to 512 --for vllm": 1,
+    "flags tiny-gpt2 --to 512 --for vlm": 2,
+    "flags tiny-gpt2 --to 512": 2,
     "convert gt-no-such --scheme rotary --to 512": 1,
     "convert tiny-gpt2 --scheme rotory --to 512": 2,
     "train tiny-gpt2 --data no-such.txt --steps 1": 1,
@@ -73,6 +81,14 @@ FAILING = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("json")
     resize("tiny-gpt2", to=256, output=folder / "tiny-gpt2-256")
+    config = {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 64,
+    }
+    (folder / "llama").mkdir()
+    (folder / "llama" / "config.json").write_text(json.dumps(config))
     readme = (ROOT / "README.md").read_text()
     documents = []
     for start in range(0, 36_000, 1500):

@@ -27,6 +27,7 @@ LAYERS = [
     "families",
     "checkpoints",
     "limits",
+    "runtimes",
     "recipe",
     "recipe_paths",
     "recipe_text",

@@ -113,7 +113,8 @@ TWO_KEYS = ("olmo", "olmo2")
 RULES = (
     Rule(TRANSFORMERS, (*WITHOUT_SETTINGS, UNSCALED, THETA)),
     Rule(TRANSFORMERS, (*ROPE_TYPES, PROPORTIONAL, NTK_ALPHA)),
-    Rule(TRANSFORMERS_4, WITHOUT_SETTINGS, (*TABLES, "bloom", "mpt")),
+    Rule(TRANSFORMERS_4, (LEARNED, SINUSOIDAL), TABLES),
+    Rule(TRANSFORMERS_4, (ALIBI,), ("bloom", "mpt")),
     Rule(TRANSFORMERS_4, (UNSCALED,), (*ALL_ROPE_TYPES, *TWO_KEYS, "codegen", "gptj")),
     Rule(TRANSFORMERS_4, (THETA, *ROPE_TYPES), ALL_ROPE_TYPES),
     Rule(TRANSFORMERS_4, (THETA,), (*TWO_KEYS, "hunyuan_v1_dense", "nemotron", "phi3", "phimoe")),

@@ -1,0 +1,340 @@
+"""`resize --for ENGINE`: a method that the engine applies, or an error and no output."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import Result
+
+from ctxextend import ResizeError, resize, verify
+from ctxextend.runtimes import statements
+from ctxextend.runtimes.runtimes import RUNTIME_KEYS
+from ctxextend.runtimes.schema import THETA, Effect, Rule
+from tests.helpers import pico, rotary_configs
+from tests.helpers.json_schemas import check
+from tests.helpers.rotary_configs import NEW
+from tests.helpers.trainings import invoke, succeed, unwrapped
+
+FLAGS = "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256"
+
+
+def resize_for(name: str, runtime: str, *flags: object) -> Result:
+    """Run `resize --for` on one of the configs; the output is the folder ``out``."""
+    folder = rotary_configs.save(name)
+    return invoke("resize", folder, "--to", NEW, "--for", runtime, "--output", "out", *flags)
+
+
+def assert_refused(done: Result, message: str, hint: str) -> None:
+    """Check the error of a command that has written nothing."""
+    assert done.exit_code != 0
+    assert message in unwrapped(done.stderr)
+    assert hint in unwrapped(done.stderr)
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "runtime", "method", "serve"),
+    [
+        ("llama", "vllm", "yarn", "vllm serve out"),
+        ("llama", "sglang", "yarn", "python -m sglang.launch_server --model-path out"),
+        (
+            "llama",
+            "llama.cpp",
+            "yarn",
+            "python convert_hf_to_gguf.py out --outfile out.gguf && "
+            "llama-server -m out.gguf -c 1024",
+        ),
+        ("llama", "mlx", "yarn", "mlx_lm.server --model out"),
+        # The default is yarn, which CTranslate2 refuses.
+        (
+            "llama",
+            "ctranslate2",
+            "theta",
+            "ct2-transformers-converter --model out --output_dir out-ct2",
+        ),
+        ("llama", "tei", "theta", "text-embeddings-router --model-id out"),
+        (
+            "llama",
+            "transformers",
+            "yarn",
+            "python -c 'from transformers import AutoModel; AutoModel.from_pretrained(\"out\")'",
+        ),
+        (
+            "llama",
+            "transformers4",
+            "yarn",
+            "python -c 'from transformers import AutoModel; AutoModel.from_pretrained(\"out\")'",
+        ),
+        # The default stays where an option makes it right.
+        (
+            "gpt_neox",
+            "llama.cpp",
+            "yarn",
+            "python convert_hf_to_gguf.py out --outfile out.gguf && "
+            f"llama-server -m out.gguf -c 1024 {FLAGS}",
+        ),
+        ("gpt_neox", "mlx", "theta", "mlx_lm.server --model out"),
+        ("phi3", "vllm", "limits", "vllm serve out --max-model-len 1024"),
+    ],
+)
+def test_resize_chooses_a_method_that_the_runtime_applies(
+    name: str, runtime: str, method: str, serve: str
+) -> None:
+    done = resize_for(name, runtime, "--json")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    check(result, "resize")
+    assert result["method"] == method
+    assert result["serve"] == serve
+    assert serve in unwrapped(done.stderr)
+    outcomes = {item["name"]: item["outcome"] for item in result["runtimes"]}
+    assert outcomes["transformers"] == "serves"
+    assert verify("out")
+
+
+def test_resize_says_why_another_method_was_chosen() -> None:
+    done = resize_for("llama", "ctranslate2")
+    assert done.exit_code == 0
+    assert "CTranslate2 does not apply yarn to llama models: the method is theta." in done.stderr
+    assert done.stdout == "out\n"
+    assert (
+        "In CTranslate2:\n  ct2-transformers-converter --model out --output_dir out-ct2\n"
+        in done.stderr
+    )
+    recipe = yaml.safe_load(Path("out/ctxextend.yaml").read_text())
+    assert recipe["resize"]["method"] == "theta:factor=4"
+    assert "for" not in recipe["resize"]
+
+
+@pytest.mark.parametrize(
+    ("effect", "notes"),
+    [
+        (
+            Effect.APPLIES,
+            ("mlx-lm is not known to apply yarn to llama models: the method is theta.",),
+        ),
+        (Effect.REFUSES, ()),
+    ],
+)
+def test_resize_prefers_a_known_method_and_says_so(
+    effect: Effect, notes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = Rule("mlx", (THETA,), effect=effect, reason="")
+    monkeypatch.setattr(statements, "RULES", (rule,))
+    result = resize(rotary_configs.save("llama"), NEW, output="out", runtime="mlx")
+    assert result.for_runtime is not None
+    assert result.for_runtime.notes == notes
+    # What is unknown is not worse than what is wrong.
+    expected = "theta" if notes else "yarn"
+    assert result.plan.method == expected
+    assert bool(result.for_runtime.warnings) == (not notes)
+
+
+def test_resize_adds_the_option_of_an_explicit_method() -> None:
+    done = resize_for("llama", "vllm", "--method", "linear", "--json")
+    assert json.loads(done.stdout)["serve"] == "vllm serve out --max-model-len 1024"
+
+
+def test_resize_warns_of_an_unknown_pair_and_writes_it() -> None:
+    done = resize_for("persimmon", "mlx", "--json")
+    assert done.exit_code == 0, done.stderr
+    warning = (
+        "No rule says what mlx-lm does with persimmon models: compare its outputs for long inputs "
+        "with those of transformers."
+    )
+    assert warning in unwrapped(done.stderr)
+    result = json.loads(done.stdout)
+    assert warning in result["warnings"]
+    assert result["method"] == "yarn"
+    assert result["serve"] == "mlx_lm.server --model out"
+    assert Path("out/config.json").exists()
+
+
+def test_resize_for_a_runtime_writes_nothing_in_a_dry_run() -> None:
+    done = resize_for("llama", "ctranslate2", "--dry-run", "--json")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    check(result, "resize")
+    assert result["method"] == "theta"
+    assert result["serve"] == "ct2-transformers-converter --model out --output_dir out-ct2"
+    assert not Path("out").exists()
+
+
+def test_resize_for_a_runtime_extends_a_learned_table(make_pico: Callable[..., Any]) -> None:
+    source = make_pico("gpt2").folder
+    done = succeed("resize", source, "--to", 64, "--for", "llama.cpp", "-o", "out", "--json")
+    result = json.loads(done.stdout)
+    assert result["method"] == "copy"
+    assert result["serve"] == (
+        "python convert_hf_to_gguf.py out --outfile out.gguf && llama-server -m out.gguf -c 64"
+    )
+    encoder = make_pico("bert").folder
+    result = resize(encoder, 64, output="encoder", runtime="llama.cpp")
+    assert result.serve is not None
+    assert result.serve.endswith("-m encoder.gguf -c 64 --embeddings -b 64 -ub 64")
+
+
+def test_resize_for_a_runtime_combines_with_edit_only_and_verify() -> None:
+    done = resize_for("llama", "vllm", "--edit-only")
+    assert done.exit_code == 0, done.stderr
+    assert not Path("out/model.safetensors").exists()
+    assert "In vLLM:\n  vllm serve out\n" in done.stderr
+    result = resize("llama", NEW, output="checked", runtime="ctranslate2", verify=True)
+    assert result.verified
+    assert result.plan.method == "theta"
+
+
+def test_serve_names_a_folder_that_starts_with_a_dash() -> None:
+    rotary_configs.save("llama")
+    done = succeed("resize", "llama", "--to", NEW, "--for", "vllm", "--output=-out", "--json")
+    assert json.loads(done.stdout)["serve"] == "vllm serve ./-out"
+
+
+def test_resize_without_a_runtime_has_no_serving_command() -> None:
+    rotary_configs.save("llama")
+    done = succeed("resize", "llama", "--to", NEW, "-o", "out", "--json")
+    assert json.loads(done.stdout)["serve"] is None
+
+
+# ---- refused
+
+
+@pytest.mark.parametrize("runtime", ["vlm", "lama.cpp", "ollama2"])
+def test_resize_refuses_an_unknown_runtime_before_it_opens_the_model(runtime: str) -> None:
+    done = invoke("resize", "no/such/folder", "--to", NEW, "--for", runtime)
+    assert done.exit_code == 2
+    assert f"Unknown runtime '{runtime}'." in done.stderr
+    with pytest.raises(ResizeError, match=f"Unknown runtime '{runtime}'"):
+        resize("no/such/folder", NEW, runtime=runtime)
+
+
+def test_resize_suggests_a_similar_runtime() -> None:
+    assert_refused(resize_for("llama", "vlm"), "Unknown runtime 'vlm'.", "Did you mean vllm?")
+
+
+@pytest.mark.parametrize(
+    ("name", "runtime", "method", "message", "hint"),
+    [
+        (
+            "llama",
+            "llama.cpp",
+            "dynamic",
+            "llama.cpp ignores the dynamic settings of llama models.",
+            "Use --method yarn or theta or linear.",
+        ),
+        (
+            "llama",
+            "ctranslate2",
+            "yarn",
+            "CTranslate2 does not load the yarn settings of llama models: RoPE scaling of this "
+            "type is not yet implemented.",
+            "Use --method theta",
+        ),
+        (
+            "llama",
+            "sglang",
+            "dynamic",
+            "SGLang computes other positions for the dynamic settings of llama models: inputs of "
+            "every length get the angles of the longest.",
+            "Use --method yarn or theta or linear.",
+        ),
+        (
+            "llama",
+            "vllm",
+            "dynamic",
+            "vLLM does not load the dynamic settings of llama models: its table of angles ends at "
+            "the old length.",
+            "Use --method yarn or theta or linear.",
+        ),
+        (
+            "gpt_neox",
+            "mlx",
+            "yarn",
+            "mlx-lm ignores the yarn settings of gpt_neox models.",
+            "Use --method theta.",
+        ),
+    ],
+)
+def test_resize_refuses_a_method_that_a_runtime_does_not_apply(
+    name: str, runtime: str, method: str, message: str, hint: str
+) -> None:
+    done = resize_for(name, runtime, "--method", method)
+    assert_refused(done, message, hint)
+    with pytest.raises(ResizeError) as caught:
+        resize(name, NEW, method, output="out", runtime=runtime)
+    assert caught.value.message == message
+    assert not Path("out").exists()
+
+
+def test_resize_refuses_a_kept_type_that_a_runtime_ignores() -> None:
+    done = resize_for("llama3", "ctranslate2")
+    assert_refused(
+        done,
+        "CTranslate2 ignores the llama3 settings of llama models.",
+        "The output would be right in transformers, transformers 4, vLLM",
+    )
+
+
+def test_resize_refuses_a_dialect_that_a_runtime_does_not_read() -> None:
+    done = resize_for("llama", "mlx", "--dialect", "keep")
+    assert_refused(
+        done,
+        "mlx-lm ignores the yarn settings of llama models: it reads rope_scaling, not "
+        "rope_parameters.",
+        "Remove --dialect keep.",
+    )
+    old = resize(rotary_configs.save("llama-old"), NEW, dialect="keep", output="old", runtime="mlx")
+    assert old.serve == "mlx_lm.server --model old"
+
+
+def test_resize_refuses_tensor_names_that_a_runtime_does_not_read(
+    make_pico: Callable[..., Any],
+) -> None:
+    source = make_pico("gpt2").folder
+    done = invoke("resize", source, "--to", 64, "--for", "mlx", "-o", "out")
+    assert_refused(
+        done,
+        "mlx-lm does not load gpt2 models: it expects tensor names without transformer.",
+        "The output would be right in transformers, transformers 4, vLLM",
+    )
+
+
+def test_resize_chooses_by_a_runtime_or_on_a_text() -> None:
+    Path("text.txt").write_text("a b c " * 100)
+    done = resize_for("llama", "vllm", "--data", "text.txt")
+    assert_refused(
+        done,
+        "--for cannot be used with --data: both choose the method of rotary positions.",
+        "Remove one of them.",
+    )
+
+
+def test_convert_says_what_runtimes_do(make_pico: Callable[..., pico.Pico]) -> None:
+    source = make_pico("gpt2").folder
+    done = succeed("convert", source, "--scheme", "rotary", "--to", 64, "-o", "out", "--json")
+    result = json.loads(done.stdout)
+    check(result, "convert")
+    found = {item["name"]: item for item in result["runtimes"]}
+    assert found["llama.cpp"] == {
+        "name": "llama.cpp",
+        "version": found["llama.cpp"]["version"],
+        "outcome": "ignores",
+        "length": 64,
+        "option": "--rope-freq-base 1000",
+        "reason": "",
+        "evidence": "run",
+    }
+    assert result["serve"] is None
+    assert (
+        "Loads, but without the new settings, in llama.cpp: --rope-freq-base 1000 makes it right."
+        in unwrapped(done.stderr)
+    )
+
+
+def test_help_lists_the_runtimes() -> None:
+    done = invoke("resize", "--help")
+    assert "--for ENGINE" in done.stdout
+    assert {"vllm", "llama.cpp", "mlx"} <= {*RUNTIME_KEYS}
