@@ -134,19 +134,26 @@ def only_exports_error(
     kinds = [f"{row.kind} ({listed(names)})" for row, names in exports.items()]
     message = f"{folder} has no weights of transformers, only {joined(kinds)}."
     files = [folder / name for names in exports.values() for name in names]
-    return CheckpointError(message, _hint(exports, folder, files, model_class))
+    return CheckpointError(message, original_hint(exports, folder, files, model_class))
 
 
 def file_error(reference: str, path: Path, row: ExportFormat) -> CheckpointError:
     """Return the error for a file of an export that was passed instead of a checkpoint."""
     message = f"{reference} is {row.kind}, which ctxextend does not read."
-    return CheckpointError(message, _hint((row,), path.parent, (path,), None))
+    return CheckpointError(message, original_hint((row,), path.parent, (path,), None))
 
 
-def _hint(
+def original_hint(
     rows: Iterable[ExportFormat], folder: Path, files: Sequence[Path], model_class: str | None
 ) -> str:
-    """Say how to resize the original of exports, and to make them again."""
+    """Say how to resize the original of exports, and to make them again.
+
+    Args:
+        rows: Their formats.
+        folder: Their folder.
+        files: Those files that may name the original.
+        model_class: Its class in transformers, if known.
+    """
     original = _named_original(folder, files)
     resize = shlex.join(
         ["ctxextend", "resize", original or ORIGINAL, "--to", "N", "--output", RESIZED]
