@@ -12,7 +12,7 @@ from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
-from ctxextend.runtimes.schema import THETA, FolderFacts
+from ctxextend.runtimes.rule_schema import THETA, FolderFacts
 
 MAX_DROPPED = 3  # names of dropped tensors in a warning
 
