@@ -5,6 +5,7 @@ from ctxextend.runtimes.rules import (
     of_ctranslate2,
     of_llama_cpp,
     of_mlx,
+    of_optimum,
     of_sglang,
     of_tei,
     of_transformers,
@@ -18,5 +19,6 @@ RULES: tuple[Rule, ...] = (
     *of_llama_cpp.RULES,
     *of_mlx.RULES,
     *of_ctranslate2.RULES,
+    *of_optimum.RULES,
     *of_tei.RULES,
 )

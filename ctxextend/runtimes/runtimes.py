@@ -72,8 +72,8 @@ RUNTIMES = (
     Runtime(
         key="openvino",
         name="OpenVINO",
-        version="optimum-intel 2.2.0",
-        dialects=(ROPE_SCALING,),
+        version="2026.4.1",
+        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         command="optimum-cli export openvino --model {folder} {folder}-openvino",
     ),
     Runtime(

@@ -1,7 +1,12 @@
-"""The virtual environment of each engine, in build/engines, made once."""
+"""The virtual environment of each engine, in build/engines, made once.
 
+Versions are exact: what an engine does with a folder is a statement about this version.
+"""
+
+import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +14,15 @@ from typing import NamedTuple
 from tests.helpers import repository
 
 ROOT = repository.ROOT / "build" / "engines"
-STAMP = "requirements.txt"  # written last
+STAMP = "requirements.txt"  # of an environment, written when it is complete
+
+TORCH = "torch==2.13.0"
+SENTENCEPIECE = "sentencepiece==0.2.3"
+TRANSFORMERS_4 = "transformers==4.57.6"
+CTRANSLATE2 = "ctranslate2==4.8.5"
+LLAMA_CPP = "llama-cpp-python==0.3.36"
+# Of which only this is unpacked: the converter, and the library that writes GGUF files.
+CONVERTER = ("convert_hf_to_gguf.py", "conversion", "gguf-py")
 
 
 class Engine(NamedTuple):
@@ -17,78 +30,87 @@ class Engine(NamedTuple):
 
     name: str
     runtime: str  # its key in `ctxextend.runtimes`
-    requirements: tuple[str, ...]  # of pip
+    # Of pip; the first one is that of the engine.
+    requirements: tuple[str, ...]
     driver: str  # a module of `tests.engines.drivers`
-    # The largest difference of logits, whose standard deviation is 1, that rounding may cause.
+    # The largest difference of values, whose standard deviation is about 1, that rounding and
+    # approximations of activations may cause.
     tolerance: float
-    environment: str = ""  # name of the folder; empty: that of the engine
-    sdist: str = ""  # a requirement whose sdist is unpacked in the folder `source`
+    environment: str = ""  # name of its folder; empty: that of the engine
+    sdist: str = ""  # the requirement of an sdist, whose `CONVERTER` is unpacked next to it
+    removed: tuple[str, ...] = ()  # requirements of requirements that are not needed
     is_slow: bool = False  # whether making its environment takes minutes
 
+    @property
+    def version(self) -> str:
+        """The version of the engine."""
+        _, _, version = self.requirements[0].partition("==")
+        return version
 
-TORCH = "torch==2.13.0"
-LLAMA_CPP = "llama-cpp-python==0.3.36"
-TRANSFORMERS_4 = "transformers==4.57.6"
-CONVERTING = (TRANSFORMERS_4, TORCH, "ctranslate2==4.8.5", "sentencepiece==0.2.3")
 
-ENGINES: Mapping[str, Engine] = {
-    engine.name: engine
-    for engine in (
-        Engine(
-            name="mlx_lm",
-            runtime="mlx",
-            requirements=("mlx[cpu]==0.32.4", "mlx-lm==0.32.2"),
-            driver="mlx_lm_driver",
-            tolerance=5e-3,
+_ENGINES = (
+    Engine(
+        name="mlx_lm",
+        runtime="mlx",
+        requirements=("mlx-lm==0.32.2", "mlx[cpu]==0.32.4"),
+        driver="mlx_lm_driver",
+        tolerance=5e-3,
+    ),
+    Engine(
+        name="transformers4",
+        runtime="transformers4",
+        requirements=(TRANSFORMERS_4, TORCH, CTRANSLATE2, SENTENCEPIECE),
+        driver="transformers_driver",
+        tolerance=5e-3,
+    ),
+    Engine(
+        name="ctranslate2",
+        runtime="ctranslate2",
+        requirements=(CTRANSLATE2, TRANSFORMERS_4, TORCH, SENTENCEPIECE),
+        driver="ctranslate2_driver",
+        environment="transformers4",
+        tolerance=5e-3,
+    ),
+    Engine(
+        name="onnx",
+        runtime="onnx",
+        requirements=(
+            "optimum-onnx[onnxruntime]==0.1.0",
+            "onnxruntime==1.32.0",
+            TRANSFORMERS_4,
+            TORCH,
+            SENTENCEPIECE,
         ),
-        Engine(
-            name="transformers4",
-            runtime="transformers4",
-            requirements=CONVERTING,
-            driver="transformers_driver",
-            tolerance=5e-3,
+        driver="onnx_driver",
+        tolerance=5e-3,
+        is_slow=True,
+    ),
+    Engine(
+        name="openvino",
+        runtime="openvino",
+        requirements=(
+            "optimum-intel==2.2.0",
+            "openvino==2026.4.1",
+            "transformers==5.5.4",
+            TORCH,
+            SENTENCEPIECE,
         ),
-        Engine(
-            name="ctranslate2",
-            runtime="ctranslate2",
-            requirements=CONVERTING,
-            driver="ctranslate2_driver",
-            environment="transformers4",
-            tolerance=5e-3,
-        ),
-        Engine(
-            name="onnx",
-            runtime="onnx",
-            requirements=(
-                "optimum-onnx[onnxruntime]==0.1.0",
-                "onnxruntime==1.32.0",
-                TRANSFORMERS_4,
-                TORCH,
-                "sentencepiece==0.2.3",
-            ),
-            driver="onnx_driver",
-            tolerance=5e-3,
-            is_slow=True,
-        ),
-        Engine(
-            name="openvino",
-            runtime="openvino",
-            requirements=("optimum-intel==2.2.0", TORCH, "sentencepiece==0.2.3"),
-            driver="openvino_driver",
-            tolerance=5e-3,
-            is_slow=True,
-        ),
-        Engine(
-            name="llama_cpp",
-            runtime="llama.cpp",
-            requirements=(LLAMA_CPP, TRANSFORMERS_4, TORCH, "sentencepiece==0.2.3"),
-            driver="llama_cpp_driver",
-            tolerance=2e-2,
-            sdist=LLAMA_CPP,
-            is_slow=True,
-        ),
-    )
-}
+        driver="openvino_driver",
+        removed=("torchvision",),  # the one that pip finds needs a CUDA build of torch
+        tolerance=5e-3,
+        is_slow=True,
+    ),
+    Engine(
+        name="llama_cpp",
+        runtime="llama.cpp",
+        requirements=(LLAMA_CPP, TRANSFORMERS_4, TORCH, SENTENCEPIECE),
+        driver="llama_cpp_driver",
+        sdist=LLAMA_CPP,
+        tolerance=2e-2,  # it reads activations from tables in half precision
+        is_slow=True,
+    ),
+)
+ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in _ENGINES}
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 # Engines whose code for lengths and frequencies runs without a GPU, and no other code of them.
@@ -121,12 +143,38 @@ def python_of(engine: Engine) -> Path:
     folder = ROOT / (engine.environment or engine.name)
     python = folder / "venv" / "bin" / "python"
     stamp = folder / STAMP
-    wanted = "\n".join(engine.requirements)
+    wanted = "\n".join(sorted(engine.requirements))
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder / "venv"], check=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--no-compile"]
-    subprocess.run([*pip, *engine.requirements], check=True)
+    pip = (str(python), "-m", "pip", "--quiet")
+    requirements = list(engine.requirements)
+    if engine.sdist:
+        archive = _download_sdist(pip, engine.sdist, folder)
+        _unpack_converter(archive, folder / "source")
+        requirements[requirements.index(engine.sdist)] = str(archive)
+    building = os.environ | {"CMAKE_BUILD_PARALLEL_LEVEL": "2"}
+    subprocess.run([*pip, "install", "--no-compile", *requirements], check=True, env=building)
+    if engine.removed:
+        subprocess.run([*pip, "uninstall", "--yes", *engine.removed], check=True)
     stamp.write_text(wanted)
     return python
+
+
+def _download_sdist(pip: tuple[str, ...], requirement: str, folder: Path) -> Path:
+    """Download an sdist from the package index, and return its path."""
+    options = ("--no-deps", "--no-binary", ":all:", "--dest", str(folder))
+    subprocess.run([*pip, "download", *options, requirement], check=True)
+    name, _, version = requirement.partition("==")
+    return folder / f"{name.replace('-', '_')}-{version}.tar.gz"
+
+
+def _unpack_converter(archive: Path, folder: Path) -> None:
+    """Unpack `CONVERTER` of an sdist of llama-cpp-python into a folder."""
+    with tarfile.open(archive) as files:
+        for member in files:
+            _, _, path = member.name.partition("/vendor/llama.cpp/")
+            if path.split("/")[0] in CONVERTER:
+                member.name = path
+                files.extract(member, folder, filter="data")

@@ -150,7 +150,7 @@ def test_resize_gpt2_prefers_the_alias_if_both_are_stated(save: Save, tmp_path: 
     source = save("GPT2Model", {"n_positions": 16})
     pico.edit_json(source.folder / "config.json", n_positions=8, max_position_embeddings=16)
     values = to_json(plan_resize(source.folder, to=NEW))
-    assert values["config"] == {"n_positions": [8, NEW], KEY: [16, NEW]}
+    assert values["config"] == {"n_positions": [8, NEW], KEY: [16, NEW], "n_ctx": [None, NEW]}
     output(source, tmp_path)
 
 

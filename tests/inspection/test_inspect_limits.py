@@ -420,7 +420,7 @@ def test_inspect_reports_outdated_position_ids_and_the_fix_resizes_them(tmp_path
 @pytest.mark.parametrize(
     ("file", "key", "stated", "tokens", "library", "reason"),
     [
-        ("config.json", "n_ctx", 8, 8, "none", "not used by any library"),
+        ("config.json", "n_ctx", 8, 8, "llama.cpp", "llama.cpp may take 8 instead"),
         ("config.json", "n_positions", "1024", None, TRANSFORMERS, "the model does not load"),
         (
             "generation_config.json",

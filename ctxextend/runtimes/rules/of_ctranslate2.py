@@ -34,7 +34,7 @@ RULES = (
     Rule(CTRANSLATE2, (LEARNED,), TABLES),
     Rule(CTRANSLATE2, (ALIBI,), ("bloom",)),
     Rule(CTRANSLATE2, (UNSCALED,), (*LLAMA_LIKE, "codegen", "gemma", "gptj", "qwen3")),
-    Rule(CTRANSLATE2, (RAISED_THETA,), (*LLAMA_LIKE, "gemma", "qwen3")),
+    Rule(CTRANSLATE2, (RAISED_THETA,), (*LLAMA_LIKE, "gemma", "gemma3_text", "qwen3")),
     Rule(CTRANSLATE2, (LINEAR,), (*LLAMA_LIKE, "qwen3")),
     Rule(
         CTRANSLATE2,
@@ -53,4 +53,5 @@ RULES = (
     Rule(CTRANSLATE2, (LLAMA3,), ("llama",), Effect.IGNORES),
     Rule(CTRANSLATE2, (RAISED_THETA, *COMMON_ROPE_TYPES), ("falcon", "gpt_neox"), Effect.IGNORES),
     Rule(CTRANSLATE2, COMMON_ROPE_TYPES, ("gemma",), Effect.IGNORES),
+    Rule(CTRANSLATE2, (YARN, LINEAR, DYNAMIC), ("gemma3_text",), Effect.IGNORES),
 )

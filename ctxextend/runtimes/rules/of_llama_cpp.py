@@ -46,7 +46,7 @@ SCALED = (
     "starcoder2",
 )
 # The converter writes neither the settings nor the base of these types.
-UNWRITTEN = ("falcon", "gemma", "gemma2", "glm", "gpt_neox", "minicpm3", "phi", "stablelm")
+UNWRITTEN = ("falcon", "gemma", "glm", "gpt_neox", "minicpm3", "phi", "stablelm")
 # It writes the base of these types, and no settings.
 ONLY_THETA = ("cohere", "cohere2")
 DROPS_DYNAMIC = (*LLAMA_LIKE, *SCALED, *UNWRITTEN, *ONLY_THETA, "deepseek_v2")
@@ -71,7 +71,11 @@ DROPS_LLAMA3 = (
 NO_FACTORS = "its converter fails: Missing <MODEL_TENSOR.ROPE_FREQS: 18>"
 
 RULES = (
-    Rule(LLAMA_CPP, (UNSCALED,), (*DROPS_DYNAMIC, "apertus", "modernbert", "nemotron", "phi3")),
+    Rule(
+        LLAMA_CPP,
+        (UNSCALED,),
+        (*DROPS_DYNAMIC, "apertus", "gemma2", "modernbert", "nemotron", "phi3"),
+    ),
     Rule(LLAMA_CPP, (RAISED_THETA, YARN, LINEAR), (*LLAMA_LIKE, *SCALED)),
     Rule(
         LLAMA_CPP, (RAISED_THETA,), (*ONLY_THETA, "deepseek_v2", "nemotron", "phi3", "modernbert")
@@ -118,6 +122,19 @@ RULES = (
         option=LINEAR_FLAGS,
     ),
     # Wrong.
+    Rule(
+        LLAMA_CPP,
+        (YARN, LINEAR, RAISED_THETA, DYNAMIC, LLAMA3, LONGROPE),
+        ("gemma2",),
+        Effect.IGNORES,
+    ),
+    Rule(
+        LLAMA_CPP,
+        (LEARNED,),
+        ("camembert",),
+        Effect.DIFFERS,
+        reason="its converter keeps the reserved rows",
+    ),
     Rule(LLAMA_CPP, (DYNAMIC,), (*DROPS_DYNAMIC, "modernbert", "olmo3"), Effect.IGNORES),
     Rule(LLAMA_CPP, (LLAMA3,), DROPS_LLAMA3, Effect.IGNORES),
     Rule(

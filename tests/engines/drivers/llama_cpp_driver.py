@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tests.engines.drivers.worker import serve
 
-SOURCE = Path(sys.prefix).parent / "source" / "vendor" / "llama.cpp"
+SOURCE = Path(sys.prefix).parent / "source"
 sys.path[:0] = [str(SOURCE / "gguf-py"), str(SOURCE)]
 
 import gguf  # noqa: E402
@@ -84,7 +84,10 @@ def read(
         )
     except ValueError as error:
         raise ValueError(_errors[0] if _errors else str(error)) from error
-    notes = {"n_ctx_train": model._model.n_ctx_train()}
+    notes = {
+        "n_ctx_train": model._model.n_ctx_train(),
+        "architecture": model.metadata["general.architecture"],
+    }
     model._batch.add_sequence(token_ids[0].tolist(), 0, True)
     model._ctx.decode(model._batch)
     if is_encoder:

@@ -35,7 +35,7 @@ def _answer(run: Run, request: Mapping[str, Any]) -> dict[str, Any]:
     token_ids = np.load(request["inputs"])["input_ids"]
     try:
         values, notes = run(Path(request["folder"]), token_ids, request["options"])
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
     np.savez(request["output"], values=np.asarray(values, dtype=np.float32))
