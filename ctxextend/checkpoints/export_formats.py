@@ -40,7 +40,7 @@ class Task(NamedTuple):
 
 # Optimum infers no task from a local folder. The first row that fits applies. Source:
 # optimum/exporters/tasks.py, 2.3.
-TASKS = (
+EXPORT_TASKS = (
     Task("WhisperForConditionalGeneration", "automatic-speech-recognition", is_cached=True),
     Task("ForConditionalGeneration", "text2text-generation", is_cached=True),
     Task("ForCausalLM", "text-generation", is_cached=True),
