@@ -40,7 +40,7 @@ class Task(NamedTuple):
 
 # Optimum infers no task from a local folder. The first row that fits applies. Source:
 # optimum/exporters/tasks.py, 2.3.
-TASKS = (
+EXPORT_TASKS = (
     Task("WhisperForConditionalGeneration", "automatic-speech-recognition", is_cached=True),
     Task("ForConditionalGeneration", "text2text-generation", is_cached=True),
     Task("ForCausalLM", "text-generation", is_cached=True),
@@ -272,4 +272,14 @@ EXPORT_FORMATS = (
         ending="rust.bin",
         install="in a clone of rust-bert",
     ),
+)
+
+# Safetensors with integers, and with scales and biases next to them. It quantises embeddings too,
+# position tables among them. Run on a small GPT-2 in mlx-lm 0.32.
+MLX = ExportFormat(
+    kind="quantised by MLX",
+    files=(),
+    commands=(("mlx_lm.convert", "--hf-path", "{folder}", "--mlx-path", "{output}", "-q"),),
+    ending="mlx",
+    install="pip install mlx-lm",
 )

@@ -12,7 +12,7 @@ from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import open_source
 from ctxextend.checkpoints.export_formats import (
     EXPORT_FORMATS,
-    TASKS,
+    EXPORT_TASKS,
     UNKNOWN_TASK,
     ExportFormat,
     Task,
@@ -23,12 +23,12 @@ from ctxextend.errors import CheckpointError, joined
 
 PYTORCH_SUFFIX = ".bin"  # which other programs use too
 GGUF_SUFFIX = ".gguf"
-HEAD = 1 << 16  # bytes at the start of a file that are searched
-MAX_LISTED_FILES = 3
+HEAD_BYTES = 1 << 16  # bytes at the start of a file that are searched
+MAX_LISTED_EXPORTS = 3
 ORIGINAL = "ORIGINAL"  # in commands, if nothing names the original checkpoint
 RESIZED = "longer"  # the folder of the resized original in commands
 # In the model card: the checkpoint that a model was made from, alone or as the first of a list.
-BASE_MODEL = rf"^base_model:\s*(?:-\s+)?[\"']?({HUB_ID})[\"']?\s*$"
+BASE_MODEL_LINE = rf"^base_model:\s*(?:-\s+)?[\"']?({HUB_ID})[\"']?\s*$"
 # In a GGUF file: the key, the type of a text, its length and its start. gguf-py writes it from the
 # model card: `BASE_MODEL_REPO_URL` in gguf/constants.py.
 GGUF_BASE = rb"general\.base_model\.0\.repo_url\x08\0\0\0(?P<length>.{8})"
@@ -108,7 +108,7 @@ def commands_again(row: ExportFormat, folder: str, model_class: str | None) -> s
 
 def _task_of(model_class: str | None) -> Task:
     """Return the task of a class of transformers."""
-    for row in TASKS:
+    for row in EXPORT_TASKS:
         if model_class is not None and model_class.endswith(row.classes):
             return row
     return UNKNOWN_TASK
@@ -116,8 +116,8 @@ def _task_of(model_class: str | None) -> Task:
 
 def listed(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
-    text = ", ".join(names[:MAX_LISTED_FILES])
-    more = len(names) - MAX_LISTED_FILES
+    text = ", ".join(names[:MAX_LISTED_EXPORTS])
+    more = len(names) - MAX_LISTED_EXPORTS
     return f"{text} and {more} more" if more > 0 else text
 
 
@@ -134,19 +134,26 @@ def only_exports_error(
     kinds = [f"{row.kind} ({listed(names)})" for row, names in exports.items()]
     message = f"{folder} has no weights of transformers, only {joined(kinds)}."
     files = [folder / name for names in exports.values() for name in names]
-    return CheckpointError(message, _hint(exports, folder, files, model_class))
+    return CheckpointError(message, original_hint(exports, folder, files, model_class))
 
 
 def file_error(reference: str, path: Path, row: ExportFormat) -> CheckpointError:
     """Return the error for a file of an export that was passed instead of a checkpoint."""
     message = f"{reference} is {row.kind}, which ctxextend does not read."
-    return CheckpointError(message, _hint((row,), path.parent, (path,), None))
+    return CheckpointError(message, original_hint((row,), path.parent, (path,), None))
 
 
-def _hint(
+def original_hint(
     rows: Iterable[ExportFormat], folder: Path, files: Sequence[Path], model_class: str | None
 ) -> str:
-    """Say how to resize the original of exports, and to make them again."""
+    """Say how to resize the original of exports, and to make them again.
+
+    Args:
+        rows: Their formats.
+        folder: Their folder.
+        files: Those files that may name the original.
+        model_class: Its class in transformers, if known.
+    """
     original = _named_original(folder, files)
     resize = shlex.join(
         ["ctxextend", "resize", original or ORIGINAL, "--to", "N", "--output", RESIZED]
@@ -165,7 +172,7 @@ def _named_original(folder: Path, files: Sequence[Path]) -> str | None:
     with suppress(CheckpointError):  # there is no config, or it cannot be read
         candidates.append(str(load_inside(folder, "config.json").get("_name_or_path")))
     card = _read_head(folder, "README.md").decode(errors="replace")
-    match = re.search(BASE_MODEL, card, re.MULTILINE)
+    match = re.search(BASE_MODEL_LINE, card, re.MULTILINE)
     if match is not None:
         candidates.append(match[1])
     for path in files:
@@ -212,6 +219,6 @@ def _read_head(folder: Path, name: str) -> bytes:
         return b""
     try:
         with open_source(path) as file:
-            return file.read(HEAD)
+            return file.read(HEAD_BYTES)
     except (CheckpointError, OSError):
         return b""

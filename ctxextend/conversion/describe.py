@@ -12,7 +12,7 @@ from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
-from ctxextend.runtimes.schema import THETA, FolderFacts
+from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts
 
 MAX_DROPPED = 3  # names of dropped tensors in a warning
 
@@ -55,7 +55,7 @@ def _twin_facts(conversion: Conversion, twin_plan: Plan) -> FolderFacts:
     positions = location.scheme
     dialects: tuple[str, ...] = ()
     if location.table.rope is not None:
-        positions = THETA
+        positions = RAISED_THETA
     if has_settings(location):
         dialects = stated_dialects(location)
     return FolderFacts(

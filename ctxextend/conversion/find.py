@@ -8,7 +8,14 @@ from typing import Any
 
 from ctxextend.conversion import twins
 from ctxextend.conversion.conversion import Conversion, Origin
-from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Rule, SourceType, Twin, match_pattern
+from ctxextend.conversion.twins import (
+    COPIED,
+    SOURCE_TYPES,
+    SourceType,
+    TensorRule,
+    Twin,
+    match_pattern,
+)
 from ctxextend.errors import CheckpointError, MethodError, UnsupportedModelError
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope_dialects import both_dialects
@@ -394,16 +401,16 @@ def _find_embeddings(model: OpenedModel, origins: Mapping[str, Origin]) -> str:
     raise CheckpointError(message, "Save the model again, with all its tensors.")
 
 
-def _origin_rules(source_type: SourceType, twin: Twin, head: str, prefix: str) -> list[Rule]:
+def _origin_rules(source_type: SourceType, twin: Twin, head: str, prefix: str) -> list[TensorRule]:
     """Return the rules of the base model, with prefixes, and those of its head."""
     twin_prefix = "" if head == twins.BASE_MODEL else twin.prefix
-    rules = list[Rule]()
+    rules = list[TensorRule]()
     for rule in twin.rules:
-        rules.append(Rule(prefix + rule.source, twin_prefix + rule.name, rule.how))
+        rules.append(TensorRule(prefix + rule.source, twin_prefix + rule.name, rule.how))
     if head != twins.BASE_MODEL:
         rules += source_type.rules
         if twin.lm_head:
-            rules.append(Rule("lm_head.weight", twin.lm_head))
+            rules.append(TensorRule("lm_head.weight", twin.lm_head))
     return rules
 
 
@@ -413,7 +420,7 @@ def _current_name(tensor: str) -> str:
     return f"{module}{dot}{OLD_NAMES.get(parameter, parameter)}"
 
 
-def _apply_first(rules: Sequence[Rule], name: str) -> tuple[str, str] | None:
+def _apply_first(rules: Sequence[TensorRule], name: str) -> tuple[str, str] | None:
     """Return the twin's name for a tensor, and how it is computed, by the first rule for it."""
     for rule in rules:
         target = rule.twin_name(name)

@@ -59,11 +59,12 @@ def match_pattern(pattern: str, name: str) -> re.Match[str] | None:
     return re.fullmatch(re.escape(pattern).replace(r"\*", "([^.]+)"), name)
 
 
-class Rule(NamedTuple):
+class TensorRule(NamedTuple):
     """How to compute a tensor of a twin from one of the source.
 
-    In names, ``*`` is the same part on both sides: Rule("h.*.ln_1.*", "layers.*.input_layernorm.*")
-    computes ``layers.5.input_layernorm.bias`` from ``h.5.ln_1.bias``.
+    In names, ``*`` is the same part on both sides:
+    TensorRule("h.*.ln_1.*", "layers.*.input_layernorm.*") computes
+    ``layers.5.input_layernorm.bias`` from ``h.5.ln_1.bias``.
     """
 
     source: str
@@ -87,7 +88,7 @@ class Twin:
     model_type: str
     class_name: str  # how names of its classes start
     prefix: str  # of the base model's tensors in a model with a head
-    rules: tuple[Rule, ...]  # of the base model, without prefixes
+    rules: tuple[TensorRule, ...]  # of the base model, without prefixes
     # Config keys with another name in the source, from that name: {"n_embd": "hidden_size"}.
     keys: Mapping[str, str]
     fixed: Mapping[str, Any]  # other values of its config: {"use_parallel_residual": False}
@@ -115,14 +116,14 @@ class SourceType:
     required: Mapping[str, tuple[Any, ...]]
     # Ends of class names, with those of the twin: {"LMHeadModel": "ForCausalLM"}.
     heads: Mapping[str, str]
-    rules: tuple[Rule, ...]  # of tensors of heads; others are in `Twin.rules`
+    rules: tuple[TensorRule, ...]  # of tensors of heads; others are in `Twin.rules`
     default_head: str = (
         BASE_MODEL  # if config.json states no class, and no tensor is that of a masked LM
     )
     # Config keys of the twin that transformers also accepts in the source: ``hidden_size`` of
     # GPT-2, for ``n_embd``.
     aliases: tuple[str, ...] = ()
-    # Config keys without effect in the twin, such as ``summary_*``; ``*`` as in `Rule`.
+    # Config keys without effect in the twin, such as ``summary_*``; ``*`` as in `TensorRule`.
     unused: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()  # buffers of the base model, which the twin lacks
     lm_act: str | None = None  # the activation in its LM head, if no config key states it
@@ -137,25 +138,25 @@ NO = (None, False)  # values of a config key that must not be set
 CUSTOM = {"auto_map": (None,), "quantization_config": (None,)}
 
 
-def _same(*names: str) -> tuple[Rule, ...]:
+def _same(*names: str) -> tuple[TensorRule, ...]:
     """Return rules for tensors with the same name in the twin."""
-    return tuple(Rule(name, name) for name in names)
+    return tuple(TensorRule(name, name) for name in names)
 
 
 # ---- GPT-2
 
 
-def _decoder(embeddings: str, layer: str, attention: str, norm: str) -> tuple[Rule, ...]:
+def _decoder(embeddings: str, layer: str, attention: str, norm: str) -> tuple[TensorRule, ...]:
     """Return the rules of a decoder, from the names of its modules in the twin."""
     return (
-        Rule("wte.weight", f"{embeddings}.weight", PLUS_MEAN),
-        Rule("h.*.ln_1.*", f"{layer}.*.input_layernorm.*"),
-        Rule("h.*.attn.c_attn.*", f"{layer}.*.{attention}.query_key_value.*", BY_HEAD),
-        Rule("h.*.attn.c_proj.*", f"{layer}.*.{attention}.dense.*", TRANSPOSED),
-        Rule("h.*.ln_2.*", f"{layer}.*.post_attention_layernorm.*"),
-        Rule("h.*.mlp.c_fc.*", f"{layer}.*.mlp.dense_h_to_4h.*", TRANSPOSED),
-        Rule("h.*.mlp.c_proj.*", f"{layer}.*.mlp.dense_4h_to_h.*", TRANSPOSED),
-        Rule("ln_f.*", f"{norm}.*"),
+        TensorRule("wte.weight", f"{embeddings}.weight", PLUS_MEAN),
+        TensorRule("h.*.ln_1.*", f"{layer}.*.input_layernorm.*"),
+        TensorRule("h.*.attn.c_attn.*", f"{layer}.*.{attention}.query_key_value.*", BY_HEAD),
+        TensorRule("h.*.attn.c_proj.*", f"{layer}.*.{attention}.dense.*", TRANSPOSED),
+        TensorRule("h.*.ln_2.*", f"{layer}.*.post_attention_layernorm.*"),
+        TensorRule("h.*.mlp.c_fc.*", f"{layer}.*.mlp.dense_h_to_4h.*", TRANSPOSED),
+        TensorRule("h.*.mlp.c_proj.*", f"{layer}.*.mlp.dense_4h_to_h.*", TRANSPOSED),
+        TensorRule("ln_f.*", f"{norm}.*"),
     )
 
 
@@ -264,7 +265,7 @@ ROFORMER = Twin(
     class_name="RoFormer",
     prefix="roformer.",
     rules=(
-        Rule("embeddings.token_type_*.weight", "embeddings.token_type_*.weight", PLUS_MEAN),
+        TensorRule("embeddings.token_type_*.weight", "embeddings.token_type_*.weight", PLUS_MEAN),
         *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*"),
         *_same("embeddings_project.*"),
         *_same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER)),
@@ -283,7 +284,7 @@ ENCODER_DEFAULTS = {
 
 def _encoder(
     class_name: str,
-    lm_rules: tuple[Rule, ...],
+    lm_rules: tuple[TensorRule, ...],
     defaults: Mapping[str, Any],
     *,
     heads: Mapping[str, str] | None = None,
@@ -318,16 +319,16 @@ BERT_RULES = _same(
     "cls.predictions.transform.*.*",
 )
 ROBERTA_RULES = (
-    Rule("lm_head.dense.*", "cls.predictions.transform.dense.*"),
-    Rule("lm_head.layer_norm.*", "cls.predictions.transform.LayerNorm.*"),
-    Rule("lm_head.decoder.*", "cls.predictions.decoder.*"),
-    Rule("lm_head.bias", "cls.predictions.bias"),
+    TensorRule("lm_head.dense.*", "cls.predictions.transform.dense.*"),
+    TensorRule("lm_head.layer_norm.*", "cls.predictions.transform.LayerNorm.*"),
+    TensorRule("lm_head.decoder.*", "cls.predictions.decoder.*"),
+    TensorRule("lm_head.bias", "cls.predictions.bias"),
 )
 ROBERTA_DEFAULTS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 ELECTRA_RULES = (
-    Rule("generator_predictions.*.*", "cls.predictions.transform.*.*"),
-    Rule("generator_lm_head.weight", "cls.predictions.decoder.weight"),
-    Rule("generator_lm_head.bias", "cls.predictions.bias"),
+    TensorRule("generator_predictions.*.*", "cls.predictions.transform.*.*"),
+    TensorRule("generator_lm_head.weight", "cls.predictions.decoder.weight"),
+    TensorRule("generator_lm_head.bias", "cls.predictions.bias"),
 )
 ELECTRA_DEFAULTS = {
     "embedding_size": 128,

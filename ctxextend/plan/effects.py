@@ -8,8 +8,8 @@ from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import same_up_to, scales
-from ctxextend.runtimes.schema import DYNAMIC, Outcome
-from ctxextend.runtimes.statements import runtime_statements
+from ctxextend.runtimes.rule_schema import DYNAMIC, RuntimeOutcome
+from ctxextend.runtimes.runtime_statements import runtime_statements
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS
 
 UNTRAINED = "Not yet trained at {}."
@@ -127,5 +127,5 @@ def _suggest_dynamic(plan: Plan) -> str:
     if folder is None or folder.positions == DYNAMIC:
         return f"{suggestion}."
     statements = runtime_statements(replace(folder, positions=DYNAMIC))
-    serving = [item.name for item in statements if item.outcome is Outcome.SERVES]
+    serving = [item.name for item in statements if item.outcome is RuntimeOutcome.SERVES]
     return f"{suggestion} (right in {joined(serving)})."

@@ -18,9 +18,9 @@ from ctxextend.plan.limit_warnings import low_limits, padding_warnings
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.runtimes.describe import describe_ignored_factor, describe_statements
-from ctxextend.runtimes.schema import FolderFacts, RuntimeStatement
-from ctxextend.runtimes.statements import runtime_statements
+from ctxextend.runtimes.rule_schema import FolderFacts, RuntimeStatement
+from ctxextend.runtimes.runtime_notes import describe_ignored_factor, describe_statements
+from ctxextend.runtimes.runtime_statements import runtime_statements
 
 
 class Explanation(NamedTuple):

@@ -9,9 +9,9 @@ from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.recipe import BOTH, Resize
+from ctxextend.runtimes.rule_schema import Runtime, RuntimeOutcome, RuntimeStatement
+from ctxextend.runtimes.runtime_statements import WITHOUT_SETTINGS, runtime_statements
 from ctxextend.runtimes.runtimes import find_runtime
-from ctxextend.runtimes.schema import Outcome, Runtime, RuntimeStatement
-from ctxextend.runtimes.statements import WITHOUT_SETTINGS, runtime_statements
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 
 # Methods of rotary positions to try, the best one without training first; see docs/results.md.
@@ -129,11 +129,11 @@ def _not_served(
 def _effect(statement: RuntimeStatement) -> str:
     """Return what a runtime does with an output that it does not read right, up to the object."""
     match statement.outcome:
-        case Outcome.IGNORES:
+        case RuntimeOutcome.IGNORES:
             return "ignores"
-        case Outcome.DIFFERS:
+        case RuntimeOutcome.DIFFERS:
             return "computes other positions for"
-        case Outcome.DERIVES:
+        case RuntimeOutcome.DERIVES:
             return f"takes {statement.length} for the context length of"
     return "does not load"
 

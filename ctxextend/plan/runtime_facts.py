@@ -4,8 +4,7 @@ from ctxextend.checkpoints.folder import MODULES
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, length_to_state
-from ctxextend.runtimes.schema import THETA as RAISED_BASE
-from ctxextend.runtimes.schema import UNSCALED, FolderFacts
+from ctxextend.runtimes.rule_schema import RAISED_THETA, UNSCALED, FolderFacts
 from ctxextend.tables.rope_types import FACTOR, THETA, TYPE
 
 
@@ -53,5 +52,5 @@ def _positions_of(table: TablePlan) -> str:
     if kind != "default":
         return kind
     if layers.after[THETA] != facts.theta[layers.before.layer_type]:
-        return RAISED_BASE
+        return RAISED_THETA
     return UNSCALED

@@ -56,7 +56,7 @@ class RuntimeFlags(Result, shows=("flags",)):
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
 
 
-class _Written(NamedTuple):
+class _FlagWords(NamedTuple):
     """The flags of one runtime."""
 
     words: tuple[str, ...]
@@ -138,7 +138,7 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
 # Runtimes that take values of config.json as JSON
 
 
-def _vllm_flags(made: RuntimePlan) -> _Written:
+def _vllm_flags(made: RuntimePlan) -> _FlagWords:
     """Return the flags of vLLM.
 
     It replaces a value at the top level, and merges those of a nested config. The config is one of
@@ -149,7 +149,7 @@ def _vllm_flags(made: RuntimePlan) -> _Written:
     return _json_flags(made, "--hf-overrides", config_override(made.plan))
 
 
-def _sglang_flags(made: RuntimePlan) -> _Written:
+def _sglang_flags(made: RuntimePlan) -> _FlagWords:
     """Return the flags of SGLang.
 
     It copies the values of a text config to the top level before it applies the flag, and some
@@ -165,12 +165,12 @@ def _sglang_flags(made: RuntimePlan) -> _Written:
     return _json_flags(made, "--json-model-override-args", {**copied, **override})
 
 
-def _json_flags(made: RuntimePlan, flag: str, override: Mapping[str, Any]) -> _Written:
+def _json_flags(made: RuntimePlan, flag: str, override: Mapping[str, Any]) -> _FlagWords:
     """Return a flag that takes values of config.json, and the options that the length needs."""
     words = [flag, json.dumps(override)]
     if made.statement is not None:
         words += shlex.split(made.statement.option)
-    return _Written(tuple(words), override)
+    return _FlagWords(tuple(words), override)
 
 
 def config_override(plan: Plan) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def _set_value(values: dict[str, Any], path: Keys, value: Any) -> None:
 # Runtimes with options for rotary settings
 
 
-def _llama_cpp_flags(made: RuntimePlan) -> _Written:
+def _llama_cpp_flags(made: RuntimePlan) -> _FlagWords:
     """Return the flags of llama.cpp, which replace what the GGUF file of the checkpoint states.
 
     Source: ``common/arg.cpp`` of llama.cpp: ``--rope-scaling``, ``--rope-scale``,
@@ -245,7 +245,7 @@ def _llama_cpp_flags(made: RuntimePlan) -> _Written:
     for table in plan.tables:
         if scales(table):
             words += _scaling_words(table)
-    return _Written(tuple(words), override={})
+    return _FlagWords(tuple(words), override={})
 
 
 def _scaling_words(table: TablePlan) -> Iterator[str]:
@@ -279,7 +279,7 @@ def _number(value: float) -> str:
     return f"{value:.15g}"
 
 
-_WRITERS: Mapping[str, Callable[[RuntimePlan], _Written]] = {
+_WRITERS: Mapping[str, Callable[[RuntimePlan], _FlagWords]] = {
     "vllm": _vllm_flags,
     "sglang": _sglang_flags,
     "llama.cpp": _llama_cpp_flags,

@@ -1,5 +1,6 @@
 """The rules of all runtimes."""
 
+from ctxextend.runtimes.rule_schema import Rule
 from ctxextend.runtimes.rules import (
     of_ctranslate2,
     of_llama_cpp,
@@ -10,7 +11,6 @@ from ctxextend.runtimes.rules import (
     of_transformers,
     of_vllm,
 )
-from ctxextend.runtimes.schema import Rule
 
 RULES: tuple[Rule, ...] = (
     *of_transformers.RULES,

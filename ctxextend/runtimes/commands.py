@@ -2,7 +2,7 @@
 
 import shlex
 
-from ctxextend.runtimes.schema import Runtime, RuntimeStatement
+from ctxextend.runtimes.rule_schema import Runtime, RuntimeStatement
 
 
 def serving_command(

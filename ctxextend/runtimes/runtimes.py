@@ -1,28 +1,28 @@
 """The runtimes, with the versions that were run or read."""
 
 from ctxextend.errors import ResizeError, did_you_mean
-from ctxextend.runtimes.schema import NEW, OLD, Runtime
+from ctxextend.runtimes.rule_schema import ROPE_PARAMETERS, ROPE_SCALING, Runtime
 
 RUNTIMES = (
     Runtime(
         key="transformers",
         name="transformers",
         version="5.23",
-        dialects=(NEW, OLD),
+        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         command="",  # Python code loads it
     ),
     Runtime(
         key="transformers4",
         name="transformers 4",
         version="4.57.6",
-        dialects=(OLD,),
+        dialects=(ROPE_SCALING,),
         command="",  # Python code loads it
     ),
     Runtime(
         key="vllm",
         name="vLLM",
         version="0.33.0",
-        dialects=(NEW, OLD),
+        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         command="vllm serve {folder}",
         base_command="vllm serve {model}",
         length_option="--max-model-len {max_len}",
@@ -31,7 +31,7 @@ RUNTIMES = (
         key="sglang",
         name="SGLang",
         version="0.5.23",
-        dialects=(NEW, OLD),
+        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         ignores_attention_factor=True,
         command="python -m sglang.launch_server --model-path {folder}",
         base_command="python -m sglang.launch_server --model-path {model}",
@@ -41,7 +41,7 @@ RUNTIMES = (
         key="llama.cpp",
         name="llama.cpp",
         version="0.3.36 of llama-cpp-python",
-        dialects=(NEW, OLD),
+        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         command="python convert_hf_to_gguf.py {folder} --outfile {folder}.gguf && "
         "llama-server -m {folder}.gguf -c {max_len}",
         base_command="llama-server -m MODEL.gguf",
@@ -51,7 +51,7 @@ RUNTIMES = (
         key="mlx",
         name="mlx-lm",
         version="0.32.2",
-        dialects=(OLD,),
+        dialects=(ROPE_SCALING,),
         ignores_attention_factor=True,
         command="mlx_lm.server --model {folder}",
     ),
@@ -59,28 +59,28 @@ RUNTIMES = (
         key="ctranslate2",
         name="CTranslate2",
         version="4.8.5",
-        dialects=(OLD,),
+        dialects=(ROPE_SCALING,),
         command="ct2-transformers-converter --model {folder} --output_dir {folder}-ct2",
     ),
     Runtime(
         key="onnx",
         name="ONNX",
         version="optimum-onnx 0.1.0",
-        dialects=(OLD,),
+        dialects=(ROPE_SCALING,),
         command="optimum-cli export onnx --model {folder} {folder}-onnx",
     ),
     Runtime(
         key="openvino",
         name="OpenVINO",
         version="2026.4.1",
-        dialects=(NEW, OLD),
+        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         command="optimum-cli export openvino --model {folder} {folder}-openvino",
     ),
     Runtime(
         key="tei",
         name="TEI",
         version="1.9.3",
-        dialects=(NEW, OLD),
+        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         command="text-embeddings-router --model-id {folder}",
     ),
 )

@@ -13,8 +13,8 @@ from ctxextend import convert, resize
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import LearnedTable, RotaryFacts, SinusoidalTable
 from ctxextend.planned import ResizeResult
-from ctxextend.runtimes import schema
-from ctxextend.runtimes.schema import RuntimeStatement
+from ctxextend.runtimes import rule_schema as schema
+from ctxextend.runtimes.rule_schema import RuntimeStatement
 from tests.engines.drivers import transformers_driver
 from tests.engines.models import NEW, OLD, THETA, auto_class, make_model, token_ids
 
@@ -28,7 +28,7 @@ NO_FACTOR = "without attention_factor"
 KEPT = (schema.LLAMA3, schema.LONGROPE)
 # Positions of which no method is chosen.
 ONLY_LENGTHS = (schema.ALIBI, schema.RELATIVE)
-SCALED = (*schema.ROPE_TYPES, schema.THETA)
+SCALED = (*schema.COMMON_ROPE_TYPES, schema.RAISED_THETA)
 OTHER_BASES = (10_000.0, 1_000_000.0)  # defaults of engines
 SCHEMES = {"gpt_neox": "rotary", "roformer": "rotary", "falcon": "alibi"}  # of conversions
 

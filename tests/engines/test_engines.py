@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ctxextend.runtimes import schema
+from ctxextend.runtimes import rule_schema as schema
 from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.schema import RUN, Outcome, RuntimeStatement
+from ctxextend.runtimes.rule_schema import RUN, RuntimeOutcome, RuntimeStatement
 from tests.engines.cases import NO_FACTOR, UNSCALED, Case, Prepared, has_positions, prepare
 from tests.engines.environments import ENGINES, Engine, is_selected
 from tests.engines.outcomes import Outcome as Measured
@@ -28,21 +28,21 @@ RESULTS = repository.ROOT / "build" / "engines" / "results.tsv"
 SELECTED = os.environ.get("ENGINES", "fast")  # see `is_selected`
 # What a run must measure where `resize` says the first word.
 EXPECTED = {
-    Outcome.SERVES: "right",
-    Outcome.DERIVES: "right",
-    Outcome.IGNORES: UNSCALED,
-    Outcome.DIFFERS: "wrong",
-    Outcome.REFUSES: "refused",
+    RuntimeOutcome.SERVES: "right",
+    RuntimeOutcome.DERIVES: "right",
+    RuntimeOutcome.IGNORES: UNSCALED,
+    RuntimeOutcome.DIFFERS: "wrong",
+    RuntimeOutcome.REFUSES: "refused",
 }
 CONVERSIONS = (
-    Case("gpt_neox", schema.THETA, converted_from="gpt2"),
+    Case("gpt_neox", schema.RAISED_THETA, converted_from="gpt2"),
     Case("roformer", schema.LEARNED, converted_from="bert"),
     Case("falcon", schema.ALIBI, converted_from="gpt2"),
 )
 # Only one dialect, as in files of transformers 5 that are not resized or keep their own.
 ONE_DIALECT = (
     Case("llama", "yarn", dialect="keep"),
-    Case("llama", schema.THETA, dialect="keep"),
+    Case("llama", schema.RAISED_THETA, dialect="keep"),
     Case("qwen3", "yarn", dialect="keep"),
 )
 
@@ -98,7 +98,7 @@ def test_resize_says_what_an_engine_does(
     measured = engines[engine.name].run(prepared)
     record(engine, case, statement, measured)
     assert measured.name.startswith(EXPECTED[statement.outcome]), measured
-    if statement.option and statement.outcome is not Outcome.SERVES:
+    if statement.option and statement.outcome is not RuntimeOutcome.SERVES:
         check_option(engines[engine.name], prepared, statement)
 
 

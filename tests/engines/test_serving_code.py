@@ -20,8 +20,8 @@ from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.rope_dialects import has_settings
 from ctxextend.runtimes.all_rules import RULES
+from ctxextend.runtimes.rule_schema import RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.rules.of_vllm import CODE_RUN
-from ctxextend.runtimes.schema import Outcome, RuntimeStatement
 from ctxextend.tables.rotary import frequencies
 from tests.engines.cases import Case, has_positions, make_folder, read_config
 from tests.engines.environments import SERVING_ENGINES, Engine, is_selected, python_of
@@ -115,14 +115,14 @@ def test_resize_says_what_serving_code_does(name: str, case: Case) -> None:
     if run is None:
         pytest.skip("no small model of this type")
     record(name, case, run)
-    if run.statement.outcome is Outcome.REFUSES:
+    if run.statement.outcome is RuntimeOutcome.REFUSES:
         assert run.error or has_short_table(run), run.result
         return
     assert "error" not in run.result, run.result["error"]
     length = run.result[LENGTH_OPTION[name]]
     assert length == (NEW if run.statement.option else run.statement.length)
     differences = angle_differences(run)
-    if run.statement.outcome in (Outcome.SERVES, Outcome.DERIVES):
+    if run.statement.outcome in (RuntimeOutcome.SERVES, RuntimeOutcome.DERIVES):
         tolerance = SERVING_ENGINES[name].tolerance
         assert all(value <= tolerance for value in differences.values()), differences
     else:

@@ -6,19 +6,18 @@ from typing import NamedTuple
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import Positions, SinusoidalTable, UnlimitedPositions
 from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.runtimes import RUNTIMES
-from ctxextend.runtimes.schema import (
+from ctxextend.runtimes.rule_schema import (
     ALIBI,
+    COMMON_ROPE_TYPES,
     LEARNED,
     LINEAR,
     LONGROPE,
     NTK_ALPHA,
     PROPORTIONAL,
+    RAISED_THETA,
     RELATIVE,
-    ROPE_TYPES,
     RUN,
     SINUSOIDAL,
-    THETA,
     UNSCALED,
     YARN,
     Effect,
@@ -26,6 +25,7 @@ from ctxextend.runtimes.schema import (
     Rule,
     Runtime,
 )
+from ctxextend.runtimes.runtimes import RUNTIMES
 
 WITHOUT_ROPE = (LEARNED, SINUSOIDAL, ALIBI, RELATIVE)
 # How pages call positions; all others are the rope type.
@@ -39,8 +39,8 @@ NAMES = {
 ORDER = (
     *WITHOUT_ROPE,
     UNSCALED,
-    THETA,
-    *ROPE_TYPES,
+    RAISED_THETA,
+    *COMMON_ROPE_TYPES,
     PROPORTIONAL,
     NTK_ALPHA,
 )
@@ -80,7 +80,15 @@ COMMON_TYPES = (
     "mpnet",
     "modernbert",
 )
-CHOSEN_FIRST = (YARN, THETA, LINEAR, LEARNED, SINUSOIDAL, ALIBI, RELATIVE)  # as `--for` tries them
+CHOSEN_FIRST = (
+    YARN,
+    RAISED_THETA,
+    LINEAR,
+    LEARNED,
+    SINUSOIDAL,
+    ALIBI,
+    RELATIVE,
+)  # as `--for` tries them
 CODE_RUN = f"{RUN}:"  # how the evidence of rules starts that ran only some of the code
 ROPE_KINDS = {kind for rule in RULES for kind in rule.positions} - {*WITHOUT_ROPE}
 HAVE_ATTENTION_FACTOR = (YARN, LONGROPE)

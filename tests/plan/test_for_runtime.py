@@ -10,9 +10,9 @@ import yaml
 from typer.testing import Result
 
 from ctxextend import ResizeError, resize, verify
-from ctxextend.runtimes import statements
+from ctxextend.runtimes import runtime_statements as statements
+from ctxextend.runtimes.rule_schema import RAISED_THETA, Effect, Rule
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS
-from ctxextend.runtimes.schema import THETA, Effect, Rule
 from tests.helpers import pico, rotary_configs
 from tests.helpers.json_schemas import check
 from tests.helpers.rotary_configs import NEW
@@ -122,7 +122,7 @@ def test_resize_says_why_another_method_was_chosen() -> None:
 def test_resize_prefers_a_known_method_and_says_so(
     effect: Effect, notes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule = Rule("mlx", (THETA,), effect=effect, reason="")
+    rule = Rule("mlx", (RAISED_THETA,), effect=effect, reason="")
     monkeypatch.setattr(statements, "RULES", (rule,))
     result = resize(rotary_configs.save("llama"), NEW, output="out", runtime="mlx")
     assert result.for_runtime is not None

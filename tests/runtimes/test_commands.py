@@ -4,8 +4,8 @@ import pytest
 
 from ctxextend.errors import ResizeError
 from ctxextend.runtimes.commands import base_command, serving_command
+from ctxextend.runtimes.rule_schema import Runtime, RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.runtimes import RUNTIMES, find_runtime
-from ctxextend.runtimes.schema import Outcome, Runtime, RuntimeStatement
 
 COMMANDS = {
     "transformers": "",
@@ -25,7 +25,7 @@ COMMANDS = {
 def statement(runtime: Runtime, option: str = "") -> RuntimeStatement:
     return RuntimeStatement(
         runtime=runtime,
-        outcome=Outcome.SERVES,
+        outcome=RuntimeOutcome.SERVES,
         length=1024,
         option=option,
         reason="",

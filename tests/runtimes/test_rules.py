@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 
 from ctxextend.families.registry import FAMILIES
-from ctxextend.runtimes import schema
+from ctxextend.runtimes import rule_schema as schema
 from ctxextend.runtimes.all_rules import RULES
+from ctxextend.runtimes.rule_schema import ROPE_PARAMETERS, ROPE_SCALING, RUN, Effect, Rule
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS, RUNTIMES
-from ctxextend.runtimes.schema import NEW, OLD, RUN, Effect, Rule
 
 POSITIONS = {
     schema.LEARNED,
@@ -16,10 +16,10 @@ POSITIONS = {
     schema.ALIBI,
     schema.RELATIVE,
     schema.UNSCALED,
-    schema.THETA,
+    schema.RAISED_THETA,
     schema.PROPORTIONAL,
     schema.NTK_ALPHA,
-    *schema.ROPE_TYPES,
+    *schema.COMMON_ROPE_TYPES,
 }
 OPTION_VALUES = {"factor": "4", "first_trained": "256", "theta": "500000", "max_len": "1024"}
 
@@ -45,7 +45,7 @@ def test_rules_are_about_known_runtimes_types_and_positions(rule: Rule) -> None:
     assert rule.runtime in RUNTIME_KEYS
     assert {*rule.positions} <= POSITIONS
     assert {*rule.model_types} <= FAMILIES.keys()
-    assert {*rule.dialects} <= {NEW, OLD}
+    assert {*rule.dialects} <= {ROPE_PARAMETERS, ROPE_SCALING}
 
 
 @every_rule
@@ -75,4 +75,4 @@ def test_runtimes_have_unique_names_and_a_version() -> None:
     assert len({runtime.name for runtime in RUNTIMES}) == len(RUNTIMES)
     for runtime in RUNTIMES:
         assert any(character.isdigit() for character in runtime.version)
-        assert {*runtime.dialects} <= {NEW, OLD}
+        assert {*runtime.dialects} <= {ROPE_PARAMETERS, ROPE_SCALING}

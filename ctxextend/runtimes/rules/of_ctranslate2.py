@@ -1,14 +1,14 @@
 """CTranslate2: its converter loads a folder in transformers 4."""
 
-from ctxextend.runtimes.schema import (
+from ctxextend.runtimes.rule_schema import (
     ALIBI,
+    COMMON_ROPE_TYPES,
     DYNAMIC,
     LEARNED,
     LINEAR,
     LLAMA3,
     LONGROPE,
-    ROPE_TYPES,
-    THETA,
+    RAISED_THETA,
     UNSCALED,
     YARN,
     Effect,
@@ -34,7 +34,7 @@ RULES = (
     Rule(CTRANSLATE2, (LEARNED,), TABLES),
     Rule(CTRANSLATE2, (ALIBI,), ("bloom",)),
     Rule(CTRANSLATE2, (UNSCALED,), (*LLAMA_LIKE, "codegen", "gemma", "gptj", "qwen3")),
-    Rule(CTRANSLATE2, (THETA,), (*LLAMA_LIKE, "gemma", "gemma3_text", "qwen3")),
+    Rule(CTRANSLATE2, (RAISED_THETA,), (*LLAMA_LIKE, "gemma", "gemma3_text", "qwen3")),
     Rule(CTRANSLATE2, (LINEAR,), (*LLAMA_LIKE, "qwen3")),
     Rule(
         CTRANSLATE2,
@@ -51,7 +51,7 @@ RULES = (
         reason=NOT_IMPLEMENTED,
     ),
     Rule(CTRANSLATE2, (LLAMA3,), ("llama",), Effect.IGNORES),
-    Rule(CTRANSLATE2, (THETA, *ROPE_TYPES), ("falcon", "gpt_neox"), Effect.IGNORES),
-    Rule(CTRANSLATE2, ROPE_TYPES, ("gemma",), Effect.IGNORES),
+    Rule(CTRANSLATE2, (RAISED_THETA, *COMMON_ROPE_TYPES), ("falcon", "gpt_neox"), Effect.IGNORES),
+    Rule(CTRANSLATE2, COMMON_ROPE_TYPES, ("gemma",), Effect.IGNORES),
     Rule(CTRANSLATE2, (YARN, LINEAR, DYNAMIC), ("gemma3_text",), Effect.IGNORES),
 )

@@ -3,14 +3,14 @@
 Flags of ``llama-server`` replace what a file states.
 """
 
-from ctxextend.runtimes.schema import (
+from ctxextend.runtimes.rule_schema import (
     ALIBI,
     DYNAMIC,
     LEARNED,
     LINEAR,
     LLAMA3,
     LONGROPE,
-    THETA,
+    RAISED_THETA,
     UNSCALED,
     YARN,
     Effect,
@@ -76,8 +76,10 @@ RULES = (
         (UNSCALED,),
         (*DROPS_DYNAMIC, "apertus", "gemma2", "modernbert", "nemotron", "phi3"),
     ),
-    Rule(LLAMA_CPP, (THETA, YARN, LINEAR), (*LLAMA_LIKE, *SCALED)),
-    Rule(LLAMA_CPP, (THETA,), (*ONLY_THETA, "deepseek_v2", "nemotron", "phi3", "modernbert")),
+    Rule(LLAMA_CPP, (RAISED_THETA, YARN, LINEAR), (*LLAMA_LIKE, *SCALED)),
+    Rule(
+        LLAMA_CPP, (RAISED_THETA,), (*ONLY_THETA, "deepseek_v2", "nemotron", "phi3", "modernbert")
+    ),
     Rule(LLAMA_CPP, (LINEAR,), ("nemotron",)),
     Rule(LLAMA_CPP, (LLAMA3,), (*LLAMA_LIKE, "apertus")),
     Rule(LLAMA_CPP, (LONGROPE,), ("phi3",)),
@@ -104,7 +106,7 @@ RULES = (
         Effect.IGNORES,
         option=f"{LINEAR_FLAGS} {THETA_FLAGS}",
     ),
-    Rule(LLAMA_CPP, (THETA,), UNWRITTEN, Effect.IGNORES, option=THETA_FLAGS),
+    Rule(LLAMA_CPP, (RAISED_THETA,), UNWRITTEN, Effect.IGNORES, option=THETA_FLAGS),
     Rule(
         LLAMA_CPP,
         (YARN,),
@@ -120,7 +122,12 @@ RULES = (
         option=LINEAR_FLAGS,
     ),
     # Wrong.
-    Rule(LLAMA_CPP, (YARN, LINEAR, THETA, DYNAMIC, LLAMA3, LONGROPE), ("gemma2",), Effect.IGNORES),
+    Rule(
+        LLAMA_CPP,
+        (YARN, LINEAR, RAISED_THETA, DYNAMIC, LLAMA3, LONGROPE),
+        ("gemma2",),
+        Effect.IGNORES,
+    ),
     Rule(
         LLAMA_CPP,
         (LEARNED,),
@@ -141,7 +148,7 @@ RULES = (
     Rule(LLAMA_CPP, (YARN,), ("nemotron",), Effect.DIFFERS, option=YARN_FLAGS),
     Rule(LLAMA_CPP, (DYNAMIC,), ("nemotron",), Effect.DIFFERS),
     Rule(LLAMA_CPP, (YARN, LINEAR), ("olmo3",)),
-    Rule(LLAMA_CPP, (THETA,), ("olmo3",), Effect.DIFFERS),
+    Rule(LLAMA_CPP, (RAISED_THETA,), ("olmo3",), Effect.DIFFERS),
     Rule(
         LLAMA_CPP,
         (LONGROPE,),

@@ -1,15 +1,15 @@
 """mlx-lm: it reads ``rope_scaling`` and the keys next to it."""
 
-from ctxextend.runtimes.schema import (
+from ctxextend.runtimes.rule_schema import (
+    COMMON_ROPE_TYPES,
     DYNAMIC,
     LEARNED,
     LINEAR,
     LLAMA3,
     LONGROPE,
-    NEW,
-    OLD,
-    ROPE_TYPES,
-    THETA,
+    RAISED_THETA,
+    ROPE_PARAMETERS,
+    ROPE_SCALING,
     UNSCALED,
     YARN,
     Effect,
@@ -49,14 +49,19 @@ ONLY_THETA = (
 ONLY_LINEAR = "rope_scaling 'type' currently only supports 'linear'"
 
 RULES = (
-    Rule(MLX, (THETA, UNSCALED, *ROPE_TYPES), ALL_ROPE_TYPES),
-    Rule(MLX, (THETA, UNSCALED, *ROPE_TYPES), ("qwen3",), dialects=(NEW, OLD)),
-    Rule(MLX, (THETA, UNSCALED), (*ONLY_THETA, "hunyuan_v1_dense", "phi3", "qwen2_moe")),
+    Rule(MLX, (RAISED_THETA, UNSCALED, *COMMON_ROPE_TYPES), ALL_ROPE_TYPES),
+    Rule(
+        MLX,
+        (RAISED_THETA, UNSCALED, *COMMON_ROPE_TYPES),
+        ("qwen3",),
+        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
+    ),
+    Rule(MLX, (RAISED_THETA, UNSCALED), (*ONLY_THETA, "hunyuan_v1_dense", "phi3", "qwen2_moe")),
     Rule(MLX, (UNSCALED,), ("gptj",)),
-    Rule(MLX, (THETA, UNSCALED, YARN, LINEAR, DYNAMIC), ("gemma3_text",)),
-    Rule(MLX, ROPE_TYPES, ONLY_THETA, Effect.IGNORES),
+    Rule(MLX, (RAISED_THETA, UNSCALED, YARN, LINEAR, DYNAMIC), ("gemma3_text",)),
+    Rule(MLX, COMMON_ROPE_TYPES, ONLY_THETA, Effect.IGNORES),
     Rule(MLX, (LONGROPE,), ("phi3",)),
-    Rule(MLX, (THETA, UNSCALED, LINEAR, DYNAMIC), ("internlm3",)),
+    Rule(MLX, (RAISED_THETA, UNSCALED, LINEAR, DYNAMIC), ("internlm3",)),
     Rule(
         MLX,
         (YARN, LLAMA3, LONGROPE),
@@ -64,7 +69,7 @@ RULES = (
         Effect.REFUSES,
         reason="rope_scaling 'rope_type' currently only supports 'linear' or 'dynamic'",
     ),
-    Rule(MLX, (THETA, UNSCALED, LINEAR), ("nemotron",)),
+    Rule(MLX, (RAISED_THETA, UNSCALED, LINEAR), ("nemotron",)),
     Rule(MLX, (YARN, DYNAMIC, LLAMA3), ("nemotron",), Effect.REFUSES, reason=ONLY_LINEAR),
     Rule(MLX, (YARN, DYNAMIC, LLAMA3), ("qwen2_moe",), Effect.REFUSES, reason=ONLY_LINEAR),
     Rule(MLX, (LINEAR,), ("qwen2_moe",), Effect.IGNORES),

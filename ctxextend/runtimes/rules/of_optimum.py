@@ -1,12 +1,12 @@
 """ONNX and OpenVINO, as optimum exports a folder: an export has the frequencies of one length."""
 
-from ctxextend.runtimes.schema import (
+from ctxextend.runtimes.rule_schema import (
     DYNAMIC,
     LEARNED,
     LINEAR,
     LLAMA3,
     LONGROPE,
-    THETA,
+    RAISED_THETA,
     UNSCALED,
     YARN,
     Effect,
@@ -21,12 +21,14 @@ TABLES = ("bert", "gpt2")
 
 RULES = (
     Rule(ONNX, (LEARNED,), TABLES),
-    Rule(ONNX, (UNSCALED, THETA, YARN, LINEAR), ("llama", "mistral", "phi", "qwen2", "qwen3")),
+    Rule(
+        ONNX, (UNSCALED, RAISED_THETA, YARN, LINEAR), ("llama", "mistral", "phi", "qwen2", "qwen3")
+    ),
     Rule(ONNX, (LLAMA3,), ("llama",)),
     Rule(ONNX, (DYNAMIC,), ("llama", "mistral", "qwen2", "qwen3"), Effect.IGNORES, reason=FROZEN),
     Rule(ONNX, (LONGROPE,), ("llama",), Effect.DIFFERS, reason=FROZEN),
     Rule(OPENVINO, (LEARNED,), TABLES),
-    Rule(OPENVINO, (UNSCALED, THETA, YARN, LINEAR), ("llama", "mistral", "qwen2", "qwen3")),
+    Rule(OPENVINO, (UNSCALED, RAISED_THETA, YARN, LINEAR), ("llama", "mistral", "qwen2", "qwen3")),
     Rule(OPENVINO, (LLAMA3, LONGROPE), ("llama",)),
     Rule(OPENVINO, (DYNAMIC,), ("llama", "mistral", "qwen2", "qwen3"), Effect.IGNORES),
 )

@@ -1,15 +1,15 @@
 """SGLang: its own code for lengths and frequencies was run without a GPU, and no other code."""
 
-from ctxextend.runtimes.schema import (
+from ctxextend.runtimes.rule_schema import (
     ALIBI,
     DYNAMIC,
     LEARNED,
     LINEAR,
     LLAMA3,
     LONGROPE,
+    RAISED_THETA,
     RELATIVE,
     SINUSOIDAL,
-    THETA,
     UNSCALED,
     YARN,
     Effect,
@@ -198,7 +198,7 @@ UNSUPPORTED = (
 RULES = (
     Rule(
         SGLANG,
-        (UNSCALED, THETA, YARN),
+        (UNSCALED, RAISED_THETA, YARN),
         (*NATIVE, *BACKEND, *LAYERED),
         length=Length.STATED,
         evidence=CODE_RUN,
@@ -213,7 +213,7 @@ RULES = (
     Rule(SGLANG, (LINEAR,), LAYERED, length=Length.STATED, evidence=CODE_RUN),
     Rule(
         SGLANG,
-        (UNSCALED, THETA),
+        (UNSCALED, RAISED_THETA),
         (*UNSCALED_TYPES, "cosmos3_edge", "phi3", "phimoe"),
         length=Length.STATED,
         evidence=CODE_RUN,
@@ -258,7 +258,7 @@ RULES = (
     ),
     Rule(
         SGLANG,
-        (THETA, YARN, LINEAR, DYNAMIC),
+        (RAISED_THETA, YARN, LINEAR, DYNAMIC),
         ("olmo3", "zaya"),
         Effect.DIFFERS,
         length=Length.STATED,

@@ -1,15 +1,15 @@
 """TEI: its code was read, in version 1.9.3."""
 
-from ctxextend.runtimes.schema import (
+from ctxextend.runtimes.rule_schema import (
     DYNAMIC,
     LEARNED,
     LINEAR,
     LLAMA3,
     LONGROPE,
-    NEW,
-    OLD,
+    RAISED_THETA,
+    ROPE_PARAMETERS,
+    ROPE_SCALING,
     SINUSOIDAL,
-    THETA,
     UNSCALED,
     YARN,
     Effect,
@@ -36,13 +36,13 @@ RULES = (
         reads_sentence_length=True,
         evidence=ROUTER,
     ),
-    Rule(TEI, (UNSCALED, THETA), ("llama", "mistral", "qwen2", "qwen3"), evidence=LAYERS),
+    Rule(TEI, (UNSCALED, RAISED_THETA), ("llama", "mistral", "qwen2", "qwen3"), evidence=LAYERS),
     Rule(
         TEI,
         (YARN, LINEAR, DYNAMIC, LONGROPE, LLAMA3),
         ("qwen2", "qwen3"),
         Effect.IGNORES,
-        dialects=(NEW, OLD),
+        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         evidence=LAYERS,
     ),
     Rule(

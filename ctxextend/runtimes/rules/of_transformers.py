@@ -3,8 +3,9 @@
 Transformers 5 is run on every model type by the tests of this package.
 """
 
-from ctxextend.runtimes.schema import (
+from ctxextend.runtimes.rule_schema import (
     ALIBI,
+    COMMON_ROPE_TYPES,
     DYNAMIC,
     LEARNED,
     LINEAR,
@@ -12,10 +13,9 @@ from ctxextend.runtimes.schema import (
     LONGROPE,
     NTK_ALPHA,
     PROPORTIONAL,
+    RAISED_THETA,
     RELATIVE,
-    ROPE_TYPES,
     SINUSOIDAL,
-    THETA,
     UNSCALED,
     YARN,
     Effect,
@@ -111,14 +111,18 @@ ALL_ROPE_TYPES = (
 TWO_KEYS = ("olmo", "olmo2")
 
 RULES = (
-    Rule(TRANSFORMERS, (*WITHOUT_SETTINGS, UNSCALED, THETA)),
-    Rule(TRANSFORMERS, (*ROPE_TYPES, PROPORTIONAL, NTK_ALPHA)),
+    Rule(TRANSFORMERS, (*WITHOUT_SETTINGS, UNSCALED, RAISED_THETA)),
+    Rule(TRANSFORMERS, (*COMMON_ROPE_TYPES, PROPORTIONAL, NTK_ALPHA)),
     Rule(TRANSFORMERS_4, (LEARNED, SINUSOIDAL), TABLES),
     Rule(TRANSFORMERS_4, (ALIBI,), ("bloom", "mpt")),
     Rule(TRANSFORMERS_4, (UNSCALED,), (*ALL_ROPE_TYPES, *TWO_KEYS, "codegen", "gptj")),
-    Rule(TRANSFORMERS_4, (THETA, *ROPE_TYPES), ALL_ROPE_TYPES),
-    Rule(TRANSFORMERS_4, (THETA,), (*TWO_KEYS, "hunyuan_v1_dense", "nemotron", "phi3", "phimoe")),
+    Rule(TRANSFORMERS_4, (RAISED_THETA, *COMMON_ROPE_TYPES), ALL_ROPE_TYPES),
+    Rule(
+        TRANSFORMERS_4,
+        (RAISED_THETA,),
+        (*TWO_KEYS, "hunyuan_v1_dense", "nemotron", "phi3", "phimoe"),
+    ),
     Rule(TRANSFORMERS_4, (LINEAR, LLAMA3, LONGROPE, YARN), ("hunyuan_v1_dense",)),
-    Rule(TRANSFORMERS_4, ROPE_TYPES, ("nemotron",), Effect.IGNORES),
-    Rule(TRANSFORMERS_4, (YARN, LINEAR, DYNAMIC, THETA), ("gemma3_text",)),
+    Rule(TRANSFORMERS_4, COMMON_ROPE_TYPES, ("nemotron",), Effect.IGNORES),
+    Rule(TRANSFORMERS_4, (YARN, LINEAR, DYNAMIC, RAISED_THETA), ("gemma3_text",)),
 )

@@ -3,7 +3,7 @@
 Model types that it has no code for run in its Transformers backend.
 """
 
-from ctxextend.runtimes.schema import (
+from ctxextend.runtimes.rule_schema import (
     ALIBI,
     DYNAMIC,
     LEARNED,
@@ -11,9 +11,9 @@ from ctxextend.runtimes.schema import (
     LLAMA3,
     LONGROPE,
     PROPORTIONAL,
+    RAISED_THETA,
     RELATIVE,
     SINUSOIDAL,
-    THETA,
     UNSCALED,
     YARN,
     Effect,
@@ -217,7 +217,7 @@ WITHOUT_OFFSET = ("camembert", "data2vec-text", "xmod")
 RULES = (
     Rule(
         VLLM,
-        (UNSCALED, THETA, YARN),
+        (UNSCALED, RAISED_THETA, YARN),
         (*NATIVE, *BACKEND, *LATENT, *GEMMA3),
         length=Length.STATED,
         reads_sentence_length=True,
@@ -232,7 +232,7 @@ RULES = (
         evidence=CODE_RUN,
     ),
     Rule(VLLM, (LINEAR,), GEMMA3, length=Length.STATED, evidence=CODE_RUN),
-    Rule(VLLM, (UNSCALED, THETA), SECTIONED, length=Length.STATED, evidence=CODE_RUN),
+    Rule(VLLM, (UNSCALED, RAISED_THETA), SECTIONED, length=Length.STATED, evidence=CODE_RUN),
     Rule(
         VLLM,
         (YARN,),
@@ -244,7 +244,7 @@ RULES = (
     ),
     Rule(
         VLLM,
-        (UNSCALED, THETA),
+        (UNSCALED, RAISED_THETA),
         ("cosmos3_edge", "phi3", "phi4_multimodal"),
         length=Length.STATED,
         evidence=CODE_RUN,

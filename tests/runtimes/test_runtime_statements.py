@@ -11,23 +11,23 @@ from ctxextend import plan_resize
 from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import prepare_convert
 from ctxextend.recipe import CheckpointRef, Convert
-from ctxextend.runtimes import statements
-from ctxextend.runtimes.runtimes import find_runtime
-from ctxextend.runtimes.schema import (
+from ctxextend.runtimes import runtime_statements as statements
+from ctxextend.runtimes.rule_schema import (
     LEARNED,
     LINEAR,
-    NEW,
-    OLD,
+    ROPE_PARAMETERS,
+    ROPE_SCALING,
     UNSCALED,
     YARN,
     Effect,
     FolderFacts,
     Length,
-    Outcome,
     Rule,
+    RuntimeOutcome,
     RuntimeStatement,
 )
-from ctxextend.runtimes.statements import runtime_statements
+from ctxextend.runtimes.runtime_statements import runtime_statements
+from ctxextend.runtimes.runtimes import find_runtime
 from tests.helpers import pico, rotary_configs
 
 YARN_FLAGS = "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256"
@@ -38,7 +38,7 @@ def described(found: Sequence[RuntimeStatement]) -> dict[str, str]:
     texts = dict[str, str]()
     for item in found:
         words = [item.outcome.value]
-        if item.outcome is Outcome.DERIVES:
+        if item.outcome is RuntimeOutcome.DERIVES:
             words.append(str(item.length))
         if item.option:
             words.append(item.option)
@@ -281,7 +281,7 @@ def facts(**values: Any) -> FolderFacts:
         "stated": 64,
         "first_trained": 16,
         "factor": 4.0,
-        "dialects": (NEW, OLD),
+        "dialects": (ROPE_PARAMETERS, ROPE_SCALING),
         **values,
     }
     return FolderFacts(**fields)
@@ -312,10 +312,10 @@ def test_runtime_statements_derives_the_length_of_a_rule(
     found = state(monkeypatch, Rule("vllm", (YARN,), length=length), **values)
     assert found.length == expected
     if expected == 64:
-        assert found.outcome is Outcome.SERVES
+        assert found.outcome is RuntimeOutcome.SERVES
         assert found.option == ""
     else:
-        assert found.outcome is Outcome.DERIVES
+        assert found.outcome is RuntimeOutcome.DERIVES
         assert found.option == "--max-model-len 64"
 
 
@@ -324,7 +324,7 @@ def test_runtime_statements_reads_the_length_of_sentence_transformers_first(
 ) -> None:
     rule = Rule("vllm", (LEARNED,), length=Length.STATED, reads_sentence_length=True)
     values = {"positions": LEARNED, "stated": 66, "has_sentence_length": True}
-    assert state(monkeypatch, rule, **values).outcome is Outcome.SERVES
+    assert state(monkeypatch, rule, **values).outcome is RuntimeOutcome.SERVES
     other = rule._replace(reads_sentence_length=False)
     assert state(monkeypatch, other, **values).length == 66
 
@@ -333,34 +333,38 @@ def test_runtime_statements_suggests_no_option_that_a_runtime_does_not_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = state(monkeypatch, Rule("tei", (YARN,), length=Length.STATED), stated=66)
-    assert found.outcome is Outcome.DERIVES
+    assert found.outcome is RuntimeOutcome.DERIVES
     assert found.option == ""
     assert not found.serves_with_option
 
 
 @pytest.mark.parametrize(
     ("dialects", "outcome"),
-    [((OLD,), Outcome.SERVES), ((NEW, OLD), Outcome.SERVES), ((NEW,), Outcome.IGNORES)],
+    [
+        ((ROPE_SCALING,), RuntimeOutcome.SERVES),
+        ((ROPE_PARAMETERS, ROPE_SCALING), RuntimeOutcome.SERVES),
+        ((ROPE_PARAMETERS,), RuntimeOutcome.IGNORES),
+    ],
 )
 def test_runtime_statements_compares_the_dialects(
-    dialects: tuple[str, ...], outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+    dialects: tuple[str, ...], outcome: RuntimeOutcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = state(monkeypatch, Rule("mlx", (YARN,)), dialects=dialects)
     assert found.outcome is outcome
     # Those of a rule replace those of its runtime.
-    rule = Rule("mlx", (YARN,), dialects=(NEW, OLD))
-    assert state(monkeypatch, rule, dialects=dialects).outcome is Outcome.SERVES
+    rule = Rule("mlx", (YARN,), dialects=(ROPE_PARAMETERS, ROPE_SCALING))
+    assert state(monkeypatch, rule, dialects=dialects).outcome is RuntimeOutcome.SERVES
     # Without settings, there is nothing to read.
     unscaled = Rule("mlx", (UNSCALED,))
     found = state(monkeypatch, unscaled, dialects=dialects, positions=UNSCALED)
-    assert found.outcome is Outcome.SERVES
+    assert found.outcome is RuntimeOutcome.SERVES
 
 
 def test_runtime_statements_fills_in_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     option = "--scale {factor} --from {first_trained} --to {max_len} --base {theta}"
     rule = Rule("llama.cpp", (YARN,), effect=Effect.IGNORES, option=option)
     found = state(monkeypatch, rule, theta=10_000.0, factor=2.5)
-    assert found.outcome is Outcome.IGNORES
+    assert found.outcome is RuntimeOutcome.IGNORES
     assert found.option == "--scale 2.5 --from 16 --to 64 --base 10000"
     assert found.serves_with_option
 
@@ -381,11 +385,11 @@ def test_runtime_statements_refuses_tensor_names_with_a_prefix(
     rule = Rule("mlx", (LEARNED,), without_prefix="transformer.")
     values = {"positions": LEARNED, "dialects": ()}
     found = state(monkeypatch, rule, **values, table_name="transformer.wpe.weight")
-    assert found.outcome is Outcome.REFUSES
+    assert found.outcome is RuntimeOutcome.REFUSES
     assert found.reason == "it expects tensor names without transformer"
     assert found.length is None
     found = state(monkeypatch, rule, **values, table_name="wpe.weight")
-    assert found.outcome is Outcome.SERVES
+    assert found.outcome is RuntimeOutcome.SERVES
 
 
 def test_runtime_statements_are_in_the_order_of_the_runtimes() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from ctxextend.errors import joined
-from ctxextend.runtimes.schema import Outcome, RuntimeStatement
+from ctxextend.runtimes.rule_schema import RuntimeOutcome, RuntimeStatement
 
 
 def describe_statements(statements: Sequence[RuntimeStatement], max_len: int) -> tuple[str, ...]:
@@ -16,9 +16,9 @@ def describe_statements(statements: Sequence[RuntimeStatement], max_len: int) ->
     return (
         *_serving(statements, max_len),
         *_deriving(statements),
-        *_failing(Outcome.IGNORES, "Loads, but without the new settings, in", statements),
-        *_failing(Outcome.DIFFERS, "Loads, but computes other positions, in", statements),
-        *_failing(Outcome.REFUSES, "Does not load in", statements),
+        *_failing(RuntimeOutcome.IGNORES, "Loads, but without the new settings, in", statements),
+        *_failing(RuntimeOutcome.DIFFERS, "Loads, but computes other positions, in", statements),
+        *_failing(RuntimeOutcome.REFUSES, "Does not load in", statements),
     )
 
 
@@ -38,7 +38,7 @@ def describe_ignored_factor(statements: Iterable[RuntimeStatement]) -> Iterator[
 
 def _serving(statements: Sequence[RuntimeStatement], max_len: int) -> Iterator[str]:
     """Yield which runtimes read the requested length as the folder is."""
-    names = [item.name for item in statements if item.outcome is Outcome.SERVES]
+    names = [item.name for item in statements if item.outcome is RuntimeOutcome.SERVES]
     if names:
         yield f"Context length {max_len} in {', '.join(names)}."
 
@@ -46,7 +46,7 @@ def _serving(statements: Sequence[RuntimeStatement], max_len: int) -> Iterator[s
 def _deriving(statements: Sequence[RuntimeStatement]) -> Iterator[str]:
     """Yield which runtimes read another length, and their option to change it."""
     for item in statements:
-        if item.outcome is not Outcome.DERIVES:
+        if item.outcome is not RuntimeOutcome.DERIVES:
             continue
         sentence = f"{item.name} takes {item.length} for the context length"
         if item.option:
@@ -55,7 +55,7 @@ def _deriving(statements: Sequence[RuntimeStatement]) -> Iterator[str]:
 
 
 def _failing(
-    outcome: Outcome, effect: str, statements: Sequence[RuntimeStatement]
+    outcome: RuntimeOutcome, effect: str, statements: Sequence[RuntimeStatement]
 ) -> Iterator[str]:
     """Yield a sentence for the runtimes that share an outcome, a reason and an option."""
     groups = dict[tuple[str, str], list[str]]()

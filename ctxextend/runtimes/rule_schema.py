@@ -4,28 +4,28 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
+from ctxextend.families.schema import ALIBI as ALIBI
+from ctxextend.families.schema import RELATIVE as RELATIVE
 from ctxextend.json_output import not_in_json
+from ctxextend.tables.method_facts import SINUSOIDAL as SINUSOIDAL
+from ctxextend.tables.rope_types import NTK_ALPHA as NTK_ALPHA
 
 # Keys of rotary settings: of transformers 5, and of earlier versions.
-NEW = "rope_parameters"
-OLD = "rope_scaling"
+ROPE_PARAMETERS = "rope_parameters"
+ROPE_SCALING = "rope_scaling"
 
 # Positions of a folder, as rules name them: the scheme of a table of rows, or how rotary positions
 # are scaled.
 LEARNED = "learned"
-SINUSOIDAL = "sinusoidal"
-ALIBI = "ALiBi"
-RELATIVE = "relative"
 UNSCALED = "unscaled"  # rotary positions as in training: only length limits change
-THETA = "theta"  # another base, and type ``default``
+RAISED_THETA = "theta"  # another base, and type ``default``
 YARN = "yarn"  # this and all others are rope types
 LINEAR = "linear"
 DYNAMIC = "dynamic"
 LONGROPE = "longrope"
 LLAMA3 = "llama3"
 PROPORTIONAL = "proportional"
-NTK_ALPHA = "ntk_alpha"
-ROPE_TYPES = (YARN, LINEAR, DYNAMIC, LONGROPE, LLAMA3)  # that many classes apply
+COMMON_ROPE_TYPES = (YARN, LINEAR, DYNAMIC, LONGROPE, LLAMA3)  # that many classes apply
 
 
 class Effect(StrEnum):
@@ -113,7 +113,7 @@ class FolderFacts:
     table_name: str = ""  # of a table of rows, with the prefix of its model
 
 
-class Outcome(StrEnum):
+class RuntimeOutcome(StrEnum):
     """What a runtime makes of a folder."""
 
     SERVES = "serves"  # it reads the requested length, and applies the method
@@ -128,7 +128,7 @@ class RuntimeStatement:
     """What a runtime does with one folder, by a rule."""
 
     runtime: Runtime = field(metadata=not_in_json)
-    outcome: Outcome
+    outcome: RuntimeOutcome
     length: int | None  # that it reads without an option, in tokens; None if it refuses
     option: str  # what to add to its command to serve the length right; may be empty
     reason: str  # why it refuses or ignores the positions; may be empty
@@ -150,4 +150,4 @@ class RuntimeStatement:
     @property
     def serves_with_option(self) -> bool:
         """Whether it reads the requested length right, if need be with its option."""
-        return self.outcome is Outcome.SERVES or bool(self.option)
+        return self.outcome is RuntimeOutcome.SERVES or bool(self.option)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.runtimes import RUNTIMES
-from ctxextend.runtimes.schema import (
+from ctxextend.runtimes.rule_schema import (
     ALIBI,
     LEARNED,
     RELATIVE,
@@ -13,11 +12,12 @@ from ctxextend.runtimes.schema import (
     Effect,
     FolderFacts,
     Length,
-    Outcome,
     Rule,
     Runtime,
+    RuntimeOutcome,
     RuntimeStatement,
 )
+from ctxextend.runtimes.runtimes import RUNTIMES
 
 # Positions without rotary settings, or with those of training: any dialect states them.
 WITHOUT_SETTINGS = (LEARNED, SINUSOIDAL, ALIBI, RELATIVE, UNSCALED)
@@ -60,7 +60,7 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
         read = " or ".join(dialects)
         return RuntimeStatement(
             runtime=runtime,
-            outcome=Outcome.IGNORES,
+            outcome=RuntimeOutcome.IGNORES,
             length=length,
             option="",
             reason=f"it reads {read}, not {' or '.join(facts.dialects)}",
@@ -69,18 +69,18 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
     if rule.effect is Effect.REFUSES:
         return RuntimeStatement(
             runtime=runtime,
-            outcome=Outcome.REFUSES,
+            outcome=RuntimeOutcome.REFUSES,
             length=None,
             option="",
             reason=rule.reason,
             evidence=rule.evidence,
         )
     if rule.effect is not Effect.APPLIES:
-        outcome = Outcome(rule.effect)
+        outcome = RuntimeOutcome(rule.effect)
     elif length == facts.max_len:
-        outcome = Outcome.SERVES
+        outcome = RuntimeOutcome.SERVES
     else:
-        outcome = Outcome.DERIVES
+        outcome = RuntimeOutcome.DERIVES
     return RuntimeStatement(
         runtime=runtime,
         outcome=outcome,

@@ -4,14 +4,16 @@ from typing import Any
 
 import pytest
 
-from ctxextend.runtimes.describe import describe_ignored_factor, describe_statements
+from ctxextend.runtimes.rule_schema import RuntimeOutcome, RuntimeStatement
+from ctxextend.runtimes.runtime_notes import describe_ignored_factor, describe_statements
 from ctxextend.runtimes.runtimes import find_runtime
-from ctxextend.runtimes.schema import Outcome, RuntimeStatement
 
 FLAGS = "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256"
 
 
-def statement(key: str, outcome: Outcome = Outcome.SERVES, **values: Any) -> RuntimeStatement:
+def statement(
+    key: str, outcome: RuntimeOutcome = RuntimeOutcome.SERVES, **values: Any
+) -> RuntimeStatement:
     fields = {"length": 1024, "option": "", "reason": "", "evidence": "run", **values}
     return RuntimeStatement(runtime=find_runtime(key), outcome=outcome, **fields)
 
@@ -31,36 +33,38 @@ def test_describe_statements_says_nothing_without_rules() -> None:
     ("found", "expected"),
     [
         (
-            statement("vllm", Outcome.DERIVES, length=4096, option="--max-model-len 1024"),
+            statement("vllm", RuntimeOutcome.DERIVES, length=4096, option="--max-model-len 1024"),
             "vLLM takes 4096 for the context length: add --max-model-len 1024.",
         ),
         (
-            statement("tei", Outcome.DERIVES, length=1026),
+            statement("tei", RuntimeOutcome.DERIVES, length=1026),
             "TEI takes 1026 for the context length.",
         ),
         (
-            statement("mlx", Outcome.IGNORES),
+            statement("mlx", RuntimeOutcome.IGNORES),
             "Loads, but without the new settings, in mlx-lm.",
         ),
         (
-            statement("mlx", Outcome.IGNORES, reason="it reads a, not b"),
+            statement("mlx", RuntimeOutcome.IGNORES, reason="it reads a, not b"),
             "Loads, but without the new settings, in mlx-lm: it reads a, not b.",
         ),
         (
-            statement("llama.cpp", Outcome.IGNORES, option=FLAGS),
+            statement("llama.cpp", RuntimeOutcome.IGNORES, option=FLAGS),
             f"Loads, but without the new settings, in llama.cpp: {FLAGS} makes it right.",
         ),
         (
-            statement("llama.cpp", Outcome.IGNORES, reason="it drops them", option=FLAGS),
+            statement("llama.cpp", RuntimeOutcome.IGNORES, reason="it drops them", option=FLAGS),
             "Loads, but without the new settings, in llama.cpp: it drops them; "
             f"{FLAGS} makes it right.",
         ),
         (
-            statement("sglang", Outcome.DIFFERS, reason="it reads another base"),
+            statement("sglang", RuntimeOutcome.DIFFERS, reason="it reads another base"),
             "Loads, but computes other positions, in SGLang: it reads another base.",
         ),
         (
-            statement("ctranslate2", Outcome.REFUSES, length=None, reason="not yet implemented"),
+            statement(
+                "ctranslate2", RuntimeOutcome.REFUSES, length=None, reason="not yet implemented"
+            ),
             "Does not load in CTranslate2: not yet implemented.",
         ),
     ],
@@ -73,10 +77,10 @@ def test_describe_statements_says_what_a_runtime_does(
 
 def test_describe_statements_joins_runtimes_with_the_same_reason() -> None:
     statements = [
-        statement("transformers4", Outcome.IGNORES, reason="a"),
-        statement("mlx", Outcome.IGNORES, reason="a"),
-        statement("onnx", Outcome.IGNORES, reason="b"),
-        statement("openvino", Outcome.REFUSES, reason="a"),
+        statement("transformers4", RuntimeOutcome.IGNORES, reason="a"),
+        statement("mlx", RuntimeOutcome.IGNORES, reason="a"),
+        statement("onnx", RuntimeOutcome.IGNORES, reason="b"),
+        statement("openvino", RuntimeOutcome.REFUSES, reason="a"),
     ]
     assert describe_statements(statements, 1024) == (
         "Loads, but without the new settings, in transformers 4 and mlx-lm: a.",
@@ -89,8 +93,8 @@ def test_describe_ignored_factor_names_only_runtimes_that_read_the_rest() -> Non
     statements = [
         statement("transformers"),
         statement("sglang", ignores_attention_factor=True),
-        statement("llama.cpp", Outcome.IGNORES, option=FLAGS, ignores_attention_factor=True),
-        statement("mlx", Outcome.IGNORES, ignores_attention_factor=True),
+        statement("llama.cpp", RuntimeOutcome.IGNORES, option=FLAGS, ignores_attention_factor=True),
+        statement("mlx", RuntimeOutcome.IGNORES, ignores_attention_factor=True),
     ]
     assert [*describe_ignored_factor(statements)] == [
         "The settings state an attention_factor, which SGLang and llama.cpp ignore: outputs differ "
