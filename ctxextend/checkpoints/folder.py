@@ -19,6 +19,7 @@ from ctxextend.checkpoints.source import (
     has_file,
     not_a_file,
     points_outside,
+    stated_class,
 )
 from ctxextend.checkpoints.weights import (
     NEXT_TO_CONFIG,
@@ -450,16 +451,6 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{path} is not a list of modules.", "Download the file again.")
     return modules
-
-
-def stated_class(config: Mapping[str, Any]) -> str | None:
-    """Return the transformers class that a config states; None if it states none."""
-    stated = config.get("architectures")
-    first = stated[0] if isinstance(stated, list) and stated else None
-    # The name is untrusted, and is shown in commands that users paste.
-    if isinstance(first, str) and first.isidentifier() and first.isascii():
-        return first
-    return None
 
 
 def _split_others(
