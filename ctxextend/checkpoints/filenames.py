@@ -164,6 +164,12 @@ def is_code(path: PurePosixPath) -> bool:
     return first_match(path, (f"**/*.{suffix}" for suffix in CODE_TYPES)) is not None
 
 
+def is_export(name: str) -> bool:
+    """Whether a file in a model's folder has the name of an export."""
+    patterns = (pattern for row in EXPORT_FORMATS for pattern in row.files)
+    return first_match(PurePosixPath(name), patterns) is not None
+
+
 def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
     """Return the first pattern that matches a path, ignoring case; None if none does."""
     first = path.parts[0].lower()

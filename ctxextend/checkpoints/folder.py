@@ -276,6 +276,8 @@ def open_config(source: Source) -> Checkpoint:
 
 def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:
     root = source.folder
+    if source.file is not None:
+        _reject_export(source, source.file)
     listed = _list_files(source)
     # Before any file is read.
     fingerprints = {name: file_fingerprint(root / name) for name in listed}
@@ -324,6 +326,15 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         adapter_of=_base_of_adapter(source, path),
     )
     return _with_names(checkpoint, without_wrappers(weights.files, str(root / model)))
+
+
+def _reject_export(source: Source, file: str) -> None:
+    """Raise CheckpointError if the file that was passed is one that other programs made."""
+    from ctxextend.checkpoints.missing_files import unsupported_file
+
+    error = unsupported_file(source.reference, source.folder / file)
+    if error is not None:
+        raise error
 
 
 def _states_type(source: Source, model: PurePosixPath) -> bool:

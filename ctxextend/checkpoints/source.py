@@ -16,6 +16,7 @@ from ctxextend.checkpoints.filenames import (
     READABLE,
     STALE,
     first_match,
+    is_export,
     with_variant,
 )
 from ctxextend.checkpoints.json_edit import load_object
@@ -166,12 +167,8 @@ def _file_source(reference: str, path: Path) -> Source:
     """Return the source for a local weights file; the folder of a symlink is the symlink's."""
     if path.suffix == DISTRIBUTED:
         raise distributed_error(path.parent, path.parent)
-    from ctxextend.checkpoints.missing_files import unsupported_file
-
-    error = unsupported_file(reference, path)
-    if error is not None:
-        raise error
-    if path.suffix not in READABLE:
+    # An export is refused when it is opened, with the commands that make it again.
+    if path.suffix not in READABLE and not is_export(path.name):
         hint = f"Pass a file that ends in {', '.join(READABLE)}, or a checkpoint folder."
         raise SourceError(f"{reference} is not a supported weights file.", hint)
     folder = path.parent.resolve()
