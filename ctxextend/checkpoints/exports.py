@@ -15,7 +15,7 @@ from ctxextend.checkpoints.export_formats import (
     EXPORT_TASKS,
     UNKNOWN_TASK,
     ExportFormat,
-    Task,
+    ExportTask,
 )
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import HUB_ID, points_outside
@@ -25,9 +25,9 @@ PYTORCH_SUFFIX = ".bin"  # which other programs use too
 GGUF_SUFFIX = ".gguf"
 HEAD_BYTES = 1 << 16  # bytes at the start of a file that are searched
 MAX_LISTED_EXPORTS = 3
-ORIGINAL = "ORIGINAL"  # in commands, if nothing names the original checkpoint
-RESIZED = "longer"  # the folder of the resized original in commands
-# In the model card: the checkpoint that a model was made from, alone or as the first of a list.
+BASE = "BASE"  # in commands, if nothing names the base checkpoint
+RESIZED = "longer"  # the folder of the resized base in commands
+# In the model card: the checkpoint that a model was made from, as a text or the first of a list.
 BASE_MODEL_LINE = rf"^base_model:\s*(?:-\s+)?[\"']?({HUB_ID})[\"']?\s*$"
 # In a GGUF file: the key, the type of a text, its length and its start. gguf-py writes it from the
 # model card: `BASE_MODEL_REPO_URL` in gguf/constants.py.
@@ -36,7 +36,7 @@ HUB = "https://huggingface.co/"
 
 
 def find_format(folder: Path, name: str) -> ExportFormat | None:
-    """Return the format of a file by its name, or its first bytes; None if it is no export.
+    """Return the format of a file by its name, or its first bytes; None for other files.
 
     Args:
         folder: The folder.
@@ -106,7 +106,7 @@ def commands_again(row: ExportFormat, folder: str, model_class: str | None) -> s
     return f"{', then '.join(commands)} ({row.install})"
 
 
-def _task_of(model_class: str | None) -> Task:
+def _task_of(model_class: str | None) -> ExportTask:
     """Return the task of a class of transformers."""
     for row in EXPORT_TASKS:
         if model_class is not None and model_class.endswith(row.classes):
@@ -134,42 +134,49 @@ def only_exports_error(
     kinds = [f"{row.kind} ({listed(names)})" for row, names in exports.items()]
     message = f"{folder} has no weights of transformers, only {joined(kinds)}."
     files = [folder / name for names in exports.values() for name in names]
-    return CheckpointError(message, original_hint(exports, folder, files, model_class))
+    return CheckpointError(message, base_hint(exports, folder, files, model_class))
 
 
-def file_error(reference: str, path: Path, row: ExportFormat) -> CheckpointError:
-    """Return the error for a file of an export that was passed instead of a checkpoint."""
+def file_error(
+    reference: str, path: Path, row: ExportFormat, model_class: str | None
+) -> CheckpointError:
+    """Return the error for a file of an export that was passed instead of a checkpoint.
+
+    Args:
+        reference: What the user typed.
+        path: The file.
+        row: Its format.
+        model_class: The transformers class in the config next to it, if any.
+    """
     message = f"{reference} is {row.kind}, which ctxextend does not read."
-    return CheckpointError(message, original_hint((row,), path.parent, (path,), None))
+    return CheckpointError(message, base_hint((row,), path.parent, (path,), model_class))
 
 
-def original_hint(
+def base_hint(
     rows: Iterable[ExportFormat], folder: Path, files: Sequence[Path], model_class: str | None
 ) -> str:
-    """Say how to resize the original of exports, and to make them again.
+    """Say how to resize the base of exports, and to make them again.
 
     Args:
         rows: Their formats.
         folder: Their folder.
-        files: Those files that may name the original.
+        files: Those files that may name the base.
         model_class: Its class in transformers, if known.
     """
-    original = _named_original(folder, files)
-    resize = shlex.join(
-        ["ctxextend", "resize", original or ORIGINAL, "--to", "N", "--output", RESIZED]
-    )
+    base = _named_base(folder, files)
+    resize = shlex.join(["ctxextend", "resize", base or BASE, "--to", "N", "--output", RESIZED])
     exports = [commands_again(row, RESIZED, model_class) for row in rows]
     steps = ", then ".join((resize, *exports))
     return f"Resize the checkpoint that it was made from, and export that again: {steps}"
 
 
-def _named_original(folder: Path, files: Sequence[Path]) -> str | None:
+def _named_base(folder: Path, files: Sequence[Path]) -> str | None:
     """Return the Hub id of the checkpoint that exports were made from; None if nothing names it.
 
     It is in the config, in the model card, or in a GGUF file. The text is untrusted.
     """
     candidates = list[str]()
-    with suppress(CheckpointError):  # there is no config, or it cannot be read
+    with suppress(CheckpointError):  # no config, or an unreadable one
         candidates.append(str(load_inside(folder, "config.json").get("_name_or_path")))
     card = _read_head(folder, "README.md").decode(errors="replace")
     match = re.search(BASE_MODEL_LINE, card, re.MULTILINE)
@@ -204,7 +211,7 @@ def load_inside(folder: Path, name: str) -> dict[str, Any]:
     """Read a JSON file of a folder that may be no checkpoint.
 
     Raises:
-        CheckpointError: There is no such file, it is a link out of the folder, or no JSON object.
+        CheckpointError: It is missing, a link out of the folder, or not a JSON object.
     """
     path = folder / name
     if not path.is_file() or points_outside(folder, path):

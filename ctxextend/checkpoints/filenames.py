@@ -28,8 +28,7 @@ READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 # With a variant, such as ``model.fp16.safetensors``, compiled at use.
 VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^./]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
 
-# Files that contain the old position table or depend on its size, by what they are, besides
-# exports.
+# Files besides exports that contain the old position table or depend on its size, by kind.
 STALE_KINDS = {
     "PyTorch weights": (
         "pytorch_model*.bin",
@@ -163,6 +162,12 @@ def is_known(path: PurePosixPath) -> bool:
 def is_code(path: PurePosixPath) -> bool:
     """Whether a file is code by its suffix, at any depth."""
     return first_match(path, (f"**/*.{suffix}" for suffix in CODE_TYPES)) is not None
+
+
+def is_export(name: str) -> bool:
+    """Whether a file in a model's folder has the name of an export."""
+    patterns = (pattern for row in EXPORT_FORMATS for pattern in row.files)
+    return first_match(PurePosixPath(name), patterns) is not None
 
 
 def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:

@@ -19,6 +19,7 @@ from ctxextend.checkpoints.source import (
     has_file,
     not_a_file,
     points_outside,
+    stated_class,
 )
 from ctxextend.checkpoints.weights import (
     NEXT_TO_CONFIG,
@@ -275,6 +276,8 @@ def open_config(source: Source) -> Checkpoint:
 
 def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:
     root = source.folder
+    if source.file is not None:
+        _reject_export(source, source.file)
     listed = _list_files(source)
     # Before any file is read.
     fingerprints = {name: file_fingerprint(root / name) for name in listed}
@@ -323,6 +326,15 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         adapter_of=_base_of_adapter(source, path),
     )
     return _with_names(checkpoint, without_wrappers(weights.files, str(root / model)))
+
+
+def _reject_export(source: Source, file: str) -> None:
+    """Raise CheckpointError if the file that was passed is one that other programs made."""
+    from ctxextend.checkpoints.missing_files import unsupported_file
+
+    error = unsupported_file(source.reference, source.folder / file)
+    if error is not None:
+        raise error
 
 
 def _states_type(source: Source, model: PurePosixPath) -> bool:
@@ -450,16 +462,6 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{path} is not a list of modules.", "Download the file again.")
     return modules
-
-
-def stated_class(config: Mapping[str, Any]) -> str | None:
-    """Return the transformers class that a config states; None if it states none."""
-    stated = config.get("architectures")
-    first = stated[0] if isinstance(stated, list) and stated else None
-    # The name is untrusted, and is shown in commands that users paste.
-    if isinstance(first, str) and first.isidentifier() and first.isascii():
-        return first
-    return None
 
 
 def _split_others(

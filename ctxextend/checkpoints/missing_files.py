@@ -14,9 +14,8 @@ from ctxextend.checkpoints.exports import (
     load_inside,
     only_exports_error,
 )
-from ctxextend.checkpoints.folder import CONFIG, stated_class
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.source import Source, points_outside
+from ctxextend.checkpoints.source import Source, points_outside, stated_class
 from ctxextend.checkpoints.training_files import find_parts, may_be_model
 from ctxextend.errors import CheckpointError
 
@@ -99,7 +98,7 @@ def only_exports(
         return None
     if filenames.first_weights(folder, None):
         return None
-    if not (folder / CONFIG).is_file() and _checkpoints_below(folder):
+    if not (folder / "config.json").is_file() and _checkpoints_below(folder):
         return None
     model_class = _class_of(folder)
     foreign = _foreign(names)
@@ -119,7 +118,7 @@ def unsupported_file(reference: str, path: Path) -> CheckpointError | None:
     row = find_format(folder, path.name)
     if row is None:
         return None
-    return file_error(reference, path, row)
+    return file_error(reference, path, row, _class_of(folder))
 
 
 def _foreign(names: Sequence[str]) -> ForeignWeights | None:
@@ -133,8 +132,8 @@ def _foreign(names: Sequence[str]) -> ForeignWeights | None:
 def _class_of(folder: Path) -> str | None:
     """Return the transformers class that the config in a folder states; None if it states none."""
     try:
-        return stated_class(load_inside(folder, CONFIG))
-    except CheckpointError:  # there is no config, or it cannot be read
+        return stated_class(load_inside(folder, "config.json"))
+    except CheckpointError:  # no config, or an unreadable one
         return None
 
 

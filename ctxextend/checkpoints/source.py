@@ -4,11 +4,11 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ctxextend.checkpoints.filenames import (
     IGNORED_NAMES,
@@ -16,6 +16,7 @@ from ctxextend.checkpoints.filenames import (
     READABLE,
     STALE,
     first_match,
+    is_export,
     with_variant,
 )
 from ctxextend.checkpoints.json_edit import load_object
@@ -166,12 +167,8 @@ def _file_source(reference: str, path: Path) -> Source:
     """Return the source for a local weights file; the folder of a symlink is the symlink's."""
     if path.suffix == DISTRIBUTED:
         raise distributed_error(path.parent, path.parent)
-    from ctxextend.checkpoints.missing_files import unsupported_file
-
-    error = unsupported_file(reference, path)
-    if error is not None:
-        raise error
-    if path.suffix not in READABLE:
+    # An export is refused when it is opened, with the commands that make it again.
+    if path.suffix not in READABLE and not is_export(path.name):
         hint = f"Pass a file that ends in {', '.join(READABLE)}, or a checkpoint folder."
         raise SourceError(f"{reference} is not a supported weights file.", hint)
     folder = path.parent.resolve()
@@ -306,6 +303,16 @@ def points_outside(folder: Path, path: Path) -> bool:
     if cached is not None:
         allowed.add(Path(cached["cache"]) / "blobs")
     return allowed.isdisjoint(Path(os.path.realpath(path)).parents)
+
+
+def stated_class(config: Mapping[str, Any]) -> str | None:
+    """Return the transformers class that a config states; None if it states none."""
+    stated = config.get("architectures")
+    first = stated[0] if isinstance(stated, list) and stated else None
+    # The name is untrusted, and is shown in commands that users paste.
+    if isinstance(first, str) and first.isidentifier() and first.isascii():
+        return first
+    return None
 
 
 def dereference_hint(folder: Path) -> str:

@@ -213,9 +213,11 @@ def show_result(console: Console, result: "ResizeResult") -> None:
 
 def _skipped_notes(result: "ResizeResult") -> Iterator[str]:
     """Yield the files that the output does not have, and how to make exports of it again."""
+    checkpoint = result.plan.checkpoint
+    if not checkpoint.omitted:
+        return
     from ctxextend.checkpoints.exports import commands_again, listed, skipped_exports
 
-    checkpoint = result.plan.checkpoint
     exports = skipped_exports(checkpoint.omitted)
     shown_below = {name for names in exports.values() for name in names}
     for name, reason in checkpoint.omitted.items():

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ctxextend.checkpoints.export_formats import MLX
-from ctxextend.checkpoints.exports import original_hint
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import float_dtype
 from ctxextend.errors import CheckpointError, ResizeError
@@ -46,8 +45,10 @@ def measure_table(checkpoint: Checkpoint, location: TableLocation, name: str) ->
     entry = file.entries[name]
     scales = f"{name.removesuffix('.weight')}.scales"
     if entry.dtype == MLX_DTYPE and scales in file.entries:
+        from ctxextend.checkpoints.exports import base_hint
+
         message = f"{file.path}: {name} is {MLX.kind}, and cannot be resized."
-        hint = original_hint((MLX,), checkpoint.root, (), checkpoint.model_class)
+        hint = base_hint((MLX,), checkpoint.root, (), checkpoint.model_class)
         raise CheckpointError(message, hint)
     _ = float_dtype(file, name)
     if len(entry.shape) != 2 or 0 in entry.shape:

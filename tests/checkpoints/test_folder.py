@@ -64,7 +64,8 @@ def test_open_checkpoint_rejects_invalid_and_outside_modules(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.gguf", b"", r"has no model\.safetensors, .* or shard index, only x\.gguf"),
+        ("x.gguf", b"", r"has no weights of transformers, only a GGUF file \(x\.gguf\)"),
+        ("x.h5", b"", r"has no model\.safetensors, .* or shard index, only x\.h5"),
         (
             "model.fp16.safetensors",
             b"",

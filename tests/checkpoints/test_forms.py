@@ -286,7 +286,23 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 f"{name} is not a supported weights file",
                 ".safetensors",
             )
-            for name in ("film.mp4", "model.gguf", "tf_model.h5", "model.safetensors.index.json")
+            for name in ("film.mp4", "model.safetensors.index.json")
+        ),
+        (
+            "model.gguf",
+            "model.gguf",
+            {"model_type": "gpt2"},
+            CheckpointError,
+            "model.gguf is a GGUF file, which ctxextend does not read",
+            "convert_hf_to_gguf.py longer",
+        ),
+        (
+            "tf_model.h5",
+            "tf_model.h5",
+            {"model_type": "gpt2"},
+            CheckpointError,
+            "has only tensorflow weights",
+            "Convert them with transformers 4",
         ),
         *(
             (
@@ -325,10 +341,18 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 ".",
                 {},
                 CheckpointError,
-                r"has no model\.safetensors",
-                "^Download the missing file. If --edit-only",
+                rf"has no weights of transformers, only .* \({name}\)",
+                "^Resize the checkpoint that it was made from",
             )
-            for name in ("model.gguf", "model.onnx", "rust_model.ot", "weights.h5")
+            for name in ("model.gguf", "model.onnx", "rust_model.ot")
+        ),
+        (
+            "weights.h5",
+            ".",
+            {},
+            CheckpointError,
+            r"has no model\.safetensors",
+            "^Download the missing file. If --edit-only",
         ),
         (SINGLE, ".", {"subfolder": "large"}, SourceError, "has no subfolder large", "--subfolder"),
         (

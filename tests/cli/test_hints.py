@@ -23,6 +23,13 @@ OTHER_PROGRAMS = {
     "--reflink",
     "--help",
     "--version",
+    # of programs that export checkpoints
+    "--hf-path",
+    "--mlx-path",
+    "--model",
+    "--outfile",
+    "--recipe",
+    "--task",
 }
 FLAGS = command_flags()
 KNOWN = {flag for flags in FLAGS.values() for flag in flags}
