@@ -30,7 +30,7 @@ class ExportFormat:
         return f"{self.kind}, not rewritten"
 
 
-class Task(NamedTuple):
+class ExportTask(NamedTuple):
     """A task of Optimum, by how the names of its classes end in transformers."""
 
     classes: str
@@ -41,18 +41,18 @@ class Task(NamedTuple):
 # Optimum infers no task from a local folder. The first row that fits applies. Source:
 # optimum/exporters/tasks.py, 2.3.
 EXPORT_TASKS = (
-    Task("WhisperForConditionalGeneration", "automatic-speech-recognition", is_cached=True),
-    Task("ForConditionalGeneration", "text2text-generation", is_cached=True),
-    Task("ForCausalLM", "text-generation", is_cached=True),
-    Task("LMHeadModel", "text-generation", is_cached=True),
-    Task("ForMaskedLM", "fill-mask"),
-    Task("ForSequenceClassification", "text-classification"),
-    Task("ForTokenClassification", "token-classification"),
-    Task("ForQuestionAnswering", "question-answering"),
-    Task("ForMultipleChoice", "multiple-choice"),
-    Task("Model", "feature-extraction"),
+    ExportTask("WhisperForConditionalGeneration", "automatic-speech-recognition", is_cached=True),
+    ExportTask("ForConditionalGeneration", "text2text-generation", is_cached=True),
+    ExportTask("ForCausalLM", "text-generation", is_cached=True),
+    ExportTask("LMHeadModel", "text-generation", is_cached=True),
+    ExportTask("ForMaskedLM", "fill-mask"),
+    ExportTask("ForSequenceClassification", "text-classification"),
+    ExportTask("ForTokenClassification", "token-classification"),
+    ExportTask("ForQuestionAnswering", "question-answering"),
+    ExportTask("ForMultipleChoice", "multiple-choice"),
+    ExportTask("Model", "feature-extraction"),
 )
-UNKNOWN_TASK = Task("", "TASK")
+UNKNOWN_TASK = ExportTask("", "TASK")
 
 # Commands were read in 2026-11 in the sources that are named, and not run, unless it says so.
 EXPORT_FORMATS = (
@@ -192,7 +192,7 @@ EXPORT_FORMATS = (
         ending="tflite",
         install='pip install "optimum[exporters-tf]<2"',
     ),
-    # README.md of huggingface/exporters, which is no longer developed.
+    # README.md of huggingface/exporters, whose development has ended.
     ExportFormat(
         kind="a Core ML model",
         files=(

@@ -15,19 +15,19 @@ from ctxextend.checkpoints.export_formats import (
     EXPORT_TASKS,
     UNKNOWN_TASK,
     ExportFormat,
-    Task,
+    ExportTask,
 )
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.source import HUB_ID, points_outside
+from ctxextend.checkpoints.source_folder import HUB_ID, points_outside
 from ctxextend.errors import CheckpointError, joined
 
 PYTORCH_SUFFIX = ".bin"  # which other programs use too
 GGUF_SUFFIX = ".gguf"
 HEAD_BYTES = 1 << 16  # bytes at the start of a file that are searched
 MAX_LISTED_EXPORTS = 3
-ORIGINAL = "ORIGINAL"  # in commands, if nothing names the original checkpoint
-RESIZED = "longer"  # the folder of the resized original in commands
-# In the model card: the checkpoint that a model was made from, alone or as the first of a list.
+BASE = "BASE"  # in commands, if nothing names the base checkpoint
+RESIZED = "longer"  # the folder of the resized base in commands
+# In the model card: the checkpoint that a model was created from: a name, or the first of a list.
 BASE_MODEL_LINE = rf"^base_model:\s*(?:-\s+)?[\"']?({HUB_ID})[\"']?\s*$"
 # In a GGUF file: the key, the type of a text, its length and its start. gguf-py writes it from the
 # model card: `BASE_MODEL_REPO_URL` in gguf/constants.py.
@@ -36,7 +36,7 @@ HUB = "https://huggingface.co/"
 
 
 def find_format(folder: Path, name: str) -> ExportFormat | None:
-    """Return the format of a file by its name, or its first bytes; None if it is no export.
+    """Return the format of a file by its name, or its first bytes; None if it is another file.
 
     Args:
         folder: The folder.
@@ -106,7 +106,7 @@ def commands_again(row: ExportFormat, folder: str, model_class: str | None) -> s
     return f"{', then '.join(commands)} ({row.install})"
 
 
-def _task_of(model_class: str | None) -> Task:
+def _task_of(model_class: str | None) -> ExportTask:
     """Return the task of a class of transformers."""
     for row in EXPORT_TASKS:
         if model_class is not None and model_class.endswith(row.classes):
@@ -146,23 +146,21 @@ def file_error(reference: str, path: Path, row: ExportFormat) -> CheckpointError
 def _hint(
     rows: Iterable[ExportFormat], folder: Path, files: Sequence[Path], model_class: str | None
 ) -> str:
-    """Say how to resize the original of exports, and to make them again."""
-    original = _named_original(folder, files)
-    resize = shlex.join(
-        ["ctxextend", "resize", original or ORIGINAL, "--to", "N", "--output", RESIZED]
-    )
+    """Say how to resize the base of exports, and to create them again."""
+    base = _named_base(folder, files)
+    resize = shlex.join(["ctxextend", "resize", base or BASE, "--to", "N", "--output", RESIZED])
     exports = [commands_again(row, RESIZED, model_class) for row in rows]
     steps = ", then ".join((resize, *exports))
     return f"Resize the checkpoint that it was made from, and export that again: {steps}"
 
 
-def _named_original(folder: Path, files: Sequence[Path]) -> str | None:
+def _named_base(folder: Path, files: Sequence[Path]) -> str | None:
     """Return the Hub id of the checkpoint that exports were made from; None if nothing names it.
 
     It is in the config, in the model card, or in a GGUF file. The text is untrusted.
     """
     candidates = list[str]()
-    with suppress(CheckpointError):  # there is no config, or it cannot be read
+    with suppress(CheckpointError):  # the config is missing or cannot be read
         candidates.append(str(load_inside(folder, "config.json").get("_name_or_path")))
     card = _read_head(folder, "README.md").decode(errors="replace")
     match = re.search(BASE_MODEL_LINE, card, re.MULTILINE)
@@ -197,7 +195,7 @@ def load_inside(folder: Path, name: str) -> dict[str, Any]:
     """Read a JSON file of a folder that may be no checkpoint.
 
     Raises:
-        CheckpointError: There is no such file, it is a link out of the folder, or no JSON object.
+        CheckpointError: It is missing, a link out of the folder, or not a JSON object.
     """
     path = folder / name
     if not path.is_file() or points_outside(folder, path):

@@ -28,7 +28,7 @@ READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 # With a variant, such as ``model.fp16.safetensors``, compiled at use.
 VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^./]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
 
-# Files that contain the old position table or depend on its size, by what they are, besides
+# Files that contain the old position table or depend on its size, by their kind, without
 # exports.
 STALE_KINDS = {
     "PyTorch weights": (

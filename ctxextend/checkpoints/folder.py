@@ -9,17 +9,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints import filenames
+from ctxextend.checkpoints.config_file import CONFIG, stated_class
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorFile
-from ctxextend.checkpoints.source import (
-    OUTSIDE,
-    ConfigCheck,
-    Source,
-    has_file,
-    not_a_file,
-    points_outside,
-)
+from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, has_file, not_a_file
+from ctxextend.checkpoints.source_folder import Source, points_outside
 from ctxextend.checkpoints.weights import (
     NEXT_TO_CONFIG,
     Weights,
@@ -30,7 +25,6 @@ from ctxextend.checkpoints.weights import (
 from ctxextend.checkpoints.wrappers import without_prefix, without_wrappers
 from ctxextend.errors import CheckpointError, size_text
 
-CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 MODULES = "modules.json"
 ADAPTER_PREFIX = "base_model.model."  # PEFT's prefix of the base model's module names
@@ -450,16 +444,6 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{path} is not a list of modules.", "Download the file again.")
     return modules
-
-
-def stated_class(config: Mapping[str, Any]) -> str | None:
-    """Return the transformers class that a config states; None if it states none."""
-    stated = config.get("architectures")
-    first = stated[0] if isinstance(stated, list) and stated else None
-    # The name is untrusted, and is shown in commands that users paste.
-    if isinstance(first, str) and first.isidentifier() and first.isascii():
-        return first
-    return None
 
 
 def _split_others(

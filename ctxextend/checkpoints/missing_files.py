@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ctxextend.checkpoints import filenames
+from ctxextend.checkpoints.config_file import CONFIG, stated_class
 from ctxextend.checkpoints.exports import (
     file_error,
     find_exports,
@@ -14,9 +15,8 @@ from ctxextend.checkpoints.exports import (
     load_inside,
     only_exports_error,
 )
-from ctxextend.checkpoints.folder import CONFIG, stated_class
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.source import Source, points_outside
+from ctxextend.checkpoints.source_folder import Source, points_outside
 from ctxextend.checkpoints.training_files import find_parts, may_be_model
 from ctxextend.errors import CheckpointError
 
@@ -134,7 +134,7 @@ def _class_of(folder: Path) -> str | None:
     """Return the transformers class that the config in a folder states; None if it states none."""
     try:
         return stated_class(load_inside(folder, CONFIG))
-    except CheckpointError:  # there is no config, or it cannot be read
+    except CheckpointError:  # the config is missing or cannot be read
         return None
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
 
 from ctxextend.checkpoints.filenames import (
     IGNORED_NAMES,
@@ -19,6 +18,7 @@ from ctxextend.checkpoints.filenames import (
     with_variant,
 )
 from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.source_folder import HUB_ID, Source, cache_snapshot, points_outside
 from ctxextend.checkpoints.training_files import DISTRIBUTED, distributed_error
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 
@@ -27,32 +27,9 @@ BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_
 # Outputs are not named after weights files with these stems.
 GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
 CONFIG_FILES = ("config.json", "modules.json")  # all that is read without weights
-# Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
-HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
-# A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.
-SNAPSHOTS = "/snapshots/"
-CACHE_SNAPSHOT = (
-    r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?"
-)
-
 # Called with a config, and may raise. Called again with False if there are no weights to detect the
 # model type from.
 ConfigCheck = Callable[..., None]
-
-
-class Source(NamedTuple):
-    """A checkpoint's folder and its origin."""
-
-    reference: str  # what the user typed
-    kind: Literal["folder", "file", "bundled", "hub"]
-    folder: Path
-    name: str  # for default outputs: the last part of the reference
-    hub_id: str | None = None  # owner/name, if known
-    revision: str | None = None  # commit hash on the Hub, if known
-    notes: tuple[str, ...] = ()  # how the reference was resolved
-    # Files of the Hub repository that were not downloaded, if known.
-    not_downloaded: tuple[str, ...] = ()
-    file: str | None = None  # the weights file that was passed instead of its folder
 
 
 def is_hub_id(text: str) -> bool:
@@ -184,20 +161,12 @@ def _file_source(reference: str, path: Path) -> Source:
 
 def _cached_source(source: Source) -> Source:
     """Return a local source with its Hub id and commit if it is in the Hub cache."""
-    cached = _cache_snapshot(source.folder)
+    cached = cache_snapshot(source.folder)
     if cached is None or cached["below"]:
         return source
     hub_id = cached["id"].replace("--", "/")
     name = hub_id.split("/")[-1]
     return source._replace(name=name, hub_id=hub_id, revision=cached["sha"])
-
-
-def _cache_snapshot(folder: Path) -> re.Match[str] | None:
-    """Match a folder in a snapshot of the Hub cache."""
-    path = folder.as_posix()
-    if SNAPSHOTS not in path:
-        return None
-    return re.fullmatch(CACHE_SNAPSHOT, path)
 
 
 def _hub_source(
@@ -219,7 +188,7 @@ def _hub_source(
     folder, files = download(
         hub_id, revision, f"{below}config.json", choose, lambda path: check(load_object(path))
     )
-    snapshot = _cache_snapshot(folder)
+    snapshot = cache_snapshot(folder)
     return Source(
         reference=hub_id,
         kind="hub",
@@ -296,16 +265,6 @@ def not_a_file(path: Path) -> str | None:
     if stat.S_ISDIR(mode):
         return "a folder"
     return IRREGULAR
-
-
-def points_outside(folder: Path, path: Path) -> bool:
-    """Whether a path leads, through symlinks, out of a folder and the blobs of its Hub cache."""
-    inside = Path(os.path.realpath(folder))
-    allowed = {inside}
-    cached = _cache_snapshot(inside)
-    if cached is not None:
-        allowed.add(Path(cached["cache"]) / "blobs")
-    return allowed.isdisjoint(Path(os.path.realpath(path)).parents)
 
 
 def dereference_hint(folder: Path) -> str:

@@ -115,9 +115,9 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
         hint = f"Write a folder: {write_folder}. Runtimes with flags: {joined(list(_WRITERS))}."
         raise ResizeError(message, hint)
     model = open_without_weights(ref, instead=f"Write a folder: {write_folder}.")
-    made = plan_for_runtime(model, settings, key)
-    plan = made.plan
-    written = writer(made)
+    planned = plan_for_runtime(model, settings, key)
+    plan = planned.plan
+    written = writer(planned)
     flags = shlex.join(written.words)
     return RuntimeFlags(
         source=ref.source,
@@ -130,15 +130,15 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
         flags=flags,
         override=written.override,
         serve=base_command(runtime, ref.source, flags),
-        notes=made.notes,
-        warnings=made.warnings,
+        notes=planned.notes,
+        warnings=planned.warnings,
     )
 
 
 # Runtimes that take values of config.json as JSON
 
 
-def _vllm_flags(made: RuntimePlan) -> _FlagWords:
+def _vllm_flags(planned: RuntimePlan) -> _FlagWords:
     """Return the flags of vLLM.
 
     It replaces a value at the top level, and merges those of a nested config. The config is one of
@@ -146,10 +146,10 @@ def _vllm_flags(made: RuntimePlan) -> _FlagWords:
 
     Source: vllm/config/model.py#L527 and vllm/transformers_utils/config.py of version 0.33.0.
     """
-    return _json_flags(made, "--hf-overrides", config_override(made.plan))
+    return _json_flags(planned, "--hf-overrides", config_override(planned.plan))
 
 
-def _sglang_flags(made: RuntimePlan) -> _FlagWords:
+def _sglang_flags(planned: RuntimePlan) -> _FlagWords:
     """Return the flags of SGLang.
 
     It copies the values of a text config to the top level before it applies the flag, and some
@@ -157,19 +157,19 @@ def _sglang_flags(made: RuntimePlan) -> _FlagWords:
 
     Source: sglang/srt/utils/hf_transformers/config.py#L256 and #L405 of version 0.5.23.
     """
-    override = config_override(made.plan)
+    override = config_override(planned.plan)
     copied = dict[str, Any]()
     for value in override.values():
         if isinstance(value, dict) and NEW in value:
             copied |= value
-    return _json_flags(made, "--json-model-override-args", {**copied, **override})
+    return _json_flags(planned, "--json-model-override-args", {**copied, **override})
 
 
-def _json_flags(made: RuntimePlan, flag: str, override: Mapping[str, Any]) -> _FlagWords:
+def _json_flags(planned: RuntimePlan, flag: str, override: Mapping[str, Any]) -> _FlagWords:
     """Return a flag that takes values of config.json, and the options that the length needs."""
     words = [flag, json.dumps(override)]
-    if made.statement is not None:
-        words += shlex.split(made.statement.option)
+    if planned.statement is not None:
+        words += shlex.split(planned.statement.option)
     return _FlagWords(tuple(words), override)
 
 
@@ -231,7 +231,7 @@ def _set_value(values: dict[str, Any], path: Keys, value: Any) -> None:
 # Runtimes with options for rotary settings
 
 
-def _llama_cpp_flags(made: RuntimePlan) -> _FlagWords:
+def _llama_cpp_flags(planned: RuntimePlan) -> _FlagWords:
     """Return the flags of llama.cpp, which replace what the GGUF file of the checkpoint states.
 
     Source: ``common/arg.cpp`` of llama.cpp: ``--rope-scaling``, ``--rope-scale``,
@@ -240,7 +240,7 @@ def _llama_cpp_flags(made: RuntimePlan) -> _FlagWords:
     Raises:
         ResizeError: It has no flags for the settings.
     """
-    plan = made.plan
+    plan = planned.plan
     words = ["-c", str(plan.max_len_after)]
     for table in plan.tables:
         if scales(table):

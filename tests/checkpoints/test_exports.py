@@ -93,11 +93,11 @@ def test_a_folder_with_only_exports_is_named_with_the_commands_that_make_them_ag
         resize(folder, 32)
     assert f"{folder} has no weights of transformers, only {kind}" in caught.value.message
     assert files[0] in caught.value.message
-    original = "owner/base" if config == GPT2 else "ORIGINAL"
+    base = "owner/base" if config == GPT2 else "BASE"
     hint = str(caught.value.hint)
     _, _, steps = hint.partition(": ")
     first, *others = steps.split(", then ")
-    assert first == f"ctxextend resize {original} --to N --output longer"
+    assert first == f"ctxextend resize {base} --to N --output longer"
     assert command in others[-1]
 
 
@@ -172,27 +172,27 @@ def gguf_with_base(url: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("files", "original"),
+    ("files", "base"),
     [
         ({"m.gguf": gguf_with_base("https://huggingface.co/owner/base")}, "owner/base"),
-        ({"m.gguf": gguf_with_base("https://example.com/owner/base")}, "ORIGINAL"),
-        ({"m.gguf": gguf_with_base("https://huggingface.co/a b; rm -rf")}, "ORIGINAL"),
+        ({"m.gguf": gguf_with_base("https://example.com/owner/base")}, "BASE"),
+        ({"m.gguf": gguf_with_base("https://huggingface.co/a b; rm -rf")}, "BASE"),
         ({"m.gguf": b"GGUF", "README.md": b"---\nbase_model: owner/base\n---\n"}, "owner/base"),
         ({"m.gguf": b"GGUF", "README.md": b"---\nbase_model:\n- owner/base\n---"}, "owner/base"),
         ({"m.gguf": b"GGUF", "README.md": b'---\nbase_model: "owner/base"\n---'}, "owner/base"),
-        ({"m.gguf": b"GGUF", "README.md": b"---\nbase_model: $(touch x)\n---"}, "ORIGINAL"),
-        ({"m.gguf": b"GGUF", "config.json": b'{"_name_or_path": "./out/x"}'}, "ORIGINAL"),
-        ({"m.gguf": b"GGUF", "config.json": b'{"_name_or_path": "checkpoint-5"}'}, "ORIGINAL"),
-        ({"m.gguf": b"GGUF", "config.json": b'{"_name_or_path": ["a/b"]}'}, "ORIGINAL"),
+        ({"m.gguf": b"GGUF", "README.md": b"---\nbase_model: $(touch x)\n---"}, "BASE"),
+        ({"m.gguf": b"GGUF", "config.json": b'{"_name_or_path": "./out/x"}'}, "BASE"),
+        ({"m.gguf": b"GGUF", "config.json": b'{"_name_or_path": "checkpoint-5"}'}, "BASE"),
+        ({"m.gguf": b"GGUF", "config.json": b'{"_name_or_path": ["a/b"]}'}, "BASE"),
     ],
 )
-def test_the_hint_names_the_original_if_a_file_does(
-    files: Mapping[str, bytes], original: str, tmp_path: Path
+def test_the_hint_names_the_base_if_a_file_does(
+    files: Mapping[str, bytes], base: str, tmp_path: Path
 ) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     for reference in (tmp_path, tmp_path / "m.gguf"):
-        assert f"ctxextend resize {original} --to N" in hint_of(reference)
+        assert f"ctxextend resize {base} --to N" in hint_of(reference)
 
 
 def test_files_outside_the_folder_are_not_read_for_a_hint(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_files_outside_the_folder_are_not_read_for_a_hint(tmp_path: Path) -> Non
     folder.mkdir()
     (folder / "m.gguf").write_bytes(b"GGUF")
     (folder / "README.md").symlink_to(tmp_path / "secret.json")
-    assert "ctxextend resize ORIGINAL" in hint_of(folder)
+    assert "ctxextend resize BASE" in hint_of(folder)
 
 
 def test_several_formats_are_all_named(tmp_path: Path) -> None:

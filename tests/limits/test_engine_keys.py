@@ -74,7 +74,13 @@ def test_extend_model_sets_it(make_pico: MakePico, tmp_path: Path) -> None:
 
 def test_a_gpt2_inside_another_model_states_it_only_if_its_source_does(tmp_path: Path) -> None:
     for stated in (None, OLD):
-        sizes = {"vocab_size": 16, "n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": OLD}
+        sizes: dict[str, Any] = {
+            "vocab_size": 16,
+            "n_embd": 8,
+            "n_layer": 1,
+            "n_head": 1,
+            "n_positions": OLD,
+        }
         config = transformers.EncoderDecoderConfig(
             encoder=transformers.GPT2Config(**sizes).to_dict(),
             decoder=transformers.GPT2Config(**sizes).to_dict(),

@@ -1,4 +1,4 @@
-"""`ctxextend flags`: what a runtime is told instead of a new folder."""
+"""`ctxextend flags`: what a runtime is given instead of a new folder."""
 
 import json
 import shlex

@@ -158,7 +158,7 @@ def test_runtime_statements_of_a_rotary_model_are_as_measured(
     check(planned.explanation.runtimes, expected)
 
 
-def test_runtime_statements_know_readers_of_rope_scaling_alone() -> None:
+def test_runtime_statements_know_who_reads_only_rope_scaling() -> None:
     folder = rotary_configs.save("llama")
     found = plan_resize(folder, rotary_configs.NEW, dialect="keep").explanation.runtimes
     check(
@@ -288,7 +288,7 @@ def facts(**values: Any) -> FolderFacts:
 
 
 def state(monkeypatch: pytest.MonkeyPatch, rule: Rule, **values: Any) -> RuntimeStatement:
-    """Return what a rule alone says about a folder."""
+    """Return what a single rule says about a folder."""
     monkeypatch.setattr(statements, "RULES", (rule,))
     (found,) = runtime_statements(facts(**values))
     return found
