@@ -38,7 +38,7 @@ def flags_of(name: str, runtime: str, method: str | None = None) -> str:
     ("name", "method", "expected"),
     [
         ("llama", None, LLAMA_CPP_YARN),
-        ("llama-old", None, LLAMA_CPP_YARN),
+        ("llama-old", None, f"{LLAMA_CPP_YARN} --rope-freq-base 500000"),
         ("gpt_neox", None, LLAMA_CPP_YARN),
         ("gemma3", None, LLAMA_CPP_YARN),
         ("llama", "linear", "-c 1024 --rope-scaling linear --rope-scale 4"),

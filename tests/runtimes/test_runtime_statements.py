@@ -100,11 +100,15 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
             {
                 **TRANSFORMERS,
                 "vllm": "serves",
-                "llama.cpp": f"ignores {YARN_FLAGS}",
+                "llama.cpp": f"ignores {YARN_FLAGS} --rope-freq-base 10000",
                 "mlx": "ignores",
             },
         ),
-        ("phi", "linear", {"llama.cpp": "ignores --rope-scaling linear --rope-scale 4"}),
+        (
+            "phi",
+            "linear",
+            {"llama.cpp": "ignores --rope-scaling linear --rope-scale 4 --rope-freq-base 10000"},
+        ),
         ("phi", "theta", {"llama.cpp": "ignores --rope-freq-base 48760.546168179"}),
         (
             "gpt_neox",
@@ -113,7 +117,7 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
                 **TRANSFORMERS,
                 "vllm": "serves",
                 "sglang": "serves",
-                "llama.cpp": f"ignores {YARN_FLAGS}",
+                "llama.cpp": f"ignores {YARN_FLAGS} --rope-freq-base 10000",
                 "mlx": "ignores",
                 "ctranslate2": "ignores",
             },
