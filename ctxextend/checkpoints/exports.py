@@ -134,19 +134,26 @@ def only_exports_error(
     kinds = [f"{row.kind} ({listed(names)})" for row, names in exports.items()]
     message = f"{folder} has no weights of transformers, only {joined(kinds)}."
     files = [folder / name for names in exports.values() for name in names]
-    return CheckpointError(message, _hint(exports, folder, files, model_class))
+    return CheckpointError(message, base_hint(exports, folder, files, model_class))
 
 
 def file_error(reference: str, path: Path, row: ExportFormat) -> CheckpointError:
     """Return the error for a file of an export that was passed instead of a checkpoint."""
     message = f"{reference} is {row.kind}, which ctxextend does not read."
-    return CheckpointError(message, _hint((row,), path.parent, (path,), None))
+    return CheckpointError(message, base_hint((row,), path.parent, (path,), None))
 
 
-def _hint(
+def base_hint(
     rows: Iterable[ExportFormat], folder: Path, files: Sequence[Path], model_class: str | None
 ) -> str:
-    """Say how to resize the base of exports, and to create them again."""
+    """Say how to resize the base of exports, and to create them again.
+
+    Args:
+        rows: Their formats.
+        folder: Their folder.
+        files: Those files that may name the base.
+        model_class: Its class in transformers, if known.
+    """
     base = _named_base(folder, files)
     resize = shlex.join(["ctxextend", "resize", base or BASE, "--to", "N", "--output", RESIZED])
     exports = [commands_again(row, RESIZED, model_class) for row in rows]

@@ -3,12 +3,16 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ctxextend.checkpoints.export_formats import MLX
+from ctxextend.checkpoints.exports import base_hint
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import float_dtype
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.schema import SinusoidalTable
+
+MLX_DTYPE = "U32"  # of integers that MLX packs
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ def measure_table(checkpoint: Checkpoint, location: TableLocation, name: str) ->
         return unstored_table(location, name)
     file = checkpoint.weights.file_of[name]
     entry = file.entries[name]
+    scales = f"{name.removesuffix('.weight')}.scales"
+    if entry.dtype == MLX_DTYPE and scales in file.entries:
+        message = f"{file.path}: {name} is {MLX.kind}, and cannot be resized."
+        hint = base_hint((MLX,), checkpoint.root, (), checkpoint.model_class)
+        raise CheckpointError(message, hint)
     _ = float_dtype(file, name)
     if len(entry.shape) != 2 or 0 in entry.shape:
         message = (

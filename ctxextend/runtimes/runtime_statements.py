@@ -54,15 +54,6 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
     if rule.without_prefix and facts.table_name.startswith(rule.without_prefix):
         reason = f"it expects tensor names without {rule.without_prefix[:-1]}"
         rule = rule._replace(effect=Effect.REFUSES, reason=reason)
-    if rule.effect is Effect.REFUSES:
-        return RuntimeStatement(
-            runtime=runtime,
-            outcome=RuntimeOutcome.REFUSES,
-            length=None,
-            option="",
-            reason=rule.reason,
-            evidence=rule.evidence,
-        )
     length = _length(rule, facts)
     dialects = rule.dialects or runtime.dialects
     if not _reads_dialect(dialects, facts):
@@ -73,6 +64,15 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
             length=length,
             option="",
             reason=f"it reads {read}, not {' or '.join(facts.dialects)}",
+            evidence=rule.evidence,
+        )
+    if rule.effect is Effect.REFUSES:
+        return RuntimeStatement(
+            runtime=runtime,
+            outcome=RuntimeOutcome.REFUSES,
+            length=None,
+            option="",
+            reason=rule.reason,
             evidence=rule.evidence,
         )
     if rule.effect is not Effect.APPLIES:

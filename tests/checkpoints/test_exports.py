@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from ctxextend import resize
 from ctxextend.checkpoints.export_formats import EXPORT_FORMATS, ExportFormat
@@ -296,3 +298,19 @@ def test_checkpoints_are_no_exports(make_pico: Callable[..., pico.Pico]) -> None
     (folder / "training_args.bin").write_bytes(b"PK")
     for path in folder.iterdir():
         assert find_format(folder, path.name) is None
+
+
+def test_a_table_that_mlx_quantised_is_named(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    tensors = load_file(folder / "model.safetensors")
+    rows = len(tensors.pop("transformer.wpe.weight"))
+    tensors["transformer.wpe.weight"] = torch.zeros(rows, 1, dtype=torch.uint32)
+    tensors["transformer.wpe.scales"] = torch.ones(rows, 1)
+    tensors["transformer.wpe.biases"] = torch.ones(rows, 1)
+    save_file(tensors, folder / "model.safetensors", {"format": "mlx"})
+    pico.edit_json(folder / "config.json", _name_or_path="owner/base")
+    with pytest.raises(CheckpointError, match=r"wpe\.weight is quantised by MLX") as caught:
+        resize(folder, 32)
+    steps = str(caught.value.hint).partition(": ")[2]
+    assert steps.startswith("ctxextend resize owner/base --to N --output longer, then ")
+    assert "mlx_lm.convert --hf-path longer --mlx-path longer-mlx -q" in steps

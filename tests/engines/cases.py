@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctxextend import convert, resize
 from ctxextend.families.registry import FAMILIES
-from ctxextend.families.schema import RotaryFacts
+from ctxextend.families.schema import LearnedTable, RotaryFacts, SinusoidalTable
 from ctxextend.planned import ResizeResult
 from ctxextend.runtimes import rule_schema as schema
 from ctxextend.runtimes.rule_schema import RuntimeStatement
@@ -67,6 +67,23 @@ class Prepared:
     # What an engine computes that ignores the method or a setting, by the outcome.
     others: Mapping[str, Values]
     statements: Mapping[str, RuntimeStatement]  # what `resize` says, by runtime
+
+
+def has_positions(model_type: str, positions: str) -> bool:
+    """Whether models of a type can have positions, as rules name them."""
+    for table in FAMILIES[model_type].tables:
+        if isinstance(table, SinusoidalTable):
+            if positions == schema.SINUSOIDAL:
+                return True
+        elif isinstance(table, LearnedTable):
+            if positions == schema.LEARNED:
+                return True
+        elif table.rope is None:
+            if positions == table.scheme:
+                return True
+        elif positions == schema.UNSCALED or table.rope.methods:
+            return positions not in (*ONLY_LENGTHS, schema.LEARNED, schema.SINUSOIDAL)
+    return False
 
 
 def make_folder(case: Case, folder: Path) -> ResizeResult:

@@ -16,7 +16,7 @@ import pytest
 from ctxextend.runtimes import rule_schema as schema
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import RUN, RuntimeOutcome, RuntimeStatement
-from tests.engines.cases import NO_FACTOR, UNSCALED, Case, Prepared, prepare
+from tests.engines.cases import NO_FACTOR, UNSCALED, Case, Prepared, has_positions, prepare
 from tests.engines.environments import ENGINES, Engine, is_selected
 from tests.engines.outcomes import Outcome as Measured
 from tests.engines.running import RunningEngine
@@ -62,6 +62,8 @@ def cases_of_rules(engine: Engine) -> Iterator[Case]:
         for model_type in rule.model_types:
             found |= {(model_type, positions) for positions in rule.positions}
     for model_type, positions in sorted(found):
+        if not has_positions(model_type, positions):
+            continue
         has_prefix = model_type == "gpt2" and engine.runtime == "mlx"
         yield Case(model_type, positions)
         if has_prefix:

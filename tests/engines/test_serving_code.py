@@ -23,7 +23,7 @@ from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.rules.of_vllm import CODE_RUN
 from ctxextend.tables.rotary import frequencies
-from tests.engines.cases import Case, make_folder, read_config
+from tests.engines.cases import Case, has_positions, make_folder, read_config
 from tests.engines.environments import SERVING_ENGINES, Engine, is_selected, python_of
 from tests.engines.models import NEW, OLD
 from tests.helpers import repository
@@ -49,7 +49,8 @@ def cases_of_rules() -> Iterator[tuple[str, Case]]:
                 for model_type in rule.model_types:
                     found |= {(model_type, positions) for positions in rule.positions}
         for model_type, positions in sorted(found):
-            yield engine.name, Case(model_type, positions)
+            if has_positions(model_type, positions):
+                yield engine.name, Case(model_type, positions)
 
 
 CASES = list(cases_of_rules())
