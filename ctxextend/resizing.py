@@ -319,17 +319,17 @@ def announce(planned: Planned, events: Events) -> None:
     events.warning(*planned.explanation.warnings)
 
 
-def _chosen_for_runtime(made: RuntimePlan, options: ResizeOptions) -> Chosen:
+def _chosen_for_runtime(planned: RuntimePlan, options: ResizeOptions) -> Chosen:
     """Return a method that was chosen for a runtime, with a warning if no rule is about it.
 
     Raises:
         ResizeError: The method is to be chosen on a text too.
     """
-    plan = made.plan
+    plan = planned.plan
     if options.data and not plan.has_rows:
         message = "--for cannot be used with --data: both choose the method of rotary positions."
         raise ResizeError(message, "Remove one of them.")
-    return Chosen(warnings=made.warnings)
+    return Chosen(warnings=planned.warnings)
 
 
 def _choose_on_text(planned: Planned, options: ResizeOptions, events: Events) -> Chosen:

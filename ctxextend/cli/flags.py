@@ -27,10 +27,10 @@ def flags(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Print the flags that serve a rotary model at a longer length, without a new folder.
+    """Print the flags that serve a rotary model at a longer length.
 
     Examples:
-        eval "vllm serve Qwen/Qwen3-8B $(ctxextend flags Qwen/Qwen3-8B --to 128k --for vllm)"
+        ctxextend flags Qwen/Qwen3-8B --to 128k --for vllm
         ctxextend flags path/to/llama --to 4x --for llama.cpp
     """
     from ctxextend.plan.runtime_flags import find_flags

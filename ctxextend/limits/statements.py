@@ -6,7 +6,7 @@ its buffers (`families.registry`).
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from ctxextend.checkpoints.folder import CONFIG
+from ctxextend.checkpoints.config_file import CONFIG
 from ctxextend.families.lookup import Keys
 
 TRANSFORMERS = "transformers"

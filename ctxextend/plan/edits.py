@@ -231,7 +231,7 @@ def _length_values(
 
 
 def _missing_values(location: TableLocation) -> dict[Keys, Any]:
-    """Return the values that other engines need beside the length, and the config lacks."""
+    """Return the values that other engines need next to the length, and the config lacks."""
     missing = dict[Keys, Any]()
     for path, key in location.engine_paths.items():
         if key.value and nested(location.config, path) is None:

@@ -136,7 +136,7 @@ def test_resize_json_prints_one_object_on_stdout() -> None:
     assert values["methods"] == {
         "transformer.wpe.weight": "sinusoidal:scope=new,layout=interleaved"
     }
-    assert values["config"] == {"n_positions": [128, 512]}
+    assert values["config"] == {"n_positions": [128, 512], "n_ctx": [None, 512]}
     assert values["output"] == "tiny-gpt2-512"
 
 

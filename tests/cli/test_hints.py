@@ -15,10 +15,24 @@ from ctxextend.cli.hints import COMMAND_LINE, FLAG, in_words_of, recipe_keys
 from tests.helpers.trainings import invoke
 
 PACKAGE = Path(str(ctxextend.__file__)).parent
-# Flags of other programs: runtimes, torchrun and cp.
+# Flags of other programs: runtimes, exporters, torchrun and cp.
 OTHER_PROGRAMS = {
     "--max-model-len",
+    "--hf-overrides",
     "--context-length",
+    "--json-model-override-args",
+    "--model-path",
+    "--model-id",
+    "--embeddings",
+    "--rope-freq-base",
+    "--rope-scale",
+    "--rope-scaling",
+    "--yarn-orig-ctx",
+    "--outfile",
+    "--model",
+    "--onnx",
+    "--recipe",
+    "--task",
     "--nproc-per-node",
     "--reflink",
     "--help",
@@ -26,10 +40,6 @@ OTHER_PROGRAMS = {
     # of programs that export checkpoints
     "--hf-path",
     "--mlx-path",
-    "--model",
-    "--outfile",
-    "--recipe",
-    "--task",
 }
 FLAGS = command_flags()
 KNOWN = {flag for flags in FLAGS.values() for flag in flags}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tests.helpers import repository
 
 ROOT = repository.ROOT / "build" / "engines"
-STAMP = "requirements.txt"  # of an environment, written when it is complete
+FINGERPRINT = "requirements.txt"  # of an environment, written when it is complete
 
 TORCH = "torch==2.13.0"
 SENTENCEPIECE = "sentencepiece==0.2.3"
@@ -142,9 +142,9 @@ def python_of(engine: Engine) -> Path:
     """
     folder = ROOT / (engine.environment or engine.name)
     python = folder / "venv" / "bin" / "python"
-    stamp = folder / STAMP
+    fingerprint = folder / FINGERPRINT
     wanted = "\n".join(sorted(engine.requirements))
-    if stamp.exists() and stamp.read_text() == wanted:
+    if fingerprint.exists() and fingerprint.read_text() == wanted:
         return python
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder / "venv"], check=True)
@@ -158,7 +158,7 @@ def python_of(engine: Engine) -> Path:
     subprocess.run([*pip, "install", "--no-compile", *requirements], check=True, env=building)
     if engine.removed:
         subprocess.run([*pip, "uninstall", "--yes", *engine.removed], check=True)
-    stamp.write_text(wanted)
+    fingerprint.write_text(wanted)
     return python
 
 

@@ -72,10 +72,10 @@ class Run:
 
 @cache
 def runs(name: str) -> dict[Case, Run]:
-    """Run an engine once on the folders of all its cases; those that cannot be made are missing."""
+    """Run an engine once on the folders of all its cases, without those that fail."""
     engine = SERVING_ENGINES[name]
     root = Path(mkdtemp(prefix=f"serving-{name}-"))
-    made = dict[Case, tuple[Path, RuntimeStatement]]()
+    folders = dict[Case, tuple[Path, RuntimeStatement]]()
     for number, (engine_name, case) in enumerate(CASES):
         if engine_name != name:
             continue
@@ -87,8 +87,8 @@ def runs(name: str) -> dict[Case, Run]:
             continue
         for statement in result.planned.explanation.runtimes:
             if statement.runtime.key == engine.runtime:
-                made[case] = (folder / "output", statement)
-    requests = [_request(engine, folder, item) for folder, item in made.values()]
+                folders[case] = (folder / "output", statement)
+    requests = [_request(engine, folder, item) for folder, item in folders.values()]
     (root / "requests.json").write_text(json.dumps(requests))
     python = python_of(engine)
     driver = DRIVERS / engine.driver
@@ -96,7 +96,7 @@ def runs(name: str) -> dict[Case, Run]:
     subprocess.run(command, check=True, cwd=root, capture_output=True)
     results = json.loads((root / "results.json").read_text())
     found = dict[Case, Run]()
-    for (case, (folder, statement)), result in zip(made.items(), results, strict=True):
+    for (case, (folder, statement)), result in zip(folders.items(), results, strict=True):
         found[case] = Run(folder, statement, result)
     return found
 

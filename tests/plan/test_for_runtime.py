@@ -12,6 +12,7 @@ from typer.testing import Result
 from ctxextend import ResizeError, resize, verify
 from ctxextend.runtimes import runtime_statements as statements
 from ctxextend.runtimes.rule_schema import RAISED_THETA, Effect, Rule
+from ctxextend.runtimes.rules import of_transformers
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from tests.helpers import pico, rotary_configs
 from tests.helpers.json_schemas import check
@@ -74,7 +75,7 @@ def assert_refused(done: Result, message: str, hint: str) -> None:
             "llama.cpp",
             "yarn",
             "python convert_hf_to_gguf.py out --outfile out.gguf && "
-            f"llama-server -m out.gguf -c 1024 {FLAGS}",
+            f"llama-server -m out.gguf -c 1024 {FLAGS} --rope-freq-base 10000",
         ),
         ("gpt_neox", "mlx", "theta", "mlx_lm.server --model out"),
         ("phi3", "vllm", "limits", "vllm serve out --max-model-len 1024"),
@@ -123,7 +124,7 @@ def test_resize_prefers_a_known_method_and_says_so(
     effect: Effect, notes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = Rule("mlx", (RAISED_THETA,), effect=effect, reason="")
-    monkeypatch.setattr(statements, "RULES", (rule,))
+    monkeypatch.setattr(statements, "RULES", (*of_transformers.RULES, rule))
     result = resize(rotary_configs.save("llama"), NEW, output="out", runtime="mlx")
     assert result.for_runtime is not None
     assert result.for_runtime.notes == notes

@@ -95,7 +95,10 @@ def test_resize_supports_any_length(
 def test_plan_resize_adds_reserved_rows_to_the_length(make_pico: MakePico) -> None:
     plan = plan_resize(make_pico("roberta").folder, to=4096)
     values = to_json(plan)
-    assert values["config"] == {"max_position_embeddings": [18, 4098]}
+    assert values["config"] == {
+        "max_position_embeddings": [18, 4098],
+        "position_embedding_type": [None, "absolute"],
+    }
     assert values["tables"] == [
         {
             "name": "roberta.embeddings.position_embeddings.weight",
@@ -603,8 +606,8 @@ def test_resize_supports_names_that_are_not_utf8(make_pico: MakePico, tmp_path: 
 
 def test_public_names_exist_and_have_docstrings() -> None:
     names = ctxextend.__all__
-    assert len(names) == 53
-    assert len(set(names)) == 53
+    assert len(names) == 55
+    assert len(set(names)) == 55
     for name in names:
         value = getattr(ctxextend, name)
         assert isinstance(value, str) or value.__doc__

@@ -48,9 +48,12 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     assert done.exit_code == 0
     assert done.stdout == "llama-64\n"
     assert "rope_parameters: 16 -> 64 positions, yarn" in done.stderr
-    assert "Context length 64 in transformers, vLLM, SGLang, llama.cpp." in done.stderr
+    assert (
+        "Context length 64 in transformers, transformers 4, vLLM, SGLang, llama.cpp" in done.stderr
+    )
     assert done.stderr.endswith(
-        "To keep outputs for short inputs, use --method dynamic (transformers only).\n"
+        "To keep outputs for short inputs, use --method dynamic (right in transformers, "
+        "transformers 4 and mlx-lm).\n"
     )
     config = read("llama-64/config.json")
     before = read("llama/config.json")
@@ -64,7 +67,7 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     assert config == before | {
         "max_position_embeddings": 64,
         "rope_parameters": rope,
-        "rope_scaling": {**scaling, "type": "yarn"},
+        "rope_scaling": {**scaling, "type": "yarn", "rope_theta": 10_000.0},
         "rope_theta": 10_000.0,
     }
     assert read("llama-64/tokenizer_config.json")["model_max_length"] == 64
@@ -229,7 +232,7 @@ def test_resize_edits_the_dialect_of_the_file_and_keeps_unlimited_tokenizers() -
     assert config["rope_theta"] == 500_000.0
     kind = {"rope_type": "yarn", "type": "yarn"}
     settings = {"factor": 4.0, "original_max_position_embeddings": 16}
-    assert config["rope_scaling"] == {**kind, **settings}
+    assert config["rope_scaling"] == {**kind, **settings, "rope_theta": 500_000.0}
     new = {"rope_theta": 500_000.0, "rope_type": "yarn", **settings}
     assert config["rope_parameters"] == new
     assert read("llama-64/tokenizer_config.json") == read("llama/tokenizer_config.json")
@@ -244,12 +247,18 @@ def test_resize_with_dynamic_keeps_the_trained_length_and_names_the_runtimes_tha
     assert values["config"] == {
         "rope_parameters.rope_type": ["default", "dynamic"],
         "rope_parameters.factor": [None, 4.0],
-        "rope_scaling": [None, {"rope_type": "dynamic", "factor": 4.0, "type": "dynamic"}],
+        "rope_scaling": [
+            None,
+            {"rope_type": "dynamic", "factor": 4.0, "type": "dynamic", "rope_theta": 10_000.0},
+        ],
         "rope_theta": [None, 10_000.0],
     }
     assert values["max_len_after"] == 64
-    runtimes = {name for name, length in values["runtimes"].items() if length == 64}
-    assert runtimes == {"transformers", "SGLang"}
+    outcomes = {item["name"]: item["outcome"] for item in values["runtimes"]}
+    assert outcomes["transformers"] == "serves"
+    assert outcomes["vLLM"] == "refuses"
+    assert outcomes["SGLang"] == "differs"
+    assert outcomes["llama.cpp"] == "ignores"
     assert read("llama-64/tokenizer_config.json")["model_max_length"] == 64
 
     note = "Inputs up to 16 tokens give identical outputs"

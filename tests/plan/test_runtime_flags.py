@@ -1,4 +1,4 @@
-"""`ctxextend flags`: what a runtime is told instead of a new folder."""
+"""`ctxextend flags`: what a runtime is given instead of a new folder."""
 
 import json
 import shlex
@@ -38,7 +38,7 @@ def flags_of(name: str, runtime: str, method: str | None = None) -> str:
     ("name", "method", "expected"),
     [
         ("llama", None, LLAMA_CPP_YARN),
-        ("llama-old", None, LLAMA_CPP_YARN),
+        ("llama-old", None, f"{LLAMA_CPP_YARN} --rope-freq-base 500000"),
         ("gpt_neox", None, LLAMA_CPP_YARN),
         ("gemma3", None, LLAMA_CPP_YARN),
         ("llama", "linear", "-c 1024 --rope-scaling linear --rope-scale 4"),

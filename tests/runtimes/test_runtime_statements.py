@@ -100,11 +100,15 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
             {
                 **TRANSFORMERS,
                 "vllm": "serves",
-                "llama.cpp": f"ignores {YARN_FLAGS}",
+                "llama.cpp": f"ignores {YARN_FLAGS} --rope-freq-base 10000",
                 "mlx": "ignores",
             },
         ),
-        ("phi", "linear", {"llama.cpp": "ignores --rope-scaling linear --rope-scale 4"}),
+        (
+            "phi",
+            "linear",
+            {"llama.cpp": "ignores --rope-scaling linear --rope-scale 4 --rope-freq-base 10000"},
+        ),
         ("phi", "theta", {"llama.cpp": "ignores --rope-freq-base 48760.546168179"}),
         (
             "gpt_neox",
@@ -113,7 +117,7 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
                 **TRANSFORMERS,
                 "vllm": "serves",
                 "sglang": "serves",
-                "llama.cpp": f"ignores {YARN_FLAGS}",
+                "llama.cpp": f"ignores {YARN_FLAGS} --rope-freq-base 10000",
                 "mlx": "ignores",
                 "ctranslate2": "ignores",
             },
@@ -158,7 +162,7 @@ def test_runtime_statements_of_a_rotary_model_are_as_measured(
     check(planned.explanation.runtimes, expected)
 
 
-def test_runtime_statements_know_readers_of_rope_scaling_alone() -> None:
+def test_runtime_statements_know_who_reads_only_rope_scaling() -> None:
     folder = rotary_configs.save("llama")
     found = plan_resize(folder, rotary_configs.NEW, dialect="keep").explanation.runtimes
     check(
@@ -288,7 +292,7 @@ def facts(**values: Any) -> FolderFacts:
 
 
 def state(monkeypatch: pytest.MonkeyPatch, rule: Rule, **values: Any) -> RuntimeStatement:
-    """Return what a rule alone says about a folder."""
+    """Return what a single rule says about a folder."""
     monkeypatch.setattr(statements, "RULES", (rule,))
     (found,) = runtime_statements(facts(**values))
     return found

@@ -30,7 +30,7 @@ ALL_ROPE_TYPES = (
     "qwen2",
     "smollm3",
 )
-# Their modules use ``rope_theta`` alone.
+# Their modules use only ``rope_theta``.
 ONLY_THETA = (
     "cohere",
     "cohere2",

@@ -1,6 +1,6 @@
 """Convert a folder to a GGUF file in float32 with llama.cpp's converter, and run it on the CPU.
 
-The tokenizer is left out: token ids are given. The converter lies in the sdist of llama-cpp-python,
+The tokenizer is left out: token ids are given. The converter is in the sdist of llama-cpp-python,
 which is unpacked next to the environment.
 """
 
