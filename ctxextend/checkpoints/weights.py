@@ -21,8 +21,7 @@ from ctxextend.checkpoints.safetensors_file import (
     open_safetensors,
     read_floats,
 )
-from ctxextend.checkpoints.source import has_file
-from ctxextend.checkpoints.source_folder import Source
+from ctxextend.checkpoints.source import Source, has_file
 from ctxextend.checkpoints.training_files import check_training_file
 from ctxextend.checkpoints.wrappers import removed_wrappers
 from ctxextend.errors import CheckpointError

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.checkpoints.folder import MODULES, load_modules
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.source_folder import points_outside
+from ctxextend.checkpoints.source import points_outside
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import (
     EvalModel,

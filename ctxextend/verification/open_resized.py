@@ -4,8 +4,7 @@ from pathlib import Path
 
 from ctxextend.checkpoints.filenames import READABLE, variant_of
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.source import has_file, resolve_source
-from ctxextend.checkpoints.source_folder import Source
+from ctxextend.checkpoints.source import Source, has_file, resolve_source
 
 
 def open_resized(source: Source, base: Checkpoint) -> Checkpoint:

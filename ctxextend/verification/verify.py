@@ -8,8 +8,7 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import read_text
-from ctxextend.checkpoints.source import has_file, resolve_source
-from ctxextend.checkpoints.source_folder import Source
+from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,

@@ -7,7 +7,7 @@ import pytest
 
 from ctxextend import resize
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.source_folder import Source
+from ctxextend.checkpoints.source import Source
 from ctxextend.errors import CheckpointError, OutputError
 from tests.helpers import pico
 from tests.helpers.pico import STALE

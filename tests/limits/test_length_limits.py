@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ctxextend.checkpoints.folder import open_checkpoint
-from ctxextend.checkpoints.source_folder import Source
+from ctxextend.checkpoints.source import Source
 from ctxextend.families.lookup import find_architecture
 from ctxextend.limits.length_edits import LimitChange, generation_edits, limit_edits
 from tests.helpers import pico
