@@ -27,6 +27,7 @@ OTHER_PROGRAMS = {
     "--hf-path",
     "--mlx-path",
     "--model",
+    "--onnx",
     "--outfile",
     "--recipe",
     "--task",
