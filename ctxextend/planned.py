@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctxextend.checkpoints.exports import cached_task
 from ctxextend.checkpoints.folder import MODULES
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.output.output import Output
@@ -203,7 +204,11 @@ class ResizeResult(Result, shows=("output", "seconds")):
         runtime = self.for_runtime.runtime
         if runtime.command:
             return serving_command(
-                runtime, self.for_runtime.statement, str(self.output), self.plan.max_len_after
+                runtime,
+                self.for_runtime.statement,
+                str(self.output),
+                self.plan.max_len_after,
+                task=cached_task(self.plan.checkpoint.model_class),
             )
         if self.load_code is None:
             return None

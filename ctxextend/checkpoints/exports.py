@@ -94,16 +94,22 @@ def commands_again(row: ExportFormat, folder: str, model_class: str | None) -> s
         "output": f"{folder}-{row.ending}",
         "model_class": model_class or "AutoModel",
         "task": task.name,
-        "cached_task": task.name,
+        "cached_task": cached_task(model_class),
     }
-    if task.is_cached:
-        values["cached_task"] = f"{task.name}-with-past"
     for name in ("folder", "weights", "output"):
         values[f"{name}_text"] = json.dumps(values[name], ensure_ascii=False)
     commands = list[str]()
     for words in row.commands:
         commands.append(shlex.join(word.format(**values) for word in words))
     return f"{', then '.join(commands)} ({row.install})"
+
+
+def cached_task(model_class: str | None) -> str:
+    """Return the task of Optimum for a class in transformers, of generating models with a cache."""
+    task = _task_of(model_class)
+    if task.is_cached:
+        return f"{task.name}-with-past"
+    return task.name
 
 
 def _task_of(model_class: str | None) -> ExportTask:

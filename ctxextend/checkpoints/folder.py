@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints import filenames
+from ctxextend.checkpoints.config_file import CONFIG, stated_class
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorFile
@@ -19,7 +20,6 @@ from ctxextend.checkpoints.source import (
     has_file,
     not_a_file,
     points_outside,
-    stated_class,
 )
 from ctxextend.checkpoints.weights import (
     NEXT_TO_CONFIG,
@@ -31,7 +31,6 @@ from ctxextend.checkpoints.weights import (
 from ctxextend.checkpoints.wrappers import without_prefix, without_wrappers
 from ctxextend.errors import CheckpointError, size_text
 
-CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 MODULES = "modules.json"
 ADAPTER_PREFIX = "base_model.model."  # PEFT's prefix of the base model's module names

@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ctxextend.checkpoints import filenames
+from ctxextend.checkpoints.config_file import CONFIG, stated_class
 from ctxextend.checkpoints.exports import (
     file_error,
     find_exports,
@@ -15,7 +16,7 @@ from ctxextend.checkpoints.exports import (
     only_exports_error,
 )
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.source import Source, points_outside, stated_class
+from ctxextend.checkpoints.source import Source, points_outside
 from ctxextend.checkpoints.training_files import find_parts, may_be_model
 from ctxextend.errors import CheckpointError
 
@@ -132,7 +133,7 @@ def _foreign(names: Sequence[str]) -> ForeignWeights | None:
 def _class_of(folder: Path) -> str | None:
     """Return the transformers class that the config in a folder states; None if it states none."""
     try:
-        return stated_class(load_inside(folder, "config.json"))
+        return stated_class(load_inside(folder, CONFIG))
     except CheckpointError:  # no config, or an unreadable one
         return None
 

@@ -4,11 +4,11 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ctxextend.checkpoints.filenames import (
     IGNORED_NAMES,
@@ -303,16 +303,6 @@ def points_outside(folder: Path, path: Path) -> bool:
     if cached is not None:
         allowed.add(Path(cached["cache"]) / "blobs")
     return allowed.isdisjoint(Path(os.path.realpath(path)).parents)
-
-
-def stated_class(config: Mapping[str, Any]) -> str | None:
-    """Return the transformers class that a config states; None if it states none."""
-    stated = config.get("architectures")
-    first = stated[0] if isinstance(stated, list) and stated else None
-    # The name is untrusted, and is shown in commands that users paste.
-    if isinstance(first, str) and first.isidentifier() and first.isascii():
-        return first
-    return None
 
 
 def dereference_hint(folder: Path) -> str:

@@ -6,7 +6,11 @@ from ctxextend.runtimes.rule_schema import Runtime, RuntimeStatement
 
 
 def serving_command(
-    runtime: Runtime, statement: RuntimeStatement | None, folder: str, max_len: int
+    runtime: Runtime,
+    statement: RuntimeStatement | None,
+    folder: str,
+    max_len: int,
+    task: str = "TASK",
 ) -> str:
     """Return the command that serves a folder, or converts it for a runtime.
 
@@ -15,8 +19,9 @@ def serving_command(
         statement: What it does with the folder, by a rule if there is one.
         folder: The path of the folder.
         max_len: The context length, in tokens.
+        task: As Optimum names what the model does; it infers none from a folder.
     """
-    command = runtime.command.format(folder=_argument(folder), max_len=max_len)
+    command = runtime.command.format(folder=_argument(folder), max_len=max_len, task=task)
     if statement is not None and statement.option:
         command = f"{command} {statement.option}"
     return command

@@ -55,7 +55,8 @@ class Runtime(NamedTuple):
     version: str  # the version that was run, or read
     # Keys of rotary settings that it reads, such as ``rope_scaling``.
     dialects: tuple[str, ...]
-    # The command that serves or converts a folder; {folder} is its path and {max_len} its length.
+    # The command that serves or converts a folder; {folder} is its path, {max_len} its length and
+    # {task} what Optimum calls its task.
     # The options of a `RuntimeStatement` follow. Empty: Python code loads it.
     command: str
     # The command that serves a checkpoint with the flags of `runtime_flags`; {model} is the

@@ -67,14 +67,14 @@ RUNTIMES = (
         name="ONNX",
         version="optimum-onnx 0.1.0",
         dialects=(ROPE_SCALING,),
-        command="optimum-cli export onnx --model {folder} {folder}-onnx",
+        command="optimum-cli export onnx --model {folder} --task {task} {folder}-onnx",
     ),
     Runtime(
         key="openvino",
         name="OpenVINO",
         version="2026.4.1",
         dialects=(ROPE_PARAMETERS, ROPE_SCALING),
-        command="optimum-cli export openvino --model {folder} {folder}-openvino",
+        command="optimum-cli export openvino --model {folder} --task {task} {folder}-openvino",
     ),
     Runtime(
         key="tei",

@@ -23,7 +23,6 @@ from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
 from ctxextend.output.record import table_hash
 from ctxextend.output.write import output_path, write_output
-from ctxextend.plan.edits import missing_engine_keys
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
@@ -128,13 +127,7 @@ def train_recipe(
     )
     with opened as run:
         setup = set_up(load_task(run.task))
-        files = run.task.files
-        weights = TrainedWeights(
-            checkpoint=files.checkpoint,
-            trainable=setup.trainable,
-            dtype=settings.dtype,
-            added_keys=missing_engine_keys(files),
-        )
+        weights = TrainedWeights(run.task.files.checkpoint, setup.trainable, settings.dtype)
         _announce(setup, run.notes, notify)
         if devices.is_main_process:
             _check_disk_space(run.output, weights, save_adapter=settings.save_adapter)

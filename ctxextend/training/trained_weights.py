@@ -13,7 +13,6 @@ from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, plan_layouts
 from ctxextend.checkpoints.safetensors_file import numpy_dtype
 from ctxextend.evaluation import eval_model
-from ctxextend.families.lookup import Keys
 from ctxextend.output.prepare import index_text
 from ctxextend.training.trainable import TrainableParameters
 
@@ -30,7 +29,6 @@ class TrainedWeights:
     checkpoint: Checkpoint  # before training
     trainable: TrainableParameters
     dtype: str | None  # of all floats, as in ``--dtype``; None keeps each tensor's
-    added_keys: Mapping[Keys, Any]  # values that the config lacks and other engines need, by path
 
     def tensor(self, name: str) -> NDArray[Any]:
         """Return a tensor; frozen rows are copied from the source unless the dtype changes."""
@@ -82,26 +80,17 @@ class TrainedWeights:
 
     @property
     def texts(self) -> dict[str, bytes]:
-        """The config and the index of shards if they change, and generated files, by name."""
+        """The config and the index of shards if the dtype changes, and generated files, by name."""
         checkpoint = self.checkpoint
         texts = dict(checkpoint.generated)
-        changes = self._config_changes
-        if changes and checkpoint.has_config:
+        if self.dtype is not None and checkpoint.has_config:
             config = checkpoint.text(checkpoint.config_file)
-            texts[checkpoint.config_file] = edit(config, changes)
+            texts[checkpoint.config_file] = edit(config, self._config_changes(self.dtype))
         if self.dtype is not None and checkpoint.weights.index is not None:
             texts[checkpoint.weights.index_file] = index_text(checkpoint, self.layouts)
         return {name: text.encode() for name, text in texts.items()}
 
-    @property
-    def _config_changes(self) -> dict[Keys, Any]:
-        """The values of keys that are added, and of dtype keys if the dtype changes, by path.
-
-        A config without a dtype key gets the newer one.
-        """
-        changes = dict[Keys, Any](self.added_keys)
-        if self.dtype is not None:
-            stated = [key for key in DTYPE_KEYS if key in self.checkpoint.config]
-            for key in stated or DTYPE_KEYS[:1]:
-                changes[(key,)] = eval_model.DTYPE_OF_PRECISION[self.dtype]
-        return changes
+    def _config_changes(self, dtype: str) -> dict[tuple[str, ...], Any]:
+        """Return the values of all dtype keys of the config, or of the newer key if it has none."""
+        stated = [key for key in DTYPE_KEYS if key in self.checkpoint.config]
+        return {(key,): eval_model.DTYPE_OF_PRECISION[dtype] for key in stated or DTYPE_KEYS[:1]}
