@@ -109,7 +109,7 @@ def runtimes_table() -> str:
     for runtime in RUNTIMES:
         command = "Python code"
         if runtime.command:
-            command = f"`{runtime.command.format(folder='FOLDER', max_len='N')}`"
+            command = f"`{runtime.command.format(folder='FOLDER', max_len='N', task='TASK')}`"
         body.append((runtime.name, f"`{runtime.key}`", runtime.version, command))
     return markdown(("engine", "`--for`", "version", "command"), body)
 

@@ -16,8 +16,8 @@ COMMANDS = {
     "llama-server -m out.gguf -c 1024",
     "mlx": "mlx_lm.server --model out",
     "ctranslate2": "ct2-transformers-converter --model out --output_dir out-ct2",
-    "onnx": "optimum-cli export onnx --model out out-onnx",
-    "openvino": "optimum-cli export openvino --model out out-openvino",
+    "onnx": "optimum-cli export onnx --model out --task TASK out-onnx",
+    "openvino": "optimum-cli export openvino --model out --task TASK out-openvino",
     "tei": "text-embeddings-router --model-id out",
 }
 
