@@ -64,7 +64,7 @@ def test_open_checkpoint_rejects_invalid_and_outside_modules(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.gguf", b"", r"has no model\.safetensors, .* or shard index, only x\.gguf"),
+        ("x.gguf", b"", r"has no weights of transformers, only a GGUF file \(x\.gguf\)"),
         (
             "model.fp16.safetensors",
             b"",

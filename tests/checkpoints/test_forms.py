@@ -286,7 +286,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 f"{name} is not a supported weights file",
                 ".safetensors",
             )
-            for name in ("film.mp4", "model.gguf", "tf_model.h5", "model.safetensors.index.json")
+            for name in ("film.mp4", "model.safetensors.index.json")
         ),
         *(
             (
@@ -319,16 +319,13 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             "only model.bf16.bin",
             "--variant bf16",
         ),
-        *(
-            (
-                name,
-                ".",
-                {},
-                CheckpointError,
-                r"has no model\.safetensors",
-                "^Download the missing file. If --edit-only",
-            )
-            for name in ("model.gguf", "model.onnx", "rust_model.ot", "weights.h5")
+        (
+            "weights.h5",
+            ".",
+            {},
+            CheckpointError,
+            r"has no model\.safetensors",
+            "^Download the missing file. If --edit-only",
         ),
         (SINGLE, ".", {"subfolder": "large"}, SourceError, "has no subfolder large", "--subfolder"),
         (
