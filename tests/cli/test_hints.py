@@ -30,6 +30,8 @@ OTHER_PROGRAMS = {
     "--yarn-orig-ctx",
     "--outfile",
     "--model",
+    "--hf-path",
+    "--mlx-path",
     "--onnx",
     "--recipe",
     "--task",

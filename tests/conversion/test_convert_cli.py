@@ -34,10 +34,15 @@ def test_convert_prints_the_output_what_it_adds_and_what_to_do_next() -> None:
     done = run("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "4x")
     assert done.exit_code == 0
     assert done.stdout == "tiny-gpt2-rotary-512\n"
-    first, lengths, added, cost, effects = done.stderr.splitlines()
+    first, lengths, added, serving, *others, cost, effects = done.stderr.splitlines()
     assert first == "gpt2 -> gpt_neox (rotary positions, theta 1000)"
     assert lengths == "128 -> 512 tokens"
     assert added == "131,072 parameters added: the LM head is separate from the embeddings"
+    assert serving.startswith("Context length 512 in transformers, transformers 4, vLLM, SGLang")
+    flags = (
+        "Loads, but without the new settings, in llama.cpp: --rope-freq-base 1000 makes it right."
+    )
+    assert flags in others
     assert cost.startswith("4.3 MB in ")
     assert effects.startswith(
         "Not yet trained at 512. Outputs are far from the source's, for short inputs too"
