@@ -30,8 +30,6 @@ OTHER_PROGRAMS = {
     "--yarn-orig-ctx",
     "--outfile",
     "--model",
-    "--hf-path",
-    "--mlx-path",
     "--onnx",
     "--recipe",
     "--task",
