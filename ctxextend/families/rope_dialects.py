@@ -88,9 +88,13 @@ def with_other_dialect(location: TableLocation, changes: Changes) -> Changes:
 
 def _added(location: TableLocation, changes: Changes, half: Changes) -> Changes:
     """Return changes with the values of a half that the changed config does not state."""
-    planned = with_values(location, changes).config
-    missing = {path: value for path, value in half.items() if nested(planned, path) is None}
-    return changes | missing
+    added = dict(changes)
+    config: Any = with_values(location, changes).config
+    for path, value in half.items():
+        if nested(config, path) is None:
+            added[path] = value
+            config = _with_value(config, path, value)
+    return added
 
 
 def _different(location: TableLocation, changes: Changes) -> Changes:
@@ -234,8 +238,8 @@ def _old_halves(location: TableLocation, settings: Sequence[RopeLayers]) -> Iter
     if accepted and scaling.keys() >= set(accepted):
         yield {path: {key: scaling[key] for key in accepted}, **next_to}
     # CTranslate2 reads the base only here if there is a `rope_scaling`, and otherwise takes 10,000.
-    base = {(*path, THETA): main.parameters[THETA]}
-    yield {path: scaling, **base, **next_to}
+    base = main.parameters[THETA]
+    yield {path: {**scaling, THETA: base}, (*path, THETA): base, **next_to}
 
 
 def _keys_next_to(location: TableLocation, settings: Sequence[RopeLayers]) -> Changes:
