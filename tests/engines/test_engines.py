@@ -36,7 +36,7 @@ EXPECTED = {
 }
 CONVERSIONS = (
     Case("gpt_neox", schema.RAISED_THETA, converted_from="gpt2"),
-    Case("roformer", schema.LEARNED, converted_from="bert"),
+    Case("roformer", schema.SINUSOIDAL, converted_from="bert"),
     Case("falcon", schema.ALIBI, converted_from="gpt2"),
 )
 # Only one dialect, as in files of transformers 5 that are not resized or keep their own.
