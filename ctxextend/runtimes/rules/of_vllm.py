@@ -107,7 +107,6 @@ BACKEND = (
     "starcoder2",
     "ultrabert",
     "vaultgemma",
-    "youtu",
     "zaya",
 )
 
@@ -253,16 +252,8 @@ RULES = (
     Rule(
         VLLM,
         (LONGROPE,),
-        ("phi3", "phimoe"),
+        ("llama", "phi3", "phimoe", "qwen3"),
         length=Length.FIRST_TRAINED,
-        evidence=CODE_RUN,
-        ignores_attention_factor=True,
-    ),
-    Rule(
-        VLLM,
-        (LONGROPE,),
-        ("llama", "qwen3"),
-        length=Length.STATED,
         evidence=CODE_RUN,
         ignores_attention_factor=True,
     ),
