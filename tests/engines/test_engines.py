@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -76,6 +77,13 @@ def all_cases() -> Iterator[tuple[Engine, Case]]:
             yield engine, case
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that is removed after each test, since all of them together take gigabytes."""
+    with TemporaryDirectory() as path:
+        yield Path(path)
+
+
 @pytest.fixture(scope="module")
 def engines() -> Iterator[dict[str, RunningEngine]]:
     """Every selected engine; each is started by its first run."""
@@ -89,9 +97,9 @@ def engines() -> Iterator[dict[str, RunningEngine]]:
     ("engine", "case"), list(all_cases()), ids=lambda item: getattr(item, "name", str(item))
 )
 def test_resize_says_what_an_engine_does(
-    engines: dict[str, RunningEngine], engine: Engine, case: Case, tmp_path: Path
+    engines: dict[str, RunningEngine], engine: Engine, case: Case, folder: Path
 ) -> None:
-    prepared = prepare(case, tmp_path)
+    prepared = prepare(case, folder)
     statement = prepared.statements.get(engine.runtime)
     if statement is None:
         pytest.skip("no rule")
@@ -125,10 +133,10 @@ def flags_of(option: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("engine", list(selected_engines()), ids=lambda engine: engine.name)
 def test_resize_says_which_engines_ignore_an_attention_factor(
-    engines: dict[str, RunningEngine], engine: Engine, tmp_path: Path
+    engines: dict[str, RunningEngine], engine: Engine, folder: Path
 ) -> None:
     case = Case("llama", "yarn", attention_factor=True)
-    prepared = prepare(case, tmp_path)
+    prepared = prepare(case, folder)
     statement = prepared.statements[engine.runtime]
     measured = engines[engine.name].run(prepared)
     record(engine, case, statement, measured)

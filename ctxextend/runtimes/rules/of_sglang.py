@@ -59,7 +59,6 @@ NATIVE = (
 # Types that run in transformers' code.
 BACKEND = (
     "aria",
-    "axk1",
     "bitnet",
     "chameleon",
     "cosmos3_omni",
@@ -97,7 +96,6 @@ BACKEND = (
     "vaultgemma",
     "video_llava",
     "vipllava",
-    "youtu",
 )
 
 # Their modules do not pass the settings on.
@@ -232,7 +230,7 @@ RULES = (
     Rule(
         SGLANG,
         (DYNAMIC,),
-        (*NATIVE, "mellum"),
+        NATIVE,
         Effect.DIFFERS,
         length=Length.STATED_SCALED,
         reason="inputs of every length get the angles of the longest",
@@ -256,10 +254,12 @@ RULES = (
         reason="it takes the settings for yarn",
         evidence=CODE_RUN,
     ),
+    Rule(SGLANG, (YARN,), ("olmo3",), length=Length.STATED, evidence=CODE_RUN),
+    Rule(SGLANG, (LINEAR,), ("olmo3",), length=Length.STATED_SCALED, evidence=CODE_RUN),
     Rule(
         SGLANG,
-        (RAISED_THETA, YARN, LINEAR, DYNAMIC),
-        ("olmo3", "zaya"),
+        (RAISED_THETA,),
+        ("olmo3",),
         Effect.DIFFERS,
         length=Length.STATED,
         reason="it reads another base",
