@@ -16,7 +16,7 @@ from ctxextend.planned import ResizeResult
 from ctxextend.runtimes import rule_schema as schema
 from ctxextend.runtimes.rule_schema import RuntimeStatement
 from tests.engines.drivers import transformers_driver
-from tests.engines.models import NEW, OLD, THETA, auto_class, make_model, token_ids
+from tests.engines.models import NEW, OLD, THETA, auto_class, has_one_theta, make_model, token_ids
 
 Values = NDArray[np.float32]
 
@@ -139,12 +139,17 @@ def _other_folders(
         _copy_folder(output, without)
         _edit_settings(without, case.model_type, {"attention_factor": None})
         yield NO_FACTOR, without
-    elif case.positions in SCALED:
+    elif case.positions in SCALED or _reads_a_base(case):
         for name, settings in _unscaled_settings(case, output).items():
             unscaled = folder / name
             _copy_folder(output, unscaled)
             _edit_settings(unscaled, case.model_type, settings)
             yield name, unscaled
+
+
+def _reads_a_base(case: Case) -> bool:
+    """Whether an output has unscaled positions with another base than the default of its type."""
+    return case.positions == schema.UNSCALED and has_one_theta(case.model_type)
 
 
 def _unscaled_settings(case: Case, output: Path) -> dict[str, dict[str, Any]]:
@@ -154,7 +159,9 @@ def _unscaled_settings(case: Case, output: Path) -> dict[str, dict[str, Any]]:
     base = facts.theta[layers] if layers else THETA
     bases = sorted({facts.theta[layers], *OTHER_BASES})
     changes: dict[str, Any] = {"rope_type": "default"}
-    settings = {UNSCALED: changes | {"rope_theta": base}}
+    settings = dict[str, dict[str, Any]]()
+    if case.positions != schema.UNSCALED:
+        settings[UNSCALED] = changes | {"rope_theta": base}
     for other in bases:
         settings[f"{UNSCALED}, base {other:g}"] = changes | {"rope_theta": other}
     return settings

@@ -106,7 +106,7 @@ _ENGINES = (
         requirements=(LLAMA_CPP, TRANSFORMERS_4, TORCH, SENTENCEPIECE),
         driver="llama_cpp_driver",
         sdist=LLAMA_CPP,
-        tolerance=2e-2,  # it reads activations from tables in half precision
+        tolerance=3e-2,  # it reads activations from tables in half precision
         is_slow=True,
     ),
 )

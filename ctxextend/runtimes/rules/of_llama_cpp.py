@@ -33,7 +33,6 @@ SCALED = (
     "glm4_moe",
     "granite",
     "granitemoe",
-    "hunyuan_v1_dense",
     "olmo",
     "olmo2",
     "olmoe",
@@ -47,9 +46,11 @@ SCALED = (
 )
 # The converter writes neither the settings nor the base of these types.
 UNWRITTEN = ("falcon", "gemma", "glm", "gpt_neox", "minicpm3", "phi", "stablelm")
+UNWRITTEN_LISTS = ("falcon", "gemma", "glm", "gpt_neox", "phi", "stablelm")
 # It writes the base of these types, and no settings.
 ONLY_THETA = ("cohere", "cohere2")
 DROPS_DYNAMIC = (*LLAMA_LIKE, *SCALED, *UNWRITTEN, *ONLY_THETA, "deepseek_v2")
+OTHERS = ("apertus", "gemma2", "hunyuan_v1_dense", "modernbert", "nemotron", "phi3")
 DROPS_LLAMA3 = (
     *UNWRITTEN,
     *ONLY_THETA,
@@ -74,9 +75,17 @@ RULES = (
     Rule(
         LLAMA_CPP,
         (UNSCALED,),
-        (*DROPS_DYNAMIC, "apertus", "gemma2", "modernbert", "nemotron", "phi3"),
+        (*DROPS_DYNAMIC, *OTHERS),
     ),
-    Rule(LLAMA_CPP, (RAISED_THETA, YARN, LINEAR), (*LLAMA_LIKE, *SCALED)),
+    Rule(LLAMA_CPP, (RAISED_THETA, YARN, LINEAR), (*LLAMA_LIKE, *SCALED, "hunyuan_v1_dense")),
+    Rule(
+        LLAMA_CPP,
+        (DYNAMIC,),
+        ("hunyuan_v1_dense",),
+        Effect.REFUSES,
+        reason="its converter expects alpha",
+    ),
+    Rule(LLAMA_CPP, (LONGROPE,), ("hunyuan_v1_dense",), Effect.IGNORES),
     Rule(
         LLAMA_CPP, (RAISED_THETA,), (*ONLY_THETA, "deepseek_v2", "nemotron", "phi3", "modernbert")
     ),
@@ -152,7 +161,8 @@ RULES = (
     Rule(
         LLAMA_CPP,
         (LONGROPE,),
-        (*LLAMA_LIKE, *SCALED, "apertus", "nemotron", *UNWRITTEN, *ONLY_THETA),
+        (*LLAMA_LIKE, *SCALED, "apertus", *UNWRITTEN_LISTS, *ONLY_THETA),
         Effect.IGNORES,
     ),
+    Rule(LLAMA_CPP, (LONGROPE,), ("minicpm3", "nemotron"), Effect.DIFFERS),
 )
