@@ -11,6 +11,7 @@ from ctxextend.runtimes.rule_schema import (
     LLAMA3,
     LONGROPE,
     RAISED_THETA,
+    SINUSOIDAL,
     UNSCALED,
     YARN,
     Effect,
@@ -131,6 +132,20 @@ RULES = (
         option=LINEAR_FLAGS,
     ),
     # Wrong.
+    Rule(
+        LLAMA_CPP,
+        (LEARNED, SINUSOIDAL),
+        ("opt", "roformer"),
+        Effect.REFUSES,
+        reason="its converter does not have the type",
+    ),
+    Rule(
+        LLAMA_CPP,
+        (ALIBI,),
+        ("falcon",),
+        Effect.REFUSES,
+        reason="its converter does not have these positions",
+    ),
     Rule(
         LLAMA_CPP,
         (YARN, LINEAR, RAISED_THETA, DYNAMIC, LLAMA3, LONGROPE),
