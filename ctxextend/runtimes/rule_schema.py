@@ -68,7 +68,9 @@ class Runtime(NamedTuple):
     length_option: str = ""
 
 
-RUN = "run"  # the evidence of a rule that was seen to be true; otherwise it is a URL
+# The evidence of a rule: one of these, or the URL of what was read.
+RUN = "run"
+CODE_RUN = "run: the code for lengths and frequencies, without the model"
 
 
 class Rule(NamedTuple):

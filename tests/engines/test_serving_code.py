@@ -20,8 +20,7 @@ from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.rope_dialects import has_settings
 from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.rule_schema import RuntimeOutcome, RuntimeStatement
-from ctxextend.runtimes.rules.of_vllm import CODE_RUN
+from ctxextend.runtimes.rule_schema import CODE_RUN, RuntimeOutcome, RuntimeStatement
 from ctxextend.tables.rotary import frequencies
 from tests.engines.cases import Case, has_positions, make_folder, read_config
 from tests.engines.environments import SERVING_ENGINES, Engine, is_selected, python_of

@@ -2,6 +2,7 @@
 
 from ctxextend.runtimes.rule_schema import (
     ALIBI,
+    CODE_RUN,
     DYNAMIC,
     LEARNED,
     LINEAR,
@@ -18,7 +19,6 @@ from ctxextend.runtimes.rule_schema import (
 )
 
 SGLANG = "sglang"
-CODE_RUN = "run: the code for lengths and frequencies, without the model"
 
 # Types that SGLang has code for.
 NATIVE = (

@@ -5,6 +5,7 @@ Model types that it has no code for run in its Transformers backend.
 
 from ctxextend.runtimes.rule_schema import (
     ALIBI,
+    CODE_RUN,
     DYNAMIC,
     LEARNED,
     LINEAR,
@@ -22,7 +23,6 @@ from ctxextend.runtimes.rule_schema import (
 )
 
 VLLM = "vllm"
-CODE_RUN = "run: the code for lengths and frequencies, without the model"
 SOURCE = "https://github.com/vllm-project/vllm/blob/v0.33.0/vllm"
 
 # Types that vLLM has code for.
