@@ -93,7 +93,7 @@ def _added(location: TableLocation, changes: Changes, half: Changes) -> Changes:
     for path, value in half.items():
         if nested(config, path) is None:
             added[path] = value
-            config = _with_value(config, path, value)
+            config = with_value(config, path, value)
     return added
 
 
@@ -153,16 +153,16 @@ def with_values(location: TableLocation, changes: Mapping[Keys, Any]) -> TableLo
     """Return a location whose config has other values, by path of keys; None removes a key."""
     config: Any = location.config
     for path, value in changes.items():
-        config = _with_value(config, path, value)
+        config = with_value(config, path, value)
     return replace(location, config=config)
 
 
-def _with_value(config: Any, path: Keys, value: Any) -> Any:
+def with_value(config: Any, path: Keys, value: Any) -> Any:
     """Return a config with a value at a path of keys, whose objects are created."""
     if not path:
         return value
     values = dict(config) if isinstance(config, Mapping) else {}
-    values[path[0]] = _with_value(values.get(path[0]), path[1:], value)
+    values[path[0]] = with_value(values.get(path[0]), path[1:], value)
     return values
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ctxextend.errors import ResizeError, joined
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import NEW, read_rope
-from ctxextend.families.rope_dialects import new_half, with_values
+from ctxextend.families.rope_dialects import new_half, with_value, with_values
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
@@ -189,7 +189,8 @@ def config_override(plan: Plan) -> dict[str, Any]:
             values |= new_half(location, read_rope(location))
         inside = _config_path(location)
         for path, value in values.items():
-            _set_value(override, (*_loaded_path(plan, inside), *path[len(inside) :]), value)
+            loaded = (*_loaded_path(plan, inside), *path[len(inside) :])
+            override = with_value(override, loaded, value)
     return override
 
 
@@ -218,14 +219,6 @@ def _loaded_path(plan: Plan, path: Keys) -> Keys:
         if part.is_in_outer_config:
             return (part.config_key,)
     return path
-
-
-def _set_value(values: dict[str, Any], path: Keys, value: Any) -> None:
-    """Set a value at a path of keys, with the objects around it."""
-    *outer, key = path
-    for name in outer:
-        values = values.setdefault(name, {})
-    values[key] = value
 
 
 # Runtimes with options for rotary settings
