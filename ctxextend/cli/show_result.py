@@ -11,6 +11,7 @@ from ctxextend.cli.run_steps import push, show_training, steps_after_training
 from ctxextend.cli.tables import Page
 from ctxextend.errors import OutputError, size_text, time_text
 from ctxextend.json_output import to_json
+from ctxextend.runtimes.commands import not_an_option
 
 if TYPE_CHECKING:
     from ctxextend.limits.length_edits import Edit
@@ -187,7 +188,7 @@ def _file_items(planned: "Planned", output: Path) -> Items:
     for name, reason in plan.checkpoint.omitted.items():
         yield "skip", f"{name} ({reason})"
     for row in skipped_exports(plan.checkpoint.omitted):
-        commands = commands_again(row, _folder_argument(output), plan.checkpoint.model_class)
+        commands = commands_again(row, not_an_option(str(output)), plan.checkpoint.model_class)
         yield "export", f"{row.kind}: {commands}"
     yield "write", size_text(planned.output.bytes_to_write)
 
@@ -224,16 +225,8 @@ def _skipped_notes(result: "ResizeResult") -> Iterator[str]:
         if name not in shown_below:
             yield f"skipped: {name} ({reason})"
     for row, names in exports.items():
-        commands = commands_again(row, _folder_argument(result.output), checkpoint.model_class)
+        commands = commands_again(row, not_an_option(str(result.output)), checkpoint.model_class)
         yield f"skipped: {listed(names)} ({row.reason}). To make it again: {commands}"
-
-
-def _folder_argument(output: Path) -> str:
-    """Return an output's folder as an argument that is not parsed as an option."""
-    name = str(output)
-    if name.startswith("-"):
-        return f"./{name}"
-    return name
 
 
 def _show_serving(console: Console, result: "ResizeResult") -> None:
@@ -244,7 +237,7 @@ def _show_serving(console: Console, result: "ResizeResult") -> None:
 
 def _next_steps(result: "ResizeResult") -> Iterator[str]:
     """Yield commands to run on an output."""
-    folder = shlex.quote(_folder_argument(result.output))
+    folder = shlex.quote(not_an_option(str(result.output)))
     plan = result.plan
     is_conversion = result.planned.conversion is not None
     if is_conversion or (plan.creates_rows and plan.model.ref.tensor is None):

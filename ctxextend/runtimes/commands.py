@@ -38,8 +38,13 @@ def base_command(runtime: Runtime, source: str, flags: str) -> str:
     return f"{runtime.base_command.format(model=_argument(source))} {flags}"
 
 
+def not_an_option(path: str) -> str:
+    """Return a path that no program takes for an option."""
+    if path.startswith("-"):
+        return f"./{path}"
+    return path
+
+
 def _argument(path: str) -> str:
     """Return a path as a shell word that no program takes for an option."""
-    if path.startswith("-"):
-        path = f"./{path}"
-    return shlex.quote(path)
+    return shlex.quote(not_an_option(path))
