@@ -46,10 +46,10 @@ def main() -> None:
 
 def _declare_operators() -> None:
     """Declare compiled operators that are looked up, but not called, without their libraries."""
-    import torch
+    from torch.library import Library
 
     global OPERATORS  # a declaration ends with its library object
-    vision = torch.library.Library("torchvision", "DEF")
+    vision = Library("torchvision", "DEF")
     vision.define("nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
     vision.define("qnms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
     OPERATORS = (vision,)

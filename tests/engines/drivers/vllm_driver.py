@@ -67,13 +67,13 @@ def _use_cpu() -> None:
 
 def _declare_operators() -> None:
     """Declare compiled operators that are looked up, but not called, without their libraries."""
-    import torch
+    from torch.library import Library
 
     global OPERATORS  # a declaration ends with its library object
-    vision = torch.library.Library("torchvision", "DEF")
+    vision = Library("torchvision", "DEF")
     vision.define("nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
     vision.define("qnms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
-    activations = torch.library.Library("_C", "FRAGMENT")
+    activations = Library("_C", "FRAGMENT")
     for name in ("gelu_new", "gelu_fast", "gelu_quick", "relu_squared", "fatrelu_and_mul"):
         activations.define(f"{name}(Tensor! out, Tensor input) -> ()")
     OPERATORS = (vision, activations)
