@@ -14,7 +14,7 @@ import numpy as np
 
 from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import COUNTS, TRUNCATE, Function, method_text

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import TableLocation, find_architecture
-from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import (
     Family,
     LearnedTable,

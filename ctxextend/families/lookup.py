@@ -8,7 +8,8 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
-from ctxextend.families.registry import FAMILIES, SIGNATURES
+from ctxextend.families.known_types import FAMILIES
+from ctxextend.families.registry import SIGNATURES
 from ctxextend.families.schema import (
     Buffer,
     EngineKey,

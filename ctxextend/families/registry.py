@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ctxextend.families.rotary_types import LIMITS_ONLY, RULE_FAMILIES
+from ctxextend.families.rotary_types import LIMITS_ONLY, ROTARY_FAMILIES
 from ctxextend.families.rows import family, language_model, submodel, text_model
 from ctxextend.families.schema import (
     LENGTH,
@@ -1250,8 +1250,9 @@ TABLE_FAMILIES: tuple[Family, ...] = (
     ),
 )
 
-FAMILIES: Mapping[str, Family] = {
-    entry.model_type: entry for entry in (*TABLE_FAMILIES, *RULE_FAMILIES)
+# The model types with an entry here; the rule finds the others.
+ROWS: Mapping[str, Family] = {
+    entry.model_type: entry for entry in (*TABLE_FAMILIES, *ROTARY_FAMILIES)
 }
 
 # Distinguish model types with the same table name if a config has no model_type: prefixes of tensor

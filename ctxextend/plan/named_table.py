@@ -4,8 +4,8 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, ResizeError, UnsupportedModelError
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, nested
-from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import LENGTH, Family, LearnedTable, ReservedRows
 from ctxextend.plan.table_names import find_names
 from ctxextend.recipe import CheckpointRef

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.own_code import code_error, own_class

@@ -7,8 +7,8 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, CtxextendError, UnsupportedModelError
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import TableLocation, find_architecture, matching_types
-from ctxextend.families.registry import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.plan.found_table import context_length, measure_table
 from ctxextend.plan.own_code import own_class

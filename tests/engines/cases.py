@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend import convert, resize
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.schema import LearnedTable, RotaryFacts, SinusoidalTable
 from ctxextend.planned import ResizeResult
 from ctxextend.runtimes import rule_schema as schema

@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.known_types import FAMILIES
 
 OLD = 256
 NEW = 1024

@@ -10,8 +10,8 @@ from safetensors.numpy import save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import Inspection, inspect, plan_resize, resize, verify
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
-from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import SinusoidalTable
 from ctxextend.json_output import to_json
 from ctxextend.plan.table_checks import stated_width

@@ -33,8 +33,8 @@ from ctxextend import (
     resize,
     verify,
 )
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import TableLocation, find_architecture
-from ctxextend.families.registry import FAMILIES
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.plan.table_plan import TablePlan

@@ -8,9 +8,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import list_families
 from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.listing import FamilyTable
 from ctxextend.families.lookup import TableLocation, find_architecture, matching_types
-from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import PositionScheme
 from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
 from tests.helpers import tiny

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel, AutoProcessor, AutoTokenizer
 
 from ctxextend import inspect, list_families, plan_resize, resize, verify
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.known_types import FAMILIES
 from tests.helpers import pico, tiny
 from tests.helpers.word_tokenizer import add_tokenizer, text_of
 

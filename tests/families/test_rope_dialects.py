@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ctxextend import plan_resize
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lengths import layer_lengths
 from ctxextend.families.lookup import Keys, TableLocation, find_architecture, nested
-from ctxextend.families.registry import FAMILIES
 from ctxextend.families.rope import NEW, OLD, read_rope, rotary_dim, rotary_facts
 from ctxextend.families.rope_changes import Changes, rope_changes
 from ctxextend.families.rope_dialects import (

@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import ctxextend
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.schema import SinusoidalTable
 from tests.helpers import pico
 from tests.helpers.parameters import slow

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.schema import Positions, SinusoidalTable, UnlimitedPositions
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import (

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from ctxextend import extend_model, inspect, plan_resize, resize, verify
-from ctxextend.families.registry import FAMILIES
+from ctxextend.families.known_types import FAMILIES
 from tests.helpers import nanogpt, pico
 from tests.helpers.trainings import invoke, make_source, train, write_book
 from tests.helpers.verifications import failed_checks

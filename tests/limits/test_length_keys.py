@@ -10,8 +10,8 @@ import pytest
 import transformers
 
 from ctxextend import Limit, extend_model, inspect, plan_resize, resize
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import TableLocation, find_architecture
-from ctxextend.families.registry import FAMILIES
 from ctxextend.limits.config_keys import READERS, agreeing_values, config_length_keys
 from tests.helpers import pico, tiny
 from tests.helpers.trainings import invoke

@@ -1,0 +1,68 @@
+"""All model types with positions to resize: those with an entry, and those that a rule finds."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ctxextend.families.registry import ROWS
+from ctxextend.families.rotary_rule import UnclearSourceError, rule_family
+from ctxextend.families.schema import Family
+from ctxextend.families.transformers_source import installed_types
+from ctxextend.families.unsupported import POSITION_SCHEMES
+
+
+class KnownFamilies(Mapping[str, Family]):
+    """The entries of model types by name.
+
+    A type without an entry in the registry is looked up in the source of the installed
+    transformers, only when it is asked for: iteration reads all of it, in about a second.
+    """
+
+    def __init__(self) -> None:
+        self._found = dict[str, Family | None]()
+
+    def __getitem__(self, model_type: str) -> Family:
+        if model_type in ROWS:
+            return ROWS[model_type]
+        if model_type not in self._found:
+            self._found[model_type] = self._by_rule(model_type)
+        family = self._found[model_type]
+        if family is None:
+            raise KeyError(model_type)
+        return family
+
+    def __iter__(self) -> Iterator[str]:
+        yield from ROWS
+        for model_type in installed_types():
+            if model_type not in ROWS and model_type in self:
+                yield model_type
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, model_type: Any) -> bool:
+        return isinstance(model_type, str) and self.get(model_type) is not None
+
+    def _by_rule(self, model_type: str) -> Family | None:
+        if model_type in POSITION_SCHEMES:
+            return None
+        try:
+            return rule_family(model_type, self)
+        except UnclearSourceError:
+            return None
+
+
+FAMILIES: Mapping[str, Family] = KnownFamilies()
+
+
+def why_unclear(model_type: str) -> str:
+    """Say why the rule does not find a type with rotary settings, as a clause; empty if it does."""
+    try:
+        _ = rule_family(model_type, FAMILIES)
+    except UnclearSourceError as error:
+        return str(error)
+    return ""
+
+
+def is_found_by_rule(model_type: str) -> bool:
+    """Whether a type has no entry in the registry, and the rule finds its positions."""
+    return model_type not in ROWS and model_type in FAMILIES
