@@ -14,8 +14,7 @@ import numpy as np
 
 from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
-from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.families.known_types import is_known, known_names
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import COUNTS, TRUNCATE, Function, method_text
 from ctxextend.tables.method_parser import method_errors, read_choice, split_counts
@@ -93,8 +92,8 @@ class CheckpointRef:
         if self.variant is not None and not re.fullmatch(r"[\w-]+", self.variant):
             message = f"--variant {self.variant!r} must consist of letters, digits, - and _."
             yield ResizeError(message, "Pass a name such as fp16.")
-        if self.model_type is not None and self.model_type not in (*FAMILIES, *POSITION_SCHEMES):
-            hint = did_you_mean(self.model_type, FAMILIES)
+        if self.model_type is not None and not is_known(self.model_type):
+            hint = did_you_mean(self.model_type, known_names())
             if not hint:
                 hint = "List supported model types with `ctxextend families`."
             yield ResizeError(f"Unknown model type {self.model_type!r}.", hint)

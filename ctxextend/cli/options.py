@@ -73,7 +73,7 @@ complete_measure = completing(lambda: MEASURES)
 complete_method = completing(table_method_names)
 complete_model = completing(lambda: import_module("ctxextend.checkpoints.source").BUNDLED)
 complete_model_type = completing(
-    lambda: sorted(import_module("ctxextend.families.registry").FAMILIES)
+    lambda: sorted(import_module("ctxextend.families.known_types").known_names())
 )
 
 

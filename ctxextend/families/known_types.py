@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ctxextend.families.registry import ROWS
+from ctxextend.families.registry import ENTRIES
 from ctxextend.families.rotary_rule import UnclearSourceError, rule_family
 from ctxextend.families.schema import Family
 from ctxextend.families.transformers_source import installed_types
@@ -21,8 +21,8 @@ class KnownFamilies(Mapping[str, Family]):
         self._found = dict[str, Family | None]()
 
     def __getitem__(self, model_type: str) -> Family:
-        if model_type in ROWS:
-            return ROWS[model_type]
+        if model_type in ENTRIES:
+            return ENTRIES[model_type]
         if model_type not in self._found:
             self._found[model_type] = self._by_rule(model_type)
         family = self._found[model_type]
@@ -31,9 +31,9 @@ class KnownFamilies(Mapping[str, Family]):
         return family
 
     def __iter__(self) -> Iterator[str]:
-        yield from ROWS
+        yield from ENTRIES
         for model_type in installed_types():
-            if model_type not in ROWS and model_type in self:
+            if model_type not in ENTRIES and model_type in self:
                 yield model_type
 
     def __len__(self) -> int:
@@ -54,6 +54,19 @@ class KnownFamilies(Mapping[str, Family]):
 FAMILIES: Mapping[str, Family] = KnownFamilies()
 
 
+def is_known(model_type: str) -> bool:
+    """Whether the positions of a model type are known, also those that cannot be resized."""
+    return model_type in POSITION_SCHEMES or model_type in FAMILIES
+
+
+def known_names() -> tuple[str, ...]:
+    """Return the names of model types, to complete or to correct what a user types.
+
+    Those of the installed transformers are not looked up further: some may have no positions.
+    """
+    return tuple(dict.fromkeys((*ENTRIES, *POSITION_SCHEMES, *installed_types())))
+
+
 def why_unclear(model_type: str) -> str:
     """Say why the rule does not find a type with rotary settings, as a clause; empty if it does."""
     try:
@@ -65,4 +78,17 @@ def why_unclear(model_type: str) -> str:
 
 def is_found_by_rule(model_type: str) -> bool:
     """Whether a type has no entry in the registry, and the rule finds its positions."""
-    return model_type not in ROWS and model_type in FAMILIES
+    return model_type not in ENTRIES and model_type in FAMILIES
+
+
+def unclear_settings(model_type: str, reason: str) -> str:
+    """Say that the settings of a type are not changed, since how its classes use them is unclear.
+
+    Args:
+        model_type: As in config.json.
+        reason: What `why_unclear` says.
+    """
+    return (
+        f"{model_type} is a rotary model type of transformers, but how its classes use the "
+        f"settings is unclear: {reason}."
+    )

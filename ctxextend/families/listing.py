@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from ctxextend.families.known_types import FAMILIES
+from ctxextend.families.known_types import FAMILIES, is_found_by_rule, is_known, known_names
 from ctxextend.families.lookup import TableLocation, find_architecture
 from ctxextend.families.schema import (
     Family,
@@ -38,6 +38,9 @@ class FamilyTable:
     methods: tuple[str, ...]
     # Other peculiarities, as text; without a table: what it uses, and how to extend it.
     notes: tuple[str, ...]
+    # How its positions are known: an entry of ctxextend, or the rule for rotary types of the
+    # installed transformers.
+    found_by: Literal["entry", "rule"]
 
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
@@ -68,10 +71,10 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
 
 def _known_names(text: str) -> list[str]:
     """Return the model types that contain a text; only the text itself if it is one, or unknown."""
-    known = (*FAMILIES, *POSITION_SCHEMES)
-    if text in known:
+    if is_known(text):
         return [text]
-    return [name for name in known if text in name] or [text]
+    containing = [name for name in known_names() if text in name]
+    return [name for name in containing if is_known(name)] or [text]
 
 
 def _possible_locations(model_type: str) -> Iterator[TableLocation]:
@@ -101,6 +104,7 @@ def _unsupported_entry(model_type: str, scheme: PositionScheme) -> FamilyTable:
         scheme=scheme.name,
         methods=(),
         notes=(f"not resized: it uses {scheme.uses}", scheme.advice),
+        found_by="entry",
     )
 
 
@@ -116,6 +120,7 @@ def _family_entry(model_type: str, location: TableLocation) -> FamilyTable:
         scheme=location.scheme,
         methods=() if rope is None else rope.methods,
         notes=tuple(_notes(location, whole=FAMILIES[model_type])),
+        found_by="rule" if is_found_by_rule(model_type) else "entry",
     )
 
 

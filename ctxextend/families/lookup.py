@@ -8,8 +8,8 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
-from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.registry import SIGNATURES
+from ctxextend.families.known_types import FAMILIES, known_names, unclear_settings, why_unclear
+from ctxextend.families.registry import ENTRIES, SIGNATURES
 from ctxextend.families.schema import (
     Buffer,
     EngineKey,
@@ -20,7 +20,12 @@ from ctxextend.families.schema import (
     Requirement,
     SinusoidalTable,
 )
-from ctxextend.families.unsupported import FAMILIES_HINT, OTHER_TYPE, POSITION_SCHEMES
+from ctxextend.families.unsupported import (
+    FAMILIES_HINT,
+    OTHER_TYPE,
+    POSITION_SCHEMES,
+    SAME_SETTINGS,
+)
 
 Keys = tuple[str, ...]
 
@@ -328,8 +333,7 @@ def _without_entry(name: str, model: ModelLocation) -> UnsupportedPart:
     """Return why a model type that has no entry in the registry cannot be resized."""
     scheme = POSITION_SCHEMES.get(name)
     if scheme is None:
-        similar = did_you_mean(name, (*FAMILIES, *POSITION_SCHEMES))
-        return UnsupportedPart(model.part, f"Unknown model type {name!r}.", similar)
+        return _unknown_part(name, model.part)
     missing = "to resize" if scheme.reads_tokens else "for tokens"
     return UnsupportedPart(
         model.part,
@@ -337,6 +341,14 @@ def _without_entry(name: str, model: ModelLocation) -> UnsupportedPart:
         advice=scheme.advice,
         reads_tokens=scheme.reads_tokens and model.tokenizer is not None,
     )
+
+
+def _unknown_part(name: str, part: str) -> UnsupportedPart:
+    """Return why a model type that neither an entry nor the rule covers cannot be resized."""
+    reason = why_unclear(name)
+    if reason:
+        return UnsupportedPart(part, unclear_settings(name, reason), SAME_SETTINGS)
+    return UnsupportedPart(part, f"Unknown model type {name!r}.", did_you_mean(name, known_names()))
 
 
 def _tables_of(model: ModelLocation, only: str) -> Iterator[TableLocation | UnsupportedPart]:
@@ -427,7 +439,7 @@ def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
     of one of them, only this one is returned.
     """
     matching = list[str]()
-    for model_type in FAMILIES:
+    for model_type in ENTRIES:  # those with tables
         with suppress(CheckpointError, UnsupportedModelError):
             locations = find_architecture(config, model_type=model_type).locations
             if any(_matches(location, model_type, config, shapes) for location in locations):

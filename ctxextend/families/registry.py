@@ -1251,7 +1251,7 @@ TABLE_FAMILIES: tuple[Family, ...] = (
 )
 
 # The model types with an entry here; the rule finds the others.
-ROWS: Mapping[str, Family] = {
+ENTRIES: Mapping[str, Family] = {
     entry.model_type: entry for entry in (*TABLE_FAMILIES, *ROTARY_FAMILIES)
 }
 

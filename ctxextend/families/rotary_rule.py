@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ctxextend.families.rows import language_model, own_part
+from ctxextend.families.rows import THETA_METHOD, language_model, own_part
 from ctxextend.families.schema import (
     LENGTH,
     SLIDING_LAYERS,
@@ -32,7 +32,6 @@ from ctxextend.tables.rope_types import PARTIAL, THETA, TYPE
 
 SETTINGS = "rope_parameters"
 HEAD_DIM = "head_dim"
-THETA_METHOD = "theta"
 SPACED = "proportional"  # a rope type of which each model has another form
 LATENT_DIM = "qk_rope_head_dim"
 HEADS = ("hidden_size", "num_attention_heads")
@@ -51,7 +50,7 @@ KNOWN_ATTRIBUTES = {"default_theta", "ignore_keys_at_rope_validation", "_rope_ty
 BASES = {"PreTrainedConfig", "PretrainedConfig", "RotaryEmbeddingConfigMixin"}
 
 # Statements of the constructor that leave the settings as they are stated.
-UNCHANGED = {
+KEEPING = {
     "self.rope_parameters = rope_parameters",
     "self.qk_head_dim = self.qk_nope_head_dim + self.qk_rope_head_dim",
     "self.qk_head_dim = qk_nope_head_dim + qk_rope_head_dim",
@@ -105,7 +104,7 @@ class RotaryModule:
 def rule_family(model_type: str, known: Mapping[str, Family]) -> Family | None:
     """Return the entry of a type of the installed transformers that the rule finds.
 
-    None if it is no such type.
+    None if it is not one.
 
     Args:
         model_type: As in config.json.
@@ -248,7 +247,7 @@ class _Stated:
             return
         if not ABOUT_ROPE.search(text) or _is_docstring(statement):
             return
-        if text in UNCHANGED or _is_about_other_layers(text) or _is_super_call(statement):
+        if text in KEEPING or _is_about_other_layers(text) or _is_super_call(statement):
             return
         share = _default_share(text)
         if share is not None:
@@ -292,7 +291,7 @@ class _Stated:
         if not self.reads_old_keys:
             base = base._replace(old=OldRotaryKeys(reads_scaling=False))
         if not module.scales:
-            base = base._replace(methods=(THETA_METHOD,))
+            base = base._replace(methods=THETA_METHOD)
         nested = self.settings is not None and all(
             isinstance(value, dict) for value in self.settings.values()
         )
@@ -308,7 +307,7 @@ class _Stated:
         if self.settings.get(TYPE) == SPACED:
             raise self._unclear(f"its settings are {SPACED}")
         defaults = _defaults(self.settings, theta)
-        return base._replace(theta={"": theta}, defaults={"": defaults} if defaults else {})
+        return base._replace(theta={"": theta}, defaults={"": defaults})
 
     def _share(self, module: RotaryModule) -> float:
         if self.share is None or self.share == 1.0:
@@ -378,8 +377,11 @@ class _Stated:
 
 
 def _defaults(settings: Mapping[str, Any], theta: float) -> dict[str, Any]:
-    """Return settings without those that a config without any has anyway."""
-    implied = {THETA: theta, TYPE: "default", PARTIAL: 1.0}
+    """Return the settings of a config without any, without those that facts state.
+
+    They include the type, since a key next to the settings changes none of them.
+    """
+    implied = {THETA: theta, PARTIAL: 1.0}
     return {key: value for key, value in settings.items() if implied.get(key) != value}
 
 
@@ -390,9 +392,7 @@ def _by_layer(base: RotaryFacts, settings: Mapping[str, Mapping[str, Any]]) -> R
     defaults = dict[str, dict[str, Any]]()
     for name in names:
         theta[name] = float(settings[name].get(THETA, 10_000.0))
-        others = _defaults(settings[name], theta[name])
-        if others:
-            defaults[name] = others
+        defaults[name] = _defaults(settings[name], theta[name])
     local = tuple(name for name in names if name == SLIDING_LAYERS)
     return base._replace(theta=theta, defaults=defaults, local=local)
 
@@ -454,10 +454,14 @@ def _default_share(text: str) -> float | None:
 
 def _literal_variable(statement: ast.stmt) -> dict[str, ast.expr] | None:
     """Return the variable that a statement sets to a dictionary."""
+    target: ast.expr
+    value: ast.expr | None
     if isinstance(statement, ast.AnnAssign):
-        target, value = statement.target, statement.value
+        target = statement.target
+        value = statement.value
     elif isinstance(statement, ast.Assign):
-        target, value = statement.targets[0], statement.value
+        target = statement.targets[0]
+        value = statement.value
     else:
         return None
     if isinstance(target, ast.Name) and isinstance(value, ast.Dict):

@@ -1,13 +1,14 @@
 """Model types with rotary, ALiBi or relative positions that have an entry.
 
 `rotary_rule` finds most rotary types in transformers. These are the exceptions: classes that read
-settings in a way of their own, and keys that only transformers 4 needs.
+settings in a different way, and keys that only transformers 4 needs.
 """
 
 from typing import Any
 
 from ctxextend.families.rows import (
     STANDARD,
+    THETA_METHOD,
     family,
     language_model,
     own_part,
@@ -38,7 +39,6 @@ TOKENIZER_LENGTH = "model_max_length"  # another name of the length in some conf
 
 # Methods of types that do not apply all of them.
 PER_LAYER_METHODS = ("yarn", "linear", "dynamic")  # a list in the config overrides ``rope_theta``
-THETA_METHOD = ("theta",)  # other rope types are not accepted, or have settings of the model's own
 QUERY_METHODS = ("yarn", "theta")  # queries are scaled by a setting that only yarn has
 SPACED_METHODS = ("proportional", "theta")  # rotated pairs are spaced over the whole head
 
@@ -129,7 +129,10 @@ MODERNBERT = layered(
     ),
 )
 OLMO3 = layered(500_000, 500_000, old=OldRotaryKeys(theta_keys={SLIDING_LAYERS: ""}))
-DORY = layered(old=OldRotaryKeys(scales_local=True))
+DORY = layered(
+    old=OldRotaryKeys(scales_local=True),
+    defaults={FULL: {"rope_type": "default"}, SLIDING_LAYERS: {"rope_type": "default"}},
+)
 NEOMME = layered(old=NO_OLD_SCALING, defaults={FULL: {PARTIAL_FACTOR: 0.25}})
 MIMO = layered(
     old=NO_OLD_SCALING,

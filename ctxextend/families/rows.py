@@ -16,6 +16,7 @@ from ctxextend.families.schema import (
 # Prefixes of a language model of any type inside a model.
 LANGUAGE_PREFIXES = ("language_model.", "model.language_model.")
 STANDARD = RotaryFacts()
+THETA_METHOD = ("theta",)  # other rope types are not accepted, or have settings of the model's own
 
 
 def family(

@@ -192,7 +192,8 @@ class SinusoidalTable(PositionsBase):
     # What transformers does with rows in a file:
     #
     # - ``trained``: it reads them as a parameter (FSMT).
-    # - ``frozen``: it reads them without gradients, so that none can be trained (Pegasus, Marian).
+    # - ``frozen``: its class creates them as a constant (Pegasus, Marian), which loaded models do
+    #   not train before 5.24.
     # - ``ignored``: it always computes the rows (M2M-100).
     stored_rows: Literal["trained", "frozen", "ignored"] = "trained"
     rotates: bool = False  # whether the sinusoids are rotary angles

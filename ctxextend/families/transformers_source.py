@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # The tables of `models/auto`, such as ("llama", "LlamaConfig"), and of config classes in the folder
-# of another type, such as ("aria_text", "aria").
-CLASS_ENTRY = re.compile(r'\("([^"]+)",\s*"(\w+Config)"\)')
-FOLDER_ENTRY = re.compile(r'\("([^"]+)",\s*"([a-z0-9_]+)"\)')
+# of another type, such as ("aria_text", "aria"). Some entries are of the form "mlcd": "MLCDConfig".
+CLASS_ENTRY = re.compile(r'"(?![A-Z_]+")([^"]+)"[,:]\s*"(\w+Config)"')
+FOLDER_ENTRY = re.compile(r'"([^"]+)"[,:]\s*"([a-z0-9_]+)"')
 MODEL_ENTRY = re.compile(r'\(\s*"([^"]+)",\s*\(?\s*"(\w+)"')
 LINE_AT_TOP = re.compile(r"^[^\s#)]|\Z", re.M)
 CONFIG_TABLES = ("auto_mappings.py", "configuration_auto.py")
@@ -168,7 +168,7 @@ def _class_at(source: str, start: int) -> ast.ClassDef:
 def model_sources(config: ConfigClass) -> Iterator[str]:
     """Yield the source files with the model classes of a config class.
 
-    They are in its folder; a type without classes of its own has those of another type: EXAONE
+    They are in its folder; a type without classes there has those of another type: EXAONE
     those of Llama.
     """
     found = False

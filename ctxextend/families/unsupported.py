@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from ctxextend.families.schema import PositionScheme
 
 FAMILIES_HINT = "List supported model types with `ctxextend families`."
+SAME_SETTINGS = (
+    "If the weights are those of a known type with the same settings, name it: --model-type TYPE."
+)
 
 NO_CHANGE = "It accepts longer inputs without changes."
 NOTHING = "There is nothing to extend."
@@ -431,6 +434,7 @@ POSITION_SCHEMES: Mapping[str, PositionScheme] = {
     "vibevoice_diffusion": AUDIO,
     "voxtral_realtime_encoder": AUDIO,
     "wavtokenizer": AUDIO,
+    "wavtokenizer_encoder": AUDIO,
     "wav2vec2": AUDIO,
     "wav2vec2-bert": AUDIO,
     "wav2vec2-conformer": AUDIO,

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.families.known_types import FAMILIES
-from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.families.known_types import is_known
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.own_code import code_error, own_class
 from ctxextend.plan.usable_types import is_usable
@@ -19,9 +18,8 @@ def rewrites_model_type(checkpoint: Checkpoint, ref: CheckpointRef) -> bool:
     stated = checkpoint.config.get("model_type")
     if stated is None:
         return True
-    is_known = stated in (*FAMILIES, *POSITION_SCHEMES)
     has_code = own_class(checkpoint.config) is not None
-    return ref.model_type is not None and not is_known and not has_code
+    return ref.model_type is not None and not is_known(stated) and not has_code
 
 
 def with_type_note(model: OpenedModel) -> OpenedModel:

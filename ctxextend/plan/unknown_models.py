@@ -3,8 +3,9 @@
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.wrappers import has_adapters
 from ctxextend.errors import SPECIFY_TABLE, CheckpointError, CtxextendError, UnsupportedModelError
+from ctxextend.families.known_types import unclear_settings, why_unclear
 from ctxextend.families.lookup import Architecture
-from ctxextend.families.unsupported import FAMILIES_HINT
+from ctxextend.families.unsupported import FAMILIES_HINT, SAME_SETTINGS
 from ctxextend.plan.own_code import (
     ANGLE_BUFFERS,
     advise_code,
@@ -17,10 +18,6 @@ from ctxextend.plan.own_code import (
 )
 from ctxextend.plan.table_names import expected_names, no_table_error
 from ctxextend.plan.usable_types import known_parts, likely_type
-
-SAME_SETTINGS = (
-    "If the weights are those of a known type with the same settings, name it: --model-type TYPE."
-)
 
 
 def missing_table_error(checkpoint: Checkpoint, architecture: Architecture) -> CtxextendError:
@@ -118,6 +115,9 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
 
 def _describe_unknown(checkpoint: Checkpoint, model_type: str) -> str:
     """Say that a model type is unknown, with known parts of the model and its own code."""
+    reason = why_unclear(model_type)
+    if reason:
+        return unclear_settings(model_type, reason)
     message = f"Unknown model type {model_type!r}"
     parts = known_parts(checkpoint.config)
     if parts:

@@ -16,7 +16,7 @@ def choose_trainable(files: ModelFiles, settings: Train) -> tuple[Train, tuple[s
         The settings with `trainable`, and notes.
 
     Raises:
-        TrainingError: The requested rows do not exist, or transformers does not train them.
+        TrainingError: The requested rows do not exist, or are constant.
     """
     requested = settings.trainable
     if settings.contrastive and not requested and not settings.lora:
@@ -26,7 +26,7 @@ def choose_trainable(files: ModelFiles, settings: Train) -> tuple[Train, tuple[s
     if requested == "all-but-positions":
         return settings, ()
     if not _is_trained(files):
-        reason = f"transformers does not train {files.table_name}"
+        reason = f"{files.table_name} has constant rows"
         if requested in ("new", "positions"):
             message = f"--trainable {requested}: {reason}."
             raise TrainingError(message, "Use --trainable all-but-positions.")

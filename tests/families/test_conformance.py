@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -35,6 +35,7 @@ from ctxextend import (
 )
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import TableLocation, find_architecture
+from ctxextend.families.registry import ENTRIES
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.plan.table_plan import TablePlan
@@ -561,7 +562,7 @@ def test_sinusoids_that_are_not_in_the_registry_are_found(
 ) -> None:
     classes = tiny.model_classes(model_type)
     built = next(tiny.buildable_classes(model_type, classes, 1))
-    monkeypatch.delitem(FAMILIES, model_type)
+    monkeypatch.delitem(cast(dict[str, Any], ENTRIES), model_type)
     with pytest.raises(AssertionError, match="Add a Family"):
         check_dependent_parameters(model_type, built)
         check_waves(model_type, built)
@@ -744,7 +745,7 @@ def check_beyond(
         embed = model.get_submodule(module_of(name))
         token = torch.full((1, 1), 10)
         with pytest.raises(IndexError):
-            embed(token, past_key_values_length=length + 2)
+            embed(token, length + 2)  # the second argument is the length of the cache
     else:
         with pytest.raises((IndexError, RuntimeError, ValueError)):
             reader.run(model, length + 1)

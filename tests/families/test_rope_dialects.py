@@ -50,6 +50,7 @@ BUILT_TYPES = {*OWN_TYPES} & {*model_types.TYPES} - model_types.NO_CONFIG
 # Classes of these read no ``rope_scaling``, and have no keys next to it for each type of layers.
 ONLY_NEW = {
     "cohere_compass_text",
+    "dory",
     "embedding_gemma2_text",
     "laguna",
     "mellum",
