@@ -42,6 +42,10 @@ class KnownFamilies(Mapping[str, Family]):
     def __contains__(self, model_type: Any) -> bool:
         return isinstance(model_type, str) and self.get(model_type) is not None
 
+    def forget(self) -> None:
+        """Look all types up again when they are asked for, as after an update of transformers."""
+        self._found.clear()
+
     def _by_rule(self, model_type: str) -> Family | None:
         if model_type in POSITION_SCHEMES:
             return None
@@ -79,6 +83,17 @@ def why_unclear(model_type: str) -> str:
 def is_found_by_rule(model_type: str) -> bool:
     """Whether a type has no entry in the registry, and the rule finds its positions."""
     return model_type not in ENTRIES and model_type in FAMILIES
+
+
+def unclear_types() -> dict[str, str]:
+    """Return the rotary types of the installed transformers that are not resized, with reasons."""
+    reasons = dict[str, str]()
+    for model_type in installed_types():
+        if not is_known(model_type):
+            reason = why_unclear(model_type)
+            if reason:
+                reasons[model_type] = reason
+    return reasons
 
 
 def unclear_settings(model_type: str, reason: str) -> str:

@@ -101,10 +101,15 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+def save_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Save a config, and weights of no model."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({"model.norm.weight": torch.ones(8)}, folder / "model.safetensors")
+
+
 def save(name: str, **changes: Any) -> Path:
     """Save one of `CONFIGS`, with changed keys, to a folder of the same name."""
     folder = Path(name)
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({**CONFIGS[name], **changes}))
-    save_file({"model.norm.weight": torch.ones(8)}, folder / "model.safetensors")
+    save_config(folder, {**CONFIGS[name], **changes})
     return folder
