@@ -2,12 +2,13 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import FLOATS, TensorEntry
 from ctxextend.errors import SPECIFY_TABLE
+from ctxextend.plan.scanned_class import dependent_tensors
 from ctxextend.recipe import flag_words
 
 MAX_RESERVED_ROWS = 8
@@ -39,11 +40,13 @@ class TensorCandidate(NamedTuple):
     key: str = ""  # empty: no key states its rows
     is_likely: bool = False  # whether the key has the name of a length
     reserved: int = 0  # rows beyond the value of the key
+    model_class: str = ""  # of transformers, if its rows follow from the key there
 
     @property
-    def likelihood(self) -> tuple[bool, bool, bool, bool]:
+    def likelihood(self) -> tuple[bool, bool, bool, bool, bool]:
         """What makes it likely, the most important first."""
-        return self.is_named, self.is_likely, bool(self.key), self.reserved == 0
+        is_proved = bool(self.model_class)
+        return is_proved, self.is_named, self.is_likely, bool(self.key), self.reserved == 0
 
 
 def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
@@ -56,21 +59,55 @@ def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
     Returns:
         A hint; empty if there are no candidates.
     """
-    candidates = list[TensorCandidate]()
+    proved = _proved_candidates(checkpoint, table)
+    names = {candidate.entry.name for candidate in proved}
+    candidates = list(proved)
     for entry in checkpoint.weights.entries.values():
         candidate = _consider(entry, checkpoint.config)
         # Other matrices can have as many rows by chance, unless the user named one.
         if candidate is None or (table is None and not candidate.is_named):
             continue
-        if table in (None, entry.name):
+        if table in (None, entry.name) and entry.name not in names:
             candidates.append(candidate)
-    candidates.sort(key=lambda candidate: candidate.likelihood, reverse=True)
+    return _hint(candidates, checkpoint.config)
+
+
+def suggest_proved_tensor(checkpoint: Checkpoint) -> str:
+    """List tensors whose rows follow from a length in the model's class, with flags for one.
+
+    The class is that of the installed transformers.
+
+    Returns:
+        A hint; empty if there are none.
+    """
+    proved = _proved_candidates(checkpoint, None)
+    by_key = dict[str, list[TensorCandidate]]()
+    for candidate in proved:
+        by_key.setdefault(candidate.key, []).append(candidate)
+    for key, sharing in by_key.items():
+        if len(sharing) > 1:
+            return _shared_key(key, sharing)
+    return _hint(proved, checkpoint.config)
+
+
+def _shared_key(key: str, sharing: Sequence[TensorCandidate]) -> str:
+    """Say that several tables follow from one key, so that no flags resize them."""
+    names = " and ".join(candidate.entry.name for candidate in sharing)
+    return (
+        f"In transformers' {sharing[0].model_class}, {names} have a row for each unit of {key}: "
+        "all of them must change, and --tensor changes one."
+    )
+
+
+def _hint(candidates: list[TensorCandidate], config: Mapping[str, Any]) -> str:
+    """Return a hint with the likeliest candidates; empty if there are none."""
+    candidates = sorted(candidates, key=lambda candidate: candidate.likelihood, reverse=True)
     candidates = candidates[:MAX_SUGGESTIONS]
     if not candidates:
         return ""
     shown = "; ".join(_describe(candidate) for candidate in candidates)
     first = candidates[0]
-    reserved, note = _reserved_rows(first, checkpoint.config)
+    reserved, note = _reserved_rows(first, config)
     flags = flag_words(
         {
             "tensor": first.entry.name,
@@ -78,7 +115,42 @@ def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
             "config-key": first.key or "KEY",
         }
     )
-    return f"Candidate position tables: {shown}. {note}{SPECIFY_TABLE}{shlex.join(flags)}"
+    proof = ""
+    if first.model_class:
+        proof = (
+            f"In transformers' {first.model_class}, {first.entry.name} has a row for each unit of "
+            f"{first.key}. "
+        )
+    return f"{proof}Candidate position tables: {shown}. {note}{SPECIFY_TABLE}{shlex.join(flags)}"
+
+
+def _proved_candidates(checkpoint: Checkpoint, table: str | None) -> list[TensorCandidate]:
+    """Return the tensors whose rows follow from a length in the class of the model.
+
+    Args:
+        checkpoint: The model.
+        table: The only tensor to consider; None for all.
+    """
+    values = dict(_integers(checkpoint.config))
+    keys = [key for key in values if any(word in key.lower() for word in LENGTH_WORDS)]
+    candidates = list[TensorCandidate]()
+    for found in dependent_tensors(checkpoint.config, keys):
+        for entry in checkpoint.weights.entries.values():
+            is_same = f".{entry.name}".endswith(f".{found.name}")
+            if not is_same and not f".{found.name}".endswith(f".{entry.name}"):
+                continue
+            if table not in (None, entry.name) or entry.shape[:1] != (found.rows,):
+                continue
+            candidate = TensorCandidate(
+                entry,
+                is_named=looks_like_positions(entry.name),
+                key=found.key,
+                is_likely=True,
+                reserved=max(found.rows - values[found.key], 0),
+                model_class=found.model_class,
+            )
+            candidates.append(candidate)
+    return candidates
 
 
 def _consider(entry: TensorEntry, config: Mapping[str, Any]) -> TensorCandidate | None:

@@ -81,6 +81,11 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
     a known type.
     """
     message = _describe_unknown(checkpoint, model_type)
+    from ctxextend.plan.suggestions import suggest_proved_tensor, suggest_tensor  # only errors
+
+    proved = suggest_proved_tensor(checkpoint)
+    if proved:
+        return UnsupportedModelError(message, proved)
     likely = likely_type(checkpoint, model_type)
     if likely is not None:
         return UnsupportedModelError(message, _suggest_type(likely))
@@ -97,8 +102,6 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
     hints = list[str]()
     if has_code:
         hints.append(advise_code(config, checkpoint.weights.entries))
-    from ctxextend.plan.suggestions import suggest_tensor  # only errors need it
-
     candidates = "" if scheme else suggest_tensor(checkpoint)
     if candidates:
         hints.append(candidates)

@@ -47,13 +47,28 @@ NEEDED: Mapping[str, dict[str, Any]] = {
     "esm": {"position_embedding_type": "rotary", "mask_token_id": 3},
 }
 
+# Few layers of types that state more than their number.
+FEW_LAYERS: Mapping[str, dict[str, Any]] = {
+    # Attention and MLP are separate blocks in files.
+    "dory": {
+        "num_hidden_layers": 6,
+        "layer_types": [*2 * ["sliding_attention", "mlp"], "full_attention", "mlp"],
+        "n_input_layers": 2,
+        "n_recurrent_layers": 2,
+        "n_output_layers": 2,
+    },
+}
+
 
 def make_config(model_type: str) -> Any:
     """Create a config with a context length of `OLD`, few layers and, if valid, small sizes."""
     content = tiny.make_config(model_type).to_dict()
+    few = _cut_layers(content)
+    if model_type in FEW_LAYERS:
+        few = content | FEW_LAYERS[model_type]
     for only_depth in (False, True):
         with suppress(Exception):
-            config = _fit(model_type, _cut_layers(content), only_depth=only_depth)
+            config = _fit(model_type, few, only_depth=only_depth)
             return load_config(_set_length(config).to_dict())
     return _set_length(_fit(model_type, content, only_depth=True))
 
