@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test pytest test-slow test-engines lint format docs docs-output figures dist bench clean
+NEWEST_TESTS := $(addprefix tests/families/test_,conformance.py families.py rotary_rule.py agreement.py rope_settings.py)
+
+.PHONY: demo test pytest test-slow test-engines test-newest lint format docs docs-output figures dist bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctxextend demo
@@ -25,6 +27,18 @@ test-slow: $(VENV)/installed-dev
 ENGINES ?= fast
 test-engines: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m engines tests/engines
+
+# Builds all model types of the newest transformers, in an environment of its own, and compares what
+# the rule and the entries say with them. Its own libraries are not pinned.
+NEWEST := build/newest
+PINNED_BY_TRANSFORMERS := transformers|tokenizers|huggingface_hub|safetensors|hf-xet
+test-newest:
+	rm -rf $(NEWEST)
+	$(PYTHON) -m venv $(NEWEST)
+	grep -vE '^($(PINNED_BY_TRANSFORMERS))==' constraints.txt > $(NEWEST)/constraints.txt
+	$(NEWEST)/bin/python -m pip install --quiet --no-compile --constraint $(NEWEST)/constraints.txt --editable '.[dev]'
+	$(NEWEST)/bin/ctxextend families | tail -n 4
+	OMP_NUM_THREADS=1 $(NEWEST)/bin/python -m pytest -n 2 --dist worksteal -m '' $(NEWEST_TESTS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
