@@ -107,7 +107,6 @@ NOT_INSTANTIABLE: Mapping[str, str] = {
             "dots1",
             "emu3",
             "gemma4_assistant",
-            "gemma4_unified_assistant",
             "granite4_vision",
             "hunyuan_vl",
             "lfm2_moe",
