@@ -28,7 +28,7 @@ ENGINES ?= fast
 test-engines: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m engines tests/engines
 
-# Builds all model types of the newest transformers, in an environment of its own, and compares what
+# Builds all model types of the newest transformers, in a separate environment, and compares what
 # the rule and the entries say with them. Its own libraries are not pinned.
 NEWEST := build/newest
 PINNED_BY_TRANSFORMERS := transformers|tokenizers|huggingface_hub|safetensors|hf-xet

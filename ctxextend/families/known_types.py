@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ctxextend.families.registry import ENTRIES
-from ctxextend.families.rotary_rule import UnclearSourceError, rule_family
+from ctxextend.families.rotary_rule import rule_family
 from ctxextend.families.schema import Family
-from ctxextend.families.transformers_source import installed_types
+from ctxextend.families.transformers_source import UnclearSourceError, installed_types
 from ctxextend.families.unsupported import POSITION_SCHEMES
 
 

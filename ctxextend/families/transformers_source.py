@@ -21,6 +21,10 @@ LINE_AT_TOP = re.compile(r"^[^\s#)]|\Z", re.M)
 CONFIG_TABLES = ("auto_mappings.py", "configuration_auto.py")
 
 
+class UnclearSourceError(Exception):
+    """A class that no rule about its source covers, with the reason as a clause."""
+
+
 @dataclass(frozen=True)
 class ConfigClass:
     """The config class of a model type, as its source states it."""

@@ -21,7 +21,7 @@ OTHER_TYPE = PositionScheme(
     "config.json.",
 )
 NOT_LOADED = PositionScheme(
-    uses="fixed sinusoids that transformers 5.23 creates but cannot load: inputs fail",
+    uses="fixed sinusoids that transformers 5.24 creates but cannot load: inputs fail",
     advice="They are not stored: raise max_position_embeddings in config.json, and use another "
     "version of transformers.",
 )

@@ -1,7 +1,7 @@
 """Find the position tables of a model class by building it with two lengths.
 
-What `plan.suggestions` reads in names and shapes, this proves for a class of the installed
-transformers. The model is built without memory for its weights, and only for an error's hint.
+`plan.suggestions` reads names and shapes of tensors; a class of the installed transformers also
+says where they come from. The model is built without memory for its weights, only for a hint.
 """
 
 import copy
@@ -40,7 +40,7 @@ def dependent_tensors(config: Mapping[str, Any], keys: Iterable[str]) -> list[De
         return []
     try:
         return _scan(config, keys)
-    except Exception:  # a class may raise anything for a config; then nothing is proved
+    except Exception:  # a class may raise anything for a config
         return []
 
 

@@ -45,8 +45,8 @@ class TensorCandidate(NamedTuple):
     @property
     def likelihood(self) -> tuple[bool, bool, bool, bool, bool]:
         """What makes it likely, the most important first."""
-        is_proved = bool(self.model_class)
-        return is_proved, self.is_named, self.is_likely, bool(self.key), self.reserved == 0
+        is_in_class = bool(self.model_class)
+        return is_in_class, self.is_named, self.is_likely, bool(self.key), self.reserved == 0
 
 
 def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
@@ -59,9 +59,9 @@ def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
     Returns:
         A hint; empty if there are no candidates.
     """
-    proved = _proved_candidates(checkpoint, table)
-    names = {candidate.entry.name for candidate in proved}
-    candidates = list(proved)
+    of_class = _candidates_of_class(checkpoint, table)
+    names = {candidate.entry.name for candidate in of_class}
+    candidates = list(of_class)
     for entry in checkpoint.weights.entries.values():
         candidate = _consider(entry, checkpoint.config)
         # Other matrices can have as many rows by chance, unless the user named one.
@@ -72,7 +72,7 @@ def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
     return _hint(candidates, checkpoint.config)
 
 
-def suggest_proved_tensor(checkpoint: Checkpoint) -> str:
+def suggest_tensor_of_class(checkpoint: Checkpoint) -> str:
     """List tensors whose rows follow from a length in the model's class, with flags for one.
 
     The class is that of the installed transformers.
@@ -80,14 +80,14 @@ def suggest_proved_tensor(checkpoint: Checkpoint) -> str:
     Returns:
         A hint; empty if there are none.
     """
-    proved = _proved_candidates(checkpoint, None)
+    of_class = _candidates_of_class(checkpoint, None)
     by_key = dict[str, list[TensorCandidate]]()
-    for candidate in proved:
+    for candidate in of_class:
         by_key.setdefault(candidate.key, []).append(candidate)
     for key, sharing in by_key.items():
         if len(sharing) > 1:
             return _shared_key(key, sharing)
-    return _hint(proved, checkpoint.config)
+    return _hint(of_class, checkpoint.config)
 
 
 def _shared_key(key: str, sharing: Sequence[TensorCandidate]) -> str:
@@ -115,16 +115,16 @@ def _hint(candidates: list[TensorCandidate], config: Mapping[str, Any]) -> str:
             "config-key": first.key or "KEY",
         }
     )
-    proof = ""
+    source = ""
     if first.model_class:
-        proof = (
+        source = (
             f"In transformers' {first.model_class}, {first.entry.name} has a row for each unit of "
             f"{first.key}. "
         )
-    return f"{proof}Candidate position tables: {shown}. {note}{SPECIFY_TABLE}{shlex.join(flags)}"
+    return f"{source}Candidate position tables: {shown}. {note}{SPECIFY_TABLE}{shlex.join(flags)}"
 
 
-def _proved_candidates(checkpoint: Checkpoint, table: str | None) -> list[TensorCandidate]:
+def _candidates_of_class(checkpoint: Checkpoint, table: str | None) -> list[TensorCandidate]:
     """Return the tensors whose rows follow from a length in the class of the model.
 
     Args:

@@ -81,11 +81,11 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
     a known type.
     """
     message = _describe_unknown(checkpoint, model_type)
-    from ctxextend.plan.suggestions import suggest_proved_tensor, suggest_tensor  # only errors
+    from ctxextend.plan.suggestions import suggest_tensor, suggest_tensor_of_class  # only errors
 
-    proved = suggest_proved_tensor(checkpoint)
-    if proved:
-        return UnsupportedModelError(message, proved)
+    in_class = suggest_tensor_of_class(checkpoint)
+    if in_class:
+        return UnsupportedModelError(message, in_class)
     likely = likely_type(checkpoint, model_type)
     if likely is not None:
         return UnsupportedModelError(message, _suggest_type(likely))

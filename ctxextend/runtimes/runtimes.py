@@ -7,7 +7,7 @@ RUNTIMES = (
     Runtime(
         key="transformers",
         name="transformers",
-        version="5.23",
+        version="5.24",
         dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         command="",  # Python code loads it
     ),

@@ -1,4 +1,4 @@
-"""What `resize` suggests for a type of transformers that has neither an entry nor rotary settings."""
+"""What `resize` suggests for types of transformers without an entry or rotary settings."""
 
 import shlex
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_resize_suggests_no_flags_if_several_tables_share_a_length(
     )
 
 
-def test_resize_proves_no_table_by_a_class_that_cannot_be_built(
+def test_resize_suggests_by_names_if_the_class_cannot_be_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _ = save_unknown("gpt2", monkeypatch)

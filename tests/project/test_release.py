@@ -42,7 +42,7 @@ def output_of(command: list[str], cwd: Path | None = None, env: Any = None) -> s
 
 
 def test_workflows_match_their_schema() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["docs", "engines", "release", "tests"]
+    assert [path.stem for path in WORKFLOWS] == ["docs", "engines", "newest", "release", "tests"]
     check_schema("github-workflows", *WORKFLOWS)
 
 
