@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ctxextend.errors import UnsupportedModelError
 from ctxextend.families.known_types import FAMILIES, is_found_by_rule, is_known, known_names
 from ctxextend.families.lookup import TableLocation, find_architecture
 from ctxextend.families.schema import (
@@ -56,7 +57,9 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
         UnsupportedModelError: A model type is unknown.
     """
     names = set[str]()
-    for text in model_types or FAMILIES:
+    if not model_types:
+        names.update(name for name in FAMILIES if _has_positions(name))
+    for text in model_types or ():
         names.update(_known_names(text))
     listed = list[FamilyTable]()
     for name in sorted(names):
@@ -75,6 +78,14 @@ def _known_names(text: str) -> list[str]:
         return [text]
     containing = [name for name in known_names() if text in name]
     return [name for name in containing if is_known(name)] or [text]
+
+
+def _has_positions(model_type: str) -> bool:
+    """Whether the installed transformers has the parts of a type with an entry."""
+    try:
+        return any(_possible_locations(model_type))
+    except UnsupportedModelError:
+        return False
 
 
 def _possible_locations(model_type: str) -> Iterator[TableLocation]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ctxextend import UnsupportedModelError, plan_resize, resize
+from ctxextend import UnsupportedModelError, list_families, plan_resize, resize
 from ctxextend.families import known_types, transformers_source
 from ctxextend.families.known_types import FAMILIES, KnownFamilies, unclear_types, why_unclear
 from ctxextend.families.rotary_rule import rule_family
@@ -302,6 +302,14 @@ def test_resize_refuses_a_type_whose_settings_are_unclear(sources: Sources) -> N
     with pytest.raises(UnsupportedModelError, match="NewConfig: it is a subclass of OtherConfig"):
         resize("model", 1024, output="out")
     assert not Path("out").exists()
+
+
+def test_list_families_leaves_out_entries_whose_parts_transformers_lacks(
+    sources: Sources,
+) -> None:
+    listed = {table.model_type for table in list_families()}
+    assert {"new", "bert", "gpt_neox"} <= listed
+    assert not {"colpali", "llama"} & listed  # the text model of ColPali is found by the rule
 
 
 def test_rule_finds_types_without_an_entry_in_the_installed_transformers() -> None:
