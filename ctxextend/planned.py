@@ -317,4 +317,4 @@ def plan_resize(
         CtxextendError: As `resize`, except OutputError.
     """
     ref, settings = split_ref(reference, settings)
-    return prepare_resize(open_model(ref), Resize(to, method=method, **settings))
+    return prepare_resize(open_model(ref, reads_gguf=True), Resize(to, method=method, **settings))

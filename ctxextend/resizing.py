@@ -249,7 +249,7 @@ def resize_checkpoint(
     options = options or ResizeOptions()
     events = events or Silence()
     assert recipe.resize is not None
-    model = open_model(recipe.checkpoint)
+    model = open_model(recipe.checkpoint, reads_gguf=True)
     for_runtime = None
     if options.runtime is None:
         planned = prepare_resize(model, recipe.resize)

@@ -54,6 +54,14 @@ EXPORT_TASKS = (
 )
 UNKNOWN_TASK = ExportTask("", "TASK")
 
+GGUF = ExportFormat(
+    kind="a GGUF file",
+    files=("**/*.gguf",),
+    commands=(("python", "convert_hf_to_gguf.py", "{folder}", "--outfile", "{output}"),),
+    ending="f16.gguf",
+    install="in a clone of llama.cpp; llama-quantize makes smaller ones",
+)
+
 # Commands were read in 2026-11 in the sources that are named, and not run, unless it says so.
 EXPORT_FORMATS = (
     # Transformers 4 is the last version with TensorFlow and Flax: `from_pretrained` in
@@ -228,13 +236,7 @@ EXPORT_FORMATS = (
         ending="executorch",
         install="pip install optimum-executorch",
     ),
-    ExportFormat(
-        kind="a GGUF file",
-        files=("**/*.gguf",),
-        commands=(("python", "convert_hf_to_gguf.py", "{folder}", "--outfile", "{output}"),),
-        ending="f16.gguf",
-        install="in a clone of llama.cpp; llama-quantize makes smaller ones",
-    ),
+    GGUF,
     # Their first four bytes: `GGML_FILE_MAGIC` in llama.cpp's convert_llama_ggml_to_gguf.py.
     ExportFormat(
         kind="a GGML file, the format before GGUF",

@@ -40,7 +40,9 @@ def inspect(
         UnsupportedModelError: The model has no supported position table.
         ResizeError: The model has no such part, or the arguments conflict.
     """
-    return inspect_model(open_model(CheckpointRef(os.fspath(reference), **ref)), part)
+    return inspect_model(
+        open_model(CheckpointRef(os.fspath(reference), **ref), reads_gguf=True), part
+    )
 
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:

@@ -1,0 +1,99 @@
+"""Plan the metadata of a GGUF file that a new length changes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.families.gguf_positions import (
+    ATTENTION,
+    ATTENTION_FACTOR,
+    CONTEXT_LENGTH,
+    FREQ_BASE,
+    FREQ_BASE_LOCAL,
+    OLD_FACTOR,
+    SCALING_FACTOR,
+    SCALING_TYPE,
+    TRAINED_LENGTH,
+    derived_attention,
+    shortest,
+)
+from ctxextend.families.lengths import layer_lengths
+from ctxextend.limits.length_edits import Edit
+from ctxextend.plan.gguf_model import check_scales
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
+from ctxextend.recipe import Resize
+from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE
+
+SLIDING_WINDOW = "attention.sliding_window"
+# Architectures whose layers with a sliding window take the base of the others if the file states
+# none for them: `rope_freq_base_train_swa` in olmo2.cpp and laguna.cpp of llama.cpp.
+TAKES_BASE = ("laguna", "olmo2")
+
+
+def metadata_edits(
+    model: OpenedModel, tables: Sequence[TablePlan], settings: Resize
+) -> tuple[Edit, ...]:
+    """Return the edits to the metadata of a GGUF file that the new lengths require.
+
+    Raises:
+        MethodError: The file cannot state the rotary settings, or llama.cpp does not apply them.
+    """
+    file = gguf_of(model.checkpoint)
+    assert file is not None
+    values = file.metadata.values
+    edits = list[Edit]()
+    for table in tables:
+        architecture = table.location.family.model_type
+        for plan in table.rope:
+            if scales(table):
+                check_scales(model.checkpoint, table.location, plan.choice.name)
+        for key, after in _changes(table, values, settings):
+            full_key = f"{architecture}.{key}"
+            before = values.get(full_key)
+            if isinstance(before, float):
+                before = shortest(before)
+            if before != after:
+                path = tuple(full_key.split("."))
+                edits.append(Edit(model.checkpoint.config_file, path, before, after))
+    return tuple(edits)
+
+
+def _changes(
+    table: TablePlan, values: Mapping[str, Any], settings: Resize
+) -> Iterator[tuple[str, Any]]:
+    """Yield keys after the name of the architecture, and their new values."""
+    if table.is_changed or settings.fix_limits:
+        yield CONTEXT_LENGTH, table.location.key_value(length_to_state(table))
+    for plan in table.rope:
+        if plan.after != plan.before.parameters:
+            yield from _rope_changes(table, plan, values)
+
+
+def _rope_changes(
+    table: TablePlan, plan: RopePlan, values: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of rotary settings that change, as the converter of llama.cpp writes them.
+
+    Linear settings also state the first trained length, which it does not write and llama.cpp does
+    not read for them: so a later resize knows it.
+    """
+    architecture = table.location.family.model_type
+    before = plan.before.parameters
+    after = plan.after
+    if after[THETA] != before[THETA]:
+        yield FREQ_BASE, shortest(after[THETA])
+        has_window = values.get(f"{architecture}.{SLIDING_WINDOW}")
+        is_stated = f"{architecture}.{FREQ_BASE_LOCAL}" in values
+        if architecture in TAKES_BASE and has_window and not is_stated:
+            yield FREQ_BASE_LOCAL, shortest(before[THETA])
+    if after[TYPE] == "default":
+        return
+    yield SCALING_TYPE, after[TYPE]
+    yield SCALING_FACTOR, shortest(after[FACTOR])
+    if f"{architecture}.{OLD_FACTOR}" in values:
+        yield OLD_FACTOR, shortest(after[FACTOR])
+    trained = layer_lengths(table.location, plan.before).first_trained
+    yield TRAINED_LENGTH, round(after.get(TRAINED, trained))
+    if ATTENTION_FACTOR in after:
+        yield ATTENTION, shortest(after[ATTENTION_FACTOR] / derived_attention(after[FACTOR]))
