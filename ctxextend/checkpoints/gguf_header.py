@@ -94,6 +94,7 @@ class GgufHeader:
     pairs: Mapping[str, Pair]  # by key, in file order
     tensors: Mapping[str, Described]  # by name, in file order
     descriptions_start: int  # the offset of the first description of a tensor
+    file_size: int  # in bytes
 
     @property
     def data_start(self) -> int:
@@ -132,8 +133,9 @@ def read_header(path: Path) -> GgufHeader:
             pairs=pairs,
             tensors=tensors,
             descriptions_start=descriptions_start,
+            file_size=cursor.size,
         )
-        _check_ranges(path, header, cursor.size)
+        _check_ranges(path, header)
     return header
 
 
@@ -356,14 +358,9 @@ def _size(cursor: _Cursor, name: str, lengths: list[int], kind: TensorType) -> i
     return count // kind.values * kind.size
 
 
-def _check_ranges(path: Path, header: GgufHeader, size: int) -> None:
-    """Raise CheckpointError unless all tensors are aligned, in the file, and do not overlap.
-
-    Args:
-        path: The file.
-        header: Its header.
-        size: The size of the file in bytes.
-    """
+def _check_ranges(path: Path, header: GgufHeader) -> None:
+    """Raise CheckpointError unless all tensors are aligned, in the file, and do not overlap."""
+    size = header.file_size
     available = size - header.data_start
     entries = [described.entry for described in header.tensors.values()]
     position = 0

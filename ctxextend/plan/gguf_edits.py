@@ -1,15 +1,19 @@
 """Plan the metadata of a GGUF file that a new length changes."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.errors import ResizeError
+from ctxextend.families.gguf_architectures import LINEAR_METHOD
 from ctxextend.families.gguf_positions import (
     ATTENTION,
     ATTENTION_FACTOR,
     CONTEXT_LENGTH,
     FREQ_BASE,
     FREQ_BASE_LOCAL,
+    MAX_LENGTH_STATED,
     OLD_FACTOR,
     SCALING_FACTOR,
     SCALING_TYPE,
@@ -19,16 +23,63 @@ from ctxextend.families.gguf_positions import (
 )
 from ctxextend.families.lengths import layer_lengths
 from ctxextend.limits.length_edits import Edit
-from ctxextend.plan.gguf_model import check_scales
+from ctxextend.plan.gguf_model import NOT_STATED, check_scales
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
 from ctxextend.recipe import Resize
-from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE
+from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE, Parameters
 
 SLIDING_WINDOW = "attention.sliding_window"
 # Architectures whose layers with a sliding window take the base of the others if the file states
 # none for them: `rope_freq_base_train_swa` in olmo2.cpp and laguna.cpp of llama.cpp.
 TAKES_BASE = ("laguna", "olmo2")
+
+
+def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
+    """Check that a GGUF file can state a length and a method.
+
+    Raises:
+        ResizeError: It cannot state the length.
+        MethodError: It cannot state the method.
+    """
+    if settings.positions >= MAX_LENGTH_STATED:
+        message = f"--to {settings.to}: a GGUF file states a length of 32 bits."
+        raise ResizeError(message, f"Use a length below {MAX_LENGTH_STATED}.")
+    if settings.choice.name in NOT_STATED:
+        check_scales(model.checkpoint, model.tables[0].location, settings.choice.name)
+
+
+def as_gguf_states(tables: Sequence[TablePlan]) -> tuple[TablePlan, ...]:
+    """Return tables with rotary settings as a GGUF file states them.
+
+    Numbers have 32 bits. Linear settings also state the first trained length, which llama.cpp does
+    not read for them: so a later resize knows it.
+    """
+    stated = list[TablePlan]()
+    for table in tables:
+        plans = list[RopePlan]()
+        for plan in table.rope:
+            after = plan.after
+            if after != plan.before.parameters:
+                trained = layer_lengths(table.location, plan.before).first_trained
+                after = _as_stated(after, trained)
+            plans.append(plan._replace(after=after))
+        stated.append(replace(table, rope=tuple(plans)))
+    return tuple(stated)
+
+
+def _as_stated(settings: Parameters, trained: int) -> Parameters:
+    """Return rotary settings as a file gives them back; `trained` is in tokens."""
+    stated = dict(settings)
+    if stated[TYPE] == LINEAR_METHOD:
+        stated.setdefault(TRAINED, trained)
+    for key in (THETA, FACTOR):
+        if key in stated:
+            stated[key] = shortest(stated[key])
+    if ATTENTION_FACTOR in stated:
+        derived = derived_attention(stated[FACTOR])
+        stated[ATTENTION_FACTOR] = shortest(stated[ATTENTION_FACTOR] / derived) * derived
+    return stated
 
 
 def metadata_edits(
@@ -73,11 +124,7 @@ def _changes(
 def _rope_changes(
     table: TablePlan, plan: RopePlan, values: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of rotary settings that change, as the converter of llama.cpp writes them.
-
-    Linear settings also state the first trained length, which it does not write and llama.cpp does
-    not read for them: so a later resize knows it.
-    """
+    """Yield the keys of rotary settings that change, as the converter of llama.cpp writes them."""
     architecture = table.location.family.model_type
     before = plan.before.parameters
     after = plan.after
@@ -93,7 +140,6 @@ def _rope_changes(
     yield SCALING_FACTOR, shortest(after[FACTOR])
     if f"{architecture}.{OLD_FACTOR}" in values:
         yield OLD_FACTOR, shortest(after[FACTOR])
-    trained = layer_lengths(table.location, plan.before).first_trained
-    yield TRAINED_LENGTH, round(after.get(TRAINED, trained))
+    yield TRAINED_LENGTH, round(after[TRAINED])
     if ATTENTION_FACTOR in after:
         yield ATTENTION, shortest(after[ATTENTION_FACTOR] / derived_attention(after[FACTOR]))

@@ -13,7 +13,7 @@ MODEL_CHECKS = ("loads", "runs", "outputs")
 class Check:
     """One check and its evidence."""
 
-    name: str  # ``readable``, ``tensors``, ``table``, ``files``, or one of `MODEL_CHECKS`
+    name: str  # ``readable``, ``tensors``, ``table``, ``files``, ``metadata``, or one of `MODEL_CHECKS`
     status: Status  # ``not checked``: nothing failed, but something could not be checked
     # Failures first, then what was not checked and why, then other findings.
     evidence: tuple[str, ...]
