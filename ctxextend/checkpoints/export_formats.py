@@ -23,6 +23,7 @@ class ExportFormat:
     install: str  # the command, or the source of the programs
     # How ``.bin`` files begin that have the name of PyTorch's: a regular expression.
     start: bytes | None = None
+    readers: str = ""  # the commands that read it; empty: none
 
     @property
     def reason(self) -> str:
@@ -60,6 +61,7 @@ GGUF = ExportFormat(
     commands=(("python", "convert_hf_to_gguf.py", "{folder}", "--outfile", "{output}"),),
     ending="f16.gguf",
     install="in a clone of llama.cpp; llama-quantize makes smaller ones",
+    readers="resize, inspect and verify",
 )
 
 # Commands were read in 2026-11 in the sources that are named, and not run, unless it says so.

@@ -173,6 +173,8 @@ def _no_change_needed(
             f"If it was resized, resize its base to {after}: scaled rotary settings change short "
             "inputs too.",
         )
+    if location.table.rope and not location.table.rope.has_dialects:  # a GGUF file
+        return ResizeError(message, f"To use less memory in llama.cpp, pass it -c {after}.")
     return ResizeError(
         message,
         f'To truncate texts at {after} tokens, set "model_max_length": {after} in '
