@@ -119,8 +119,8 @@ def resize(
     """Resize the positions of a checkpoint, and save the result as a new checkpoint.
 
     Args:
-        reference: A local folder, weights file or GGUF file, the name of a bundled checkpoint, or a Hub id
-            (downloaded if needed).
+        reference: A local folder, weights file or GGUF file, the name of a bundled checkpoint, or a
+            Hub id (downloaded if needed).
         to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1,
             ``"4k"`` for 4,096, or ``"4x"`` for four times the current length.
         method: A method name from `list_methods`, optionally with settings, such as

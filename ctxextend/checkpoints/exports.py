@@ -145,7 +145,7 @@ def only_exports_error(
         if row.readers:
             file = shlex.quote(str(folder / names[0]))
             use = row.readers.replace(" and", " or")
-            hint = f"To {use} it, pass the file itself: {file}. Or {hint[0].lower()}{hint[1:]}"
+            hint += f". To {use} it as it is, pass the file: {file}"
     return CheckpointError(message, hint)
 
 

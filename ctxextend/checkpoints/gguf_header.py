@@ -50,28 +50,13 @@ SCALAR_FORMATS: Mapping[int, str] = {
     11: "<q",
     12: "<d",
 }
-TYPE_NAMES: Mapping[int, str] = {
-    0: "UINT8",
-    1: "INT8",
-    2: "UINT16",
-    3: "INT16",
-    UINT32: "UINT32",
-    5: "INT32",
-    FLOAT32: "FLOAT32",
-    7: "BOOL",
-    STRING: "STRING",
-    ARRAY: "ARRAY",
-    10: "UINT64",
-    11: "INT64",
-    12: "FLOAT64",
-}
 
 
 class Pair(NamedTuple):
     """A key/value pair, and where it is in the file."""
 
     key: str
-    value_type: int  # one of `TYPE_NAMES`
+    value_type: int  # `STRING`, `ARRAY` or one of `SCALAR_FORMATS`
     value: Any  # a number, a truth value or a text; None for an array
     start: int  # its first byte
     end: int  # the byte after its last one
@@ -159,7 +144,9 @@ class _Cursor:
         start = self.position
         end = start + count
         if end > self.size:
-            raise malformed(self.path, f"it is truncated: the header goes beyond {self.size:,} bytes")
+            raise malformed(
+                self.path, f"it is truncated: the header goes beyond {self.size:,} bytes"
+            )
         if end > MAX_METADATA_BYTES:
             limit = f"{MAX_METADATA_BYTES:,} bytes"
             raise malformed(self.path, f"its header is longer than {limit}")
@@ -180,7 +167,9 @@ class _Cursor:
         """Read a text, which follows its length."""
         length = self.number("<Q")
         if length > maximum:
-            raise malformed(self.path, f"a name or text has {length:,} bytes, more than {maximum:,}")
+            raise malformed(
+                self.path, f"a name or text has {length:,} bytes, more than {maximum:,}"
+            )
         start = self.skip(length)
         try:
             return self._read[start : self.position].decode()
@@ -195,7 +184,7 @@ class _Cursor:
 
 
 def malformed(path: Path, reason: str) -> CheckpointError:
-    """Return the error for a file that is no valid GGUF file; the reason is a clause."""
+    """Return the error for a file that is not a valid GGUF file; the reason is a clause."""
     message = f"{path} is not a valid GGUF file: {reason}."
     return CheckpointError(message, "Download or convert it again.")
 

@@ -17,9 +17,8 @@ from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
 
 YARN_METHOD = "yarn"
 LINEAR_METHOD = "linear"
-THETA_METHOD = "theta"
 # What the keys of the format can state, the default first.
-GGUF_METHODS = (YARN_METHOD, LINEAR_METHOD, THETA_METHOD)
+GGUF_METHODS = (YARN_METHOD, LINEAR_METHOD, "theta")
 LEARNED_ROWS: Literal["learned"] = "learned"
 
 
@@ -36,11 +35,12 @@ class GgufArchitecture(NamedTuple):
     model_class: str = ""
 
 
+ONLY_BASE = ("theta",)
 OWN_YARN = "llama.cpp gives yarn settings of this architecture another attention factor"
 OWN_TEMPERATURE = "llama.cpp also scales attention by the position of a token there"
 OWN_BASE = "its base also follows from other keys"
 
-# Rotary positions that are computed from the common keys alone.
+# Rotary positions that are computed only from the common keys.
 PLAIN_ROTARY = (
     "afmoe",
     "apertus",
@@ -140,16 +140,16 @@ PLAIN_ROTARY = (
 
 _OTHERS = (
     # `rope_yarn_log_mul` in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp.
-    GgufArchitecture("deepseek2", ROTARY, methods=(THETA_METHOD,), reason=OWN_YARN),
-    GgufArchitecture("deepseek32", ROTARY, methods=(THETA_METHOD,), reason=OWN_YARN),
-    GgufArchitecture("glm-dsa", ROTARY, methods=(THETA_METHOD,), reason=OWN_YARN),
-    GgufArchitecture("minicpm3", ROTARY, methods=(THETA_METHOD,), reason=OWN_YARN),
+    GgufArchitecture("deepseek2", ROTARY, methods=ONLY_BASE, reason=OWN_YARN),
+    GgufArchitecture("deepseek32", ROTARY, methods=ONLY_BASE, reason=OWN_YARN),
+    GgufArchitecture("glm-dsa", ROTARY, methods=ONLY_BASE, reason=OWN_YARN),
+    GgufArchitecture("minicpm3", ROTARY, methods=ONLY_BASE, reason=OWN_YARN),
     # `yarn_attn_factor` and betas in grok.cpp.
-    GgufArchitecture("grok", ROTARY, methods=(THETA_METHOD,), reason=OWN_YARN),
+    GgufArchitecture("grok", ROTARY, methods=ONLY_BASE, reason=OWN_YARN),
     # `f_attn_temp_scale` in llama4.cpp and mistral3.cpp.
-    GgufArchitecture("llama4", ROTARY, methods=(THETA_METHOD,), reason=OWN_TEMPERATURE),
-    GgufArchitecture("mistral3", ROTARY, methods=(THETA_METHOD,), reason=OWN_TEMPERATURE),
-    GgufArchitecture("mistral4", ROTARY, methods=(THETA_METHOD,), reason=OWN_TEMPERATURE),
+    GgufArchitecture("llama4", ROTARY, methods=ONLY_BASE, reason=OWN_TEMPERATURE),
+    GgufArchitecture("mistral3", ROTARY, methods=ONLY_BASE, reason=OWN_TEMPERATURE),
+    GgufArchitecture("mistral4", ROTARY, methods=ONLY_BASE, reason=OWN_TEMPERATURE),
     # `rope_scaling_alpha` in hunyuan-vl.cpp.
     GgufArchitecture("hunyuan_vl", ROTARY, methods=(), reason=OWN_BASE),
     GgufArchitecture("hunyuan-dense", ROTARY, methods=(), reason=OWN_BASE),
@@ -168,6 +168,5 @@ _OTHERS = (
 )
 
 GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = {
-    row.name: row
-    for row in (*(GgufArchitecture(name, ROTARY) for name in PLAIN_ROTARY), *_OTHERS)
+    row.name: row for row in (*(GgufArchitecture(name, ROTARY) for name in PLAIN_ROTARY), *_OTHERS)
 }

@@ -60,9 +60,7 @@ MAX_LENGTH_STATED = 1 << 32  # llama.cpp reads lengths as 32 bits
 ROUTE = "Resize the checkpoint that it was made from, and convert that again."
 
 
-def read_config(
-    values: Mapping[str, Any], tensors: Collection[str], file: str
-) -> dict[str, Any]:
+def read_config(values: Mapping[str, Any], tensors: Collection[str], file: str) -> dict[str, Any]:
     """Return the positions that a GGUF file states, as a config.
 
     Under the name of the architecture, it has the length, the number of rotated values, and rotary
@@ -222,7 +220,9 @@ def derived_attention(factor: float) -> float:
     return 0.1 * math.log(factor) + 1.0
 
 
-def gguf_architecture(config: Mapping[str, Any], values: Mapping[str, Any], file: str) -> Architecture:
+def gguf_architecture(
+    config: Mapping[str, Any], values: Mapping[str, Any], file: str
+) -> Architecture:
     """Return the positions of a GGUF file.
 
     Args:
@@ -247,7 +247,9 @@ def gguf_architecture(config: Mapping[str, Any], values: Mapping[str, Any], file
 def _positions(row: GgufArchitecture, config: Mapping[str, Any]) -> Positions:
     """Return the kind of positions of an architecture."""
     if row.positions == ROTARY:
-        return RotaryPositions(rope=_facts(row, config[NEW]), config_key=CONTEXT_LENGTH, name="rope")
+        return RotaryPositions(
+            rope=_facts(row, config[NEW]), config_key=CONTEXT_LENGTH, name="rope"
+        )
     if row.positions == LEARNED_ROWS or "embedding_length" in config:
         return LearnedTable(name=POSITION_TABLE, config_key=CONTEXT_LENGTH)
     if row.positions == ALIBI:

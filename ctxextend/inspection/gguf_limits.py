@@ -48,7 +48,9 @@ def _why_it_disagrees(report: PositionReport, value: int) -> str:
     return f"the settings serve {report.positions} tokens, but llama.cpp reads this length"
 
 
-def gguf_libraries(limits: Sequence[Limit], reports: Sequence[PositionReport]) -> list[LibraryLimit]:
+def gguf_libraries(
+    limits: Sequence[Limit], reports: Sequence[PositionReport]
+) -> list[LibraryLimit]:
     """Return the limit of llama.cpp, whose default is the context length."""
     blocking = [limit for limit in limits if limit.is_blocking]
     found = list[LibraryLimit]()

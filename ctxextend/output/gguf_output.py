@@ -166,4 +166,3 @@ def _starts_as_gguf(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
-

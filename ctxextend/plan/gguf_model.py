@@ -81,7 +81,9 @@ def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocatio
     if entry is None:
         raise CheckpointError(f"{file.path} has no tensor {name}.", _route(checkpoint))
     if entry.dtype not in ROW_DTYPES:
-        message = f"{file.path}: {name} is quantised ({entry.dtype}), and its rows cannot be resized."
+        message = (
+            f"{file.path}: {name} is quantised ({entry.dtype}), and its rows cannot be resized."
+        )
         raise CheckpointError(message, _route(checkpoint))
     width = nested(location.config, (*location.path, "embedding_length"))
     if len(entry.shape) != 2 or entry.shape[1] != width or not entry.shape[0]:
