@@ -293,7 +293,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             "model.gguf",
             {"model_type": "gpt2"},
             ResizeError,
-            "--model-type does not apply to model.gguf",
+            "--model-type does not apply to .*model.gguf: a GGUF file states",
             "Remove --model-type",
         ),
         (
