@@ -142,7 +142,7 @@ def only_exports_error(
     files = [folder / name for names in exports.values() for name in names]
     hint = base_hint(exports, folder, files, model_class)
     for row, names in exports.items():
-        if row.readers:
+        if row.readers and (folder / names[0]).exists():
             file = shlex.quote(str(folder / names[0]))
             use = row.readers.replace(" and", " or")
             hint += f". To {use} it as it is, pass the file: {file}"

@@ -14,7 +14,7 @@ from ctxextend.cli.show_result import finish
 
 def resize(
     source: Annotated[
-        str, options.model("Folder, weights file, GGUF, bundled model (tiny-gpt2) or Hub id.")
+        str, options.model("Folder, weights or GGUF file, bundled tiny-gpt2 or Hub id.")
     ],
     to: options.To,
     method: Annotated[

@@ -33,6 +33,12 @@ class GgufArchitecture(NamedTuple):
     # Of learned rows: the class in transformers that files are made from, which tells whether the
     # model has an LM head.
     model_class: str = ""
+    # Of rotary positions: what layers with a sliding window do with the base, if there are any.
+    #
+    # - ``own``: they have one of their own, or that of the others in transformers too.
+    # - ``default``: they take that of the others unless the file states one for them.
+    # - ``shared``: they take that of the others, although transformers gives them their own.
+    local_base: Literal["own", "default", "shared"] = "own"
 
 
 ONLY_BASE = ("theta",)
@@ -87,7 +93,6 @@ PLAIN_ROTARY = (
     "internlm2",
     "jais2",
     "jina-bert-v3",
-    "laguna",
     "lfm2",
     "lfm2moe",
     "llada",
@@ -98,6 +103,7 @@ PLAIN_ROTARY = (
     "mellum",
     "mimo2",
     "minicpm",
+    "minicpm3",
     "minimax-m2",
     "modern-bert",
     "nemotron",
@@ -105,7 +111,6 @@ PLAIN_ROTARY = (
     "nomic-bert",
     "nomic-bert-moe",
     "olmo",
-    "olmo2",
     "olmoe",
     "openelm",
     "orion",
@@ -139,11 +144,12 @@ PLAIN_ROTARY = (
 )
 
 _OTHERS = (
+    GgufArchitecture("laguna", ROTARY, local_base="default"),
+    GgufArchitecture("olmo2", ROTARY, local_base="shared"),
     # `rope_yarn_log_mul` in deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp.
     GgufArchitecture("deepseek2", ROTARY, methods=ONLY_BASE, reason=OWN_YARN),
     GgufArchitecture("deepseek32", ROTARY, methods=ONLY_BASE, reason=OWN_YARN),
     GgufArchitecture("glm-dsa", ROTARY, methods=ONLY_BASE, reason=OWN_YARN),
-    GgufArchitecture("minicpm3", ROTARY, methods=ONLY_BASE, reason=OWN_YARN),
     # `yarn_attn_factor` and betas in grok.cpp.
     GgufArchitecture("grok", ROTARY, methods=ONLY_BASE, reason=OWN_YARN),
     # `f_attn_temp_scale` in llama4.cpp and mistral3.cpp.

@@ -39,6 +39,7 @@ POSITION_TABLE = "position_embd.weight"
 CONTEXT_LENGTH = "context_length"
 FREQ_BASE = "rope.freq_base"
 FREQ_BASE_LOCAL = "rope.freq_base_swa"  # of layers with a sliding window
+SLIDING_WINDOW = "attention.sliding_window"
 DIMENSIONS = "rope.dimension_count"  # rotated values per head
 DIMENSIONS_LOCAL = "rope.dimension_count_swa"
 SCALING_TYPE = "rope.scaling.type"

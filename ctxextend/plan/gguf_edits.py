@@ -6,7 +6,7 @@ from typing import Any
 
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import ResizeError
-from ctxextend.families.gguf_architectures import LINEAR_METHOD
+from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, LINEAR_METHOD
 from ctxextend.families.gguf_positions import (
     ATTENTION,
     ATTENTION_FACTOR,
@@ -17,6 +17,7 @@ from ctxextend.families.gguf_positions import (
     OLD_FACTOR,
     SCALING_FACTOR,
     SCALING_TYPE,
+    SLIDING_WINDOW,
     TRAINED_LENGTH,
     derived_attention,
     shortest,
@@ -28,11 +29,6 @@ from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
 from ctxextend.recipe import Resize
 from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE, Parameters
-
-SLIDING_WINDOW = "attention.sliding_window"
-# Architectures whose layers with a sliding window take the base of the others if the file states
-# none for them: `rope_freq_base_train_swa` in olmo2.cpp and laguna.cpp of llama.cpp.
-TAKES_BASE = ("laguna", "olmo2")
 
 
 def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
@@ -130,9 +126,9 @@ def _rope_changes(
     after = plan.after
     if after[THETA] != before[THETA]:
         yield FREQ_BASE, shortest(after[THETA])
+        takes_base = GGUF_ARCHITECTURES[architecture].local_base == "default"
         has_window = values.get(f"{architecture}.{SLIDING_WINDOW}")
-        is_stated = f"{architecture}.{FREQ_BASE_LOCAL}" in values
-        if architecture in TAKES_BASE and has_window and not is_stated:
+        if takes_base and has_window and f"{architecture}.{FREQ_BASE_LOCAL}" not in values:
             yield FREQ_BASE_LOCAL, shortest(before[THETA])
     if after[TYPE] == "default":
         return

@@ -10,7 +10,7 @@ from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHODS
-from ctxextend.families.gguf_positions import gguf_architecture
+from ctxextend.families.gguf_positions import SLIDING_WINDOW, gguf_architecture
 from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.plan.found_table import FoundTable, unstored_table
 from ctxextend.plan.trained_length import with_trained_length
@@ -121,6 +121,8 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
         )
     _check_no_factors(checkpoint, location)
     row = GGUF_ARCHITECTURES[location.family.model_type]
+    if method == "theta" and row.local_base == "shared":
+        _check_no_window(checkpoint, location)
     if method in row.methods:
         return
     message = f"--method {method} does not apply to architecture {row.name}: {row.reason}."
@@ -128,6 +130,20 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
     if row.methods:
         hint = f"Use --method {' or '.join(row.methods)}."
     raise MethodError(message, hint)
+
+
+def _check_no_window(checkpoint: Checkpoint, location: TableLocation) -> None:
+    """Raise MethodError if layers have a sliding window."""
+    file = gguf_of(checkpoint)
+    assert file is not None
+    architecture = location.family.model_type
+    if not file.metadata.values.get(f"{architecture}.{SLIDING_WINDOW}"):
+        return
+    raise MethodError(
+        f"--method theta does not apply to architecture {architecture} with a sliding window: "
+        "llama.cpp gives the layers that have one the base of the others, and they keep theirs.",
+        "Use --method yarn or linear.",
+    )
 
 
 def _check_no_factors(checkpoint: Checkpoint, location: TableLocation) -> None:

@@ -1,4 +1,4 @@
-"""GGUF files that are truncated, malformed or of another kind: clear errors, and nothing written."""
+"""GGUF files that are truncated, malformed or of another kind: errors, and nothing written."""
 
 import struct
 import sys

@@ -43,6 +43,8 @@ CONVERTED = (
     Case("gemma3_text", "linear"),
     Case("olmo2", "yarn"),
     Case("phi3", schema.RAISED_THETA),
+    Case("deepseek_v2", schema.RAISED_THETA),
+    Case("cohere2", schema.RAISED_THETA),
     Case("bert", schema.LEARNED),
     Case("distilbert", schema.LEARNED),
     Case("roberta", schema.LEARNED),
@@ -62,6 +64,8 @@ DROPPED = (
     Case("cohere2", "yarn"),
     Case("modernbert", "yarn"),
     Case("nemotron", "yarn"),
+    Case("nemotron", "linear"),
+    Case("minicpm3", "yarn"),
     Case("olmo3", "yarn"),
 )
 

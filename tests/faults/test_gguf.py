@@ -122,7 +122,7 @@ def test_memory_does_not_grow_with_the_file(base: bytes) -> None:
 
 
 def peak_memory(path: str) -> int:
-    """Return the peak memory of a resize in a process of its own, in bytes."""
+    """Return the peak memory of a resize in a separate process, in bytes."""
     code = (
         "import resource, sys; from ctxextend import resize; "
         f"resize(sys.argv[1], {4 * LENGTH}, output='big.gguf', force=True); "

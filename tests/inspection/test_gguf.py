@@ -82,9 +82,7 @@ def test_inspect_check_finds_a_length_that_the_settings_do_not_serve(tmp_path: P
 def test_inspect_check_finds_a_length_that_is_not_that_of_the_rows(tmp_path: Path) -> None:
     table = np.random.default_rng(2).standard_normal((16, WIDTH)).astype(np.float32)
     good = write_gguf(tmp_path / "good.gguf", "bert", table=table)
-    bad = write_gguf(
-        tmp_path / "bad.gguf", "bert", table=table, values={"bert.context_length": 20}
-    )
+    bad = write_gguf(tmp_path / "bad.gguf", "bert", table=table, values={"bert.context_length": 20})
     run = CliRunner().invoke
     assert run(build_app(), ["inspect", str(good), "--check"]).exit_code == 0
     done = run(build_app(), ["inspect", str(bad), "--check"])

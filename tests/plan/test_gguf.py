@@ -125,7 +125,9 @@ def test_resize_of_scaled_settings_raises_their_factor(tmp_path: Path) -> None:
 
 def test_resize_of_old_linear_settings_asks_for_the_trained_length(tmp_path: Path) -> None:
     base = write_gguf(tmp_path / "base.gguf", values={"llama.rope.scale_linear": 2.0})
-    with pytest.raises(ResizeError, match=r"base.gguf: linear .* llama|context_length 64") as caught:
+    with pytest.raises(
+        ResizeError, match="base.gguf: linear rotary settings with factor 2 do not say"
+    ) as caught:
         resize(base, LONGER, output=tmp_path / "out.gguf")
     assert f"--trained-length {LENGTH // 2}" in str(caught.value.hint)
     resize(base, LONGER, output=tmp_path / "out.gguf", trained_length=LENGTH // 2)
@@ -158,10 +160,20 @@ def test_resize_keeps_the_base_of_layers_with_a_window(tmp_path: Path) -> None:
         "gemma3.rope.freq_base",
     }
     # llama.cpp gives these layers the base of the others if the file states none.
-    unstated = {"olmo2.rope.freq_base": 5e5, "olmo2.attention.sliding_window": 16}
-    base = write_gguf(tmp_path / "olmo.gguf", "olmo2", values=unstated)
-    resize(base, LONGER, "theta", output=tmp_path / "out-olmo.gguf")
-    assert changes(base, tmp_path / "out-olmo.gguf")["olmo2.rope.freq_base_swa"] == 5e5
+    unstated = {"laguna.rope.freq_base": 5e5, "laguna.attention.sliding_window": 16}
+    base = write_gguf(tmp_path / "laguna.gguf", "laguna", values=unstated)
+    resize(base, LONGER, "theta", output=tmp_path / "out-laguna.gguf")
+    assert changes(base, tmp_path / "out-laguna.gguf")["laguna.rope.freq_base_swa"] == 5e5
+
+
+def test_resize_refuses_a_base_that_layers_with_a_window_would_take(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", "olmo2")
+    resize(base, LONGER, "theta", output=tmp_path / "out.gguf")
+    values = {"olmo2.attention.sliding_window": 16}
+    base = write_gguf(tmp_path / "window.gguf", "olmo2", values=values)
+    with pytest.raises(MethodError, match="architecture olmo2 with a sliding window"):
+        resize(base, LONGER, "theta", output=tmp_path / "other.gguf")
+    resize(base, LONGER, "yarn", output=tmp_path / "other.gguf")
 
 
 # ---- learned tables
@@ -239,7 +251,9 @@ def test_resize_of_a_table_at_the_end_keeps_the_others(tmp_path: Path) -> None:
 def test_resize_of_a_quantised_table_names_the_route(tmp_path: Path) -> None:
     table = quantised(16)
     base = write_gguf(tmp_path / "base.gguf", "bert", table=table)
-    with pytest.raises(CheckpointError, match=r"position_embd.weight is quantised \(Q8_0\)") as caught:
+    with pytest.raises(
+        CheckpointError, match=r"position_embd.weight is quantised \(Q8_0\)"
+    ) as caught:
         resize(base, 40, output=tmp_path / "out.gguf")
     assert "convert_hf_to_gguf.py longer" in str(caught.value.hint)
     assert not (tmp_path / "out.gguf").exists()

@@ -112,9 +112,7 @@ def test_verify_finds_a_changed_byte_of_any_tensor(resized: Path) -> None:
         ("tokenizer.ggml.add_bos_token", b"\0", "add_bos_token is false, expected true"),
     ],
 )
-def test_verify_finds_changed_metadata(
-    key: str, value: bytes, message: str, resized: Path
-) -> None:
+def test_verify_finds_changed_metadata(key: str, value: bytes, message: str, resized: Path) -> None:
     set_value(resized, key, value)
     assert message in failures(verify(resized))["metadata"]
 
