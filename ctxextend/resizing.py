@@ -299,7 +299,7 @@ def _check_gguf_options(recipe: Recipe, options: ResizeOptions) -> None:
         message = f"{flag} runs the model in transformers, and does not apply to a GGUF file."
         raise ResizeError(message, f"Remove {flag}, or use it on the checkpoint it was made from.")
     if options.runtime is not None:
-        message = f"--for {options.runtime} does not apply to a GGUF file: it is for llama.cpp."
+        message = f"--for {options.runtime} applies to folders; llama.cpp reads a GGUF file."
         hint = "Remove --for: all methods that a GGUF file can state are those of llama.cpp."
         raise ResizeError(message, hint)
 

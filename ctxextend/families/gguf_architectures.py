@@ -35,7 +35,7 @@ class GgufArchitecture(NamedTuple):
     model_class: str = ""
     # Of rotary positions: what layers with a sliding window do with the base, if there are any.
     #
-    # - ``own``: they have one of their own, or that of the others in transformers too.
+    # - ``own``: they have another one, or that of the others in transformers too.
     # - ``default``: they take that of the others unless the file states one for them.
     # - ``shared``: they take that of the others, although transformers gives them their own.
     local_base: Literal["own", "default", "shared"] = "own"

@@ -150,7 +150,7 @@ def write_gguf_output(
     ) as staged:
         new = compute_tables(output.plan, source, partial(_recipe, output.plan), path.parent)
         layout = output.layout_with(new.recipe)
-        with staged.open("wb", buffering=0) as opened:
+        with staged.open("r+b", buffering=0) as opened:
             write_gguf(
                 output.file, layout, new.tensor, opened, lambda count: progress(count, total)
             )

@@ -124,6 +124,9 @@ def open_without_weights(ref: CheckpointRef, instead: str) -> OpenedModel:
         ResizeError: It has a table of rows.
     """
     source = resolve_source(ref.source, ref.revision, ref.subfolder, only_config=True)
+    if is_gguf(source.file):
+        message = f"{ref.source} is a GGUF file, and states its rotary settings itself."
+        raise ResizeError(message, f"Resize it: {ref.resize_command(to='N')}")
     checkpoint = open_config(source)
     architecture = _find_architecture(checkpoint, ref)
     for location in architecture.locations:

@@ -69,6 +69,7 @@ FAILING = {
     "resize tiny-gpt2 --to 512 --for vlm": 2,
     "resize tiny-gpt2 --to 512 --for mlx": 1,
     "flags tiny-gpt2 --to 512 --for vllm": 1,
+    "flags model.gguf --to 512 --for vllm": 1,
     "flags tiny-gpt2 --to 512 --for vlm": 2,
     "flags tiny-gpt2 --to 512": 2,
     "convert gt-no-such --scheme rotary --to 512": 1,

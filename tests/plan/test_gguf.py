@@ -346,7 +346,7 @@ def test_resize_refuses_an_unknown_architecture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--for", "vllm"], "--for vllm does not apply to a GGUF file"),
+        (["--for", "vllm"], "--for vllm applies to folders"),
         (["--data", "x.txt"], "--data runs the model in transformers"),
         (["--train", "x.txt", "--steps", "1"], "--train runs the model in transformers"),
         (["--edit-only"], "--edit-only does not apply to a GGUF file"),
