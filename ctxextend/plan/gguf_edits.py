@@ -115,6 +115,9 @@ def _changes(
     for plan in table.rope:
         if plan.after != plan.before.parameters:
             yield from _rope_changes(table, plan, values)
+        elif TRAINED in plan.after:
+            # Yarn settings that do not state it take the context length, which may change.
+            yield TRAINED_LENGTH, round(plan.after[TRAINED])
 
 
 def _rope_changes(

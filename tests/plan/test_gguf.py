@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
-from ctxextend import OutputError, plan_resize, resize
+from ctxextend import OutputError, plan_resize, resize, run
 from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
@@ -134,6 +134,27 @@ def test_resize_of_old_linear_settings_asks_for_the_trained_length(tmp_path: Pat
     values, _ = read(tmp_path / "out.gguf")
     assert values["llama.rope.scaling.factor"] == 8
     assert values["llama.rope.scale_linear"] == 8
+
+
+def test_limits_keep_what_yarn_settings_without_a_trained_length_mean(tmp_path: Path) -> None:
+    scaled = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
+    base = write_gguf(tmp_path / "base.gguf", values=scaled)
+    resize(base, LONGER, "limits", output=tmp_path / "out.gguf", verify=True)
+    assert changes(base, tmp_path / "out.gguf") == {
+        "llama.context_length": LONGER,
+        "llama.rope.scaling.original_context_length": LENGTH,
+    }
+
+
+def test_run_repeats_the_resize_of_a_recipe(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", "gpt2", table=random_table())
+    resize(base, 40, "bands:gain=1.2", output=tmp_path / "out.gguf")
+    (tmp_path / "recipe.yaml").write_text(read(tmp_path / "out.gguf")[0][RECIPE_KEY])
+    run(tmp_path / "recipe.yaml", tmp_path / "again.gguf")
+    assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "out.gguf").read_bytes()
+    arguments = ["run", str(tmp_path / "recipe.yaml"), "--push-to-hub", "a/b"]
+    done = CliRunner().invoke(build_app(), arguments)
+    assert "--push-to-hub uploads folders" in done.stderr.replace("\n", " ")
 
 
 def test_resize_keeps_a_stated_attention_factor(tmp_path: Path) -> None:
