@@ -25,6 +25,13 @@ def gguf_of(checkpoint: Checkpoint) -> GgufFile | None:
     return None
 
 
+def gguf_values(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the metadata of a GGUF file by key, without arrays."""
+    file = gguf_of(checkpoint)
+    assert file is not None
+    return file.metadata.values
+
+
 def open_gguf_checkpoint(source: Source) -> Checkpoint:
     """Open a GGUF file as a checkpoint without other files.
 

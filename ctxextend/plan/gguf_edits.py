@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.checkpoints.gguf_checkpoint import gguf_values
 from ctxextend.errors import ResizeError
 from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, LINEAR_METHOD
 from ctxextend.families.gguf_positions import (
@@ -86,9 +86,7 @@ def metadata_edits(
     Raises:
         MethodError: The file cannot state the rotary settings, or llama.cpp does not apply them.
     """
-    file = gguf_of(model.checkpoint)
-    assert file is not None
-    values = file.metadata.values
+    values = gguf_values(model.checkpoint)
     edits = list[Edit]()
     for table in tables:
         architecture = table.location.family.model_type

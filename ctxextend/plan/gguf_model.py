@@ -6,7 +6,7 @@ from typing import Any
 from ctxextend.checkpoints.export_formats import GGUF
 from ctxextend.checkpoints.exports import base_hint
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHODS
@@ -51,10 +51,9 @@ def find_gguf_positions(checkpoint: Checkpoint, ref: CheckpointRef) -> Architect
     Raises:
         MethodError: The user states a first trained length, but nothing scales.
     """
-    file = gguf_of(checkpoint)
-    assert file is not None
-    values = file.metadata.values
-    architecture = gguf_architecture(checkpoint.config, values, checkpoint.config_file)
+    architecture = gguf_architecture(
+        checkpoint.config, gguf_values(checkpoint), checkpoint.config_file
+    )
     return with_trained_length(architecture, checkpoint, ref.trained_length)
 
 
@@ -134,10 +133,8 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
 
 def _check_no_window(checkpoint: Checkpoint, location: TableLocation) -> None:
     """Raise MethodError if layers have a sliding window."""
-    file = gguf_of(checkpoint)
-    assert file is not None
     architecture = location.family.model_type
-    if not file.metadata.values.get(f"{architecture}.{SLIDING_WINDOW}"):
+    if not gguf_values(checkpoint).get(f"{architecture}.{SLIDING_WINDOW}"):
         return
     raise MethodError(
         f"--method theta does not apply to architecture {architecture} with a sliding window: "

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ctxextend.checkpoints.filenames import READABLE, variant_of
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values, open_gguf_checkpoint
 from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.errors import CheckpointError
@@ -41,18 +41,12 @@ def _open_gguf(source: Source, base: Checkpoint) -> Checkpoint:
         CheckpointError: It is malformed, or has another architecture.
     """
     resized = open_gguf_checkpoint(source)
-    [before, after] = [_architecture(checkpoint) for checkpoint in (base, resized)]
+    before = gguf_values(base)[ARCHITECTURE]
+    after = gguf_values(resized)[ARCHITECTURE]
     if before != after:
         message = f"{source.reference} has architecture {after}, and its base {before}."
         raise CheckpointError(message, "Verify it against the one that it was resized from.")
     return resized
-
-
-def _architecture(checkpoint: Checkpoint) -> str:
-    """Return the architecture that a GGUF file states."""
-    file = gguf_of(checkpoint)
-    assert file is not None
-    return str(file.metadata.values[ARCHITECTURE])
 
 
 def _find_variant(files: list[Path], preferred: str | None) -> str | None:
