@@ -565,14 +565,15 @@ def resize(
     """Resize the positions of a checkpoint, and save the result as a new checkpoint.
 
     Args:
-        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id
-            (downloaded if needed).
+        reference: A local folder, weights file or GGUF file, the name of a bundled checkpoint, or a
+            Hub id (downloaded if needed).
         to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1,
             ``"4k"`` for 4,096, or ``"4x"`` for four times the current length.
         method: A method name from `list_methods`, optionally with settings, such as
             ``"bands:sigma=4,gain=1.2"``. Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
-        output: Output folder. Defaults to ``<name>-<to>`` in the current folder.
-        force: Replace an existing checkpoint folder, once the new one is complete.
+        output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
+            the current folder.
+        force: Replace an existing checkpoint folder or GGUF file, once the new one is complete.
         data: Text files or folders on which the settings of `bands` are tuned or, for positions
             without rows, a method is chosen.
         hold_out: With `data`, choose a method by the rows from this one on.

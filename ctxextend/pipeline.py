@@ -217,7 +217,8 @@ def plan_run(file: RecipeFile) -> Planned | None:
         _check_training_text(recipe.train, file.provenance)
     if recipe.resize is None and recipe.convert is None and not hashes:
         return None
-    model = open_model(recipe.checkpoint)
+    only_resizes = recipe.convert is None and recipe.train is None and recipe.evaluate is None
+    model = open_model(recipe.checkpoint, reads_gguf=only_resizes)
     # The hashes are of tables by the names that they have in an open model.
     check_source(model.checkpoint, recipe.checkpoint, hashes)
     if recipe.convert is not None:

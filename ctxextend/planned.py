@@ -5,16 +5,18 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.exports import cached_task
 from ctxextend.checkpoints.folder import MODULES
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.errors import MethodError
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.output.output import Output
+from ctxextend.output.gguf_output import prepare_gguf
 from ctxextend.output.prepare import prepare_output
-from ctxextend.output.write import check_writable, write_output
+from ctxextend.output.write import AnyOutput, check_writable, write_output
 from ctxextend.plan.explain import Explanation, explain
 from ctxextend.plan.for_runtime import RuntimePlan
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -38,7 +40,7 @@ class Planned(Result, shows=("plan",)):
 
     plan: Plan = field(metadata=not_in_json)  # of a conversion: that of its twin's limits
     explanation: Explanation = field(metadata=not_in_json)
-    output: Output = field(metadata=not_in_json)
+    output: AnyOutput = field(metadata=not_in_json)
     conversion: "Conversion | None" = field(default=None, metadata=not_in_json)  # None of a resize
 
     @property
@@ -73,7 +75,7 @@ class Planned(Result, shows=("plan",)):
         Raises:
             MethodError: The weights change too.
         """
-        return replace(self, output=prepare_output(self.plan, self.explanation, edit_only=True))
+        return prepare_plan(self.plan, edit_only=True)
 
     def check_output(self, output: Reference | None = None, *, force: bool = False) -> None:
         """Check that `execute` can write to an output folder, without writing anything.
@@ -275,11 +277,25 @@ def prepare_plan(plan: Plan, *, edit_only: bool = False) -> Planned:
         MethodError: `edit_only` is set, but the weights change too.
     """
     explanation = explain(plan)
+    if gguf_of(plan.checkpoint) is not None:
+        return _prepare_gguf_plan(plan, explanation, edit_only=edit_only)
     return Planned(
         plan=plan,
         explanation=explanation,
         output=prepare_output(plan, explanation, edit_only=edit_only),
     )
+
+
+def _prepare_gguf_plan(plan: Plan, explanation: Explanation, *, edit_only: bool) -> Planned:
+    """Prepare the output of a planned resize of a GGUF file.
+
+    Raises:
+        MethodError: `edit_only` is set: such a file states its metadata and its weights together.
+    """
+    if edit_only:
+        message = "--edit-only does not apply to a GGUF file, which is written as a whole."
+        raise MethodError(message, "Remove --edit-only.")
+    return Planned(plan=plan, explanation=explanation, output=prepare_gguf(plan))
 
 
 def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
@@ -317,4 +333,4 @@ def plan_resize(
         CtxextendError: As `resize`, except OutputError.
     """
     ref, settings = split_ref(reference, settings)
-    return prepare_resize(open_model(ref), Resize(to, method=method, **settings))
+    return prepare_resize(open_model(ref, reads_gguf=True), Resize(to, method=method, **settings))

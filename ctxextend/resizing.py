@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import CtxextendError, ResizeError
 from ctxextend.output.write import output_path
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
@@ -118,14 +119,15 @@ def resize(
     """Resize the positions of a checkpoint, and save the result as a new checkpoint.
 
     Args:
-        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id
-            (downloaded if needed).
+        reference: A local folder, weights file or GGUF file, the name of a bundled checkpoint, or a
+            Hub id (downloaded if needed).
         to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1,
             ``"4k"`` for 4,096, or ``"4x"`` for four times the current length.
         method: A method name from `list_methods`, optionally with settings, such as
             ``"bands:sigma=4,gain=1.2"``. Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
-        output: Output folder. Defaults to ``<name>-<to>`` in the current folder.
-        force: Replace an existing checkpoint folder, once the new one is complete.
+        output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
+            the current folder.
+        force: Replace an existing checkpoint folder or GGUF file, once the new one is complete.
         data: Text files or folders on which the settings of `bands` are tuned or, for positions
             without rows, a method is chosen.
         hold_out: With `data`, choose a method by the rows from this one on.
@@ -249,7 +251,9 @@ def resize_checkpoint(
     options = options or ResizeOptions()
     events = events or Silence()
     assert recipe.resize is not None
-    model = open_model(recipe.checkpoint)
+    model = open_model(recipe.checkpoint, reads_gguf=True)
+    if gguf_of(model.checkpoint) is not None:
+        _check_gguf_options(recipe, options)
     for_runtime = None
     if options.runtime is None:
         planned = prepare_resize(model, recipe.resize)
@@ -282,6 +286,22 @@ def resize_checkpoint(
         calibration=chosen.calibration,
         comparison=chosen.comparison,
     )
+
+
+def _check_gguf_options(recipe: Recipe, options: ResizeOptions) -> None:
+    """Check that no step is requested that a GGUF file cannot take.
+
+    Raises:
+        ResizeError: One is.
+    """
+    if recipe.train is not None or options.data:
+        flag = "--train" if recipe.train is not None else "--data"
+        message = f"{flag} runs the model in transformers, and does not apply to a GGUF file."
+        raise ResizeError(message, f"Remove {flag}, or use it on the checkpoint it was made from.")
+    if options.runtime is not None:
+        message = f"--for {options.runtime} applies to folders; llama.cpp reads a GGUF file."
+        hint = "Remove --for: all methods that a GGUF file can state are those of llama.cpp."
+        raise ResizeError(message, hint)
 
 
 def convert_checkpoint(

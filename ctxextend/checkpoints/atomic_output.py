@@ -111,6 +111,72 @@ def atomic_file(output: Path) -> Iterator[Path]:
                 sync(output.parent)
 
 
+@contextlib.contextmanager
+def atomic_new_file(
+    output: Path,
+    sources: Iterable[Path],
+    size: int,
+    *,
+    force: bool,
+    is_replaceable: Callable[[Path], bool],
+) -> Iterator[Path]:
+    """Yield a temporary file; if the block ends without an error, rename it to the output.
+
+    Args:
+        output: The output file.
+        sources: Files that it must not replace.
+        size: Its size in bytes.
+        force: Whether an existing file is replaced.
+        is_replaceable: Whether a file is one that may be replaced.
+
+    Raises:
+        OutputError: The output is not allowed, exists, or cannot be written.
+    """
+    check_new_file(output, sources, size, force=force, is_replaceable=is_replaceable)
+    with os_errors_as_output_error(output, {output.name: size}):
+        output = Path(os.path.realpath(output))
+        with created_folders(output.parent), atomic_file(output) as staged:
+            yield staged
+
+
+def check_new_file(
+    output: Path,
+    sources: Iterable[Path],
+    size: int,
+    *,
+    force: bool,
+    is_replaceable: Callable[[Path], bool],
+) -> None:
+    """Raise the error that `atomic_new_file` would raise for an output; change nothing.
+
+    Raises:
+        OutputError: The output is not allowed, exists, or does not fit on the disk.
+    """
+    with os_errors_as_output_error(output):
+        output = Path(os.path.realpath(output))
+        if _is_any(output, sources):
+            raise OutputError(f"The output {output} is the source.", "Choose another -o.")
+        _check_in_folders(output, output.parents)
+        _check_replaceable_file(output, force=force, is_replaceable=is_replaceable)
+        check_disk_space(nearest_existing_parent(output), {output.name: size})
+
+
+def _check_replaceable_file(
+    output: Path, *, force: bool, is_replaceable: Callable[[Path], bool]
+) -> None:
+    """Raise OutputError for an existing file, with `force` if it is none that may be replaced."""
+    if not os.path.lexists(output):
+        return
+    if output.is_dir():
+        raise OutputError(f"The output {output} is a folder.", f"Use -o {output / 'NAME.gguf'}.")
+    if not force:
+        message = f"The output {output} exists."
+        raise OutputError(message, "Replace it with --force, or choose another -o.")
+    if not is_replaceable(output):
+        message = f"{output} is not a GGUF file, so --force does not replace it."
+        raise OutputError(message, "Choose another -o.")
+
+
 def check_output(
     output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool
 ) -> None:
@@ -140,9 +206,14 @@ def _check_location(output: Path, sources: Iterable[Path]) -> None:
         what = "the home, root or current folder, which is never replaced"
         message = f"The output {output} is {what}."
         raise OutputError(message, f"Use -o {output / 'NAME'}.")
-    parent = next(path for path in (output, *output.parents) if path.exists())
-    if not parent.is_dir():
-        message = f"The output {output} cannot be created: {parent} is a file."
+    _check_in_folders(output, (output, *output.parents))
+
+
+def _check_in_folders(output: Path, paths: Iterable[Path]) -> None:
+    """Raise OutputError if the first of some paths that exists is a file."""
+    existing = next(path for path in paths if path.exists())
+    if not existing.is_dir():
+        message = f"The output {output} cannot be created: {existing} is a file."
         raise OutputError(message, "Choose another -o.")
 
 

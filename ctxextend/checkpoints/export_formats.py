@@ -23,6 +23,7 @@ class ExportFormat:
     install: str  # the command, or the source of the programs
     # How ``.bin`` files begin that have the name of PyTorch's: a regular expression.
     start: bytes | None = None
+    readers: str = ""  # the commands that read it; empty: none
 
     @property
     def reason(self) -> str:
@@ -53,6 +54,15 @@ EXPORT_TASKS = (
     ExportTask("Model", "feature-extraction"),
 )
 UNKNOWN_TASK = ExportTask("", "TASK")
+
+GGUF = ExportFormat(
+    kind="a GGUF file",
+    files=("**/*.gguf",),
+    commands=(("python", "convert_hf_to_gguf.py", "{folder}", "--outfile", "{output}"),),
+    ending="f16.gguf",
+    install="in a clone of llama.cpp; llama-quantize makes smaller ones",
+    readers="resize, inspect and verify",
+)
 
 # Commands were read in 2026-11 in the sources that are named, and not run, unless it says so.
 EXPORT_FORMATS = (
@@ -228,13 +238,7 @@ EXPORT_FORMATS = (
         ending="executorch",
         install="pip install optimum-executorch",
     ),
-    ExportFormat(
-        kind="a GGUF file",
-        files=("**/*.gguf",),
-        commands=(("python", "convert_hf_to_gguf.py", "{folder}", "--outfile", "{output}"),),
-        ending="f16.gguf",
-        install="in a clone of llama.cpp; llama-quantize makes smaller ones",
-    ),
+    GGUF,
     # Their first four bytes: `GGML_FILE_MAGIC` in llama.cpp's convert_llama_ggml_to_gguf.py.
     ExportFormat(
         kind="a GGML file, the format before GGUF",

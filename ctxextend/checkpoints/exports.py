@@ -140,7 +140,13 @@ def only_exports_error(
     kinds = [f"{row.kind} ({listed(names)})" for row, names in exports.items()]
     message = f"{folder} has no weights of transformers, only {joined(kinds)}."
     files = [folder / name for names in exports.values() for name in names]
-    return CheckpointError(message, base_hint(exports, folder, files, model_class))
+    hint = base_hint(exports, folder, files, model_class)
+    for row, names in exports.items():
+        if row.readers and (folder / names[0]).exists():
+            file = shlex.quote(str(folder / names[0]))
+            use = row.readers.replace(" and", " or")
+            hint += f". To {use} it as it is, pass the file: {file}"
+    return CheckpointError(message, hint)
 
 
 def file_error(
@@ -155,6 +161,8 @@ def file_error(
         model_class: The transformers class in the config next to it, if any.
     """
     message = f"{reference} is {row.kind}, which ctxextend does not read."
+    if row.readers:
+        message = f"{reference} is {row.kind}, which only {row.readers} read."
     return CheckpointError(message, base_hint((row,), path.parent, (path,), model_class))
 
 

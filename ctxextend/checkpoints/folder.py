@@ -70,6 +70,8 @@ class Checkpoint:
     adapter_of: str | None  # the base model of a PEFT adapter; None for other checkpoints
     # Parsed JSON files by name, so that a plan reads each only once, before anything is written.
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
+    # The name of the file that states its config: a GGUF file states its own.
+    config_name: str = CONFIG
 
     @property
     def root(self) -> Path:
@@ -78,8 +80,8 @@ class Checkpoint:
 
     @property
     def config_file(self) -> str:
-        """The path of the model's config.json relative to the root."""
-        return (self.model / CONFIG).as_posix()
+        """The path of the model's config.json relative to the root, or that of a GGUF file."""
+        return (self.model / self.config_name).as_posix()
 
     @property
     def has_config(self) -> bool:

@@ -11,6 +11,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -193,18 +194,39 @@ def rewrite(
         OSError: The new file cannot be written.
     """
     with open_source(file.path) as source, destination.open("xb", buffering=0) as output:
-        write_all(output, memoryview(layout.header))
-        on_write(output, len(layout.header))
-        for name, size, offset, is_new in layout.ranges:
-            if offset is not None:
-                copy_range(source, output, offset, size, on_write)
-                continue
-            tensor = tensor_of(name) if is_new else file.read_bytes(name)
-            data = np.ascontiguousarray(tensor).view(np.uint8).reshape(-1).data
-            for start in range(0, size, CHUNK):
-                write_all(output, data[start : start + CHUNK])
-                on_write(output, min(CHUNK, size - start))
+        write_layout(file, source, layout, tensor_of, output, on_write)
     destination.chmod(file.path.stat().st_mode & 0o777)
+
+
+def write_layout(
+    file: TensorFile,
+    source: FileIO,
+    layout: Layout,
+    tensor_of: Callable[[str], NDArray[Any]],
+    output: BinaryIO,
+    on_write: OnWrite,
+) -> None:
+    """Write a header and tensors to an open file; see `rewrite`.
+
+    Args:
+        file: The old file.
+        source: The same, open for reading.
+        layout: The layout of the new one.
+        tensor_of: Is called once per new tensor, by name, and returns it.
+        output: The new file, open for writing and empty.
+        on_write: Is called after each write.
+    """
+    write_all(output, memoryview(layout.header))
+    on_write(output, len(layout.header))
+    for name, size, offset, is_new in layout.ranges:
+        if offset is not None:
+            copy_range(source, output, offset, size, on_write)
+            continue
+        tensor = tensor_of(name) if is_new else file.read_bytes(name)
+        data = np.ascontiguousarray(tensor).view(np.uint8).reshape(-1).data
+        for start in range(0, size, CHUNK):
+            write_all(output, data[start : start + CHUNK])
+            on_write(output, min(CHUNK, size - start))
 
 
 def file_sizes(

@@ -127,7 +127,7 @@ def _inspect_models(
     from ctxextend.recipe import CheckpointRef
 
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
-    return [inspect_model(open_model(ref), part) for ref in refs]
+    return [inspect_model(open_model(ref, reads_gguf=True), part) for ref in refs]
 
 
 def _check_tables(inspections: Sequence["Inspection"], rows: str | None, plot: Path | None) -> None:

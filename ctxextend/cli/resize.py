@@ -14,7 +14,7 @@ from ctxextend.cli.show_result import finish
 
 def resize(
     source: Annotated[
-        str, options.model("Folder, weights file, bundled model (tiny-gpt2) or Hub id.")
+        str, options.model("Folder, weights or GGUF file, bundled tiny-gpt2 or Hub id.")
     ],
     to: options.To,
     method: Annotated[
@@ -84,6 +84,10 @@ def resize(
     if tensor and part:
         raise typer.BadParameter(
             "--part cannot be used with --tensor, which already selects one table. Remove --part."
+        )
+    if push_to_hub and source.lower().endswith(".gguf"):
+        raise typer.BadParameter(
+            "--push-to-hub uploads folders, and does not apply to a GGUF file. Remove it."
         )
     with options.usage_errors():
         training = options.short_training(train, steps, lora, verify=verify)

@@ -49,6 +49,7 @@ def run(
     in a recipe are relative to its folder. The source and the training text of an output's recipe
     must not have changed.
     """
+    from ctxextend.checkpoints.gguf_checkpoint import gguf_of
     from ctxextend.pipeline import plan_run
     from ctxextend.recipe_file import read_recipe
     from ctxextend.resizing import announce
@@ -61,6 +62,10 @@ def run(
     if push_to_hub and planned is None and settings.train is None:
         raise typer.BadParameter(
             "--push-to-hub does not apply: this recipe creates no checkpoint. Remove it."
+        )
+    if push_to_hub and planned is not None and gguf_of(planned.plan.checkpoint) is not None:
+        raise typer.BadParameter(
+            "--push-to-hub uploads folders, and does not apply to a GGUF file. Remove it."
         )
     if planned is not None:
         announce(planned, console)

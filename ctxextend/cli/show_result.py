@@ -237,10 +237,15 @@ def _show_serving(console: Console, result: "ResizeResult") -> None:
 
 def _next_steps(result: "ResizeResult") -> Iterator[str]:
     """Yield commands to run on an output."""
+    from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+
     folder = shlex.quote(not_an_option(str(result.output)))
     plan = result.plan
     is_conversion = result.planned.conversion is not None
-    if is_conversion or (plan.creates_rows and plan.model.ref.tensor is None):
+    is_gguf = gguf_of(plan.checkpoint) is not None
+    if is_gguf:
+        yield f"llama-server -m {folder} -c {plan.max_len_after}"
+    elif is_conversion or (plan.creates_rows and plan.model.ref.tensor is None):
         yield f"ctxextend train {folder} --data TEXT --steps 200"
     if not result.verified:
         yield f"ctxextend verify {folder}"

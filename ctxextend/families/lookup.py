@@ -48,6 +48,7 @@ class ModelLocation:
     usual_prefix: str = ""  # prefix in files that transformers saves
     # Folder of its tokenizer; empty: the model's tokenizer; None: another part reads the tokens.
     tokenizer: str | None = ""
+    file: str = "config.json"  # that states the config, for messages
 
     @property
     def _effective_path(self) -> Keys:
@@ -73,8 +74,8 @@ class ModelLocation:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
             path = ".".join((*self.path, key))
             model = f"for a {self.family.model_type} model"
-            message = f"config.json: {path} must be an integer {model}, got {value!r:.100}."
-            raise CheckpointError(message, "Correct config.json.")
+            message = f"{self.file}: {path} must be an integer {model}, got {value!r:.100}."
+            raise CheckpointError(message, f"Correct {self.file}.")
         return value
 
     def paths_of(self, key: str) -> tuple[Keys, ...]:

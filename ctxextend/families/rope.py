@@ -314,9 +314,9 @@ def _check_values(location: TableLocation, rope: Parameters) -> None:
         broken_rule = _broken_rule(location, rope, key)
         if broken_rule:
             raise CheckpointError(
-                f"config.json: {key} of {rope[TYPE]} rotary positions must be {broken_rule}, got "
-                f"{value!r:.100}.",
-                "Correct config.json.",
+                f"{location.file}: {key} of {rope[TYPE]} rotary positions must be {broken_rule}, "
+                f"got {value!r:.100}.",
+                f"Correct {location.file}.",
             )
 
 

@@ -72,6 +72,8 @@ def with_other_dialect(location: TableLocation, changes: Changes) -> Changes:
     Raises:
         CheckpointError: The config's own settings are malformed.
     """
+    if not rotary_facts(location).has_dialects:
+        return changes
     settings = read_rope(with_values(location, changes))
     if _misses_a_base(location, settings):
         return _in_new_dialect(location, changes, settings)
@@ -136,9 +138,13 @@ def _in_new_dialect(
 def stated_dialects(location: TableLocation) -> tuple[str, ...]:
     """Return the dialects that state the settings of a config: readers of only one get the same.
 
+    A GGUF file states them in neither.
+
     Raises:
         CheckpointError: The config's own settings are malformed.
     """
+    if not rotary_facts(location).has_dialects:
+        return ()
     settings = read_rope(location)
     paths = {NEW: _new_paths(location), OLD: _old_paths(location)}
     stated = list[str]()

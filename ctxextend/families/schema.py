@@ -112,6 +112,8 @@ class RotaryFacts(NamedTuple):
     # Whether released files of the default length state the length after scaling, not that of the
     # first training.
     releases_are_scaled: bool = False
+    # Whether a config states the settings in a dialect of transformers; a GGUF file does not.
+    has_dialects: bool = True
 
 
 class EngineKey(NamedTuple):
@@ -235,8 +237,8 @@ class RotaryPositions(PositionsBase):
     rope: RotaryFacts
     # They fail if the angles are computed once.
     longer_inputs: Literal["fail", "run"] = "run"
+    name: str = "rope_parameters"  # key of the settings
 
-    name: ClassVar = "rope_parameters"  # key of the settings
     scheme: ClassVar = ROTARY
     has_rows: ClassVar = False
     extra_rows: ClassVar = 0

@@ -7,7 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import source_notes
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.inspection.effective_limits import library_limits
+from ctxextend.inspection.gguf_limits import gguf_libraries, gguf_limits, gguf_notes
 from ctxextend.inspection.inspection_result import Inspection, Limit
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
 from ctxextend.inspection.stated_limits import find_limits, served_length, width_limits
@@ -40,7 +43,9 @@ def inspect(
         UnsupportedModelError: The model has no supported position table.
         ResizeError: The model has no such part, or the arguments conflict.
     """
-    return inspect_model(open_model(CheckpointRef(os.fspath(reference), **ref)), part)
+    return inspect_model(
+        open_model(CheckpointRef(os.fspath(reference), **ref), reads_gguf=True), part
+    )
 
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
@@ -62,8 +67,16 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         else:
             reports[table.name] = report_table(model.checkpoint, table, first_step, parameters)
     selected = [reports[table.name] for table in tables_of_part(model.tables, part)]
-    limits = list(_with_fixes(model, reports, find_limits(model, selected)))
-    limits += width_limits(model.checkpoint, selected)
+    gguf = gguf_of(model.checkpoint)
+    if gguf is None:
+        limits = list(_with_fixes(model, reports, find_limits(model, selected)))
+        limits += width_limits(model.checkpoint, selected)
+        libraries = list(library_limits(model.checkpoint, limits, selected))
+        notes = _notes(model, selected, has_recipe=provenance is not None)
+    else:
+        limits = list(_with_fixes(model, reports, list(gguf_limits(model, selected))))
+        libraries = gguf_libraries(limits, selected)
+        notes = _gguf_notes(gguf, selected)
     return Inspection(
         source=model.ref.source,
         folder=str(model.checkpoint.root),
@@ -74,8 +87,8 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         tables=tuple(report for report in selected if isinstance(report, TableReport)),
         schemes=tuple(report for report in selected if isinstance(report, SchemeReport)),
         limits=tuple(limits),
-        libraries=tuple(library_limits(model.checkpoint, limits, selected)),
-        notes=tuple(_notes(model, selected, has_recipe=provenance is not None)),
+        libraries=tuple(libraries),
+        notes=tuple(notes),
     )
 
 
@@ -97,6 +110,14 @@ def _notes(
     if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."
     yield from ignored_tensors(checkpoint, model.tables)
+    for report in selected:
+        if isinstance(report, SchemeReport) and report.question:
+            yield report.question
+
+
+def _gguf_notes(file: GgufFile, selected: Sequence[PositionReport]) -> Iterator[str]:
+    """Yield what a GGUF file has, and what it does not tell."""
+    yield from gguf_notes(file, selected)
     for report in selected:
         if isinstance(report, SchemeReport) and report.question:
             yield report.question

@@ -135,7 +135,7 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
         config_key=location.config_key,
         positions=lengths.context,
         key_value=location.key_value(length_to_state),
-        stated_in=f"config.json {location.config_key}",
+        stated_in=f"{location.file} {location.config_key}",
         location=location,
         scheme=location.scheme,
         first_trained=lengths.first_trained,

@@ -283,7 +283,7 @@ def report_table(
         share = values.size / parameters
     else:
         values = _computed_rows(location, table.rows, table.hidden_size)
-        stated_in = f"config.json {location.config_key}"
+        stated_in = f"{location.file} {location.config_key}"
         stored_bytes = 0
         share = 0.0
     first = location.reserved_rows

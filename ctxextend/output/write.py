@@ -8,15 +8,18 @@ from typing import NamedTuple
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
 from ctxextend.checkpoints.folder import protected_paths
 from ctxextend.checkpoints.rewrite import write_files
+from ctxextend.output.gguf_output import GgufOutput, check_gguf_output, write_gguf_output
 from ctxextend.output.output import Output
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE
+
+AnyOutput = Output | GgufOutput
 
 
 class Written(NamedTuple):
     """An output that was written."""
 
-    folder: Path
+    folder: Path  # or a GGUF file
     size: int  # of all files, in bytes
     warnings: tuple[str, ...]  # about the new tensors
 
@@ -29,7 +32,7 @@ def output_path(folder: str | os.PathLike[str] | None, default: Path) -> Path:
 
 
 def check_writable(
-    output: Output, folder: str | os.PathLike[str] | None = None, *, force: bool = False
+    output: AnyOutput, folder: str | os.PathLike[str] | None = None, *, force: bool = False
 ) -> None:
     """Check that `write_output` can write to a folder, without writing anything.
 
@@ -37,11 +40,14 @@ def check_writable(
         OutputError: It exists, cannot be written or replaced, or there is too little disk space.
     """
     path = output_path(folder, output.default_folder)
+    if isinstance(output, GgufOutput):
+        check_gguf_output(output, path, force=force)
+        return
     check_output(path, protected_paths(output.source), output.file_sizes, force=force)
 
 
 def write_output(
-    output: Output,
+    output: AnyOutput,
     folder: str | os.PathLike[str] | None = None,
     *,
     force: bool = False,
@@ -65,6 +71,11 @@ def write_output(
         ResizeError: A new table does not fit in memory.
     """
     path = output_path(folder, output.default_folder)
+    if isinstance(output, GgufOutput):
+        size, warnings = write_gguf_output(
+            output, path, force=force, progress=progress, check=check
+        )
+        return Written(folder=path, size=size, warnings=warnings)
     output.source.check_unchanged()
     sizes = output.sizes_in(path)
     total = sum(sizes.values())

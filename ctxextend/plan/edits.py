@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
 from ctxextend.families.rope_changes import Changes, copied_length_paths, rope_changes
@@ -19,6 +20,7 @@ from ctxextend.limits.length_edits import (
     length_key_changes,
     limit_edits,
 )
+from ctxextend.plan.gguf_edits import metadata_edits
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import rewrites_model_type
 from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
@@ -28,11 +30,14 @@ from ctxextend.recipe import BOTH, Resize
 def plan_edits(
     model: OpenedModel, tables: Sequence[TablePlan], settings: Resize
 ) -> tuple[Edit, ...]:
-    """Return the edits to config.json and tokenizer files that the new lengths require.
+    """Return the edits to config.json and tokenizer files, or to the metadata of a GGUF file.
 
     Raises:
         CheckpointError: A file to edit is malformed.
+        MethodError: A GGUF file cannot state the rotary settings.
     """
+    if gguf_of(model.checkpoint) is not None:
+        return metadata_edits(model, tables, settings)
     fix_limits = settings.fix_limits
     edits = list[Edit]()
     if model.checkpoint.has_config:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ctxextend.checkpoints.folder import source_notes
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.families.rope import read_rope
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.file_warnings import file_warnings
@@ -187,7 +188,8 @@ def _nothing_to_do(plan: Plan) -> str:
 
 def _missing_config(plan: Plan) -> Iterator[str]:
     """Yield a warning if transformers needs a config to load the output."""
-    if plan.checkpoint.has_config or plan.checkpoint.adapter_of:
+    checkpoint = plan.checkpoint
+    if checkpoint.has_config or checkpoint.adapter_of or gguf_of(checkpoint) is not None:
         return
     lengths = {}
     for table in plan.tables:

@@ -101,8 +101,8 @@ def context_length(table: FoundTable) -> int:
         return location.positions(table.rows)
     length = position_lengths(location).context
     if length < 1:
-        message = f"config.json: {location.config_key} must be at least 1, got {length}."
-        raise CheckpointError(message, "Correct config.json.")
+        message = f"{location.file}: {location.config_key} must be at least 1, got {length}."
+        raise CheckpointError(message, f"Correct {location.file}.")
     return length
 
 

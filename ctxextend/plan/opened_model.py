@@ -15,6 +15,8 @@ from ctxextend.checkpoints.folder import (
     with_code,
     with_short_names,
 )
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
+from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.wrappers import (
@@ -31,6 +33,11 @@ from ctxextend.errors import (
 )
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
 from ctxextend.plan.found_table import FoundTable, measure_table
+from ctxextend.plan.gguf_model import (
+    check_gguf_ref,
+    find_gguf_positions,
+    measure_gguf_tables,
+)
 from ctxextend.plan.named_table import named_architecture
 from ctxextend.plan.own_code import code_error, describe_code, own_class
 from ctxextend.plan.table_names import match_names
@@ -82,15 +89,25 @@ def _with_note(checkpoint: Checkpoint, note: str) -> Checkpoint:
     return replace(checkpoint, source=source._replace(notes=(*source.notes, note)))
 
 
-def open_model(ref: CheckpointRef, check_type: CheckType = lambda model_type: None) -> OpenedModel:
+def open_model(
+    ref: CheckpointRef,
+    check_type: CheckType = lambda model_type: None,
+    *,
+    reads_gguf: bool = False,
+) -> OpenedModel:
     """Open a checkpoint, detect its architecture, and find its position tables.
+
+    Args:
+        ref: The checkpoint.
+        check_type: As in `open_reference`.
+        reads_gguf: Whether it may be a GGUF file, which transformers does not load as it is.
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached.
         CheckpointError: A file is missing or malformed, or does not contain the table.
         UnsupportedModelError: The model has no supported position table.
     """
-    return identify_model(open_reference(ref, check_type), ref)
+    return identify_model(open_reference(ref, check_type, reads_gguf=reads_gguf), ref)
 
 
 def open_without_weights(ref: CheckpointRef, instead: str) -> OpenedModel:
@@ -107,6 +124,9 @@ def open_without_weights(ref: CheckpointRef, instead: str) -> OpenedModel:
         ResizeError: It has a table of rows.
     """
     source = resolve_source(ref.source, ref.revision, ref.subfolder, only_config=True)
+    if is_gguf(source.file):
+        message = f"{ref.source} is a GGUF file, and states its rotary settings itself."
+        raise ResizeError(message, f"Resize it: {ref.resize_command(to='N')}")
     checkpoint = open_config(source)
     architecture = _find_architecture(checkpoint, ref)
     for location in architecture.locations:
@@ -117,7 +137,10 @@ def open_without_weights(ref: CheckpointRef, instead: str) -> OpenedModel:
 
 
 def open_reference(
-    ref: CheckpointRef, check_type: CheckType = lambda model_type: None
+    ref: CheckpointRef,
+    check_type: CheckType = lambda model_type: None,
+    *,
+    reads_gguf: bool = False,
 ) -> Checkpoint:
     """Resolve a checkpoint reference, and read the headers.
 
@@ -125,6 +148,7 @@ def open_reference(
         ref: The reference.
         check_type: Raises for other model types that the caller does not support. Unsupported types
             fail before any download.
+        reads_gguf: Whether it may be a GGUF file.
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached.
@@ -142,6 +166,9 @@ def open_reference(
         check_type(model_type)
 
     source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant, check)
+    if reads_gguf and is_gguf(source.file):
+        check_gguf_ref(ref)
+        return open_gguf_checkpoint(source)
     return open_checkpoint(source, ref.variant, check)
 
 
@@ -154,6 +181,14 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         CheckpointError: It does not contain the table of its type, or a file is malformed.
         UnsupportedModelError: The model has no supported position table.
     """
+    if gguf_of(checkpoint) is not None:
+        architecture = find_gguf_positions(checkpoint, ref)
+        return OpenedModel(
+            ref=ref,
+            checkpoint=checkpoint,
+            architecture=architecture,
+            tables=measure_gguf_tables(checkpoint, architecture),
+        )
     model_type = ref.model_type
     if _lacks_type(checkpoint, ref):
         checkpoint, model_type = _detect_type(checkpoint)

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import BufferPlan, plan_buffers
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
 from ctxextend.plan.found_table import FoundTable
+from ctxextend.plan.gguf_edits import as_gguf_states, check_gguf_settings
 from ctxextend.plan.named_table import check_named_table
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import check_own_code, with_type_note
@@ -169,7 +171,12 @@ def plan_model(
         found = _cut_tables(found, cut)
     settings = with_length(settings, found)
     has_config = bool(checkpoint.config) and cut is None
+    is_gguf = gguf_of(checkpoint) is not None
+    if is_gguf:
+        check_gguf_settings(model, settings)
     tables = plan_tables(found, settings, recorded, has_config=has_config)
+    if is_gguf:
+        tables = as_gguf_states(tables)
     for table in tables:
         if checks_width and table.is_stored:
             check_width(table.location, table.hidden_size, table.name)

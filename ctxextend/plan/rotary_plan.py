@@ -59,7 +59,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     if fixes_limits and not is_changed:
         return replace(table, lengths=lengths, rope_dialects=_stated_dialects(location))
     if lengths.question:
-        raise ResizeError(f"config.json: {lengths.question}.", f"Pass {lengths.answer}.")
+        raise ResizeError(f"{location.file}: {lengths.question}.", f"Pass {lengths.answer}.")
     if not is_changed:
         raise _no_change_needed(location, before, after, has_others=has_others)
     if not has_settings(location):
@@ -173,6 +173,8 @@ def _no_change_needed(
             f"If it was resized, resize its base to {after}: scaled rotary settings change short "
             "inputs too.",
         )
+    if location.table.rope and not location.table.rope.has_dialects:  # a GGUF file
+        return ResizeError(message, f"To use less memory in llama.cpp, pass it -c {after}.")
     return ResizeError(
         message,
         f'To truncate texts at {after} tokens, set "model_max_length": {after} in '

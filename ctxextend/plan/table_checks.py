@@ -67,11 +67,11 @@ def _check_stated_rows(table: FoundTable) -> None:
         default = " (transformers' default, because the key is missing)"
     path = ".".join((*location.path, key))
     message = (
-        f"config.json: {path} is {reprlib.repr(value)}{default}, so {table.name} should have "
+        f"{location.file}: {path} is {reprlib.repr(value)}{default}, so {table.name} should have "
         f"{reprlib.repr(expected)} rows, but has {table.rows}."
     )
     hint = (
-        "Correct config.json (see ctxextend inspect MODEL --check), resize with --fix-limits, "
+        f"Correct {location.file} (see ctxextend inspect MODEL --check), resize with --fix-limits, "
         "which takes the length of the table, or download config and weights again."
     )
     raise CheckpointError(message, hint)
@@ -124,7 +124,7 @@ def width_fault(location: TableLocation, columns: int, name: str) -> str:
     key, value = stated
     if value == columns:
         return ""
-    return f"config.json: {key} is {reprlib.repr(value)}, but {name} has {columns} columns."
+    return f"{location.file}: {key} is {reprlib.repr(value)}, but {name} has {columns} columns."
 
 
 def check_width(location: TableLocation, columns: int, name: str) -> None:

@@ -13,7 +13,9 @@ MODEL_CHECKS = ("loads", "runs", "outputs")
 class Check:
     """One check and its evidence."""
 
-    name: str  # ``readable``, ``tensors``, ``table``, ``files``, or one of `MODEL_CHECKS`
+    # ``readable``, ``tensors``, ``table``, ``files``, ``metadata`` of a GGUF file, or one of
+    # `MODEL_CHECKS`.
+    name: str
     status: Status  # ``not checked``: nothing failed, but something could not be checked
     # Failures first, then what was not checked and why, then other findings.
     evidence: tuple[str, ...]

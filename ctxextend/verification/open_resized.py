@@ -4,7 +4,11 @@ from pathlib import Path
 
 from ctxextend.checkpoints.filenames import READABLE, variant_of
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values, open_gguf_checkpoint
+from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
+from ctxextend.errors import CheckpointError
+from ctxextend.families.gguf_positions import ARCHITECTURE
 
 
 def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
@@ -13,6 +17,11 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     Raises:
         CheckpointError: A file is missing, malformed, or a link that points outside the folder.
     """
+    if is_gguf(source.file) != (gguf_of(base) is not None):
+        message = f"Of {source.reference} and {base.source.reference}, only one is a GGUF file."
+        raise CheckpointError(message, "Verify it against the one that it was resized from.")
+    if is_gguf(source.file):
+        return _open_gguf(source, base)
     files = list[Path]()
     if source.file is None:
         inside = (source.folder / base.model).glob("*.*")
@@ -23,6 +32,21 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
         has_file(source, files[0])
         source = resolve_source(files[0])
     return open_checkpoint(source, variant)
+
+
+def _open_gguf(source: Source, base: Checkpoint) -> Checkpoint:
+    """Open a GGUF file of the architecture of its base.
+
+    Raises:
+        CheckpointError: It is malformed, or has another architecture.
+    """
+    resized = open_gguf_checkpoint(source)
+    before = gguf_values(base)[ARCHITECTURE]
+    after = gguf_values(resized)[ARCHITECTURE]
+    if before != after:
+        message = f"{source.reference} has architecture {after}, and its base {before}."
+        raise CheckpointError(message, "Verify it against the one that it was resized from.")
+    return resized
 
 
 def _find_variant(files: list[Path], preferred: str | None) -> str | None:

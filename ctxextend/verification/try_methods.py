@@ -71,7 +71,8 @@ def _check_lengths(model: OpenedModel) -> None:
             lengths = position_lengths(table.location)
             if lengths.question:
                 raise ResizeError(
-                    f"config.json of the base: {lengths.question}.", f"Pass {lengths.answer}."
+                    f"{table.location.file} of the base: {lengths.question}.",
+                    f"Pass {lengths.answer}.",
                 )
 
 

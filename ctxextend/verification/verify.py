@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_of, open_gguf_checkpoint
+from ctxextend.checkpoints.gguf_file import is_gguf, open_gguf
 from ctxextend.checkpoints.json_edit import read_text
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.errors import (
@@ -30,6 +32,7 @@ from ctxextend.verification.conclusion import Changed, Verification
 from ctxextend.verification.evidence import files_check, tables_check, tensors_check
 from ctxextend.verification.expected import Expected, FoundBy, expect
 from ctxextend.verification.find_expected import find_expected
+from ctxextend.verification.gguf_metadata import compare_metadata, metadata_check
 from ctxextend.verification.open_resized import open_resized
 
 NO_OUTPUT = (
@@ -84,13 +87,16 @@ def verify_resized(
         CtxextendError: As `verify`.
     """
     source = resolve_source(reference)
+    if deep and is_gguf(source.file):
+        message = "--deep runs models in transformers, and does not apply to a GGUF file."
+        raise ResizeError(message, "Remove --deep.")
     recipe, why_unusable = _read_recipe(source)
     stated_base = find_base(recipe, base_name)
     if stated_base is None:
         message = why_unusable or f"{reference} has no recipe that names its base checkpoint."
         raise SourceError(message, "Pass --base MODEL.")
     ref = replace(stated_base.ref, **settings)
-    base = open_reference(ref)
+    base = open_reference(ref, reads_gguf=True)
     try:
         resized = open_resized(source, base)
     except CheckpointError as error:
@@ -108,14 +114,19 @@ def verify_resized(
 
 
 def check_output(planned: Planned, folder: Path) -> None:
-    """Verify the folder of a planned output, before it is moved into place.
+    """Verify the folder or GGUF file of a planned output, before it is moved into place.
 
     Raises:
         VerificationError: A check fails, or could not be made.
     """
     source = Source(reference=str(folder), kind="folder", folder=folder, name=folder.name)
     try:
-        resized = open_resized(source, planned.plan.checkpoint)
+        if gguf_of(planned.plan.checkpoint) is None:
+            resized = open_resized(source, planned.plan.checkpoint)
+        else:
+            resized = open_gguf_checkpoint(
+                source._replace(kind="file", folder=folder.parent, file=folder.name)
+            )
         checks = check_files(expect(planned, FoundBy.PLAN), resized, no_progress)
     except CtxextendError as error:
         message = f"The output could not be verified: {error.message}"
@@ -135,12 +146,11 @@ def check_files(expected: Expected, resized: Checkpoint, progress: Progress) -> 
     """
     tensors = compare_tensors(expected, resized, progress)
     tables = [compare_table(expected, table, resized) for table in expected.tables]
-    files = compare_files(expected, resized)
-    return [
-        tensors_check(expected, tensors),
-        tables_check(expected, tables),
-        files_check(expected, files),
-    ]
+    if gguf_of(expected.base) is not None:
+        others = metadata_check(expected, compare_metadata(expected, resized))
+    else:
+        others = files_check(expected, compare_files(expected, resized))
+    return [tensors_check(expected, tensors), tables_check(expected, tables), others]
 
 
 def _read_recipe(source: Source) -> tuple[Provenance | None, str]:
@@ -151,12 +161,28 @@ def _read_recipe(source: Source) -> tuple[Provenance | None, str]:
     """
     path = source.folder / RECIPE_FILE
     try:
+        if is_gguf(source.file):
+            return _recipe_in_gguf(source), ""
         if not has_file(source, path):
             return None, ""
         recipe = parse_provenance(read_text(path), RECIPE_FILE, source.folder)
     except (CheckpointError, RecipeError) as error:
         return None, f"{error.message.removesuffix('.')}."
     return recipe, ""
+
+
+def _recipe_in_gguf(source: Source) -> Provenance | None:
+    """Return the recipe in a GGUF file; None if there is none.
+
+    Raises:
+        CheckpointError: The file cannot be read, or is malformed.
+        RecipeError: The recipe is malformed.
+    """
+    file = open_gguf(source.folder / str(source.file))
+    text = file.metadata.values.get(RECIPE_KEY)
+    if text is None:
+        return None
+    return parse_provenance(str(text), RECIPE_KEY, source.folder)
 
 
 def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError) -> Verification:

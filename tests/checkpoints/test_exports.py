@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ctxextend import resize
+from ctxextend import convert, resize
 from ctxextend.checkpoints.export_formats import EXPORT_FORMATS, ExportFormat
 from ctxextend.checkpoints.exports import commands_again, find_format
 from ctxextend.errors import CheckpointError
@@ -80,7 +80,7 @@ def make_export(folder: Path, name: str) -> Path:
 def hint_of(reference: Path) -> str:
     """Return the hint of the error for an export."""
     with pytest.raises(CheckpointError) as caught:
-        resize(reference, 32)
+        convert(reference, "rotary", 32)
     assert caught.value.hint is not None
     return caught.value.hint
 
@@ -134,7 +134,7 @@ def test_every_command_names_an_export(name: str, arguments: str, tmp_path: Path
 def test_a_file_of_an_export_is_named(name: str, file: str, tmp_path: Path) -> None:
     path = make_export(tmp_path / "model", name) / file
     with pytest.raises(CheckpointError) as caught:
-        resize(path, 32)
+        convert(path, "rotary", 32)
     kind = FOLDERS[name][2]
     assert caught.value.message.startswith(f"{path} is {kind}")
     assert FOLDERS[name][3] in str(caught.value.hint)

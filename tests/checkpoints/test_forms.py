@@ -292,9 +292,9 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             "model.gguf",
             "model.gguf",
             {"model_type": "gpt2"},
-            CheckpointError,
-            "model.gguf is a GGUF file, which ctxextend does not read",
-            "convert_hf_to_gguf.py longer",
+            ResizeError,
+            "--model-type does not apply to .*model.gguf: a GGUF file states",
+            "Remove --model-type",
         ),
         (
             "tf_model.h5",

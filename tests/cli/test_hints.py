@@ -29,6 +29,8 @@ OTHER_PROGRAMS = {
     "--rope-scaling",
     "--yarn-orig-ctx",
     "--outfile",
+    "--merge",  # llama-gguf-split
+    "--upgrade",  # pip
     "--model",
     "--onnx",
     "--recipe",

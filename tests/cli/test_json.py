@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from ctxextend.evaluation.evaluation_result import Evaluation, LossEstimate
 from ctxextend.json_output import to_json
 from tests.helpers.comparisons import COMPARISONS
 from tests.helpers.evaluations import EVALUATIONS, EXTENDED
+from tests.helpers.gguf_files import WIDTH, write_gguf
 from tests.helpers.json_schemas import SCHEMAS, check, check_result
 from tests.helpers.repository import ROOT
 
@@ -43,6 +45,10 @@ ARGUMENTS = [
     "inspect tiny-gpt2 tiny-gpt2-256",
     "inspect tiny-gpt2 --rows 120:130",
     "verify tiny-gpt2-256 --base tiny-gpt2",
+    "resize model.gguf --to 4x -o longer.gguf",
+    "resize model.gguf --to 4x --dry-run",
+    "inspect model.gguf bert.gguf",
+    "verify resized.gguf --base model.gguf",
     "evaluate tiny-gpt2-256 --data texts.jsonl --tokens 512 --measure position --measure context",
     "compare tiny-gpt2 --to 256 --data texts.jsonl --method copy --method linear --tokens 512 "
     "--measure position",
@@ -63,6 +69,7 @@ FAILING = {
     "resize tiny-gpt2 --to 512 --for vlm": 2,
     "resize tiny-gpt2 --to 512 --for mlx": 1,
     "flags tiny-gpt2 --to 512 --for vllm": 1,
+    "flags model.gguf --to 512 --for vllm": 1,
     "flags tiny-gpt2 --to 512 --for vlm": 2,
     "flags tiny-gpt2 --to 512": 2,
     "convert gt-no-such --scheme rotary --to 512": 1,
@@ -71,6 +78,7 @@ FAILING = {
     "verify nothing-here --base tiny-gpt2": 1,
     "compare tiny-gpt2 --to 256 --data no-such.txt": 1,
     "run no-such.yaml": 1,
+    "train model.gguf --data no-such.txt --steps 1": 1,
     "run tiny-gpt2-256/ctxextend.yaml --push-to-hub a/b/c": 2,
     "recipes no-such": 2,
 }
@@ -89,6 +97,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "llama").mkdir()
     (folder / "llama" / "config.json").write_text(json.dumps(config))
+    write_gguf(folder / "model.gguf")
+    write_gguf(folder / "bert.gguf", "bert", table=np.ones((16, WIDTH), np.float32))
+    resize(folder / "model.gguf", "2x", output=folder / "resized.gguf")
     readme = (ROOT / "README.md").read_text()
     documents = []
     for start in range(0, 36_000, 1500):

@@ -97,7 +97,7 @@ def make_folder(case: Case, folder: Path) -> ResizeResult:
     make_model(base, case.model_type, kept=kept, without_head=case.without_head)
     if case.attention_factor:
         _state_attention_factor(base, case.model_type)
-    return resize(base, NEW, _method(case), output=output, dialect=case.dialect)
+    return resize(base, NEW, method_of(case), output=output, dialect=case.dialect)
 
 
 def prepare(case: Case, folder: Path) -> Prepared:
@@ -117,7 +117,7 @@ def prepare(case: Case, folder: Path) -> Prepared:
     )
 
 
-def _method(case: Case) -> str | None:
+def method_of(case: Case) -> str | None:
     """Return the method that gives a base the positions of a case."""
     if case.positions == schema.UNSCALED:
         return "limits" if _rope_of(case.model_type).methods else None

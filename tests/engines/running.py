@@ -67,6 +67,17 @@ class RunningEngine:
             notes.append(outcome.note)
         return outcome._replace(note=", ".join(notes))
 
+    def convert(self, folder: Path, path: Path) -> None:
+        """Convert a folder to a GGUF file, as only llama.cpp does."""
+        request = {
+            "folder": str(folder),
+            "inputs": str(self._inputs),
+            "output": str(self._folder / "output.npz"),
+            "options": {"convert_to": str(path)},
+        }
+        answer = self._ask(request)
+        assert "error" not in answer, answer
+
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         process = self._process
         if process is None or process.poll() is not None:

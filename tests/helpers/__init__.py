@@ -9,7 +9,8 @@ Models and texts
     those without; `zoo` runs them on text.
     `rotary_models`, `sinusoidal_models` and `conversions` save small models of some types,
     `random_models` opens them as `train` does, and `mock_models` has models with known outputs.
-    `position_tables` makes tables, and `nanogpt` and `pytorch_files` files of other programs.
+    `position_tables` makes tables, and `nanogpt`, `pytorch_files` and `gguf_files` files of other
+    programs.
 
 Results
     `comparisons` and `evaluations` are synthetic results of `compare` and `evaluate`, and

@@ -59,7 +59,7 @@ LAYERS = [
 ALLOWED = {
     "tables": {"ml_dtypes", "torch"},
     "families": set(),
-    "checkpoints": {"huggingface_hub", "ml_dtypes", "torch"},
+    "checkpoints": {"gguf", "huggingface_hub", "ml_dtypes", "torch"},
     "recipe_text": {"yaml"},
     "recipe_file": {"yaml"},
     "plan": set(),

@@ -51,8 +51,18 @@ def run(
 ) -> tuple[NDArray[Any], dict[str, Any]]:
     """Return logits, or else hidden states.
 
-    `options` has the arguments of `llama_cpp.Llama` that are those of the flags of llama-server.
+    Args:
+        folder: The model.
+        token_ids: Its input, shape (1, length).
+        options: ``flags`` are arguments of `llama_cpp.Llama`, those of the flags of llama-server.
+            ``gguf`` is a GGUF file to run instead of one that is converted from the folder.
+            ``convert_to`` is a GGUF file to write, and then nothing runs.
     """
+    if "convert_to" in options:
+        convert(folder, Path(options["convert_to"]))
+        return np.empty(0), {}
+    if "gguf" in options:
+        return read(Path(options["gguf"]), token_ids, options)
     with TemporaryDirectory() as temporary:
         path = Path(temporary, "model.gguf")
         convert(folder, path)

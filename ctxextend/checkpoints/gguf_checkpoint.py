@@ -1,0 +1,71 @@
+"""A GGUF file as a checkpoint: it states its own config, and no other files belong to it."""
+
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ctxextend.checkpoints.copy import file_fingerprint
+from ctxextend.checkpoints.exports import GGUF_SUFFIX
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.gguf_file import GgufFile, open_gguf
+from ctxextend.checkpoints.source import Source
+from ctxextend.checkpoints.weights import Weights
+from ctxextend.errors import CheckpointError
+from ctxextend.families.gguf_positions import read_config
+
+SPLIT_COUNT = "split.count"
+# The key of the recipe of a resize; llama.cpp ignores keys that it does not know.
+RECIPE_KEY = "ctxextend.recipe"
+
+
+def gguf_of(checkpoint: Checkpoint) -> GgufFile | None:
+    """Return the GGUF file that a checkpoint consists of; None for other checkpoints."""
+    for file in checkpoint.weights.files.values():
+        if isinstance(file, GgufFile):
+            return file
+    return None
+
+
+def gguf_values(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the metadata of a GGUF file by key, without arrays."""
+    file = gguf_of(checkpoint)
+    assert file is not None
+    return file.metadata.values
+
+
+def open_gguf_checkpoint(source: Source) -> Checkpoint:
+    """Open a GGUF file as a checkpoint without other files.
+
+    Raises:
+        CheckpointError: The file cannot be read, is malformed or one of several, or states no
+            valid positions.
+        UnsupportedModelError: Its architecture is not known.
+    """
+    assert source.file is not None
+    path = source.folder / source.file
+    fingerprint = file_fingerprint(path)  # before it is read
+    file = open_gguf(path)
+    values = file.metadata.values
+    _check_whole(path, values.get(SPLIT_COUNT, 1))
+    return Checkpoint(
+        source=source,
+        model=PurePosixPath(),
+        config=read_config(values, file.entries.keys(), source.file),
+        weights=Weights(files={source.file: file}),
+        generated={},
+        copied=(),
+        omitted={},
+        fingerprints={source.file: fingerprint},
+        adapter_of=None,
+        config_name=source.file,
+    )
+
+
+def _check_whole(path: Path, count: Any) -> None:
+    """Raise CheckpointError if a file is one of several that a model was split into."""
+    if count == 1 or not isinstance(count, int):
+        return
+    merged = path.name.partition("-00001-of-")[0].removesuffix(GGUF_SUFFIX)
+    raise CheckpointError(
+        f"{path} is one of {count} files that a model was split into.",
+        f"Merge them with llama.cpp: llama-gguf-split --merge FIRST.gguf {merged}{GGUF_SUFFIX}",
+    )

@@ -1,0 +1,366 @@
+"""The header of a GGUF file: its metadata and its list of tensors.
+
+The format, all integers little-endian: 4 bytes of magic, a version, the number of tensors, the
+number of key/value pairs, the pairs, a description of each tensor, padding, and the tensors' bytes.
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+
+The official package reads the same, but makes an object of each word of a vocabulary: with 150,000
+words, that takes seconds and more than half a gigabyte. So arrays are only skipped here, and pairs
+are copied as they are. The package knows the types of tensors and their sizes.
+"""
+
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ctxextend.checkpoints.copy import open_source, reading
+from ctxextend.checkpoints.safetensors_file import TensorEntry
+from ctxextend.errors import CheckpointError
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)  # version 1 has counts of 32 bits, and llama.cpp no longer reads it
+INSTALL = "pip install 'ctxextend[gguf]'"
+DEFAULT_ALIGNMENT = 32
+ALIGNMENT_KEY = "general.alignment"
+MAX_METADATA_BYTES = 1 << 28  # of the whole header; the largest vocabularies have about 20 MB
+MAX_KEY_BYTES = (1 << 16) - 1  # the limit of the format
+MAX_DIMENSIONS = 4  # `GGML_MAX_DIMS`
+MAX_ALIGNMENT = 1 << 20
+READ_BYTES = 1 << 20  # per call
+
+# Types of values, by their numbers in the format.
+UINT32 = 4
+FLOAT32 = 6
+STRING = 8
+ARRAY = 9
+SCALAR_FORMATS: Mapping[int, str] = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    UINT32: "<I",
+    5: "<i",
+    FLOAT32: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+
+
+class Pair(NamedTuple):
+    """A key/value pair, and where it is in the file."""
+
+    key: str
+    value_type: int  # `STRING`, `ARRAY` or one of `SCALAR_FORMATS`
+    value: Any  # a number, a truth value or a text; None for an array
+    start: int  # its first byte
+    end: int  # the byte after its last one
+
+
+class Described(NamedTuple):
+    """The description of a tensor in the header."""
+
+    entry: TensorEntry  # its shape has the rows first
+    type_number: int  # of its dtype in the format
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """The header of a GGUF file."""
+
+    content: bytes  # up to the first byte of padding
+    version: int
+    alignment: int  # of tensors, in bytes
+    pairs: Mapping[str, Pair]  # by key, in file order
+    tensors: Mapping[str, Described]  # by name, in file order
+    descriptions_start: int  # the offset of the first description of a tensor
+    file_size: int  # in bytes
+
+    @property
+    def data_start(self) -> int:
+        """The file offset of the first tensor byte."""
+        return padded(len(self.content), self.alignment)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of all pairs but arrays, by key."""
+        return {pair.key: pair.value for pair in self.pairs.values() if pair.value_type != ARRAY}
+
+
+def padded(size: int, alignment: int) -> int:
+    """Return a size in bytes, with the padding that follows it."""
+    return size + -size % alignment
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Read and check the header of a GGUF file; read no tensor.
+
+    Raises:
+        CheckpointError: The file is truncated, malformed, of another version or byte order, or the
+            package ``gguf`` is not installed or too old for a type of tensors.
+    """
+    with reading(path), open_source(path) as file:
+        cursor = _Cursor(path, file)
+        version, tensor_count, pair_count = _read_start(cursor)
+        pairs = _read_pairs(cursor, pair_count)
+        alignment = _alignment(path, pairs)
+        descriptions_start = cursor.position
+        tensors = _read_tensors(cursor, tensor_count)
+        header = GgufHeader(
+            content=cursor.content,
+            version=version,
+            alignment=alignment,
+            pairs=pairs,
+            tensors=tensors,
+            descriptions_start=descriptions_start,
+            file_size=cursor.size,
+        )
+        _check_ranges(path, header)
+    return header
+
+
+class _Cursor:
+    """A position in a file, whose start is read piece by piece as far as it is needed."""
+
+    def __init__(self, path: Path, file: FileIO) -> None:
+        self.path = path
+        self.size = os.fstat(file.fileno()).st_size
+        self.position = 0
+        self._file = file
+        self._read = bytearray()
+
+    @property
+    def content(self) -> bytes:
+        """All bytes before the position."""
+        return bytes(self._read[: self.position])
+
+    def skip(self, count: int) -> int:
+        """Move over bytes, which the file must have; return where they start."""
+        start = self.position
+        end = start + count
+        if end > self.size:
+            raise malformed(
+                self.path, f"it is truncated: the header goes beyond {self.size:,} bytes"
+            )
+        if end > MAX_METADATA_BYTES:
+            limit = f"{MAX_METADATA_BYTES:,} bytes"
+            raise malformed(self.path, f"its header is longer than {limit}")
+        while end > len(self._read):
+            piece = self._file.read(max(READ_BYTES, end - len(self._read)))
+            if not piece:
+                raise malformed(self.path, "it became shorter while it was read")
+            self._read += piece
+        self.position = end
+        return start
+
+    def number(self, layout: str) -> Any:
+        """Read a number, or a truth value."""
+        start = self.skip(struct.calcsize(layout))
+        return struct.unpack_from(layout, self._read, start)[0]
+
+    def text(self, maximum: int = MAX_METADATA_BYTES) -> str:
+        """Read a text, which follows its length."""
+        length = self.number("<Q")
+        if length > maximum:
+            raise malformed(
+                self.path, f"a name or text has {length:,} bytes, more than {maximum:,}"
+            )
+        start = self.skip(length)
+        try:
+            return self._read[start : self.position].decode()
+        except UnicodeDecodeError:
+            raise malformed(self.path, f"the text at byte {start:,} is not UTF-8") from None
+
+    def skip_texts(self, count: int) -> None:
+        """Move over texts: most of the time of reading a header is spent here."""
+        for _ in range(count):
+            start = self.skip(8)
+            self.skip(int.from_bytes(self._read[start : start + 8], "little"))
+
+
+def malformed(path: Path, reason: str) -> CheckpointError:
+    """Return the error for a file that is not a valid GGUF file; the reason is a clause."""
+    message = f"{path} is not a valid GGUF file: {reason}."
+    return CheckpointError(message, "Download or convert it again.")
+
+
+def _read_start(cursor: _Cursor) -> tuple[int, int, int]:
+    """Read the version, the number of tensors and the number of pairs."""
+    path = cursor.path
+    if cursor.size < len(MAGIC):
+        raise malformed(path, f"it has {cursor.size} bytes")
+    start = cursor.skip(len(MAGIC))
+    magic = cursor.content[start:]
+    if magic != MAGIC:
+        raise malformed(path, f"it starts with {magic!r}, not {MAGIC!r}")
+    version = cursor.number("<I")
+    _check_version(path, version)
+    tensor_count = cursor.number("<Q")
+    pair_count = cursor.number("<Q")
+    return version, tensor_count, pair_count
+
+
+def _check_version(path: Path, version: int) -> None:
+    """Raise CheckpointError for a version or byte order that is not read."""
+    if version in VERSIONS:
+        return
+    swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+    if swapped in VERSIONS:
+        raise CheckpointError(
+            f"{path} is a big-endian GGUF file, which ctxextend does not read.",
+            f"Convert it with the package gguf: gguf-convert-endian {path} little",
+        )
+    known = " and ".join(map(str, VERSIONS))
+    message = f"{path} has version {version} of the GGUF format; ctxextend reads versions {known}."
+    if version > max(VERSIONS):
+        raise CheckpointError(message, "Upgrade ctxextend, or convert the model again.")
+    raise CheckpointError(message, "Convert the model again: llama.cpp does not read it either.")
+
+
+def _read_pairs(cursor: _Cursor, count: int) -> dict[str, Pair]:
+    """Read the key/value pairs.
+
+    A loop over an absurd count ends where the file does.
+    """
+    pairs = dict[str, Pair]()
+    for _ in range(count):
+        start = cursor.position
+        key = cursor.text(MAX_KEY_BYTES)
+        if key in pairs:
+            raise malformed(cursor.path, f"the key {key!r:.100} is stated twice")
+        value_type = cursor.number("<I")
+        value = _read_value(cursor, key, value_type)
+        pairs[key] = Pair(
+            key=key, value_type=value_type, value=value, start=start, end=cursor.position
+        )
+    return pairs
+
+
+def _read_value(cursor: _Cursor, key: str, value_type: int) -> Any:
+    """Read a value; skip it and return None if it is an array."""
+    if value_type == STRING:
+        return cursor.text()
+    if value_type in SCALAR_FORMATS:
+        return cursor.number(SCALAR_FORMATS[value_type])
+    if value_type != ARRAY:
+        raise malformed(cursor.path, f"{key!r:.100} has the unknown type {value_type}")
+    item_type = cursor.number("<I")
+    count = cursor.number("<Q")
+    if item_type == STRING:
+        cursor.skip_texts(count)
+    elif item_type in SCALAR_FORMATS:
+        cursor.skip(count * struct.calcsize(SCALAR_FORMATS[item_type]))
+    else:
+        raise malformed(cursor.path, f"{key!r:.100} is an array of the unknown type {item_type}")
+    return None
+
+
+def _alignment(path: Path, pairs: Mapping[str, Pair]) -> int:
+    """Return the alignment of tensors, in bytes."""
+    if ALIGNMENT_KEY not in pairs:
+        return DEFAULT_ALIGNMENT
+    pair = pairs[ALIGNMENT_KEY]
+    is_valid = pair.value_type == UINT32 and 0 < pair.value <= MAX_ALIGNMENT
+    if not is_valid or pair.value & (pair.value - 1):
+        reason = f"{ALIGNMENT_KEY} is {pair.value!r:.100}, not a power of 2 as UINT32"
+        raise malformed(path, reason)
+    return int(pair.value)
+
+
+def _read_tensors(cursor: _Cursor, count: int) -> dict[str, Described]:
+    """Read the descriptions of the tensors."""
+    sizes = tensor_types()
+    tensors = dict[str, Described]()
+    for _ in range(count):
+        name = cursor.text(MAX_KEY_BYTES)
+        if name in tensors:
+            raise malformed(cursor.path, f"the tensor {name!r:.100} is described twice")
+        dimensions = cursor.number("<I")
+        if dimensions > MAX_DIMENSIONS:
+            reason = f"the tensor {name!r:.100} has {dimensions} dimensions"
+            raise malformed(cursor.path, reason)
+        lengths = [cursor.number("<Q") for _ in range(dimensions)]
+        type_number = cursor.number("<I")
+        start = cursor.number("<Q")
+        if type_number not in sizes:
+            raise _unknown_type(cursor.path, name, type_number)
+        kind = sizes[type_number]
+        size = _size(cursor, name, lengths, kind)
+        entry = TensorEntry(
+            name=name,
+            dtype=kind.name,
+            shape=tuple(reversed(lengths)),
+            start=start,
+            end=start + size,
+        )
+        tensors[name] = Described(entry=entry, type_number=type_number)
+    return tensors
+
+
+class TensorType(NamedTuple):
+    """A type of tensors: values come in blocks."""
+
+    name: str  # F32, F16, BF16, Q4_1, …
+    values: int  # per block
+    size: int  # of a block, in bytes
+
+
+def tensor_types() -> dict[int, TensorType]:
+    """Return the types of tensors by their numbers, from the official package.
+
+    Raises:
+        CheckpointError: The package ``gguf`` is not installed.
+    """
+    try:
+        from gguf.constants import GGML_QUANT_SIZES
+    except ImportError as error:
+        message = "GGUF files need the package gguf, which is not installed."
+        raise CheckpointError(message, f"Install it: {INSTALL}") from error
+    types = dict[int, TensorType]()
+    for kind, (values, size) in GGML_QUANT_SIZES.items():
+        types[int(kind)] = TensorType(name=kind.name, values=values, size=size)
+    return types
+
+
+def _unknown_type(path: Path, name: str, number: int) -> CheckpointError:
+    """Return the error for a type of tensors that the package does not know."""
+    message = f"{path}: {name!r:.100} has the type {number}, which the package gguf does not know."
+    return CheckpointError(message, "Upgrade it: pip install --upgrade gguf")
+
+
+def _size(cursor: _Cursor, name: str, lengths: list[int], kind: TensorType) -> int:
+    """Return the size of a tensor in bytes; its rows consist of whole blocks."""
+    columns = lengths[0] if lengths else 1
+    if columns % kind.values:
+        reason = f"{name!r:.100} has {columns:,} columns, not a multiple of {kind.values}"
+        raise malformed(cursor.path, f"{reason}, as {kind.name} needs")
+    count = 1
+    for length in lengths:
+        count *= length
+        if count >= 1 << 63:
+            raise malformed(cursor.path, f"{name!r:.100} has too many values")
+    return count // kind.values * kind.size
+
+
+def _check_ranges(path: Path, header: GgufHeader) -> None:
+    """Raise CheckpointError unless all tensors are aligned, in the file, and do not overlap."""
+    size = header.file_size
+    available = size - header.data_start
+    entries = [described.entry for described in header.tensors.values()]
+    position = 0
+    for entry in sorted(entries, key=lambda entry: (entry.start, entry.end)):
+        if entry.end > available:
+            needed = header.data_start + entry.end
+            reason = f"it is truncated: {entry.name!r:.100} ends at byte {needed:,} of {size:,}"
+            raise malformed(path, reason)
+        if entry.start % header.alignment:
+            reason = f"{entry.name!r:.100} does not start at a multiple of {header.alignment} bytes"
+            raise malformed(path, reason)
+        if entry.start < position:
+            raise malformed(path, f"{entry.name!r:.100} overlaps the previous tensor")
+        position = entry.end

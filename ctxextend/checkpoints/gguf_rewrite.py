@@ -1,0 +1,196 @@
+"""Write a GGUF file with other metadata: all other pairs and all tensors are copied as they are.
+
+A pair that changes keeps its place and its type, new ones follow the others, and a text is padded
+until the tensors are aligned as before, modulo 4,096 bytes, so that file systems can share blocks.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.copy import DISK_BLOCK, open_source
+from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
+from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.checkpoints.gguf_header import (
+    FLOAT32,
+    MAGIC,
+    SCALAR_FORMATS,
+    STRING,
+    UINT32,
+    Described,
+    padded,
+)
+from ctxextend.checkpoints.rewrite import Layout, TensorRange, write_layout
+
+
+def plan_gguf_layout(
+    file: GgufFile,
+    values: Mapping[str, Any],
+    recipe: bytes,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Layout:
+    """Return the layout of a file with other metadata.
+
+    Args:
+        file: The old file.
+        values: New values by key: integers, floats and texts.
+        recipe: The text of `RECIPE_KEY`.
+        shapes: The shape of the tensor that changes, by name; at most one does.
+    """
+    header = file.metadata
+    pairs = _pairs(file, values)
+    descriptions = _descriptions(file, shapes)
+    before = len(pairs) + len(descriptions) + len(_pair(RECIPE_KEY, STRING, recipe))
+    padding = (header.data_start - before) % DISK_BLOCK
+    pairs += _pair(RECIPE_KEY, STRING, recipe + b"\n" * padding)
+    content = pairs + descriptions
+    content += b"\0" * (padded(len(content), header.alignment) - len(content))
+    return Layout(header=content, ranges=tuple(_ranges(file, shapes)))
+
+
+def write_gguf(
+    file: GgufFile,
+    layout: Layout,
+    tensor_of: Callable[[str], NDArray[Any]],
+    output: BinaryIO,
+    on_write: Callable[[int], None],
+) -> None:
+    """Write a GGUF file in a layout.
+
+    Args:
+        file: The old file.
+        layout: From `plan_gguf_layout`.
+        tensor_of: Returns the tensor that changes, by name.
+        output: The new file, open for writing and empty.
+        on_write: Is called with the number of bytes after each write.
+
+    Raises:
+        CheckpointError: The old file cannot be read.
+        OSError: The new file cannot be written.
+    """
+
+    def padded_tensor(name: str) -> NDArray[np.uint8]:
+        content = np.ascontiguousarray(tensor_of(name)).view(np.uint8).reshape(-1)
+        size = padded(len(content), file.metadata.alignment)
+        return np.pad(content, (0, size - len(content)))
+
+    with open_source(file.path) as source:
+        write_layout(
+            file,
+            source,
+            layout,
+            padded_tensor,
+            output,
+            lambda _, count: on_write(count),
+        )
+
+
+def _pairs(file: GgufFile, values: Mapping[str, Any]) -> bytes:
+    """Return the start of a header with all pairs but the recipe, in the old order."""
+    header = file.metadata
+    pairs = list[bytes]()
+    for pair in header.pairs.values():
+        if pair.key == RECIPE_KEY:
+            continue
+        if pair.key in values:
+            pairs.append(_changed_pair(pair.key, pair.value_type, values[pair.key]))
+        else:
+            pairs.append(header.content[pair.start : pair.end])
+    for key, value in values.items():
+        if key not in header.pairs:
+            pairs.append(_new_pair(key, value))
+    count = len(pairs) + 1  # with the recipe
+    start = MAGIC + struct.pack("<IQQ", header.version, len(header.tensors), count)
+    return b"".join((start, *pairs))
+
+
+def _pair(key: str, value_type: int, content: bytes) -> bytes:
+    """Return a key/value pair: a text follows its length, another value is given as it is."""
+    name = key.encode()
+    start = struct.pack("<Q", len(name)) + name + struct.pack("<I", value_type)
+    if value_type == STRING:
+        start += struct.pack("<Q", len(content))
+    return start + content
+
+
+def _changed_pair(key: str, value_type: int, value: Any) -> bytes:
+    """Return a pair of the type that it had, unless that cannot hold the new value."""
+    if value_type in SCALAR_FORMATS and not isinstance(value, str):
+        try:
+            return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
+        except struct.error:
+            pass
+    return _new_pair(key, value)
+
+
+def _new_pair(key: str, value: Any) -> bytes:
+    """Return a pair of the type that llama.cpp reads: UINT32, FLOAT32 or STRING."""
+    if isinstance(value, str):
+        return _pair(key, STRING, value.encode())
+    value_type = FLOAT32 if isinstance(value, float) else UINT32
+    return _pair(key, value_type, struct.pack(SCALAR_FORMATS[value_type], value))
+
+
+def _descriptions(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
+    """Return the descriptions of all tensors, with the offsets that a new shape gives them."""
+    header = file.metadata
+    if not shapes:
+        return header.content[header.descriptions_start :]
+    [(name, shape)] = shapes.items()
+    table = header.tensors[name].entry
+    growth = _new_size(file, name, shape) - _block_size(file, name)
+    described = list[bytes]()
+    for other in header.tensors.values():
+        entry = other.entry
+        if entry.name == name:
+            entry = entry._replace(shape=shape)
+        elif entry.start > table.start:
+            entry = entry._replace(start=entry.start + growth)
+        described.append(_description(other._replace(entry=entry)))
+    return b"".join(described)
+
+
+def _description(tensor: Described) -> bytes:
+    """Return the description of a tensor, whose columns come first in the format."""
+    entry = tensor.entry
+    name = entry.name.encode()
+    lengths = entry.shape[::-1]
+    content = struct.pack("<Q", len(name)) + name + struct.pack("<I", len(lengths))
+    content += struct.pack(f"<{len(lengths)}Q", *lengths)
+    return content + struct.pack("<IQ", tensor.type_number, entry.start)
+
+
+def _new_size(file: GgufFile, name: str, shape: tuple[int, ...]) -> int:
+    """Return the size of a tensor with a new number of rows, with its padding, in bytes."""
+    entry = file.entries[name]
+    size = entry.size // entry.shape[0] * shape[0]
+    return padded(size, file.metadata.alignment)
+
+
+def _block_size(file: GgufFile, name: str) -> int:
+    """Return the bytes from a tensor to the next one, or to the end of the file."""
+    start = file.entries[name].start
+    ends = [entry.start for entry in file.entries.values() if entry.start > start]
+    end = min(ends, default=file.metadata.file_size - file.data_start)
+    return end - start
+
+
+def _ranges(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> list[TensorRange]:
+    """Return the byte ranges after a header: what stays, and the tensor that changes."""
+    size = file.metadata.file_size - file.data_start
+    if size <= 0:
+        return []
+    if not shapes:
+        return [TensorRange(name="", size=size, offset=file.data_start, is_new=False)]
+    [(name, shape)] = shapes.items()
+    start = file.entries[name].start
+    end = start + _block_size(file, name)
+    ranges = [
+        TensorRange(name="", size=start, offset=file.data_start, is_new=False),
+        TensorRange(name=name, size=_new_size(file, name, shape), offset=None, is_new=True),
+        TensorRange(name="", size=size - end, offset=file.data_start + end, is_new=False),
+    ]
+    return [item for item in ranges if item.size]

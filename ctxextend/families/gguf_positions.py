@@ -1,0 +1,271 @@
+"""The positions that the metadata of a GGUF file state, in the words of a config.
+
+The keys and their defaults are those of ``llama_model_base::load_hparams`` in llama-model.cpp:
+https://github.com/ggml-org/llama.cpp/blob/master/src/llama-model.cpp.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
+from ctxextend.families.gguf_architectures import (
+    GGUF_ARCHITECTURES,
+    LEARNED_ROWS,
+    LINEAR_METHOD,
+    YARN_METHOD,
+    GgufArchitecture,
+)
+from ctxextend.families.lookup import Architecture, TableLocation
+from ctxextend.families.rope import NEW
+from ctxextend.families.schema import (
+    ALIBI,
+    RELATIVE,
+    ROTARY,
+    Family,
+    LearnedTable,
+    Positions,
+    RotaryFacts,
+    RotaryPositions,
+    UnlimitedPositions,
+)
+from ctxextend.tables.rope_types import FACTOR, PARTIAL, THETA, TRAINED, TYPE
+
+ARCHITECTURE = "general.architecture"
+POSITION_TABLE = "position_embd.weight"
+# Keys after the name of the architecture.
+CONTEXT_LENGTH = "context_length"
+FREQ_BASE = "rope.freq_base"
+FREQ_BASE_LOCAL = "rope.freq_base_swa"  # of layers with a sliding window
+SLIDING_WINDOW = "attention.sliding_window"
+DIMENSIONS = "rope.dimension_count"  # rotated values per head
+DIMENSIONS_LOCAL = "rope.dimension_count_swa"
+SCALING_TYPE = "rope.scaling.type"
+SCALING_FACTOR = "rope.scaling.factor"
+OLD_FACTOR = "rope.scale_linear"  # the first name of `SCALING_FACTOR`
+TRAINED_LENGTH = "rope.scaling.original_context_length"
+# By which llama.cpp multiplies the attention factor that follows from a factor.
+ATTENTION = "rope.scaling.attn_factor"
+DEFAULT_BASE = 10_000.0
+NO_SCALING = "none"
+LONG_LISTS = "longrope"
+# Tensors of factors that divide frequencies: of llama3 settings, and of longrope ones.
+FACTOR_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+GLOBAL_LAYERS = "full_attention"
+LOCAL_LAYERS = "sliding_attention"
+ATTENTION_FACTOR = "attention_factor"
+MAX_LENGTH_STATED = 1 << 32  # llama.cpp reads lengths as 32 bits
+
+ROUTE = "Resize the checkpoint that it was made from, and convert that again."
+
+
+def read_config(values: Mapping[str, Any], tensors: Collection[str], file: str) -> dict[str, Any]:
+    """Return the positions that a GGUF file states, as a config.
+
+    Under the name of the architecture, it has the length, the number of rotated values, and rotary
+    settings as in transformers 5.
+
+    Args:
+        values: Its metadata by key, without arrays.
+        tensors: The names of its tensors.
+        file: Its name, for messages.
+
+    Raises:
+        CheckpointError: A key is missing or malformed.
+        UnsupportedModelError: Its architecture is not known.
+    """
+    reader = _Reader(values, file)
+    row = find_row(values, file)
+    config: dict[str, Any] = {CONTEXT_LENGTH: reader.length(CONTEXT_LENGTH)}
+    stated: dict[str, Any] = {row.name: config}
+    if row.model_class:
+        stated["architectures"] = [row.model_class]
+    if row.positions == ROTARY:
+        config["rope"] = {"dimension_count": reader.dimensions()}
+        config[NEW] = _settings(reader, row)
+        config["factor_tensors"] = [name for name in FACTOR_TENSORS if _has(tensors, name)]
+    elif POSITION_TABLE in tensors:
+        config["embedding_length"] = reader.length("embedding_length")
+    return stated
+
+
+def _has(tensors: Collection[str], name: str) -> bool:
+    """Whether a model has a tensor, or each of its layers its own."""
+    return any(tensor == name or tensor.endswith(f".{name}") for tensor in tensors)
+
+
+def find_row(values: Mapping[str, Any], file: str) -> GgufArchitecture:
+    """Return what is known about the architecture of a GGUF file.
+
+    Raises:
+        CheckpointError: It states none.
+        UnsupportedModelError: It is not known.
+    """
+    name = values.get(ARCHITECTURE)
+    if not isinstance(name, str):
+        message = f"{file}: {ARCHITECTURE} is {name!r:.100}, not the name of an architecture."
+        raise CheckpointError(message, "Convert the model again.")
+    if name in GGUF_ARCHITECTURES:
+        return GGUF_ARCHITECTURES[name]
+    similar = did_you_mean(name, GGUF_ARCHITECTURES)
+    raise UnsupportedModelError(
+        f"{file}: what llama.cpp computes from the positions of architecture {name!r:.100} is not "
+        "known.",
+        " ".join(text for text in (similar, ROUTE) if text),
+    )
+
+
+class _Reader:
+    """The metadata of one architecture."""
+
+    def __init__(self, values: Mapping[str, Any], file: str) -> None:
+        self.name = str(values.get(ARCHITECTURE))
+        self._values = values
+        self._file = file
+
+    def stated(self, key: str) -> Any:
+        """Return the value of a key after the name of the architecture; None if it is missing."""
+        return self._values.get(f"{self.name}.{key}")
+
+    def length(self, key: str) -> int:
+        """Return a positive integer.
+
+        Raises:
+            CheckpointError: It is missing, or anything else.
+        """
+        value = self.stated(key)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < MAX_LENGTH_STATED:
+            return value
+        raise self.error(key, "a positive integer of 32 bits")
+
+    def number(self, key: str, default: float) -> float:
+        """Return a number of at least 0, in the fewest digits that are the same in 32 bits.
+
+        Raises:
+            CheckpointError: It is anything else.
+        """
+        value = self.stated(key)
+        if value is None:
+            return default
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < math.inf:
+            raise self.error(key, "a number")
+        return shortest(value)
+
+    def dimensions(self) -> int:
+        """Return the number of rotated values per head."""
+        if self.stated(DIMENSIONS) is not None:
+            return self.length(DIMENSIONS)
+        if self.stated("attention.key_length") is not None:
+            return self.length("attention.key_length")
+        heads = self.length("attention.head_count")
+        return self.length("embedding_length") // heads
+
+    def error(self, key: str, expected: str) -> CheckpointError:
+        """Return the error for a key that is missing or malformed."""
+        full_key = f"{self.name}.{key}"
+        message = f"{self._file}: {full_key} must be {expected}, got {self.stated(key)!r:.100}."
+        return CheckpointError(message, "Convert the model again.")
+
+
+def shortest(value: float) -> float:
+    """Return a number as the format stores it: with 32 bits, in the fewest digits."""
+    return float(str(np.float32(value)))
+
+
+def _settings(reader: _Reader, row: GgufArchitecture) -> dict[str, Any]:
+    """Return the rotary settings as ``rope_parameters``."""
+    settings = _scaling(reader) | {THETA: reader.number(FREQ_BASE, DEFAULT_BASE)}
+    if not settings[THETA] > 0:
+        raise reader.error(FREQ_BASE, "a number above 0")
+    if reader.stated(FREQ_BASE_LOCAL) is None:
+        return settings
+    local = {TYPE: "default", THETA: reader.number(FREQ_BASE_LOCAL, DEFAULT_BASE)}
+    if reader.stated(DIMENSIONS_LOCAL) is not None:
+        local[PARTIAL] = reader.length(DIMENSIONS_LOCAL) / reader.dimensions()
+    return {GLOBAL_LAYERS: settings, LOCAL_LAYERS: local}
+
+
+def _scaling(reader: _Reader) -> dict[str, Any]:
+    """Return what the file states about scaling.
+
+    Without a type, llama.cpp scales linearly if there is a factor.
+    """
+    kind = reader.stated(SCALING_TYPE)
+    if kind is None:
+        kind = LINEAR_METHOD
+    factor = reader.number(SCALING_FACTOR, reader.number(OLD_FACTOR, 0.0))
+    if kind not in (NO_SCALING, LINEAR_METHOD, YARN_METHOD, LONG_LISTS):
+        raise reader.error(SCALING_TYPE, "none, linear, yarn or longrope")
+    trained: dict[str, Any] = {}
+    if reader.stated(TRAINED_LENGTH) is not None:
+        trained[TRAINED] = reader.length(TRAINED_LENGTH)
+    if kind in (NO_SCALING, LONG_LISTS) or factor in (0, 1):
+        return {TYPE: "default"}
+    if factor < 1:
+        raise reader.error(SCALING_FACTOR, "a number of at least 1")
+    if kind == LINEAR_METHOD:
+        return {TYPE: LINEAR_METHOD, FACTOR: factor, **trained}
+    attention: dict[str, Any] = {}
+    scale = reader.number(ATTENTION, 1.0)
+    if scale != 1:
+        attention[ATTENTION_FACTOR] = scale * derived_attention(factor)
+    length = {TRAINED: reader.length(CONTEXT_LENGTH)}
+    return {TYPE: YARN_METHOD, FACTOR: factor, **length, **trained, **attention}
+
+
+def derived_attention(factor: float) -> float:
+    """Return the attention factor of yarn settings that follows from their factor."""
+    return 0.1 * math.log(factor) + 1.0
+
+
+def gguf_architecture(
+    config: Mapping[str, Any], values: Mapping[str, Any], file: str
+) -> Architecture:
+    """Return the positions of a GGUF file.
+
+    Args:
+        config: From `read_config`.
+        values: Its metadata by key, without arrays.
+        file: Its name, for messages.
+    """
+    row = find_row(values, file)
+    own: Mapping[str, Any] = config[row.name]
+    positions = _positions(row, own)
+    family = Family(row.name, tables=(positions,))
+    location = TableLocation(
+        family=family,
+        config=config,
+        path=(row.name,),
+        table=positions,
+        file=file,
+    )
+    return Architecture(family, (location,))
+
+
+def _positions(row: GgufArchitecture, config: Mapping[str, Any]) -> Positions:
+    """Return the kind of positions of an architecture."""
+    if row.positions == ROTARY:
+        return RotaryPositions(
+            rope=_facts(row, config[NEW]), config_key=CONTEXT_LENGTH, name="rope"
+        )
+    if row.positions == LEARNED_ROWS or "embedding_length" in config:
+        return LearnedTable(name=POSITION_TABLE, config_key=CONTEXT_LENGTH)
+    if row.positions == ALIBI:
+        return UnlimitedPositions(scheme=ALIBI, config_key=CONTEXT_LENGTH)
+    return UnlimitedPositions(scheme=RELATIVE, config_key=CONTEXT_LENGTH)
+
+
+def _facts(row: GgufArchitecture, settings: Mapping[str, Any]) -> RotaryFacts:
+    """Return how rotary settings of a file are read: all are stated by `read_config`."""
+    if GLOBAL_LAYERS not in settings:
+        return RotaryFacts(methods=row.methods, dim_key=DIMENSIONS, has_dialects=False)
+    return RotaryFacts(
+        theta={GLOBAL_LAYERS: DEFAULT_BASE, LOCAL_LAYERS: DEFAULT_BASE},
+        local=(LOCAL_LAYERS,),
+        methods=row.methods,
+        dim_key=DIMENSIONS,
+        has_dialects=False,
+    )

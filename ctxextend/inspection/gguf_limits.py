@@ -1,0 +1,88 @@
+"""The length that a GGUF file states, and the tensors that it has."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.families.lookup import nested
+from ctxextend.inspection.inspection_result import LibraryLimit, Limit
+from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
+from ctxextend.inspection.stated_limits import NOT_LOADED_LIMIT, longer_inputs
+from ctxextend.inspection.table_report import TableReport
+from ctxextend.limits.statements import LLAMA_CPP
+from ctxextend.plan.opened_model import OpenedModel
+
+
+def gguf_limits(model: OpenedModel, reports: Sequence[PositionReport]) -> Iterator[Limit]:
+    """Yield the context length of a GGUF file, and the rows of its table if it has one."""
+    for report in reports:
+        value = report.location.value(report.location.effective_key)
+        is_table = isinstance(report, TableReport)
+        yield Limit(
+            file=model.checkpoint.config_file,
+            key=report.config_key,
+            value=value,
+            tokens=value,
+            used_by=LLAMA_CPP,
+            table=report.name,
+            reason=_why_it_disagrees(report, value),
+            is_blocking=is_table and value != report.key_value,
+        )
+        if isinstance(report, TableReport):
+            yield Limit(
+                file=report.file,
+                key=report.name,
+                value=report.rows,
+                tokens=report.positions,
+                used_by=LLAMA_CPP,
+                table=report.name,
+            )
+
+
+def _why_it_disagrees(report: PositionReport, value: int) -> str:
+    """Say what a context length does that is not the one of the positions; empty if it is."""
+    if value == report.key_value:
+        return ""
+    if isinstance(report, TableReport):
+        return f"{report.name} has {report.rows} rows: {NOT_LOADED_LIMIT}"
+    return f"the settings serve {report.positions} tokens, but llama.cpp reads this length"
+
+
+def gguf_libraries(
+    limits: Sequence[Limit], reports: Sequence[PositionReport]
+) -> list[LibraryLimit]:
+    """Return the limit of llama.cpp, whose default is the context length."""
+    blocking = [limit for limit in limits if limit.is_blocking]
+    found = list[LibraryLimit]()
+    for report in reports:
+        decided_by = f"{limits[0].file} {report.config_key}"
+        if blocking:
+            found.append(
+                LibraryLimit(name=LLAMA_CPP, tokens=0, decided_by=decided_by, beyond="not loaded")
+            )
+            continue
+        found.append(
+            LibraryLimit(
+                name=LLAMA_CPP,
+                tokens=limits[0].tokens,
+                decided_by=decided_by,
+                beyond=longer_inputs(report).beyond,
+            )
+        )
+    return found
+
+
+def gguf_notes(file: GgufFile, reports: Sequence[PositionReport]) -> Iterator[str]:
+    """Yield the types of the tensors of a GGUF file, and what its frequencies leave out."""
+    counts = Counter(entry.dtype for entry in file.entries.values())
+    types = ", ".join(f"{count} {dtype}" for dtype, count in counts.most_common())
+    yield f"{file.path.name}: GGUF version {file.metadata.version}, tensors: {types or 'none'}."
+    for report in reports:
+        if not isinstance(report, SchemeReport):
+            continue
+        location = report.location
+        factors = nested(location.config, (*location.path, "factor_tensors"))
+        if factors:
+            yield (
+                f"{factors[0]} divides the frequencies too: the wavelengths are those without it."
+            )

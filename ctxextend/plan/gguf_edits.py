@@ -1,0 +1,142 @@
+"""Plan the metadata of a GGUF file that a new length changes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ctxextend.checkpoints.gguf_checkpoint import gguf_values
+from ctxextend.errors import ResizeError
+from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, LINEAR_METHOD
+from ctxextend.families.gguf_positions import (
+    ATTENTION,
+    ATTENTION_FACTOR,
+    CONTEXT_LENGTH,
+    FREQ_BASE,
+    FREQ_BASE_LOCAL,
+    MAX_LENGTH_STATED,
+    OLD_FACTOR,
+    SCALING_FACTOR,
+    SCALING_TYPE,
+    SLIDING_WINDOW,
+    TRAINED_LENGTH,
+    derived_attention,
+    shortest,
+)
+from ctxextend.families.lengths import layer_lengths
+from ctxextend.limits.length_edits import Edit
+from ctxextend.plan.gguf_model import NOT_STATED, check_scales
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
+from ctxextend.recipe import Resize
+from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE, Parameters
+
+
+def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
+    """Check that a GGUF file can state a length and a method.
+
+    Raises:
+        ResizeError: It cannot state the length.
+        MethodError: It cannot state the method.
+    """
+    if settings.positions >= MAX_LENGTH_STATED:
+        message = f"--to {settings.to}: a GGUF file states a length of 32 bits."
+        raise ResizeError(message, f"Use a length below {MAX_LENGTH_STATED}.")
+    if settings.choice.name in NOT_STATED:
+        check_scales(model.checkpoint, model.tables[0].location, settings.choice.name)
+
+
+def as_gguf_states(tables: Sequence[TablePlan]) -> tuple[TablePlan, ...]:
+    """Return tables with rotary settings as a GGUF file states them.
+
+    Numbers have 32 bits. Linear settings also state the first trained length, which llama.cpp does
+    not read for them: so a later resize knows it.
+    """
+    stated = list[TablePlan]()
+    for table in tables:
+        plans = list[RopePlan]()
+        for plan in table.rope:
+            after = plan.after
+            if after != plan.before.parameters:
+                trained = layer_lengths(table.location, plan.before).first_trained
+                after = _as_stated(after, trained)
+            plans.append(plan._replace(after=after))
+        stated.append(replace(table, rope=tuple(plans)))
+    return tuple(stated)
+
+
+def _as_stated(settings: Parameters, trained: int) -> Parameters:
+    """Return rotary settings as a file gives them back; `trained` is in tokens."""
+    stated = dict(settings)
+    if stated[TYPE] == LINEAR_METHOD:
+        stated.setdefault(TRAINED, trained)
+    for key in (THETA, FACTOR):
+        if key in stated:
+            stated[key] = shortest(stated[key])
+    if ATTENTION_FACTOR in stated:
+        derived = derived_attention(stated[FACTOR])
+        stated[ATTENTION_FACTOR] = shortest(stated[ATTENTION_FACTOR] / derived) * derived
+    return stated
+
+
+def metadata_edits(
+    model: OpenedModel, tables: Sequence[TablePlan], settings: Resize
+) -> tuple[Edit, ...]:
+    """Return the edits to the metadata of a GGUF file that the new lengths require.
+
+    Raises:
+        MethodError: The file cannot state the rotary settings, or llama.cpp does not apply them.
+    """
+    values = gguf_values(model.checkpoint)
+    edits = list[Edit]()
+    for table in tables:
+        architecture = table.location.family.model_type
+        for plan in table.rope:
+            if scales(table):
+                check_scales(model.checkpoint, table.location, plan.choice.name)
+        for key, after in _changes(table, values, settings):
+            full_key = f"{architecture}.{key}"
+            before = values.get(full_key)
+            if isinstance(before, float):
+                before = shortest(before)
+            if before != after:
+                path = tuple(full_key.split("."))
+                edits.append(Edit(model.checkpoint.config_file, path, before, after))
+    return tuple(edits)
+
+
+def _changes(
+    table: TablePlan, values: Mapping[str, Any], settings: Resize
+) -> Iterator[tuple[str, Any]]:
+    """Yield keys after the name of the architecture, and their new values."""
+    if table.is_changed or settings.fix_limits:
+        yield CONTEXT_LENGTH, table.location.key_value(length_to_state(table))
+    for plan in table.rope:
+        if plan.after != plan.before.parameters:
+            yield from _rope_changes(table, plan, values)
+        elif TRAINED in plan.after:
+            # Yarn settings that do not state it take the context length, which may change.
+            yield TRAINED_LENGTH, round(plan.after[TRAINED])
+
+
+def _rope_changes(
+    table: TablePlan, plan: RopePlan, values: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of rotary settings that change, as the converter of llama.cpp writes them."""
+    architecture = table.location.family.model_type
+    before = plan.before.parameters
+    after = plan.after
+    if after[THETA] != before[THETA]:
+        yield FREQ_BASE, shortest(after[THETA])
+        takes_base = GGUF_ARCHITECTURES[architecture].local_base == "default"
+        has_window = values.get(f"{architecture}.{SLIDING_WINDOW}")
+        if takes_base and has_window and f"{architecture}.{FREQ_BASE_LOCAL}" not in values:
+            yield FREQ_BASE_LOCAL, shortest(before[THETA])
+    if after[TYPE] == "default":
+        return
+    yield SCALING_TYPE, after[TYPE]
+    yield SCALING_FACTOR, shortest(after[FACTOR])
+    if f"{architecture}.{OLD_FACTOR}" in values:
+        yield OLD_FACTOR, shortest(after[FACTOR])
+    yield TRAINED_LENGTH, round(after[TRAINED])
+    if ATTENTION_FACTOR in after:
+        yield ATTENTION, shortest(after[ATTENTION_FACTOR] / derived_attention(after[FACTOR]))

@@ -1,0 +1,165 @@
+"""The positions of a GGUF file, and why some cannot be resized."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ctxextend.checkpoints.export_formats import GGUF
+from ctxextend.checkpoints.exports import base_hint
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values
+from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.errors import CheckpointError, MethodError, ResizeError
+from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHODS
+from ctxextend.families.gguf_positions import SLIDING_WINDOW, gguf_architecture
+from ctxextend.families.lookup import Architecture, TableLocation, nested
+from ctxextend.plan.found_table import FoundTable, unstored_table
+from ctxextend.plan.trained_length import with_trained_length
+from ctxextend.recipe import CheckpointRef
+
+ROW_DTYPES = ("F32", "F16", "BF16")  # others consist of blocks of quantised values
+# How GGUF files state what no key of theirs can, by method.
+NOT_STATED: Mapping[str, str] = {
+    "dynamic": "has no key for a base that follows the length of the input",
+    "llama3": "states these settings as a tensor of factors, rope_freqs.weight",
+    "longrope": "states these settings as two tensors of factors, rope_factors_long.weight and "
+    "rope_factors_short.weight",
+    "proportional": "has no key for these settings",
+}
+# Flags that describe other checkpoints: a GGUF file states all that they say.
+OTHER_FLAGS: Mapping[str, str] = {
+    "model_type": "--model-type",
+    "tensor": "--tensor",
+    "tokenizer": "--tokenizer",
+}
+
+
+def check_gguf_ref(ref: CheckpointRef) -> None:
+    """Check that a reference to a GGUF file has only settings that apply to one.
+
+    Raises:
+        ResizeError: It has others.
+    """
+    for name, flag in OTHER_FLAGS.items():
+        if getattr(ref, name) is not None:
+            message = f"{flag} does not apply to {ref.source}: a GGUF file states its architecture."
+            raise ResizeError(message, f"Remove {flag}.")
+
+
+def find_gguf_positions(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
+    """Return the positions of a GGUF file.
+
+    Raises:
+        MethodError: The user states a first trained length, but nothing scales.
+    """
+    architecture = gguf_architecture(
+        checkpoint.config, gguf_values(checkpoint), checkpoint.config_file
+    )
+    return with_trained_length(architecture, checkpoint, ref.trained_length)
+
+
+def measure_gguf_tables(
+    checkpoint: Checkpoint, architecture: Architecture
+) -> tuple[FoundTable, ...]:
+    """Return the position table of a GGUF file, or its positions without one.
+
+    Raises:
+        CheckpointError: The table is missing, quantised, or has another shape than the file states.
+    """
+    (location,) = architecture.locations
+    if not location.table.has_rows:
+        return (unstored_table(location, location.usual_name),)
+    file = gguf_of(checkpoint)
+    assert file is not None
+    return (_measure_rows(checkpoint, file, location),)
+
+
+def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocation) -> FoundTable:
+    """Return a position table of rows."""
+    name = location.table.name
+    entry = file.entries.get(name)
+    if entry is None:
+        raise CheckpointError(f"{file.path} has no tensor {name}.", _route(checkpoint))
+    if entry.dtype not in ROW_DTYPES:
+        message = (
+            f"{file.path}: {name} is quantised ({entry.dtype}), and its rows cannot be resized."
+        )
+        raise CheckpointError(message, _route(checkpoint))
+    width = nested(location.config, (*location.path, "embedding_length"))
+    if len(entry.shape) != 2 or entry.shape[1] != width or not entry.shape[0]:
+        message = (
+            f"{file.path}: {name} has shape {list(entry.shape)}, expected (rows, {width}) by "
+            f"{location.family.model_type}.embedding_length."
+        )
+        raise CheckpointError(message, _route(checkpoint))
+    rows, hidden_size = entry.shape
+    return FoundTable(
+        location=location,
+        name=name,
+        rows=rows,
+        hidden_size=hidden_size,
+        dtype=entry.dtype,
+        file=checkpoint.relative(file),
+    )
+
+
+def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -> None:
+    """Check that a GGUF file can state scaled rotary settings, and that llama.cpp applies them.
+
+    Args:
+        checkpoint: The file.
+        location: Its positions.
+        method: As requested, or chosen.
+
+    Raises:
+        MethodError: It cannot, or llama.cpp does not.
+    """
+    if method in NOT_STATED:
+        raise MethodError(
+            f"--method {method}: the GGUF format {NOT_STATED[method]}.",
+            f"Use one of {', '.join(GGUF_METHODS)}. {_route(checkpoint)}",
+        )
+    _check_no_factors(checkpoint, location)
+    row = GGUF_ARCHITECTURES[location.family.model_type]
+    if method == "theta" and row.local_base == "shared":
+        _check_no_window(checkpoint, location)
+    if method in row.methods:
+        return
+    message = f"--method {method} does not apply to architecture {row.name}: {row.reason}."
+    hint = _route(checkpoint)
+    if row.methods:
+        hint = f"Use --method {' or '.join(row.methods)}."
+    raise MethodError(message, hint)
+
+
+def _check_no_window(checkpoint: Checkpoint, location: TableLocation) -> None:
+    """Raise MethodError if layers have a sliding window."""
+    architecture = location.family.model_type
+    if not gguf_values(checkpoint).get(f"{architecture}.{SLIDING_WINDOW}"):
+        return
+    raise MethodError(
+        f"--method theta does not apply to architecture {architecture} with a sliding window: "
+        "llama.cpp gives the layers that have one the base of the others, and they keep theirs.",
+        "Use --method yarn or linear.",
+    )
+
+
+def _check_no_factors(checkpoint: Checkpoint, location: TableLocation) -> None:
+    """Raise MethodError if tensors of factors divide the frequencies too.
+
+    llama.cpp applies them in addition to what the metadata state.
+    """
+    found: Any = nested(location.config, (*location.path, "factor_tensors"))
+    if not found:
+        return
+    message = (
+        f"{checkpoint.root / checkpoint.config_file} has {found[0]}, which divides its rotary "
+        "frequencies in addition to what its metadata state: how they are scaled together was not "
+        "trained."
+    )
+    raise MethodError(message, _route(checkpoint))
+
+
+def _route(checkpoint: Checkpoint) -> str:
+    """Say how to resize the checkpoint that a GGUF file was made from, and convert it again."""
+    path = checkpoint.root / checkpoint.config_file
+    return base_hint((GGUF,), path.parent, (path,), checkpoint.model_class)

@@ -1,0 +1,445 @@
+"""`resize` of GGUF files: what it writes, by the official package, and what it refuses."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+from ctxextend import OutputError, plan_resize, resize, run
+from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
+from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.cli.app import build_app
+from ctxextend.errors import CheckpointError, CtxextendError, MethodError, ResizeError
+from tests.helpers.gguf_files import (
+    LENGTH,
+    TABLE,
+    WIDTH,
+    other_tensors,
+    quantised,
+    read,
+    types,
+    write_gguf,
+)
+from tests.helpers.pico import LEARNED_METHODS, resize_settings
+
+LONGER = 4 * LENGTH
+
+
+def changes(before: Path, after: Path) -> dict[str, Any]:
+    """Return the metadata that differ, but for the recipe and the number of pairs."""
+    old, _ = read(before)
+    new, _ = read(after)
+    ignored = {RECIPE_KEY, "GGUF.kv_count"}
+    changed = {key: value for key, value in new.items() if old.get(key) != value}
+    assert old.keys() <= new.keys()
+    return {key: value for key, value in changed.items() if key not in ignored}
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (
+            None,
+            {
+                "llama.rope.scaling.type": "yarn",
+                "llama.rope.scaling.factor": 4.0,
+                "llama.rope.scaling.original_context_length": LENGTH,
+            },
+        ),
+        (
+            "linear",
+            {
+                "llama.rope.scaling.type": "linear",
+                "llama.rope.scaling.factor": 4.0,
+                "llama.rope.scaling.original_context_length": LENGTH,
+            },
+        ),
+        ("theta", {"llama.rope.freq_base": pytest.approx(10_000 * 4 ** (16 / 14))}),
+        ("limits", {}),
+    ],
+)
+def test_resize_changes_only_these_metadata(
+    method: str | None, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    result = resize(base, LONGER, method, output=tmp_path / "out.gguf", verify=True)
+    assert changes(base, tmp_path / "out.gguf") == {"llama.context_length": LONGER, **expected}
+    assert read(base)[1] == read(tmp_path / "out.gguf")[1]
+    assert result.output == tmp_path / "out.gguf"
+
+
+def test_resize_keeps_order_and_types_of_metadata(tmp_path: Path) -> None:
+    base = tmp_path / "base.gguf"
+    writer = gguf.GGUFWriter(base, "llama")
+    writer.add_uint64("llama.context_length", LENGTH)
+    writer.add_embedding_length(WIDTH)
+    writer.add_head_count(2)
+    writer.add_float64("llama.rope.freq_base", 50_000.0)
+    writer.add_array("general.tags", ["x", "y"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    resize(base, LONGER, "theta", output=tmp_path / "out.gguf")
+    before = types(base)
+    after = types(tmp_path / "out.gguf")
+    assert list(after) == [*before, RECIPE_KEY]
+    assert {key: after[key] for key in before} == before
+
+
+@pytest.mark.parametrize("alignment", [8, 32, 64, 8192])
+def test_resize_keeps_the_alignment(alignment: int, tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", alignment=alignment)
+    resize(base, LONGER, output=tmp_path / "out.gguf", verify=True)
+    assert read(base)[1] == read(tmp_path / "out.gguf")[1]
+    old = gguf.GGUFReader(base)
+    new = gguf.GGUFReader(tmp_path / "out.gguf")
+    assert new.alignment == alignment
+    assert new.data_offset % 4096 == old.data_offset % 4096  # file systems can share blocks
+
+
+def test_resize_names_the_output_after_the_file(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf")
+    result = plan_resize(tmp_path / "model.gguf", "4x")
+    assert result.output.default_folder == Path(f"model-{LONGER}.gguf")
+
+
+def test_resize_of_scaled_settings_raises_their_factor(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    for method in ("yarn", "linear"):
+        twice = tmp_path / f"{method}-2x.gguf"
+        resize(base, 2 * LENGTH, method, output=twice)
+        resize(twice, 8 * LENGTH, output=tmp_path / f"{method}-8x.gguf")
+        values, _ = read(tmp_path / f"{method}-8x.gguf")
+        assert values["llama.rope.scaling.type"] == method
+        assert values["llama.rope.scaling.factor"] == 8
+        assert values["llama.rope.scaling.original_context_length"] == LENGTH
+        assert values["llama.context_length"] == 8 * LENGTH
+        assert list(values).count(RECIPE_KEY) == 1
+
+
+def test_resize_of_old_linear_settings_asks_for_the_trained_length(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", values={"llama.rope.scale_linear": 2.0})
+    with pytest.raises(
+        ResizeError, match="base.gguf: linear rotary settings with factor 2 do not say"
+    ) as caught:
+        resize(base, LONGER, output=tmp_path / "out.gguf")
+    assert f"--trained-length {LENGTH // 2}" in str(caught.value.hint)
+    resize(base, LONGER, output=tmp_path / "out.gguf", trained_length=LENGTH // 2)
+    values, _ = read(tmp_path / "out.gguf")
+    assert values["llama.rope.scaling.factor"] == 8
+    assert values["llama.rope.scale_linear"] == 8
+
+
+def test_limits_keep_what_yarn_settings_without_a_trained_length_mean(tmp_path: Path) -> None:
+    scaled = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
+    base = write_gguf(tmp_path / "base.gguf", values=scaled)
+    resize(base, LONGER, "limits", output=tmp_path / "out.gguf", verify=True)
+    assert changes(base, tmp_path / "out.gguf") == {
+        "llama.context_length": LONGER,
+        "llama.rope.scaling.original_context_length": LENGTH,
+    }
+
+
+def test_run_repeats_the_resize_of_a_recipe(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", "gpt2", table=random_table())
+    resize(base, 40, "bands:gain=1.2", output=tmp_path / "out.gguf")
+    (tmp_path / "recipe.yaml").write_text(read(tmp_path / "out.gguf")[0][RECIPE_KEY])
+    run(tmp_path / "recipe.yaml", tmp_path / "again.gguf")
+    assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "out.gguf").read_bytes()
+    arguments = ["run", str(tmp_path / "recipe.yaml"), "--push-to-hub", "a/b"]
+    done = CliRunner().invoke(build_app(), arguments)
+    assert "--push-to-hub uploads folders" in done.stderr.replace("\n", " ")
+
+
+def test_resize_keeps_a_stated_attention_factor(tmp_path: Path) -> None:
+    stated = {
+        "llama.rope.scaling.type": "yarn",
+        "llama.rope.scaling.factor": 2.0,
+        "llama.rope.scaling.original_context_length": LENGTH // 2,
+        "llama.rope.scaling.attn_factor": 0.5,
+    }
+    base = write_gguf(tmp_path / "base.gguf", values=stated)
+    resize(base, 2 * LENGTH, output=tmp_path / "out.gguf", verify=True)
+    values, _ = read(tmp_path / "out.gguf")
+    before = 0.5 * (0.1 * np.log(2) + 1)
+    after = values["llama.rope.scaling.attn_factor"] * (0.1 * np.log(4) + 1)
+    assert after == pytest.approx(before)
+
+
+def test_resize_keeps_the_base_of_layers_with_a_window(tmp_path: Path) -> None:
+    stated = {"gemma3.rope.freq_base": 1e6, "gemma3.rope.freq_base_swa": 1e4}
+    base = write_gguf(tmp_path / "gemma.gguf", "gemma3", values=stated)
+    resize(base, LONGER, "theta", output=tmp_path / "out.gguf")
+    assert changes(base, tmp_path / "out.gguf").keys() == {
+        "gemma3.context_length",
+        "gemma3.rope.freq_base",
+    }
+    # llama.cpp gives these layers the base of the others if the file states none.
+    unstated = {"laguna.rope.freq_base": 5e5, "laguna.attention.sliding_window": 16}
+    base = write_gguf(tmp_path / "laguna.gguf", "laguna", values=unstated)
+    resize(base, LONGER, "theta", output=tmp_path / "out-laguna.gguf")
+    assert changes(base, tmp_path / "out-laguna.gguf")["laguna.rope.freq_base_swa"] == 5e5
+
+
+def test_resize_refuses_a_base_that_layers_with_a_window_would_take(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", "olmo2")
+    resize(base, LONGER, "theta", output=tmp_path / "out.gguf")
+    values = {"olmo2.attention.sliding_window": 16}
+    base = write_gguf(tmp_path / "window.gguf", "olmo2", values=values)
+    with pytest.raises(MethodError, match="architecture olmo2 with a sliding window"):
+        resize(base, LONGER, "theta", output=tmp_path / "other.gguf")
+    resize(base, LONGER, "yarn", output=tmp_path / "other.gguf")
+
+
+# ---- learned tables
+
+
+def random_table(rows: int = 16) -> Any:
+    return np.random.default_rng(2).standard_normal((rows, WIDTH)).astype(np.float32)
+
+
+@pytest.mark.parametrize("method", LEARNED_METHODS)
+def test_resize_of_a_table_creates_the_rows_of_the_folder(method: str, tmp_path: Path) -> None:
+    table = random_table()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    config = '{"model_type": "gpt2", "n_positions": 16, "n_embd": 32}'
+    (folder / "config.json").write_text(config)
+    save_file({"wpe.weight": table}, folder / "model.safetensors")
+    settings = resize_settings(method)
+    resize(folder, 40, **settings, output=tmp_path / "out")
+    expected = load_file(tmp_path / "out" / "model.safetensors")["wpe.weight"]
+    base = write_gguf(tmp_path / "base.gguf", "gpt2", table=table)
+    resize(base, 40, **settings, output=tmp_path / "out.gguf", verify=True)
+    _, tensors = read(tmp_path / "out.gguf")
+    _, before = read(base)
+    assert tensors.pop(TABLE) == (f"F32 [{WIDTH}, 40]", expected.tobytes())
+    del before[TABLE]
+    assert tensors == before
+    assert changes(base, tmp_path / "out.gguf") == {"gpt2.context_length": 40}
+
+
+@pytest.mark.parametrize(("architecture", "method"), [("gpt2", "bands"), ("bert", "copy")])
+def test_resize_chooses_the_method_as_for_a_folder(
+    architecture: str, method: str, tmp_path: Path
+) -> None:
+    weights = load_file(BUNDLED["tiny-gpt2"] / "model.safetensors")
+    [table] = [tensor for name, tensor in weights.items() if name.endswith("wpe.weight")]
+    values = {f"{architecture}.embedding_length": table.shape[1]}
+    base = write_gguf(tmp_path / "base.gguf", architecture, table=table, values=values)
+    assert plan_resize(base, "2x").plan.method == method
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint16])
+@pytest.mark.parametrize("to", [7, 16, 33])
+@pytest.mark.parametrize("alignment", [32, 8192])
+def test_resize_moves_the_tensors_after_a_table(
+    dtype: Any, to: int, alignment: int, tmp_path: Path
+) -> None:
+    table = random_table()
+    if dtype == np.uint16:  # BF16: the upper half
+        table = (table.view(np.uint32) >> 16).astype(np.uint16)
+    base = write_gguf(
+        tmp_path / "base.gguf", "bert", table=table.astype(dtype), alignment=alignment
+    )
+    resize(base, to, output=tmp_path / "out.gguf", verify=True)
+    _, before = read(base)
+    _, after = read(tmp_path / "out.gguf")
+    kind, rows = after.pop(TABLE)
+    old_kind, old_rows = before.pop(TABLE)
+    assert after == before
+    assert kind == old_kind.replace("16]", f"{to}]")
+    shorter = min(len(rows), len(old_rows))
+    assert rows[:shorter] == old_rows[:shorter]
+
+
+def test_resize_of_a_table_at_the_end_keeps_the_others(tmp_path: Path) -> None:
+    tensors = {**other_tensors(), TABLE: random_table()}
+    values = {"gpt2.context_length": 16}
+    base = write_gguf(tmp_path / "base.gguf", "gpt2", tensors=tensors, values=values)
+    resize(base, 33, output=tmp_path / "out.gguf", verify=True)
+    _, before = read(base)
+    _, after = read(tmp_path / "out.gguf")
+    assert {**after, TABLE: ""} == {**before, TABLE: ""}
+
+
+def test_resize_of_a_quantised_table_names_the_route(tmp_path: Path) -> None:
+    table = quantised(16)
+    base = write_gguf(tmp_path / "base.gguf", "bert", table=table)
+    with pytest.raises(
+        CheckpointError, match=r"position_embd.weight is quantised \(Q8_0\)"
+    ) as caught:
+        resize(base, 40, output=tmp_path / "out.gguf")
+    assert "convert_hf_to_gguf.py longer" in str(caught.value.hint)
+    assert not (tmp_path / "out.gguf").exists()
+
+
+def test_resize_fixes_a_length_that_disagrees_with_the_table(tmp_path: Path) -> None:
+    values = {"bert.context_length": 20}
+    base = write_gguf(tmp_path / "base.gguf", "bert", table=random_table(), values=values)
+    with pytest.raises(CheckpointError, match=r"base.gguf: bert.context_length is 20"):
+        resize(base, 40, output=tmp_path / "out.gguf")
+    resize(base, 16, fix_limits=True, output=tmp_path / "out.gguf")
+    assert changes(base, tmp_path / "out.gguf") == {"bert.context_length": 16}
+
+
+def test_resize_of_a_bert_without_a_table_names_the_tensor(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", "bert")
+    with pytest.raises(CheckpointError, match="has no tensor position_embd.weight"):
+        resize(base, 40, output=tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("architecture", ["bloom", "t5", "mpt"])
+def test_resize_of_unlimited_positions_changes_the_length(
+    architecture: str, tmp_path: Path
+) -> None:
+    base = write_gguf(tmp_path / "base.gguf", architecture)
+    resize(base, LONGER, output=tmp_path / "out.gguf", verify=True)
+    assert changes(base, tmp_path / "out.gguf") == {f"{architecture}.context_length": LONGER}
+
+
+# ---- refused
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("dynamic", "has no key for a base that follows the length of the input"),
+        ("llama3", "as a tensor of factors, rope_freqs.weight"),
+        ("longrope", "as two tensors of factors"),
+        ("proportional", "has no key"),
+        ("bands", "does not apply to rotary positions"),
+    ],
+)
+def test_resize_refuses_methods_that_the_format_cannot_state(
+    method: str, reason: str, tmp_path: Path
+) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    with pytest.raises(MethodError, match=reason) as caught:
+        resize(base, LONGER, method, output=tmp_path / "out.gguf")
+    assert "yarn, linear, theta" in str(caught.value.hint)
+    assert not (tmp_path / "out.gguf").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["rope_freqs.weight", "blk.0.rope_factors_long.weight", "rope_factors_short.weight"]
+)
+def test_resize_refuses_tensors_of_factors(name: str, tmp_path: Path) -> None:
+    tensors = {**other_tensors(), name: np.ones(8, np.float32)}
+    base = write_gguf(tmp_path / "base.gguf", tensors=tensors)
+    with pytest.raises(MethodError, match="divides its rotary frequencies") as caught:
+        resize(base, LONGER, output=tmp_path / "out.gguf")
+    assert "ctxextend resize BASE --to N" in str(caught.value.hint)
+    resize(base, LONGER, "limits", output=tmp_path / "out.gguf")
+    assert changes(base, tmp_path / "out.gguf") == {"llama.context_length": LONGER}
+
+
+@pytest.mark.parametrize("architecture", ["deepseek2", "mistral3", "llama4", "hunyuan_vl"])
+def test_resize_refuses_methods_that_an_architecture_reads_otherwise(
+    architecture: str, tmp_path: Path
+) -> None:
+    base = write_gguf(tmp_path / "base.gguf", architecture)
+    with pytest.raises(MethodError):
+        resize(base, LONGER, "yarn", output=tmp_path / "out.gguf")
+    scaled = {
+        f"{architecture}.rope.scaling.type": "yarn",
+        f"{architecture}.rope.scaling.factor": 2.0,
+        f"{architecture}.rope.scaling.original_context_length": LENGTH // 2,
+    }
+    base = write_gguf(tmp_path / "scaled.gguf", architecture, values=scaled)
+    with pytest.raises(CtxextendError):
+        resize(base, LONGER, "yarn", output=tmp_path / "out.gguf")
+
+
+def test_resize_refuses_an_unknown_architecture(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", "lama")
+    with pytest.raises(CtxextendError, match="architecture 'lama' is not known") as caught:
+        resize(base, LONGER, output=tmp_path / "out.gguf")
+    assert "llama" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--for", "vllm"], "--for vllm applies to folders"),
+        (["--data", "x.txt"], "--data runs the model in transformers"),
+        (["--train", "x.txt", "--steps", "1"], "--train runs the model in transformers"),
+        (["--edit-only"], "--edit-only does not apply to a GGUF file"),
+        (["--model-type", "llama"], "--model-type does not apply"),
+        (["--tensor", "x"], "--tensor does not apply"),
+        (["--tokenizer", "x"], "--tokenizer does not apply"),
+        (["--push-to-hub", "a/b"], "--push-to-hub uploads folders"),
+        (["--revision", "main"], "--revision main does not apply"),
+        (["--part", "text"], "no such part"),
+        (["--keep-first", "3"], "--keep-first cannot be used with rotary positions"),
+        (["--to", "4294967296"], "states a length of 32 bits"),
+    ],
+)
+def test_resize_refuses_flags_that_do_not_apply(
+    flags: list[str], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "x.txt").write_text("text")
+    base = write_gguf(tmp_path / "base.gguf")
+    if "--to" not in flags:
+        flags = ["--to", str(LONGER), *flags]
+    done = CliRunner().invoke(build_app(), ["resize", str(base), *flags])
+    assert done.exit_code in (1, 2)
+    assert message in done.stderr.replace("\n", " ")
+    assert list(tmp_path.glob("*.gguf")) == [base]
+
+
+# ---- the output
+
+
+def test_resize_replaces_only_a_gguf_file(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    output = tmp_path / "new" / "out.gguf"
+    resize(base, LONGER, output=output)
+    first = output.read_bytes()
+    with pytest.raises(OutputError, match="exists"):
+        resize(base, 2 * LENGTH, output=output)
+    assert output.read_bytes() == first
+    resize(base, 2 * LENGTH, output=output, force=True)
+    assert read(output)[0]["llama.context_length"] == 2 * LENGTH
+    for path in (tmp_path / "notes.gguf", tmp_path / "folder"):
+        if path.suffix:
+            path.write_text("notes")
+        else:
+            path.mkdir()
+        with pytest.raises(OutputError, match="is not a GGUF file|is a folder"):
+            resize(base, LONGER, output=path, force=True)
+    with pytest.raises(OutputError, match="is the source"):
+        resize(base, LONGER, output=base, force=True)
+    link = tmp_path / "link.gguf"
+    link.symlink_to(base)
+    with pytest.raises(OutputError, match="is the source"):
+        resize(base, LONGER, output=link, force=True)
+    assert base.read_bytes() == write_gguf(tmp_path / "again.gguf").read_bytes()
+
+
+def test_resize_keeps_the_mode_of_the_file(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    base.chmod(0o640)
+    resize(base, LONGER, output=tmp_path / "out.gguf")
+    assert (tmp_path / "out.gguf").stat().st_mode & 0o777 == 0o640
+
+
+def test_resize_writes_the_same_bytes_again(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", "gpt2", table=random_table())
+    for name in ("one.gguf", "two.gguf"):
+        resize(base, 40, output=tmp_path / name)
+    assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
+
+
+def test_resize_plans_the_size_that_it_writes(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", "gpt2", table=random_table())
+    output = tmp_path / "out.gguf"
+    result = resize(base, 40, output=output)
+    assert result.bytes_written == output.stat().st_size
+    assert struct.unpack_from("<I", output.read_bytes(), 4) == (3,)

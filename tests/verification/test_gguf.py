@@ -1,0 +1,174 @@
+"""`verify` of GGUF files: what it passes, and every kind of change that it finds."""
+
+import struct
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ctxextend import resize, verify
+from ctxextend.checkpoints.gguf_file import open_gguf
+from ctxextend.cli.app import build_app
+from ctxextend.cli.console import FAILED_CHECK
+from ctxextend.errors import ResizeError, SourceError
+from ctxextend.verification.conclusion import Verification
+from tests.helpers.gguf_files import LENGTH, TABLE, WIDTH, other_tensors, write_gguf
+
+LONGER = 4 * LENGTH
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "base.gguf")
+
+
+@pytest.fixture
+def resized(base: Path, tmp_path: Path) -> Path:
+    resize(base, LONGER, output=tmp_path / "out.gguf")
+    return tmp_path / "out.gguf"
+
+
+def failures(result: Verification) -> dict[str, str]:
+    """Return the first evidence of each check that failed."""
+    return {check.name: check.evidence[0] for check in result.checks if check.failed}
+
+
+def set_value(path: Path, key: str, value: bytes) -> None:
+    """Replace the value of a pair by one of the same size."""
+    pair = open_gguf(path).metadata.pairs[key]
+    content = bytearray(path.read_bytes())
+    content[pair.end - len(value) : pair.end] = value
+    path.write_bytes(content)
+
+
+def test_verify_finds_base_and_settings_in_the_recipe(resized: Path) -> None:
+    result = verify(resized)
+    assert result
+    assert result.method == "yarn"
+    assert [check.name for check in result.checks] == ["tensors", "table", "metadata"]
+    assert result.conclusion.endswith("only in its rotary settings and length limits.")
+
+
+@pytest.mark.parametrize("method", ["yarn", "linear", "theta", "limits"])
+def test_verify_detects_the_method_without_a_recipe(
+    method: str, base: Path, tmp_path: Path
+) -> None:
+    resize(base, LONGER, method, output=tmp_path / "out.gguf")
+    bare = tmp_path / "bare.gguf"
+    remove_recipe(tmp_path / "out.gguf", bare)
+    with pytest.raises(SourceError, match="has no recipe that names its base"):
+        verify(bare)
+    result = verify(bare, base)
+    assert result, result.checks
+    assert result.method == method
+    assert "All methods were tried." in result.notes[0]
+
+
+def remove_recipe(path: Path, copy: Path) -> None:
+    """Write the same metadata and tensors without a recipe, by the official package."""
+    reader = gguf.GGUFReader(path)
+    writer = gguf.GGUFWriter(copy, "llama")
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name in ("general.architecture", "ctxextend.recipe"):
+            continue
+        kinds = field.types
+        sub_type = kinds[-1] if kinds[0] == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(name, field.contents(), kinds[0], sub_type)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_verify_finds_a_changed_byte_of_any_tensor(resized: Path) -> None:
+    file = open_gguf(resized)
+    whole = resized.read_bytes()
+    for name, entry in file.entries.items():
+        content = bytearray(whole)
+        content[file.data_start + entry.end - 1] ^= 1
+        resized.write_bytes(content)
+        assert failures(verify(resized)).keys() == {"tensors"}
+        assert name in failures(verify(resized))["tensors"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "llama.context_length",
+            struct.pack("<I", LONGER + 1),
+            f"llama.context_length is {LONGER + 1}, expected {LONGER}",
+        ),
+        ("general.name", b"SMALL", 'general.name is "SMALL", expected "small"'),
+        (
+            "tokenizer.ggml.token_type",
+            struct.pack("<I", 3),
+            'tokenizer.ggml.token_type is "another array", expected "an array"',
+        ),
+        ("tokenizer.ggml.add_bos_token", b"\0", "add_bos_token is false, expected true"),
+    ],
+)
+def test_verify_finds_changed_metadata(key: str, value: bytes, message: str, resized: Path) -> None:
+    set_value(resized, key, value)
+    assert message in failures(verify(resized))["metadata"]
+
+
+def test_verify_finds_a_changed_factor(resized: Path) -> None:
+    set_value(resized, "llama.rope.scaling.factor", struct.pack("<f", 3.0))
+    found = failures(verify(resized))
+    assert "llama.rope: factor is 3.0, expected 4.0" in found["table"]
+    assert "llama.rope.scaling.factor is 3.0, expected 4.0" in found["metadata"]
+
+
+def test_verify_finds_missing_and_added_keys(base: Path, resized: Path, tmp_path: Path) -> None:
+    other = write_gguf(tmp_path / "other.gguf", values={"llama.vocab_size": 4})
+    assert "llama.vocab_size is missing, expected 4" in failures(verify(resized, other))["metadata"]
+    resize(other, LONGER, output=tmp_path / "other-out.gguf")
+    found = failures(verify(tmp_path / "other-out.gguf", base))
+    assert "llama.vocab_size is 4, expected missing" in found["metadata"]
+
+
+def test_verify_finds_other_tensors(resized: Path, tmp_path: Path) -> None:
+    tensors = {**other_tensors(), "output.weight": np.ones((4, WIDTH), np.float32)}
+    other = write_gguf(tmp_path / "other.gguf", tensors=tensors)
+    assert "output.weight is missing" in failures(verify(resized, other))["tensors"]
+
+
+def test_verify_finds_changed_rows(tmp_path: Path) -> None:
+    table = np.random.default_rng(2).standard_normal((16, WIDTH)).astype(np.float32)
+    base = write_gguf(tmp_path / "base.gguf", "bert", table=table)
+    output = tmp_path / "out.gguf"
+    resize(base, 40, "linear", output=output)
+    assert verify(output)
+    assert verify(output, base).method == "linear"
+    file = open_gguf(output)
+    content = bytearray(output.read_bytes())
+    start = file.data_start + file.entries[TABLE].start
+    content[start + 20 * 4 * WIDTH + 3] ^= 64
+    output.write_bytes(content)
+    assert "1 of 40 rows do not match method linear: 20" in failures(verify(output))["table"]
+
+
+def test_verify_refuses_other_architectures_and_folders(resized: Path, tmp_path: Path) -> None:
+    other = write_gguf(tmp_path / "other.gguf", "qwen2")
+    assert "architecture llama, and its base qwen2" in failures(verify(resized, other))["readable"]
+    assert "only one is a GGUF file" in failures(verify(resized, "tiny-gpt2"))["readable"]
+    with pytest.raises(ResizeError, match="--deep runs models in transformers"):
+        verify(resized, deep=True)
+
+
+def test_verify_of_a_truncated_file_fails(base: Path, resized: Path) -> None:
+    resized.write_bytes(resized.read_bytes()[:-64])
+    assert "it is truncated" in failures(verify(resized, base))["readable"]
+
+
+def test_verify_exits_with_the_code_of_failed_checks(resized: Path) -> None:
+    assert CliRunner().invoke(build_app(), ["verify", str(resized)]).exit_code == 0
+    set_value(resized, "general.name", b"SMALL")
+    done = CliRunner().invoke(build_app(), ["verify", str(resized)])
+    assert done.exit_code == FAILED_CHECK
+    assert "FAILED  metadata" in done.stdout
