@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ctxextend.families.registry import ENTRIES
-from ctxextend.families.rotary_rule import rule_family
 from ctxextend.families.schema import Family
 from ctxextend.families.transformers_source import UnclearSourceError, installed_types
 from ctxextend.families.unsupported import POSITION_SCHEMES
@@ -49,6 +48,8 @@ class KnownFamilies(Mapping[str, Family]):
     def _by_rule(self, model_type: str) -> Family | None:
         if model_type in POSITION_SCHEMES:
             return None
+        from ctxextend.families.rotary_rule import rule_family  # types with an entry do without
+
         try:
             return rule_family(model_type, self)
         except UnclearSourceError:
@@ -73,6 +74,8 @@ def known_names() -> tuple[str, ...]:
 
 def why_unclear(model_type: str) -> str:
     """Say why the rule does not find a type with rotary settings, as a clause; empty if it does."""
+    from ctxextend.families.rotary_rule import rule_family
+
     try:
         _ = rule_family(model_type, FAMILIES)
     except UnclearSourceError as error:
