@@ -68,6 +68,9 @@ class Checkpoint:
     omitted: Mapping[str, str]  # skipped files, each with the reason
     fingerprints: Mapping[str, Fingerprint]  # of its files, taken before they are read
     adapter_of: str | None  # the base model of a PEFT adapter; None for other checkpoints
+    # Whether the config is Mistral's params.json in the words of transformers: there is no
+    # config.json.
+    is_translated: bool = False
     # Parsed JSON files by name, so that a plan reads each only once, before anything is written.
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -260,16 +263,21 @@ def open_config(source: Source) -> Checkpoint:
             from ctxextend.checkpoints.missing_files import no_config
 
             raise no_config(source.folder)
+        listed = [name for name in _list_files(source) if name not in source.not_downloaded]
+        states_config = (CONFIG, filenames.PARAMS_FILE)
+        weights = [name for name in listed if fnmatch(name, filenames.CONSOLIDATED)]
+        paths = [(model / name).as_posix() for name in states_config]
         return Checkpoint(
             source=source,
             model=model,
             config=config,
             weights=Weights(files={}),
             generated={},
-            copied=((model / CONFIG).as_posix(),),
+            copied=(*(name for name in paths if name in listed), *weights),
             omitted={},
             fingerprints={},
             adapter_of=None,
+            is_translated=_is_translated(source, model),
         )
 
 
@@ -281,7 +289,8 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     # Before any file is read.
     fingerprints = {name: file_fingerprint(root / name) for name in listed}
     model = _model_folder(source)
-    path = _find_weights(source, root / model, variant)
+    is_translated = _is_translated(source, model)
+    path = _find_weights(source, root / model, variant, is_translated=is_translated)
     if path is None and not _states_type(source, model):
         _reject_exports(source, model, listed, variant)
     config = _read_config(source, model, check)
@@ -297,7 +306,8 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         weights = open_shards(path, source, model, ties=ties)
         generated |= weights.generated
     else:
-        name = (model / filenames.output_name(path.name)).as_posix()
+        output_name = path.name if is_translated else filenames.output_name(path.name)
+        name = (model / output_name).as_posix()
         if config is not None:
             file = open_bare_weights(path, ties=ties, why_bare=NEXT_TO_CONFIG)
         else:
@@ -323,7 +333,10 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         omitted=omitted,
         fingerprints=fingerprints,
         adapter_of=_base_of_adapter(source, path),
+        is_translated=is_translated,
     )
+    if is_translated:
+        return checkpoint
     return _with_names(checkpoint, without_wrappers(weights.files, str(root / model)))
 
 
@@ -385,6 +398,13 @@ def _read_config(
         return config
     if has_file(source, root / ADAPTER_CONFIG):
         return {}  # the adapter's base model is elsewhere
+    if _is_translated(source, model):
+        from ctxextend.families.mistral_params import config_of_params
+
+        params = root / model / filenames.PARAMS_FILE
+        config = config_of_params(load_object(params), str(params))
+        check(config)
+        return config
     if _is_single_file(source) or has_file(source, root / filenames.NANOGPT_FILE):
         return None
     from ctxextend.checkpoints.missing_files import no_config
@@ -392,9 +412,28 @@ def _read_config(
     raise no_config(root)
 
 
-def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | None:
+def _is_translated(source: Source, model: PurePosixPath) -> bool:
+    """Whether a folder has the config and weights of Mistral's own format, and no config.json."""
+    folder = source.folder / model
+    if source.file is not None or has_file(source, folder / CONFIG):
+        return False
+    if has_file(source, source.folder / ADAPTER_CONFIG):
+        return False
+    has_params = has_file(source, folder / filenames.PARAMS_FILE)
+    names = [path.name for path in folder.iterdir()] if has_params else []
+    names += source.not_downloaded
+    return has_params and any(fnmatch(name, filenames.CONSOLIDATED) for name in names)
+
+
+def _find_weights(
+    source: Source, folder: Path, variant: str | None, *, is_translated: bool
+) -> Path | None:
     """Return the path of the weights file, or of its index; None if there is none."""
-    name = _find_index(folder, source) or source.file or filenames.first_weights(folder, variant)
+    if is_translated:
+        name = filenames.first_consolidated(folder)
+    else:
+        name = _find_index(folder, source) or source.file
+        name = name or filenames.first_weights(folder, variant)
     if name is None or not has_file(source, folder / name):
         return None
     return folder / name
