@@ -97,11 +97,15 @@ def disagreeing_lengths(
 ) -> dict[str, int]:
     """Return the lengths of a params.json that agree with no length of config.json.
 
+    None without config.json: then the smallest one counts.
+
     Args:
         params: The file.
         location: The config.
         positions: The number of tokens that it serves.
     """
+    if params.is_only_config:
+        return {}
     agreeing = agreeing_values(location, positions)
     return {key: value for key, value in params.lengths.items() if value not in agreeing}
 

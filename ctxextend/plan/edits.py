@@ -20,6 +20,7 @@ from ctxextend.limits.length_edits import (
     limit_edits,
 )
 from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.params_edits import params_edits
 from ctxextend.plan.stated_type import rewrites_model_type
 from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
 from ctxextend.recipe import BOTH, Resize
@@ -28,10 +29,11 @@ from ctxextend.recipe import BOTH, Resize
 def plan_edits(
     model: OpenedModel, tables: Sequence[TablePlan], settings: Resize
 ) -> tuple[Edit, ...]:
-    """Return the edits to config.json and tokenizer files that the new lengths require.
+    """Return the edits to configs and tokenizer files that the new lengths require.
 
     Raises:
-        CheckpointError: A file to edit is malformed.
+        CheckpointError: A file to edit is malformed, or two configs disagree.
+        MethodError: A config cannot state the new rotary settings.
     """
     fix_limits = settings.fix_limits
     edits = list[Edit]()
@@ -39,6 +41,7 @@ def plan_edits(
         edits += _config_edits(model.checkpoint, model.architecture, tables, settings)
     if edits and rewrites_model_type(model.checkpoint, model.ref):
         edits.append(_type_edit(model))
+    edits += params_edits(model, tables, fix_limits=fix_limits)
     edits += _tokenizer_edits(model, tables, fix_limits=fix_limits)
     edits += _generation_edits(model, tables, fix_limits=fix_limits)
     return tuple(edits)
