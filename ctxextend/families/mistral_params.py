@@ -354,8 +354,11 @@ def config_of_params(params: Mapping[str, Any], file: str) -> dict[str, Any]:
         raise CheckpointError(message, f"Add the one of the training to {file}.")
     rope = dict[str, Any]({TYPE: "default", THETA: theta})
     if params.get(YARN):
-        stated = _stated_settings(params, YARN_ROWS)
-        rope = {TYPE: "yarn", THETA: theta, **stated}
+        rope[TYPE] = "yarn"
+        for row in YARN_ROWS:
+            value = nested(params, row.path)
+            if value is not None and value != row.default:
+                rope[row.setting] = value
         if nested(params, (YARN, APPLY_SCALE)) is False:
             rope[ATTENTION] = 1.0
     if params.get(LLAMA_4):

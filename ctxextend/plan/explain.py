@@ -187,7 +187,8 @@ def _nothing_to_do(plan: Plan) -> str:
 
 def _missing_config(plan: Plan) -> Iterator[str]:
     """Yield a warning if transformers needs a config to load the output."""
-    if plan.checkpoint.has_config or plan.checkpoint.adapter_of:
+    checkpoint = plan.checkpoint
+    if checkpoint.has_config or checkpoint.is_translated or checkpoint.adapter_of:
         return
     lengths = {}
     for table in plan.tables:

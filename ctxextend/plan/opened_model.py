@@ -15,6 +15,7 @@ from ctxextend.checkpoints.folder import (
     with_code,
     with_short_names,
 )
+from ctxextend.checkpoints.mistral_files import has_consolidated, params_path
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.wrappers import (
@@ -159,6 +160,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
+    architecture = _with_params(architecture, checkpoint)
     checkpoint = _without_prefix(checkpoint, architecture)
     matches = match_names(architecture, checkpoint.weights.entries, str(checkpoint.root))
     if not matches:
@@ -206,6 +208,23 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
 
 
 # ---- the architecture
+
+
+def _with_params(architecture: Architecture, checkpoint: Checkpoint) -> Architecture:
+    """Return an architecture that states no ``rope_scaling`` next to Mistral's own format.
+
+    vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the result if
+    it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
+    vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
+    """
+    has_both = params_path(checkpoint) in checkpoint.copied and has_consolidated(checkpoint)
+    if not has_both:
+        return architecture
+    locations = list[TableLocation]()
+    for location in architecture.locations:
+        is_outer = location.table.rope is not None and not location.path
+        locations.append(replace(location, without_scaling_key=is_outer))
+    return architecture._replace(locations=tuple(locations))
 
 
 def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
