@@ -48,9 +48,7 @@ def format_files(checkpoint: Checkpoint) -> tuple[str, ...]:
     names = list[str]()
     for name in checkpoint.copied:
         path = PurePosixPath(name)
-        if path.parent == checkpoint.model and first_match(
-            PurePosixPath(path.name), FORMAT_FILES
-        ):
+        if path.parent == checkpoint.model and first_match(PurePosixPath(path.name), FORMAT_FILES):
             names.append(name)
     if names == [params_path(checkpoint)]:
         return ()

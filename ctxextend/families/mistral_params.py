@@ -355,10 +355,10 @@ def config_of_params(params: Mapping[str, Any], file: str) -> dict[str, Any]:
     rope = dict[str, Any]({TYPE: "default", THETA: theta})
     if params.get(YARN):
         rope[TYPE] = "yarn"
-        for row in YARN_ROWS:
-            value = nested(params, row.path)
-            if value is not None and value != row.default:
-                rope[row.setting] = value
+        for setting in YARN_ROWS:
+            value = nested(params, setting.path)
+            if value is not None and value != setting.default:
+                rope[setting.setting] = value
         if nested(params, (YARN, APPLY_SCALE)) is False:
             rope[ATTENTION] = 1.0
     if params.get(LLAMA_4):

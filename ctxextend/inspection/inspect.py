@@ -6,9 +6,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ctxextend.checkpoints.config_file import CONFIG
+from ctxextend.checkpoints.filenames import PARAMS_FILE
 from ctxextend.checkpoints.folder import source_notes
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.inspection_result import Inspection, Limit
+from ctxextend.inspection.params_limits import (
+    params_limits,
+    params_notes,
+    params_setting_limits,
+)
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
 from ctxextend.inspection.stated_limits import find_limits, served_length, width_limits
 from ctxextend.inspection.table_report import TableReport, report_table
@@ -54,16 +61,22 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         method = first_step.method
         trainable = first_step.trainable
     parameters = _count_parameters(model)
+    config_file = PARAMS_FILE if model.checkpoint.is_translated else CONFIG
     # Of all tables, since a command that fixes a limit must suit those that are not selected too.
     reports = dict[str, PositionReport]()
     for table in model.tables:
         if not table.has_rows:
-            reports[table.name] = report_scheme(table, first_step)
+            reports[table.name] = report_scheme(table, first_step, config_file)
         else:
             reports[table.name] = report_table(model.checkpoint, table, first_step, parameters)
     selected = [reports[table.name] for table in tables_of_part(model.tables, part)]
-    limits = list(_with_fixes(model, reports, find_limits(model, selected)))
+    fixable = (*find_limits(model, selected), *params_limits(model, selected))
+    limits = list(_with_fixes(model, reports, fixable))
     limits += width_limits(model.checkpoint, selected)
+    settings = tuple(params_setting_limits(model, selected))
+    if settings:  # no resize is planned while these disagree
+        limits = [replace(limit, fix=None) for limit in limits]
+    limits += settings
     return Inspection(
         source=model.ref.source,
         folder=str(model.checkpoint.root),
@@ -94,6 +107,7 @@ def _notes(
     """Yield how the reference was resolved, and what the files do not tell."""
     checkpoint = model.checkpoint
     yield from source_notes(checkpoint)
+    yield from params_notes(model)
     if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."
     yield from ignored_tensors(checkpoint, model.tables)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.config_file import CONFIG
 from ctxextend.families.lengths import layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
@@ -104,12 +105,15 @@ class ThetaResize:
     length_before: int  # in tokens
 
 
-def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
+def report_scheme(
+    table: FoundTable, recipe: Provenance | None, config_file: str = CONFIG
+) -> SchemeReport:
     """Report positions without a table of rows.
 
     Args:
         table: The positions.
         recipe: The resize that made the checkpoint, if any.
+        config_file: The file that states the length.
 
     Raises:
         CheckpointError: The rotary settings are invalid.
@@ -135,7 +139,7 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
         config_key=location.config_key,
         positions=lengths.context,
         key_value=location.key_value(length_to_state),
-        stated_in=f"config.json {location.config_key}",
+        stated_in=f"{config_file} {location.config_key}",
         location=location,
         scheme=location.scheme,
         first_trained=lengths.first_trained,

@@ -15,6 +15,7 @@ from ctxextend.plan.length_notes import (
     length_key_warnings,
 )
 from ctxextend.plan.limit_warnings import low_limits, padding_warnings
+from ctxextend.plan.params_notes import params_notes
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan
@@ -49,7 +50,7 @@ def explain(plan: Plan) -> Explanation:
     return Explanation(
         summary=_summarise(plan),
         details=tuple(_describe_table(plan, table) for table in plan.tables),
-        notes=(*model_notes(plan), *_generation_notes(plan)),
+        notes=(*model_notes(plan), *params_notes(plan), *_generation_notes(plan)),
         warnings=(
             *_warnings(plan),
             *_runtime_warnings(facts, runtimes),

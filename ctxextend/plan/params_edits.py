@@ -1,6 +1,6 @@
 """Plan the values of Mistral's params.json that a new length changes, or refuse the resize."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.families.lookup import TableLocation
@@ -21,7 +21,7 @@ from ctxextend.limits.params_file import (
 )
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import TablePlan, length_to_state
-from ctxextend.tables.rope_types import TYPE
+from ctxextend.tables.rope_types import FACTOR, TYPE
 
 WITHOUT_PARAMS = (
     "remove params.json and consolidated*.safetensors from a copy of the folder: engines then read "
@@ -72,8 +72,10 @@ def _edits_of_table(params: ParamsFile, table: TablePlan, *, fix_limits: bool) -
 def _check_settings_agree(params: ParamsFile, location: TableLocation) -> None:
     """Raise CheckpointError if params.json and config.json state other rotary settings."""
     for item in params_disagreements(params, location):
-        message = f"{params.name} and config.json disagree: {describe_disagreement(item)}."
-        hint = f"Correct the wrong one: {readers_of(params)} reads {params.name}, others config.json."
+        message = f"{params.name} and config.json disagree: {_describe_disagreement(item)}."
+        hint = (
+            f"Correct the wrong one: {readers_of(params)} reads {params.name}, others config.json."
+        )
         raise CheckpointError(message, hint)
 
 
@@ -117,16 +119,25 @@ def readers_of(params: ParamsFile) -> str:
     return "vLLM" if params.is_read_first else "mistral-inference"
 
 
-def describe_disagreement(item: Disagreement) -> str:
+def _describe_disagreement(item: Disagreement) -> str:
     """Say what params.json and config.json state, as a clause; the former comes first."""
-    stated = f"{item.key} is {_text(item.value)}"
-    if item.value is None:
-        stated = f"it states no {item.key}"
+    stated = f"the former states no {item.key}"
+    if item.value is not None:
+        stated = f"the former states {item.key} {value_text(item.value)}"
+    return f"{stated}, the latter {in_config_text(item)}"
+
+
+def in_config_text(item: Disagreement) -> str:
+    """Say what config.json states where params.json disagrees."""
     if item.config_value is None:
-        return f"{stated}, and config.json states no {item.config_key}"
-    return f"{stated}, and {item.config_key} {_text(item.config_value)}"
+        return f"no {item.config_key}"
+    return f"{item.config_key} {value_text(item.config_value)}"
 
 
-def _text(value: object) -> str:
-    """Return a value as text, shortened if it is long."""
-    return f"{value:.15g}" if isinstance(value, float) else f"{value!s:.100}"
+def value_text(value: object) -> str:
+    """Return a value as text; of settings, the factor that they have."""
+    if isinstance(value, Mapping):
+        return f"factor {value[FACTOR]}" if FACTOR in value else "settings"
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return str(value)
