@@ -15,7 +15,7 @@ from ctxextend.checkpoints.folder import (
     with_code,
     with_short_names,
 )
-from ctxextend.checkpoints.mistral_files import has_consolidated, params_path
+from ctxextend.checkpoints.mistral_files import has_consolidated, params_path, without_format
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.wrappers import (
@@ -59,6 +59,17 @@ class OpenedModel:
     def with_code(self) -> "OpenedModel":
         """Return the model with code files in its folder copied instead of skipped."""
         return replace(self, checkpoint=with_code(self.checkpoint))
+
+    def without_other_format(self) -> "OpenedModel":
+        """Return the model without its files in Mistral's own format, which have other weights."""
+        locations = [
+            replace(location, without_scaling_key=False) for location in self.architecture.locations
+        ]
+        return replace(
+            self,
+            checkpoint=without_format(self.checkpoint),
+            architecture=self.architecture._replace(locations=tuple(locations)),
+        )
 
     def with_note(self, note: str) -> "OpenedModel":
         """Return the model with another note for the user, unless it has that one already."""
