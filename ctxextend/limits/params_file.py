@@ -26,6 +26,8 @@ from ctxextend.families.rope_dialects import has_settings
 from ctxextend.limits.config_keys import agreeing_values
 from ctxextend.limits.length_edits import LengthChange, following_value
 
+OTHER_INPUTS = ("vision_encoder", "multimodal")  # keys of the parts that read images or sounds
+
 
 class ParamsFile(NamedTuple):
     """A params.json, as checked."""
@@ -35,6 +37,11 @@ class ParamsFile(NamedTuple):
     # Whether vLLM reads it before config.json, since consolidated weights are next to it.
     is_read_first: bool
     is_only_config: bool  # whether there is no config.json
+
+    @property
+    def has_other_inputs(self) -> bool:
+        """Whether the model reads images or sounds too."""
+        return any(self.values.get(key) for key in OTHER_INPUTS)
 
     @property
     def lengths(self) -> dict[str, int]:

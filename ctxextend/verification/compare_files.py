@@ -10,7 +10,7 @@ from ctxextend.checkpoints.copy import reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
-from ctxextend.checkpoints.mistral_files import STALE_FORMAT, format_files
+from ctxextend.checkpoints.mistral_files import STALE_FORMAT
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Keys, nested
 from ctxextend.limits.statements import GENERATION_CONFIG
@@ -144,15 +144,8 @@ def _compared_files(expected: Expected, resized: Checkpoint) -> set[str]:
         excluded.add(base.weights.index_file)  # other shards need another index
     code = set(base.code) & set(resized.code)  # code files are optional in an output
     files = {*expected.files.texts, *expected.files.copied, *code} - excluded
-    files -= _stale_format(expected)
+    files -= expected.stale_files
     return {name for name in files if not _is_not_compared(name)}
-
-
-def _stale_format(expected: Expected) -> set[str]:
-    """Return the files in Mistral's own format that an output of trained weights lacks."""
-    if not expected.recorded.is_trained:
-        return set()
-    return set(format_files(expected.base))
 
 
 def _is_not_compared(name: str) -> bool:
@@ -168,13 +161,12 @@ def _omitted_files(resized: Checkpoint) -> Iterator[UnexpectedFile]:
 
 def _added_files(expected: Expected, resized: Checkpoint) -> Iterator[UnexpectedFile]:
     """Yield the files that are neither in the output nor created by transformers."""
-    stale = _stale_format(expected)
-    known = {*expected.files.names, *expected.base.code} - stale
+    known = {*expected.files.names, *expected.base.code} - expected.stale_files
     if not expected.base.has_config and _states_lengths(expected, resized):
         known.add(resized.config_file)  # a bare weights file needs one
     for name in (*resized.copied, *resized.code):
         is_known = name in known or _is_not_compared(name)
-        if name in stale:
+        if name in expected.stale_files:
             yield UnexpectedFile(name, STALE_FORMAT)
         elif not is_known and not _repeats_config(resized, name):
             yield UnexpectedFile(name, "")
