@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, joined
 from ctxextend.families.lookup import Keys, nested
 from ctxextend.families.rope import LARGEST_NUMBER, MAX_NUMBER
 from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE, Parameters
@@ -140,7 +140,7 @@ def _check_object(
 ) -> None:
     """Raise CheckpointError if an object of settings, which may be missing, is malformed."""
     settings = params.get(key)
-    if not settings and settings is not False and settings != 0:
+    if settings is None or settings == {}:
         return
     if not isinstance(settings, Mapping):
         raise _malformed(file, (key,), "an object of settings", settings)
@@ -379,7 +379,7 @@ def _check_kind(params: Mapping[str, Any], file: str) -> None:
         raise CheckpointError(message, hint)
     if not is_params(params):
         missing = [key for key in SIGN if key not in params]
-        message = f"{file} states no {' and no '.join(missing)}: it is not Mistral's config."
+        message = f"{file} does not state {joined(missing)}: it is not Mistral's config."
         raise CheckpointError(message, hint)
 
 

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.mistral_files import has_consolidated, params_path
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, joined
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.mistral_params import (
     HEAD_DIM,
     LENGTHS,
     MAX_POSITIONS,
+    SIGN,
     Disagreement,
     check_params,
     disagreements,
@@ -69,8 +70,8 @@ def find_params(checkpoint: Checkpoint) -> ParamsFile | None:
         if not is_read_first:
             return None
         message = (
-            f"{name} states no dim, n_layers and hidden_dim, but vLLM takes it for Mistral's "
-            "config, since consolidated weights are next to it."
+            f"{name} does not state {joined(SIGN)}, but vLLM takes it for Mistral's config, since "
+            "consolidated weights are next to it."
         )
         raise CheckpointError(message, f"Remove or rename {name} if it is of another program.")
     check_params(values, name)

@@ -85,8 +85,8 @@ def _check_lengths_agree(params: ParamsFile, table: TablePlan) -> None:
     in_config = location.value(location.effective_key)
     for key, value in disagreeing_lengths(params, location, table.max_len_before).items():
         message = (
-            f"{params.name} and config.json disagree: {key} is {value}, and {location.config_key} "
-            f"{in_config}. vLLM takes the smaller one."
+            f"{params.name} and config.json disagree: the former states {key} {value}, the latter "
+            f"{location.config_key} {in_config}. vLLM takes the smaller one."
         )
         hint = "Correct the wrong one, or pass --fix-limits to set both to the new length."
         raise CheckpointError(message, hint)
