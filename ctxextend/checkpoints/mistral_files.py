@@ -30,6 +30,11 @@ def params_path(checkpoint: Checkpoint) -> str:
     return (checkpoint.model / PARAMS_FILE).as_posix()
 
 
+def has_params(checkpoint: Checkpoint) -> bool:
+    """Whether a folder has a params.json, which may be that of another program."""
+    return params_path(checkpoint) in checkpoint.copied
+
+
 def has_consolidated(checkpoint: Checkpoint) -> bool:
     """Whether a folder has weights that vLLM reads before those of transformers."""
     names = (*checkpoint.copied, *checkpoint.weights.files, *checkpoint.source.not_downloaded)

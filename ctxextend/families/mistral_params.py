@@ -29,21 +29,21 @@ SIGN = ("dim", "n_layers", "hidden_dim")
 # Lengths, both of which vLLM reads: the smaller one counts.
 MAX_POSITIONS = "max_position_embeddings"
 MAX_SEQ_LEN = "max_seq_len"
-LENGTHS = (MAX_POSITIONS, MAX_SEQ_LEN)
+LENGTH_KEYS = (MAX_POSITIONS, MAX_SEQ_LEN)
 # The length that vLLM, SGLang and mistral-inference take if nothing states one.
 UNSTATED_LENGTH = 128_000
 
-YARN = "yarn"
+YARN_KEY = "yarn"
 LLAMA_4 = "llama_4_scaling"
-ATTENTION = "attention_factor"
+ATTENTION_FACTOR = "attention_factor"
 APPLY_SCALE = "apply_scale"
 LLAMA_4_BETA = "llama_4_scaling_beta"
 HEAD_DIM = "head_dim"
 WINDOW = "sliding_window"
 EXPERTS = "moe"
 # Keys of latent attention, which rotates a part of each head.
-LATENT = ("qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
-ROUNDING = 1e-9  # relative, of settings that are computed
+LATENT_KEYS = ("qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
+ATTENTION_ROUNDING = 1e-9  # relative, of settings that are computed
 
 
 class SettingRow(NamedTuple):
@@ -63,7 +63,7 @@ class SizeRow(NamedTuple):
     is_needed: bool = True
 
 
-SIZES = (
+SIZE_ROWS = (
     SizeRow("dim", "hidden_size"),
     SizeRow("n_layers", "num_hidden_layers"),
     SizeRow("n_heads", "num_attention_heads"),
@@ -75,17 +75,17 @@ SIZES = (
 # In the order of Mistral's files. ``apply_scale`` is in none of these rows: it states whether the
 # attention factor is the usual one of yarn, or 1.
 YARN_ROWS = (
-    SettingRow((YARN, TRAINED), TRAINED, is_whole=True),
-    SettingRow((YARN, FACTOR), FACTOR),
-    SettingRow((YARN, "beta"), "beta_fast", default=32),
-    SettingRow((YARN, "alpha"), "beta_slow", default=1),
+    SettingRow((YARN_KEY, TRAINED), TRAINED, is_whole=True),
+    SettingRow((YARN_KEY, FACTOR), FACTOR),
+    SettingRow((YARN_KEY, "beta"), "beta_fast", default=32),
+    SettingRow((YARN_KEY, "alpha"), "beta_slow", default=1),
 )
 YARN_KEYS = (*(row.path[-1] for row in YARN_ROWS), APPLY_SCALE)
 LLAMA_4_ROWS = (
     SettingRow((LLAMA_4, TRAINED), TRAINED, is_whole=True),
     SettingRow((LLAMA_4, "beta"), LLAMA_4_BETA),
 )
-# Rope types that params.json can state: ``default`` by ``rope_theta`` alone.
+# Rope types that params.json can state: ``default`` by ``rope_theta`` only.
 STATABLE_TYPES = ("default", "yarn")
 
 
@@ -116,23 +116,23 @@ def check_params(params: Mapping[str, Any], file: str) -> None:
     Raises:
         CheckpointError: A value is malformed, or no reader accepts the file.
     """
-    for key in LENGTHS:
+    for key in LENGTH_KEYS:
         if params.get(key) is not None and not _is_size(params[key], whole=True):
             rule = f"a whole number from 1 to {LARGEST_NUMBER:,}"
             raise _malformed(file, (key,), rule, params[key])
     theta = params.get(THETA)
     if theta is not None and not _is_number(theta, MAX_NUMBER):
         raise _malformed(file, (THETA,), f"a number above 0, up to {MAX_NUMBER:g}", theta)
-    _check_object(params, file, YARN, YARN_ROWS)
+    _check_object(params, file, YARN_KEY, YARN_ROWS)
     _check_object(params, file, LLAMA_4, LLAMA_4_ROWS)
-    yarn = params.get(YARN) or {}
+    yarn = params.get(YARN_KEY) or {}
     unknown = [key for key in yarn if key not in YARN_KEYS]
     if unknown:
-        message = f"{file}: {YARN} has the key {unknown[0]!r:.100}, which vLLM does not accept."
+        message = f"{file}: {YARN_KEY} has the key {unknown[0]!r:.100}, which vLLM does not accept."
         raise CheckpointError(message, f"Its keys are {', '.join(YARN_KEYS)}.")
     applies = yarn.get(APPLY_SCALE, True)
     if not isinstance(applies, bool):
-        raise _malformed(file, (YARN, APPLY_SCALE), "true or false", applies)
+        raise _malformed(file, (YARN_KEY, APPLY_SCALE), "true or false", applies)
 
 
 def _check_object(
@@ -200,7 +200,7 @@ def length_in_vllm(params: Mapping[str, Any], config_length: int | None) -> int:
 def disagreements(params: Mapping[str, Any], settings: Parameters) -> list[Disagreement]:
     """Return where the rotary settings of params.json are not those of config.json.
 
-    A base that only one file states is no disagreement: vLLM takes it from config.json.
+    A base that only one file states is not a disagreement: vLLM takes it from config.json.
 
     Args:
         params: The content of params.json, as checked.
@@ -210,19 +210,21 @@ def disagreements(params: Mapping[str, Any], settings: Parameters) -> list[Disag
     theta = params.get(THETA)
     if theta is not None and theta != settings[THETA]:
         found.append(Disagreement(THETA, theta, THETA, settings[THETA]))
-    yarn = params.get(YARN) or None
+    yarn = params.get(YARN_KEY) or None
     kind = settings[TYPE]
     if kind != "yarn" or yarn is None:
         if yarn is not None or kind != "default":
-            found.append(Disagreement(YARN, yarn, TYPE, kind))
+            found.append(Disagreement(YARN_KEY, yarn, TYPE, kind))
         return found
     stated = _stated_settings(params, YARN_ROWS)
     found += _unequal(stated, settings, YARN_ROWS)
     attention = _attention_factor(params, stated[FACTOR])
     in_config = yarn_attention_factor(settings)
-    if not math.isclose(attention, in_config, rel_tol=ROUNDING):
+    if not math.isclose(attention, in_config, rel_tol=ATTENTION_ROUNDING):
         applies = yarn.get(APPLY_SCALE, True)
-        found.append(Disagreement(f"{YARN}.{APPLY_SCALE}", applies, ATTENTION, in_config))
+        found.append(
+            Disagreement(f"{YARN_KEY}.{APPLY_SCALE}", applies, ATTENTION_FACTOR, in_config)
+        )
     return [*found, *_unequal_llama_4(params, settings)]
 
 
@@ -260,8 +262,8 @@ def _stated_settings(params: Mapping[str, Any], rows: Sequence[SettingRow]) -> d
 
 
 def _attention_factor(params: Mapping[str, Any], factor: float) -> float:
-    """Return by what params.json multiplies cosines and sines in yarn settings."""
-    if nested(params, (YARN, APPLY_SCALE)) is False:
+    """Return by which factor params.json multiplies cosines and sines in yarn settings."""
+    if nested(params, (YARN_KEY, APPLY_SCALE)) is False:
         return 1.0
     return yarn_attention_factor({FACTOR: factor})
 
@@ -277,9 +279,9 @@ def why_not_statable(settings: Parameters) -> str:
         return "truncate false"
     attention = yarn_attention_factor(settings)
     for statable in (1.0, yarn_attention_factor({FACTOR: settings[FACTOR]})):
-        if math.isclose(attention, statable, rel_tol=ROUNDING):
+        if math.isclose(attention, statable, rel_tol=ATTENTION_ROUNDING):
             return ""
-    return f"{ATTENTION} {attention:g}"
+    return f"{ATTENTION_FACTOR} {attention:g}"
 
 
 def rope_changes_of_params(params: Mapping[str, Any], after: Parameters) -> dict[Keys, Any]:
@@ -294,23 +296,23 @@ def rope_changes_of_params(params: Mapping[str, Any], after: Parameters) -> dict
     changes = dict[Keys, Any]()
     if params.get(THETA) != after[THETA]:
         changes[(THETA,)] = after[THETA]
-    yarn = params.get(YARN) or None
+    yarn = params.get(YARN_KEY) or None
     if after[TYPE] != "yarn":
         if yarn is not None:
-            changes[(YARN,)] = None
+            changes[(YARN_KEY,)] = None
         return changes
     values = {row.path[-1]: after.get(row.setting) or row.default for row in YARN_ROWS}
     attention = yarn_attention_factor(after)
     usual = yarn_attention_factor({FACTOR: after[FACTOR]})
-    values[APPLY_SCALE] = math.isclose(attention, usual, rel_tol=ROUNDING)
+    values[APPLY_SCALE] = math.isclose(attention, usual, rel_tol=ATTENTION_ROUNDING)
     if yarn is None:
         order = (TRAINED, FACTOR, APPLY_SCALE, "beta", "alpha")
-        changes[(YARN,)] = {key: values[key] for key in order}
+        changes[(YARN_KEY,)] = {key: values[key] for key in order}
     else:
         defaults = {row.path[-1]: row.default for row in YARN_ROWS} | {APPLY_SCALE: True}
         for key, value in values.items():
             if yarn.get(key, defaults[key]) != value:
-                changes[YARN, key] = value
+                changes[YARN_KEY, key] = value
     if params.get(LLAMA_4) and params[LLAMA_4][TRAINED] != after[TRAINED]:
         changes[LLAMA_4, TRAINED] = after[TRAINED]
     return changes
@@ -336,7 +338,7 @@ def config_of_params(params: Mapping[str, Any], file: str) -> dict[str, Any]:
     _check_kind(params, file)
     check_params(params, file)
     config: dict[str, Any] = {"model_type": _model_type(params)}
-    for row in SIZES:
+    for row in SIZE_ROWS:
         value = params.get(row.key)
         if value is None and not row.is_needed:
             continue
@@ -353,14 +355,14 @@ def config_of_params(params: Mapping[str, Any], file: str) -> dict[str, Any]:
         )
         raise CheckpointError(message, f"Add the one of the training to {file}.")
     rope = dict[str, Any]({TYPE: "default", THETA: theta})
-    if params.get(YARN):
+    if params.get(YARN_KEY):
         rope[TYPE] = "yarn"
         for setting in YARN_ROWS:
             value = nested(params, setting.path)
             if value is not None and value != setting.default:
                 rope[setting.setting] = value
-        if nested(params, (YARN, APPLY_SCALE)) is False:
-            rope[ATTENTION] = 1.0
+        if nested(params, (YARN_KEY, APPLY_SCALE)) is False:
+            rope[ATTENTION_FACTOR] = 1.0
     if params.get(LLAMA_4):
         rope[LLAMA_4_BETA] = params[LLAMA_4]["beta"]
     config["rope_parameters"] = rope
@@ -373,7 +375,7 @@ def _check_kind(params: Mapping[str, Any], file: str) -> None:
     if params.get("model_type", "transformer") != "transformer":
         message = f"{file}: model_type {params['model_type']!r:.100} has no rotary positions."
         raise CheckpointError(message, hint)
-    latent = [key for key in LATENT if params.get(key)]
+    latent = [key for key in LATENT_KEYS if params.get(key)]
     if latent:
         message = f"{file}: latent attention ({latent[0]}) is read only with a config.json."
         raise CheckpointError(message, hint)

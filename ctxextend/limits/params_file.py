@@ -13,7 +13,7 @@ from ctxextend.errors import CheckpointError, joined
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.mistral_params import (
     HEAD_DIM,
-    LENGTHS,
+    LENGTH_KEYS,
     MAX_POSITIONS,
     SIGN,
     Disagreement,
@@ -37,7 +37,7 @@ class ParamsFile(NamedTuple):
     values: Mapping[str, Any]
     # Whether vLLM reads it before config.json, since consolidated weights are next to it.
     is_read_first: bool
-    is_only_config: bool  # whether there is no config.json
+    is_only_config: bool  # whether config.json is missing
 
     @property
     def has_other_inputs(self) -> bool:
@@ -47,7 +47,7 @@ class ParamsFile(NamedTuple):
     @property
     def lengths(self) -> dict[str, int]:
         """The lengths that it states, in tokens."""
-        return {key: self.values[key] for key in LENGTHS if self.values.get(key) is not None}
+        return {key: self.values[key] for key in LENGTH_KEYS if self.values.get(key) is not None}
 
 
 def find_params(checkpoint: Checkpoint) -> ParamsFile | None:

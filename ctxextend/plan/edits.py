@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.mistral_files import has_params
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
 from ctxextend.families.rope_changes import Changes, copied_length_paths, rope_changes
@@ -20,7 +21,6 @@ from ctxextend.limits.length_edits import (
     limit_edits,
 )
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.params_edits import params_edits
 from ctxextend.plan.stated_type import rewrites_model_type
 from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
 from ctxextend.recipe import BOTH, Resize
@@ -41,7 +41,10 @@ def plan_edits(
         edits += _config_edits(model.checkpoint, model.architecture, tables, settings)
     if edits and rewrites_model_type(model.checkpoint, model.ref):
         edits.append(_type_edit(model))
-    edits += params_edits(model, tables, fix_limits=fix_limits)
+    if has_params(model.checkpoint):
+        from ctxextend.plan.params_edits import params_edits
+
+        edits += params_edits(model, tables, fix_limits=fix_limits)
     edits += _tokenizer_edits(model, tables, fix_limits=fix_limits)
     edits += _generation_edits(model, tables, fix_limits=fix_limits)
     return tuple(edits)

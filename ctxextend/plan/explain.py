@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ctxextend.checkpoints.folder import source_notes
+from ctxextend.checkpoints.mistral_files import has_params
 from ctxextend.families.rope import read_rope
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.file_warnings import file_warnings
@@ -15,7 +16,6 @@ from ctxextend.plan.length_notes import (
     length_key_warnings,
 )
 from ctxextend.plan.limit_warnings import low_limits, padding_warnings
-from ctxextend.plan.params_notes import params_notes
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan
@@ -50,7 +50,7 @@ def explain(plan: Plan) -> Explanation:
     return Explanation(
         summary=_summarise(plan),
         details=tuple(_describe_table(plan, table) for table in plan.tables),
-        notes=(*model_notes(plan), *params_notes(plan), *_generation_notes(plan)),
+        notes=(*model_notes(plan), *_params_notes(plan), *_generation_notes(plan)),
         warnings=(
             *_warnings(plan),
             *_runtime_warnings(facts, runtimes),
@@ -146,6 +146,14 @@ def _window_notes(table: TablePlan) -> Iterator[str]:
             f"All layers see {window} tokens (sliding_window): {table.name} does not make them "
             "see further."
         )
+
+
+def _params_notes(plan: Plan) -> Iterator[str]:
+    """Yield what to know of a folder with Mistral's params.json, which few folders have."""
+    if has_params(plan.checkpoint):
+        from ctxextend.plan.params_notes import params_notes
+
+        yield from params_notes(plan)
 
 
 def _generation_notes(plan: Plan) -> Iterator[str]:

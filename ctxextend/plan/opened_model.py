@@ -15,7 +15,7 @@ from ctxextend.checkpoints.folder import (
     with_code,
     with_short_names,
 )
-from ctxextend.checkpoints.mistral_files import has_consolidated, params_path, without_format
+from ctxextend.checkpoints.mistral_files import has_consolidated, has_params, without_format
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.wrappers import (
@@ -228,8 +228,7 @@ def _with_params(architecture: Architecture, checkpoint: Checkpoint) -> Architec
     it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
     vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
     """
-    has_both = params_path(checkpoint) in checkpoint.copied and has_consolidated(checkpoint)
-    if not has_both:
+    if not (has_params(checkpoint) and has_consolidated(checkpoint)):
         return architecture
     locations = list[TableLocation]()
     for location in architecture.locations:

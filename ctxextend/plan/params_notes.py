@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ctxextend.checkpoints.mistral_files import params_path
-from ctxextend.families.mistral_params import UNSTATED_LENGTH, YARN
+from ctxextend.families.mistral_params import UNSTATED_LENGTH, YARN_KEY
 from ctxextend.limits.length_edits import Edit
 from ctxextend.limits.params_file import find_params
 from ctxextend.plan.plan import Plan
@@ -32,7 +32,7 @@ def params_notes(plan: Plan) -> Iterator[str]:
                 f"folder with {params.name} and rope_scaling."
             )
     if _states_yarn(edits):
-        yield f"{INFERENCE} ignores {YARN} in {params.name}, and reads inputs unscaled."
+        yield f"{INFERENCE} ignores {YARN_KEY} in {params.name}, and reads inputs unscaled."
     if plan.max_len_after > UNSTATED_LENGTH:
         yield f"{INFERENCE} reads {UNSTATED_LENGTH:,} tokens at most."
 
@@ -45,4 +45,4 @@ def _is_scaled(plan: Plan) -> bool:
 
 def _states_yarn(edits: Sequence[Edit]) -> bool:
     """Whether edits state settings of yarn."""
-    return any(edit.path[0] == YARN and edit.after is not None for edit in edits)
+    return any(edit.path[0] == YARN_KEY and edit.after is not None for edit in edits)

@@ -192,7 +192,7 @@ def _sglang_flags(planned: RuntimePlan, params: ParamsFile | None) -> _FlagWords
         ResizeError: The folder has no config.json.
     """
     if params is not None and params.is_only_config:
-        message = f"SGLang does not read {params.name} of this folder, and there is no config.json."
+        message = f"SGLang does not read {params.name} of this folder, and config.json is missing."
         raise ResizeError(message, "Use vLLM, or pass the folder in the format of transformers.")
     override = config_override(planned.plan)
     copied = dict[str, Any]()

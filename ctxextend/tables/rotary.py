@@ -83,7 +83,7 @@ def _yarn_ramp(rope: Parameters, dim: int, max_len: int) -> tuple[float, float]:
 
 
 def yarn_attention_factor(rope: Parameters) -> float:
-    """Return by what yarn settings multiply cosines and sines, as stated or by their factor.
+    """Return the factor of cosines and sines in yarn settings, as stated or by their own factor.
 
     Args:
         rope: The settings, with their factor.
