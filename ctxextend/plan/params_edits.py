@@ -27,6 +27,7 @@ WITHOUT_PARAMS = (
     "remove params.json and consolidated*.safetensors from a copy of the folder: engines then read "
     "config.json and the weights of transformers"
 )
+WITHOUT_CONFIG = "pass the folder in the format of transformers, if there is one"
 
 
 def params_edits(
@@ -108,10 +109,10 @@ def _check_statable(params: ParamsFile, table: TablePlan) -> None:
     methods = [name for name in ("yarn", "theta") if name in facts.methods]
     if kept != "default":  # a scaled model keeps its type
         methods = [kept] if kept in STATABLE_TYPES else []
-    advice = f"{WITHOUT_PARAMS[0].upper()}{WITHOUT_PARAMS[1:]}."
+    advice = WITHOUT_CONFIG if params.is_only_config else WITHOUT_PARAMS
     if methods:
-        advice = f"Use --method {' or '.join(methods)}, or {WITHOUT_PARAMS}."
-    raise MethodError(message, advice)
+        advice = f"use --method {' or '.join(methods)}, or {advice}"
+    raise MethodError(message, f"{advice[0].upper()}{advice[1:]}.")
 
 
 def readers_of(params: ParamsFile) -> str:
