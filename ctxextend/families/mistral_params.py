@@ -29,7 +29,7 @@ SIGN = ("dim", "n_layers", "hidden_dim")
 # Lengths, both of which vLLM reads: the smaller one counts.
 MAX_POSITIONS = "max_position_embeddings"
 MAX_SEQ_LEN = "max_seq_len"
-LENGTH_KEYS = (MAX_POSITIONS, MAX_SEQ_LEN)
+LENGTH_KEYS = (MAX_POSITIONS, MAX_SEQ_LEN)  # `limits.statements` says who reads them
 # The length that vLLM, SGLang and mistral-inference take if nothing states one.
 UNSTATED_LENGTH = 128_000
 

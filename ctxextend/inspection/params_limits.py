@@ -16,6 +16,7 @@ from ctxextend.limits.params_file import (
     disagreeing_lengths,
     find_params,
     params_disagreements,
+    readers_of_length,
 )
 from ctxextend.limits.statements import VLLM
 from ctxextend.plan.opened_model import OpenedModel
@@ -35,7 +36,6 @@ def params_limits(model: OpenedModel, reports: Sequence[PositionReport]) -> Iter
     report = _language_model(model, reports)
     if params is None or report is None:
         return
-    used_by = VLLM if params.is_read_first else NOT_READ
     wrong = disagreeing_lengths(params, report.location, report.positions)
     in_vllm = length_in_vllm(params.values, None)
     for key, value in params.lengths.items():
@@ -52,7 +52,7 @@ def params_limits(model: OpenedModel, reports: Sequence[PositionReport]) -> Iter
             key=key,
             value=value,
             tokens=value if reason or remark else report.positions,
-            used_by=used_by,
+            used_by=", ".join(readers_of_length(params, key)) or NOT_READ,
             table=report.name,
             reason=reason,
             remark=remark,

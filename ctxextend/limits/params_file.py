@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from ctxextend.checkpoints.filenames import PARAMS_FILE
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.mistral_files import has_consolidated, params_path
 from ctxextend.errors import CheckpointError, joined
@@ -26,7 +27,9 @@ from ctxextend.families.rope import read_rope
 from ctxextend.families.rope_dialects import has_settings
 from ctxextend.limits.config_keys import agreeing_values
 from ctxextend.limits.length_edits import LengthChange, following_value
+from ctxextend.limits.statements import STATEMENTS
 
+READERS_OF_PARAMS = {row.key[-1]: row.read_by for row in STATEMENTS if row.file == PARAMS_FILE}
 OTHER_INPUTS = ("vision_encoder", "multimodal")  # keys of the parts that read images or sounds
 
 
@@ -116,6 +119,13 @@ def disagreeing_lengths(
         return {}
     agreeing = agreeing_values(location, positions)
     return {key: value for key, value in params.lengths.items() if value not in agreeing}
+
+
+def readers_of_length(params: ParamsFile, key: str) -> tuple[str, ...]:
+    """Return the programs that read a length of a params.json: none without its weights."""
+    if not params.is_read_first:
+        return ()
+    return READERS_OF_PARAMS[key]
 
 
 def params_length_changes(

@@ -107,10 +107,10 @@ def runs(name: str) -> dict[Case, Run]:
             if statement.runtime.key == engine.runtime:
                 folders[case] = (folder / "output", statement)
     requests = [_request(engine, folder, item) for folder, item in folders.values()]
-    results = run_driver(engine, requests, root)
+    answers = run_driver(engine, requests, root)
     found = dict[Case, Run]()
-    for (case, (folder, statement)), result in zip(folders.items(), results, strict=True):
-        found[case] = Run(folder, statement, result)
+    for (case, (folder, statement)), answer in zip(folders.items(), answers, strict=True):
+        found[case] = Run(folder, statement, answer)
     return found
 
 
