@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from ctxextend import resize, verify
 from tests.helpers import mistral_format, pico
+from tests.helpers.hub_server import Hub
 from tests.helpers.mistral_format import NEW, make, make_only_params, params_of, weights_of
 from tests.helpers.trainings import files_here, invoke, succeed, train, unwrapped, write_book
 from tests.helpers.verifications import failed_checks
@@ -123,6 +124,13 @@ def test_other_folders_without_config_are_refused_as_before() -> None:
     done = invoke("inspect", "only")
     assert done.exit_code == 1
     assert "consolidated.00.pth" in unwrapped(done.stderr)
+
+
+def test_a_hub_model_without_config_is_resized(hub: Hub) -> None:
+    hub.add("owner/model", make_only_params())
+    succeed("resize", "owner/model", "--to", NEW, "--output", "longer", "--verify")
+    assert params_of("longer")["max_seq_len"] == NEW
+    assert hub.downloaded() == set(FORMAT)
 
 
 def test_a_failed_resize_leaves_nothing() -> None:
