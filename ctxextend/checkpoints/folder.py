@@ -50,6 +50,15 @@ LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
 # Why files are skipped.
 CODE = "code, never executed"
 LINKED = "a symlink to a folder"
+STALE_FORMAT = "Meta's or Mistral's own format, not rewritten"
+
+# Files of that format: config, weights and index; the last one is from before safetensors.
+FORMAT_FILES = (
+    filenames.PARAMS_FILE,
+    filenames.CONSOLIDATED,
+    filenames.CONSOLIDATED_INDEX,
+    "consolidated.*.pth",
+)
 
 
 @dataclass(frozen=True)
@@ -185,6 +194,66 @@ def _with_names(checkpoint: Checkpoint, files: Mapping[str, TensorFile]) -> Chec
     weights = checkpoint.weights.renamed(files, checkpoint.model)
     generated = {**checkpoint.generated, **weights.generated}
     return replace(checkpoint, weights=weights, generated=generated)
+
+
+# Mistral's own format, next to the files of transformers or by itself
+#
+# vLLM 0.33 reads params.json and consolidated weights, if a folder has both, before config.json and
+# other weights: `get_config` of
+# https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/transformers_utils/config.py, and
+# `_prepare_weights` of
+# https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/model_executor/model_loader/default_loader.py.
+
+
+def params_path(checkpoint: Checkpoint) -> str:
+    """Return the path at which a folder has a params.json, if it has one."""
+    return (checkpoint.model / filenames.PARAMS_FILE).as_posix()
+
+
+def has_params(checkpoint: Checkpoint) -> bool:
+    """Whether a folder has a params.json, which may be that of another program."""
+    return params_path(checkpoint) in checkpoint.copied
+
+
+def has_consolidated(checkpoint: Checkpoint) -> bool:
+    """Whether a folder has weights that vLLM reads before those of transformers."""
+    names = (*checkpoint.copied, *checkpoint.weights.files, *checkpoint.source.not_downloaded)
+    for name in names:
+        path = PurePosixPath(name)
+        if path.parent == checkpoint.model and filenames.matches(path.name, filenames.CONSOLIDATED):
+            return True
+    return False
+
+
+def format_files(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the copied files of Mistral's own format: params.json and consolidated weights.
+
+    A params.json by itself may be that of another program.
+    """
+    names = list[str]()
+    for name in checkpoint.copied:
+        path = PurePosixPath(name)
+        pattern = filenames.first_match(PurePosixPath(path.name), FORMAT_FILES)
+        if path.parent == checkpoint.model and pattern is not None:
+            names.append(name)
+    if names == [params_path(checkpoint)]:
+        return ()
+    return tuple(names)
+
+
+def without_format(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint that skips the files of Mistral's own format, whose weights are others.
+
+    In a folder with both formats, vLLM would read the old weights.
+    """
+    stale = format_files(checkpoint)
+    if not stale:
+        return checkpoint
+    return replace(
+        checkpoint,
+        copied=tuple(name for name in checkpoint.copied if name not in stale),
+        omitted={**checkpoint.omitted, **dict.fromkeys(stale, STALE_FORMAT)},
+    )
 
 
 # What to say about a checkpoint

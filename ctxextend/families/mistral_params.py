@@ -38,7 +38,7 @@ LLAMA_4 = "llama_4_scaling"
 ATTENTION_FACTOR = "attention_factor"
 APPLY_SCALE = "apply_scale"
 LLAMA_4_BETA = "llama_4_scaling_beta"
-HEAD_DIM = "head_dim"
+HEAD_DIM_KEY = "head_dim"
 WINDOW = "sliding_window"
 EXPERTS = "moe"
 # Keys of latent attention, which rotates a part of each head.
@@ -68,7 +68,7 @@ SIZE_ROWS = (
     SizeRow("n_layers", "num_hidden_layers"),
     SizeRow("n_heads", "num_attention_heads"),
     SizeRow("n_kv_heads", "num_key_value_heads", is_needed=False),
-    SizeRow(HEAD_DIM, HEAD_DIM, is_needed=False),
+    SizeRow(HEAD_DIM_KEY, HEAD_DIM_KEY, is_needed=False),
     SizeRow("hidden_dim", "intermediate_size"),
     SizeRow("vocab_size", "vocab_size"),
 )

@@ -8,12 +8,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.filenames import PARAMS_FILE
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.mistral_files import has_consolidated, params_path
+from ctxextend.checkpoints.folder import Checkpoint, has_consolidated, params_path
 from ctxextend.errors import CheckpointError, joined
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.mistral_params import (
-    HEAD_DIM,
+    HEAD_DIM_KEY,
     LENGTH_KEYS,
     MAX_POSITIONS,
     SIGN,
@@ -94,10 +93,10 @@ def params_disagreements(params: ParamsFile, location: TableLocation) -> Iterato
     """
     if params.is_only_config or not has_settings(location):
         return
-    head_dim = params.values.get(HEAD_DIM)
-    in_config = location.stated(HEAD_DIM)
+    head_dim = params.values.get(HEAD_DIM_KEY)
+    in_config = location.stated(HEAD_DIM_KEY)
     if head_dim is not None and in_config not in (None, head_dim):
-        yield Disagreement(HEAD_DIM, head_dim, HEAD_DIM, in_config)
+        yield Disagreement(HEAD_DIM_KEY, head_dim, HEAD_DIM_KEY, in_config)
     for layers in read_rope(location):
         if not layers.is_local:
             yield from disagreements(params.values, layers.parameters)

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ctxextend.checkpoints.folder import source_notes
-from ctxextend.checkpoints.mistral_files import has_params
+from ctxextend.checkpoints.folder import has_params, source_notes
 from ctxextend.families.rope import read_rope
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.file_warnings import file_warnings

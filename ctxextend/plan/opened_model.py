@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import (
     ADAPTER_PREFIX,
     Checkpoint,
+    has_consolidated,
+    has_params,
     open_checkpoint,
     open_config,
     with_code,
     with_short_names,
+    without_format,
 )
-from ctxextend.checkpoints.mistral_files import has_consolidated, has_params, without_format
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.wrappers import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ctxextend.checkpoints.mistral_files import params_path
+from ctxextend.checkpoints.folder import params_path
 from ctxextend.families.mistral_params import UNSTATED_LENGTH, YARN_KEY
 from ctxextend.limits.length_edits import Edit
 from ctxextend.limits.params_file import find_params

@@ -8,9 +8,8 @@ from typing import Any
 
 from ctxextend.checkpoints.copy import reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import STALE_FORMAT, Checkpoint
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
-from ctxextend.checkpoints.mistral_files import STALE_FORMAT
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Keys, nested
 from ctxextend.limits.statements import GENERATION_CONFIG

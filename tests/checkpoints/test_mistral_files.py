@@ -81,7 +81,7 @@ def test_resized_rows_leave_out_old_consolidated_weights(
     shutil.copy(folder / "model.safetensors", weights_of(folder))
     done = succeed("resize", folder, "--to", 32, "--output", "longer")
     assert not weights_of(Path("longer")).exists()
-    stale = "skipped: consolidated.safetensors (Mistral's own format, not rewritten)"
+    stale = "skipped: consolidated.safetensors (Meta's or Mistral's own format, not rewritten)"
     assert stale in unwrapped(done.stderr)
 
 
@@ -100,7 +100,7 @@ def test_training_leaves_out_mistrals_own_format() -> None:
     for name in FORMAT:
         shutil.copy(Path("longer") / name, "trained")
     failed = failed_checks(verify("trained"))["files"]
-    assert "unexpected params.json: Mistral's own format, not rewritten" in failed
+    assert "unexpected params.json: Meta's or Mistral's own format, not rewritten" in failed
 
 
 def test_transformers_cannot_load_a_folder_without_config() -> None:
