@@ -23,6 +23,12 @@ NAMES = (
     "adapter_model.bin",
 )
 NANOGPT_FILE = "ckpt.pt"
+# Mistral's own format: its config, and its weights under the names that vLLM and mistral-inference
+# look for. It stands next to the files of transformers, or by itself.
+PARAMS_FILE = "params.json"
+CONSOLIDATED_INDEX = "consolidated.safetensors.index.json"
+CONSOLIDATED_NAMES = (CONSOLIDATED_INDEX, "consolidated.safetensors")
+CONSOLIDATED = "consolidated*.safetensors"
 # Suffixes of weights files that can be read.
 READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 # With a variant, such as ``model.fp16.safetensors``, compiled at use.
@@ -96,7 +102,10 @@ KNOWN_FILES = (
     "model.*.safetensors",
     "model.safetensors.index.*.json",
     "adapter_model.safetensors",
+    CONSOLIDATED,
+    CONSOLIDATED_INDEX,
     # configs
+    PARAMS_FILE,
     "adapter_config.json",
     "config.json",
     "configuration.json",
@@ -115,6 +124,7 @@ KNOWN_FILES = (
     "spiece.model",
     "spm.model",
     "sentencepiece.bpe.model",
+    "tekken.json",
     "chat_template.jinja",
     "chat_template.json",
     # sentence-transformers
@@ -142,6 +152,7 @@ KNOWN_FILES = (
 CHECKPOINT_MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
 CHECKPOINT_WEIGHTS = (
     "adapter_model.safetensors",
+    CONSOLIDATED,
     "model*.safetensors",
     "*/model*.safetensors",
     "pytorch_model*.bin",
@@ -193,6 +204,14 @@ def first_weights(folder: Path, variant: str | None) -> str | None:
     if variant is None and not (folder / "config.json").is_file():
         names.append(NANOGPT_FILE)
     for name in names:
+        if os.path.lexists(folder / name):
+            return name
+    return None
+
+
+def first_consolidated(folder: Path) -> str | None:
+    """Return the index or the only file of weights in Mistral's own format; None if none."""
+    for name in CONSOLIDATED_NAMES:
         if os.path.lexists(folder / name):
             return name
     return None

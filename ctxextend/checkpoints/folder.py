@@ -50,6 +50,15 @@ LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
 # Why files are skipped.
 CODE = "code, never executed"
 LINKED = "a symlink to a folder"
+STALE_FORMAT = "Meta's or Mistral's own format, not rewritten"
+
+# Files of that format: config, weights and index; the last one is from before safetensors.
+FORMAT_FILES = (
+    filenames.PARAMS_FILE,
+    filenames.CONSOLIDATED,
+    filenames.CONSOLIDATED_INDEX,
+    "consolidated.*.pth",
+)
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,9 @@ class Checkpoint:
     omitted: Mapping[str, str]  # skipped files, each with the reason
     fingerprints: Mapping[str, Fingerprint]  # of its files, taken before they are read
     adapter_of: str | None  # the base model of a PEFT adapter; None for other checkpoints
+    # Whether the config is Mistral's params.json in the words of transformers: there is no
+    # config.json.
+    is_translated: bool = False
     # Parsed JSON files by name, so that a plan reads each only once, before anything is written.
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
     # The name of the file that states its config: a GGUF file states its own.
@@ -186,6 +198,66 @@ def _with_names(checkpoint: Checkpoint, files: Mapping[str, TensorFile]) -> Chec
     return replace(checkpoint, weights=weights, generated=generated)
 
 
+# Mistral's own format, next to the files of transformers or by itself
+#
+# vLLM 0.33 reads params.json and consolidated weights, if a folder has both, before config.json and
+# other weights: `get_config` of
+# https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/transformers_utils/config.py, and
+# `_prepare_weights` of
+# https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/model_executor/model_loader/default_loader.py.
+
+
+def params_path(checkpoint: Checkpoint) -> str:
+    """Return the path at which a folder has a params.json, if it has one."""
+    return (checkpoint.model / filenames.PARAMS_FILE).as_posix()
+
+
+def has_params(checkpoint: Checkpoint) -> bool:
+    """Whether a folder has a params.json, which may be that of another program."""
+    return params_path(checkpoint) in checkpoint.copied
+
+
+def has_consolidated(checkpoint: Checkpoint) -> bool:
+    """Whether a folder has weights that vLLM reads before those of transformers."""
+    names = (*checkpoint.copied, *checkpoint.weights.files, *checkpoint.source.not_downloaded)
+    for name in names:
+        path = PurePosixPath(name)
+        if path.parent == checkpoint.model and filenames.matches(path.name, filenames.CONSOLIDATED):
+            return True
+    return False
+
+
+def format_files(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the copied files of Mistral's own format: params.json and consolidated weights.
+
+    A params.json by itself may be that of another program.
+    """
+    names = list[str]()
+    for name in checkpoint.copied:
+        path = PurePosixPath(name)
+        pattern = filenames.first_match(PurePosixPath(path.name), FORMAT_FILES)
+        if path.parent == checkpoint.model and pattern is not None:
+            names.append(name)
+    if names == [params_path(checkpoint)]:
+        return ()
+    return tuple(names)
+
+
+def without_format(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint that skips the files of Mistral's own format, whose weights are others.
+
+    In a folder with both formats, vLLM would read the old weights.
+    """
+    stale = format_files(checkpoint)
+    if not stale:
+        return checkpoint
+    return replace(
+        checkpoint,
+        copied=tuple(name for name in checkpoint.copied if name not in stale),
+        omitted={**checkpoint.omitted, **dict.fromkeys(stale, STALE_FORMAT)},
+    )
+
+
 # What to say about a checkpoint
 
 
@@ -262,16 +334,21 @@ def open_config(source: Source) -> Checkpoint:
             from ctxextend.checkpoints.missing_files import no_config
 
             raise no_config(source.folder)
+        listed = [name for name in _list_files(source) if name not in source.not_downloaded]
+        states_config = (CONFIG, filenames.PARAMS_FILE)
+        weights = [name for name in listed if fnmatch(name, filenames.CONSOLIDATED)]
+        paths = [(model / name).as_posix() for name in states_config]
         return Checkpoint(
             source=source,
             model=model,
             config=config,
             weights=Weights(files={}),
             generated={},
-            copied=((model / CONFIG).as_posix(),),
+            copied=(*(name for name in paths if name in listed), *weights),
             omitted={},
             fingerprints={},
             adapter_of=None,
+            is_translated=_is_translated(source, model),
         )
 
 
@@ -283,7 +360,8 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     # Before any file is read.
     fingerprints = {name: file_fingerprint(root / name) for name in listed}
     model = _model_folder(source)
-    path = _find_weights(source, root / model, variant)
+    is_translated = _is_translated(source, model)
+    path = _find_weights(source, root / model, variant, is_translated=is_translated)
     if path is None and not _states_type(source, model):
         _reject_exports(source, model, listed, variant)
     config = _read_config(source, model, check)
@@ -299,7 +377,8 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         weights = open_shards(path, source, model, ties=ties)
         generated |= weights.generated
     else:
-        name = (model / filenames.output_name(path.name)).as_posix()
+        output_name = path.name if is_translated else filenames.output_name(path.name)
+        name = (model / output_name).as_posix()
         if config is not None:
             file = open_bare_weights(path, ties=ties, why_bare=NEXT_TO_CONFIG)
         else:
@@ -325,7 +404,10 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         omitted=omitted,
         fingerprints=fingerprints,
         adapter_of=_base_of_adapter(source, path),
+        is_translated=is_translated,
     )
+    if is_translated:
+        return checkpoint
     return _with_names(checkpoint, without_wrappers(weights.files, str(root / model)))
 
 
@@ -387,6 +469,13 @@ def _read_config(
         return config
     if has_file(source, root / ADAPTER_CONFIG):
         return {}  # the adapter's base model is elsewhere
+    if _is_translated(source, model):
+        from ctxextend.families.mistral_params import config_of_params
+
+        params = root / model / filenames.PARAMS_FILE
+        config = config_of_params(load_object(params), str(params))
+        check(config)
+        return config
     if _is_single_file(source) or has_file(source, root / filenames.NANOGPT_FILE):
         return None
     from ctxextend.checkpoints.missing_files import no_config
@@ -394,9 +483,28 @@ def _read_config(
     raise no_config(root)
 
 
-def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | None:
+def _is_translated(source: Source, model: PurePosixPath) -> bool:
+    """Whether a folder has the config and weights of Mistral's own format, and no config.json."""
+    folder = source.folder / model
+    if source.file is not None or has_file(source, folder / CONFIG):
+        return False
+    if has_file(source, source.folder / ADAPTER_CONFIG):
+        return False
+    has_params = has_file(source, folder / filenames.PARAMS_FILE)
+    names = [path.name for path in folder.iterdir()] if has_params else []
+    names += source.not_downloaded
+    return has_params and any(fnmatch(name, filenames.CONSOLIDATED) for name in names)
+
+
+def _find_weights(
+    source: Source, folder: Path, variant: str | None, *, is_translated: bool
+) -> Path | None:
     """Return the path of the weights file, or of its index; None if there is none."""
-    name = _find_index(folder, source) or source.file or filenames.first_weights(folder, variant)
+    if is_translated:
+        name = filenames.first_consolidated(folder)
+    else:
+        name = _find_index(folder, source) or source.file
+        name = name or filenames.first_weights(folder, variant)
     if name is None or not has_file(source, folder / name):
         return None
     return folder / name

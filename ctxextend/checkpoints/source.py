@@ -27,7 +27,7 @@ BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_
 
 # Outputs are not named after weights files with these stems.
 GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
-CONFIG_FILES = ("config.json", "modules.json")  # all that is read without weights
+CONFIG_FILES = ("config.json", "modules.json", "params.json")  # all that is read without weights
 # Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
 HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
 # A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.

@@ -242,10 +242,10 @@ def _next_steps(result: "ResizeResult") -> Iterator[str]:
     folder = shlex.quote(not_an_option(str(result.output)))
     plan = result.plan
     is_conversion = result.planned.conversion is not None
-    is_gguf = gguf_of(plan.checkpoint) is not None
-    if is_gguf:
+    is_loadable = plan.model.ref.tensor is None and not plan.checkpoint.is_translated
+    if gguf_of(plan.checkpoint) is not None:
         yield f"llama-server -m {folder} -c {plan.max_len_after}"
-    elif is_conversion or (plan.creates_rows and plan.model.ref.tensor is None):
+    elif is_conversion or (plan.creates_rows and is_loadable):
         yield f"ctxextend train {folder} --data TEXT --steps 200"
     if not result.verified:
         yield f"ctxextend verify {folder}"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.filenames import SINGLE_FILE, with_variant
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import Checkpoint, without_format
 from ctxextend.checkpoints.json_edit import edit, load_object
 from ctxextend.checkpoints.safetensors_file import (
     TensorFile,
@@ -179,7 +179,7 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
         CheckpointError: The tokenizer's config cannot be read.
         ResizeError: The twin would have tensors of 2^63 bytes or more.
     """
-    source = conversion.model.checkpoint
+    source = without_format(conversion.model.checkpoint)
     path = source.weights.first_file.path
     name = (source.model / with_variant(SINGLE_FILE, source.weights.variant)).as_posix()
     try:

@@ -97,6 +97,9 @@ class TableLocation(ModelLocation):
     trained_length: int | None = None
     # Lengths that other files and keys state, if the settings do not tell, in tokens.
     seen_lengths: tuple[int, ...] = ()
+    # Whether scaled rotary settings must not be stated as ``rope_scaling``, since an engine joins
+    # this config with another one and fails.
+    without_scaling_key: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

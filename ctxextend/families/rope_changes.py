@@ -100,8 +100,11 @@ def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
 def _can_state_in_old(location: TableLocation, layers: RopeLayers, after: Parameters) -> bool:
     """Whether the old dialect can state the new settings.
 
-    It cannot if it would apply them to local layers too, or if the classes add a setting to it.
+    It cannot if it would apply them to local layers too, if the classes add a setting to it, or if
+    an engine fails on it.
     """
+    if location.without_scaling_key and after[TYPE] != "default":
+        return False
     old = rotary_facts(location).old
     if old.scales_local and _is_rescaled(layers, after):
         return False

@@ -66,8 +66,8 @@ def with_other_dialect(location: TableLocation, changes: Changes) -> Changes:
     1. ``rope_scaling`` with only the keys that transformers 4 accepts (`OldRotaryKeys`). It also
        replaces one with more keys.
     2. ``rope_scaling`` with all settings, which other readers accept.
-    3. None: the old dialect cannot state the settings, such as other scales of local layers. Only
-       ``rope_parameters`` is added, if it is missing.
+    3. None: the old dialect cannot state the settings, such as other scales of local layers, or an
+       engine fails on it. Only ``rope_parameters`` is added, if it is missing.
 
     Raises:
         CheckpointError: The config's own settings are malformed.
@@ -82,6 +82,8 @@ def with_other_dialect(location: TableLocation, changes: Changes) -> Changes:
         kept = _without_scaling(location, changes)
     new = new_half(location, settings)
     for old in _old_halves(location, settings):
+        if location.without_scaling_key and any(OLD in path for path in old):
+            continue
         added = _added(location, kept, old | new)
         if _states_both(with_values(location, added), settings):
             return _different(location, added)

@@ -52,7 +52,7 @@ def library_limits(
             for limit in limits
             if limit.table == table.name and PurePosixPath(limit.file).parent in folders
         ]
-        if names & TOKENIZER_FILES:
+        if names & TOKENIZER_FILES and not checkpoint.is_translated:
             of_tokenizer, of_sentences = _truncating(local)
             if blocking:
                 of_tokenizer = blocking[0]

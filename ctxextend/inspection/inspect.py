@@ -12,6 +12,11 @@ from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.gguf_limits import gguf_libraries, gguf_limits, gguf_notes
 from ctxextend.inspection.inspection_result import Inspection, Limit
+from ctxextend.inspection.params_limits import (
+    params_limits,
+    params_notes,
+    params_setting_limits,
+)
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
 from ctxextend.inspection.stated_limits import find_limits, served_length, width_limits
 from ctxextend.inspection.table_report import TableReport, report_table
@@ -69,8 +74,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     selected = [reports[table.name] for table in tables_of_part(model.tables, part)]
     gguf = gguf_of(model.checkpoint)
     if gguf is None:
-        limits = list(_with_fixes(model, reports, find_limits(model, selected)))
-        limits += width_limits(model.checkpoint, selected)
+        limits = _folder_limits(model, reports, selected)
         libraries = list(library_limits(model.checkpoint, limits, selected))
         notes = _notes(model, selected, has_recipe=provenance is not None)
     else:
@@ -101,12 +105,26 @@ def _count_parameters(model: OpenedModel) -> int:
     return count
 
 
+def _folder_limits(
+    model: OpenedModel, reports: dict[str, PositionReport], selected: Sequence[PositionReport]
+) -> list[Limit]:
+    """Return the length limits in the files of a folder."""
+    fixable = (*find_limits(model, selected), *params_limits(model, selected))
+    limits = list(_with_fixes(model, reports, fixable))
+    limits += width_limits(model.checkpoint, selected)
+    settings = tuple(params_setting_limits(model, selected))
+    if settings:  # no resize is planned while these disagree
+        limits = [replace(limit, fix=None) for limit in limits]
+    return [*limits, *settings]
+
+
 def _notes(
     model: OpenedModel, selected: Sequence[PositionReport], *, has_recipe: bool
 ) -> Iterator[str]:
     """Yield how the reference was resolved, and what the files do not tell."""
     checkpoint = model.checkpoint
     yield from source_notes(checkpoint)
+    yield from params_notes(model)
     if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."
     yield from ignored_tensors(checkpoint, model.tables)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from ctxextend.checkpoints.config_file import CONFIG
 from ctxextend.errors import joined
 from ctxextend.families.lookup import Keys, TableLocation, around, nested, whole_number
 from ctxextend.limits.statements import LLAVA, NO_LIMIT, STATEMENTS
 
 # The programs that read each key.
-READERS = {row.key[-1]: row.read_by for row in STATEMENTS if row.meaning == "context"}
+READERS = {row.key[-1]: row.read_by for row in STATEMENTS if row.file == CONFIG}
 # Those that also read it in a config around the language model's own.
 OUTER_READERS = (LLAVA,)
 

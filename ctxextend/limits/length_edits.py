@@ -72,7 +72,7 @@ def length_key_changes(lengths: Sequence[LengthChange], *, fix_limits: bool) -> 
     corrected = dict[Keys, int]()
     for change in lengths:
         for path, value in config_length_keys(change.location):
-            new_value = _following_value(change, value)
+            new_value = following_value(change, value)
             if new_value is None:
                 corrected[path] = change.after
             else:
@@ -85,7 +85,7 @@ def length_key_changes(lengths: Sequence[LengthChange], *, fix_limits: bool) -> 
     return {path: value for path, value in values.items() if nested(config, path) != value}
 
 
-def _following_value(change: LengthChange, value: int) -> int | None:
+def following_value(change: LengthChange, value: int) -> int | None:
     """Return the new value of a key that agrees with the old length; None if it does not.
 
     The key counts what it counted before. If a table with 2 reserved rows goes from 512 to 1024

@@ -7,6 +7,7 @@ its buffers (`families.registry`).
 from typing import Literal, NamedTuple, TypeAlias
 
 from ctxextend.checkpoints.config_file import CONFIG
+from ctxextend.checkpoints.filenames import PARAMS_FILE
 from ctxextend.families.lookup import Keys
 
 TRANSFORMERS = "transformers"
@@ -88,6 +89,11 @@ STATEMENTS = (
     LengthStatement(file=CONFIG, key=("max_context_length",), meaning="context", read_by=()),
     LengthStatement(file=CONFIG, key=("context_length",), meaning="context", read_by=()),
     LengthStatement(file=CONFIG, key=("max_model_len",), meaning="context", read_by=()),
+    # The same of Mistral's own format, next to its weights: `limits.params_file`.
+    LengthStatement(
+        file=PARAMS_FILE, key=("max_position_embeddings",), meaning="context", read_by=(VLLM,)
+    ),
+    LengthStatement(file=PARAMS_FILE, key=("max_seq_len",), meaning="context", read_by=(VLLM,)),
     # Limits of inputs.
     LengthStatement(
         file=TOKENIZER_CONFIG,

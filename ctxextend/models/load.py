@@ -61,6 +61,9 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
         kind = "a weights file without a config.json"
         if checkpoint.adapter_of:
             kind = "an adapter"
+        if checkpoint.is_translated:
+            kind = "in Mistral's own format, without a config.json"
+            hint = "Pass the folder in the format of transformers, if there is one."
         message = f"{checkpoint.root} is {kind}, which transformers cannot load by itself."
         raise CheckpointError(message, hint)
 

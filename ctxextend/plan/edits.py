@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import Checkpoint, has_params
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
@@ -30,11 +30,11 @@ from ctxextend.recipe import BOTH, Resize
 def plan_edits(
     model: OpenedModel, tables: Sequence[TablePlan], settings: Resize
 ) -> tuple[Edit, ...]:
-    """Return the edits to config.json and tokenizer files, or to the metadata of a GGUF file.
+    """Return the edits to configs and tokenizer files, or to the metadata of a GGUF file.
 
     Raises:
-        CheckpointError: A file to edit is malformed.
-        MethodError: A GGUF file cannot state the rotary settings.
+        CheckpointError: A file to edit is malformed, or two configs disagree.
+        MethodError: A config or a GGUF file cannot state the new rotary settings.
     """
     if gguf_of(model.checkpoint) is not None:
         return metadata_edits(model, tables, settings)
@@ -44,6 +44,10 @@ def plan_edits(
         edits += _config_edits(model.checkpoint, model.architecture, tables, settings)
     if edits and rewrites_model_type(model.checkpoint, model.ref):
         edits.append(_type_edit(model))
+    if has_params(model.checkpoint):
+        from ctxextend.plan.params_edits import params_edits
+
+        edits += params_edits(model, tables, fix_limits=fix_limits)
     edits += _tokenizer_edits(model, tables, fix_limits=fix_limits)
     edits += _generation_edits(model, tables, fix_limits=fix_limits)
     return tuple(edits)

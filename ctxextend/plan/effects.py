@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ctxextend.checkpoints.folder import params_path
 from ctxextend.errors import joined
 from ctxextend.families.schema import BEYOND
 from ctxextend.plan.limit_warnings import low_limits
@@ -119,6 +120,8 @@ def _suggest_dynamic(plan: Plan) -> str:
     """Suggest dynamic settings for unscaled rotary positions, and name runtimes that apply them."""
     table = plan.tables[0]
     facts = table.location.table.rope
+    if any(edit.file == params_path(plan.checkpoint) for edit in plan.edits):
+        return ""  # it cannot state such settings
     is_unscaled = all(item.before.parameters["rope_type"] == "default" for item in table.rope)
     if not is_unscaled or facts is None or DYNAMIC not in facts.methods:
         return ""

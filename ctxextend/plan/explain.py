@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ctxextend.checkpoints.folder import source_notes
+from ctxextend.checkpoints.folder import has_params, source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.families.rope import read_rope
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
@@ -50,7 +50,7 @@ def explain(plan: Plan) -> Explanation:
     return Explanation(
         summary=_summarise(plan),
         details=tuple(_describe_table(plan, table) for table in plan.tables),
-        notes=(*model_notes(plan), *_generation_notes(plan)),
+        notes=(*model_notes(plan), *_params_notes(plan), *_generation_notes(plan)),
         warnings=(
             *_warnings(plan),
             *_runtime_warnings(facts, runtimes),
@@ -148,6 +148,14 @@ def _window_notes(table: TablePlan) -> Iterator[str]:
         )
 
 
+def _params_notes(plan: Plan) -> Iterator[str]:
+    """Yield what to know of a folder with Mistral's params.json, which few folders have."""
+    if has_params(plan.checkpoint):
+        from ctxextend.plan.params_notes import params_notes
+
+        yield from params_notes(plan)
+
+
 def _generation_notes(plan: Plan) -> Iterator[str]:
     """Yield notes about limits of generated texts that change, or at which they still stop."""
     yield from generation_edit_notes(plan.edits)
@@ -189,7 +197,9 @@ def _nothing_to_do(plan: Plan) -> str:
 def _missing_config(plan: Plan) -> Iterator[str]:
     """Yield a warning if transformers needs a config to load the output."""
     checkpoint = plan.checkpoint
-    if checkpoint.has_config or checkpoint.adapter_of or gguf_of(checkpoint) is not None:
+    if checkpoint.has_config or checkpoint.is_translated or checkpoint.adapter_of:
+        return
+    if gguf_of(checkpoint) is not None:
         return
     lengths = {}
     for table in plan.tables:

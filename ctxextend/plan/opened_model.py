@@ -7,13 +7,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.filenames import PARAMS_FILE
 from ctxextend.checkpoints.folder import (
     ADAPTER_PREFIX,
     Checkpoint,
+    has_consolidated,
+    has_params,
     open_checkpoint,
     open_config,
     with_code,
     with_short_names,
+    without_format,
 )
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
 from ctxextend.checkpoints.gguf_file import is_gguf
@@ -65,6 +69,17 @@ class OpenedModel:
     def with_code(self) -> "OpenedModel":
         """Return the model with code files in its folder copied instead of skipped."""
         return replace(self, checkpoint=with_code(self.checkpoint))
+
+    def without_other_format(self) -> "OpenedModel":
+        """Return the model without its files in Mistral's own format, which have other weights."""
+        locations = [
+            replace(location, without_scaling_key=False) for location in self.architecture.locations
+        ]
+        return replace(
+            self,
+            checkpoint=without_format(self.checkpoint),
+            architecture=self.architecture._replace(locations=tuple(locations)),
+        )
 
     def with_note(self, note: str) -> "OpenedModel":
         """Return the model with another note for the user, unless it has that one already."""
@@ -194,6 +209,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
+    architecture = _with_params(architecture, checkpoint)
     checkpoint = _without_prefix(checkpoint, architecture)
     matches = match_names(architecture, checkpoint.weights.entries, str(checkpoint.root))
     if not matches:
@@ -241,6 +257,23 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
 
 
 # ---- the architecture
+
+
+def _with_params(architecture: Architecture, checkpoint: Checkpoint) -> Architecture:
+    """Return an architecture that states no ``rope_scaling`` next to Mistral's own format.
+
+    vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the result if
+    it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
+    vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
+    """
+    if not (has_params(checkpoint) and has_consolidated(checkpoint)):
+        return architecture
+    locations = list[TableLocation]()
+    for location in architecture.locations:
+        is_outer = location.table.rope is not None and not location.path
+        file = PARAMS_FILE if checkpoint.is_translated else location.file
+        locations.append(replace(location, without_scaling_key=is_outer, file=file))
+    return architecture._replace(locations=tuple(locations))
 
 
 def _find_architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:

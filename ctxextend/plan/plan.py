@@ -180,6 +180,8 @@ def plan_model(
     for table in tables:
         if checks_width and table.is_stored:
             check_width(table.location, table.hidden_size, table.name)
+    if any(table.is_stored and table.is_changed for table in tables):
+        model = model.without_other_format()
     model, settings = _limit_kept_rows(model, settings, tables)
     fix_limits = settings.fix_limits
     edits = plan_edits(model, tables, settings)

@@ -7,6 +7,9 @@ from ctxextend.plan.table_plan import TablePlan, length_to_state
 from ctxextend.runtimes.rule_schema import RAISED_THETA, UNSCALED, FolderFacts
 from ctxextend.tables.rope_types import FACTOR, THETA, TYPE
 
+# Runtimes that were run on folders with Mistral's params.json and no config.json, and load them.
+READ_PARAMS = ("vllm",)
+
 
 def folder_facts(plan: Plan) -> FolderFacts | None:
     """Return what decides what runtimes do with a planned folder.
@@ -14,7 +17,9 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     None if nothing is known of such folders: nothing changes, the user named the table, there is no
     config, or the model has positions of several kinds.
     """
-    is_known_type = plan.model.ref.tensor is None and plan.checkpoint.has_config
+    checkpoint = plan.checkpoint
+    has_config = checkpoint.has_config or checkpoint.is_translated
+    is_known_type = plan.model.ref.tensor is None and has_config
     kinds = {_positions_of(table) for table in plan.tables}
     if not plan.is_changed or not is_known_type or len(kinds) != 1:
         return None
@@ -37,6 +42,7 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         has_sentence_length=MODULES in plan.checkpoint.copied,
         has_tokenizer_length=TOKENIZER_CONFIG in plan.checkpoint.copied,
         table_name=table.name,
+        only_read_by=READ_PARAMS if checkpoint.is_translated else (),
     )
 
 

@@ -28,7 +28,8 @@ def runtime_statements(facts: FolderFacts) -> tuple[RuntimeStatement, ...]:
     statements = list[RuntimeStatement]()
     for runtime in RUNTIMES:
         rule = find_rule(runtime, facts)
-        if rule is not None:
+        is_reader = not facts.only_read_by or runtime.key in facts.only_read_by
+        if rule is not None and is_reader:
             statements.append(_statement(runtime, rule, facts))
     return tuple(statements)
 

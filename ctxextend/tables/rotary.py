@@ -62,9 +62,7 @@ def _yarn(rope: Parameters, dim: int, max_len: int, _: int) -> Frequencies:
     low, high = _yarn_ramp(rope, dim, max_len)
     ramp = ((np.arange(dim // 2) - low) / (high - low or 0.001)).clip(0, 1)
     plain = _default(rope, dim).inverse
-    attention_factor = rope.get("attention_factor")
-    if attention_factor is None:
-        attention_factor = _yarn_attention_factor(rope, factor)
+    attention_factor = yarn_attention_factor({**rope, FACTOR: factor})
     return Frequencies(plain / factor * ramp + plain * (1 - ramp), attention_factor)
 
 
@@ -84,8 +82,16 @@ def _yarn_ramp(rope: Parameters, dim: int, max_len: int) -> tuple[float, float]:
     return max(low, 0), min(high, dim - 1)
 
 
-def _yarn_attention_factor(rope: Parameters, factor: float) -> float:
-    """Return the attention factor of settings that do not state it."""
+def yarn_attention_factor(rope: Parameters) -> float:
+    """Return the factor of cosines and sines in yarn settings, as stated or by their own factor.
+
+    Args:
+        rope: The settings, with their factor.
+    """
+    factor = rope[FACTOR]
+    stated: float | None = rope.get("attention_factor")
+    if stated is not None:
+        return stated
 
     def scaled(weight: float) -> float:
         return float(0.1 * weight * math.log(max(factor, 1)) + 1)

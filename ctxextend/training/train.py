@@ -16,7 +16,7 @@ from ctxextend.checkpoints.atomic_output import (
     check_output,
     nearest_existing_parent,
 )
-from ctxextend.checkpoints.folder import protected_paths
+from ctxextend.checkpoints.folder import STALE_FORMAT, format_files, protected_paths
 from ctxextend.errors import ResizeError, TrainingError, counted, one_line
 from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts
@@ -270,7 +270,7 @@ class TrainingSource:
             OutputError: The folder cannot be written.
         """
         if self.planned is None:
-            return self.model
+            return self.model.without_other_format()
         resized = folder.path / "resized"
         # Another process or an interrupted run has written it: all of it, from the same plan.
         is_written = resized.exists()
@@ -285,7 +285,7 @@ class TrainingSource:
         model = replace(open_model(ref), ref=self.model.ref)
         if self.recipe.copies_code:
             model = model.with_code()
-        return model
+        return model.without_other_format()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -297,9 +297,16 @@ class TrainingSource:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the resize or conversion, or about files that are copied."""
+        warnings = tuple(file_warnings(self.model.checkpoint))
         if self.planned is not None:
-            return self.planned.warnings
-        return tuple(file_warnings(self.model.checkpoint))
+            warnings = self.planned.warnings
+        stale = format_files(self.model.checkpoint)
+        if stale:
+            warnings += (
+                f"Not in the output: {', '.join(stale)}, in {STALE_FORMAT}. vLLM reads "
+                "config.json instead.",
+            )
+        return warnings
 
 
 @contextmanager

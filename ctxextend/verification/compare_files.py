@@ -8,7 +8,7 @@ from typing import Any
 
 from ctxextend.checkpoints.copy import reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import STALE_FORMAT, Checkpoint
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Keys, nested
@@ -143,6 +143,7 @@ def _compared_files(expected: Expected, resized: Checkpoint) -> set[str]:
         excluded.add(base.weights.index_file)  # other shards need another index
     code = set(base.code) & set(resized.code)  # code files are optional in an output
     files = {*expected.files.texts, *expected.files.copied, *code} - excluded
+    files -= expected.stale_files
     return {name for name in files if not _is_not_compared(name)}
 
 
@@ -159,12 +160,14 @@ def _omitted_files(resized: Checkpoint) -> Iterator[UnexpectedFile]:
 
 def _added_files(expected: Expected, resized: Checkpoint) -> Iterator[UnexpectedFile]:
     """Yield the files that are neither in the output nor created by transformers."""
-    known = {*expected.files.names, *expected.base.code}
+    known = {*expected.files.names, *expected.base.code} - expected.stale_files
     if not expected.base.has_config and _states_lengths(expected, resized):
         known.add(resized.config_file)  # a bare weights file needs one
     for name in (*resized.copied, *resized.code):
         is_known = name in known or _is_not_compared(name)
-        if not is_known and not _repeats_config(resized, name):
+        if name in expected.stale_files:
+            yield UnexpectedFile(name, STALE_FORMAT)
+        elif not is_known and not _repeats_config(resized, name):
             yield UnexpectedFile(name, "")
 
 

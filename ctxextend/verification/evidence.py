@@ -362,7 +362,8 @@ def _value_text(item: OtherValue) -> str:
 
 def _changes_text(expected: Expected) -> str:
     """Say which values the resize or conversion has changed, and which files it has generated."""
-    edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in expected.files.edits)
+    written = [edit for edit in expected.files.edits if edit.file not in expected.stale_files]
+    edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in written)
     if expected.conversion:
         text = "as the conversion writes them"
         return f"{text}, {edits}" if edits else text

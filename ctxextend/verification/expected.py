@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import Checkpoint, format_files
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import BufferPlan
@@ -118,6 +118,13 @@ class Expected:
     def has_rope_changes(self) -> bool:
         """Whether any rotary setting changes."""
         return any(table.rope for table in self.tables)
+
+    @property
+    def stale_files(self) -> frozenset[str]:
+        """Files in Mistral's own format, which an output of trained weights must not have."""
+        if not self.recorded.is_trained:
+            return frozenset()
+        return frozenset(format_files(self.base))
 
     @property
     def kind(self) -> str:

@@ -27,7 +27,8 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
         inside = (source.folder / base.model).glob("*.*")
         files = [path for path in inside if path.suffix in READABLE]
     variant = _find_variant(files, base.weights.variant)
-    if len(files) == 1 and not base.has_config and not base.adapter_of:
+    has_no_config = not base.has_config and not base.is_translated and not base.adapter_of
+    if len(files) == 1 and has_no_config:
         # Rejects a link that points outside, since the user did not name this file.
         has_file(source, files[0])
         source = resolve_source(files[0])

@@ -6,7 +6,7 @@ Their own code runs without a GPU, up to a model without weights; attention is n
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,16 +16,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ctxextend import resize, runtime_flags
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.rope_dialects import has_settings
+from ctxextend.plan.opened_model import open_model
+from ctxextend.recipe import CheckpointRef
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import CODE_RUN, RuntimeOutcome, RuntimeStatement
 from ctxextend.tables.rotary import frequencies
 from tests.engines.cases import Case, has_positions, make_folder, read_config
 from tests.engines.environments import SERVING_ENGINES, Engine, is_selected, python_of
 from tests.engines.models import NEW, OLD
-from tests.helpers import repository
+from tests.helpers import mistral_format, repository
 
 pytestmark = pytest.mark.engines
 
@@ -33,6 +36,20 @@ SELECTED = os.environ.get("ENGINES", "fast")
 DRIVERS = Path(__file__).parent / "drivers"
 # Names in requests and results of a driver.
 LENGTH_OPTION = {"vllm": "max_model_len", "sglang": "context_length"}
+# A part of params.json that vLLM reads as a model of images.
+IMAGES = {
+    "vision_encoder": {
+        "hidden_size": 16,
+        "num_channels": 3,
+        "image_size": 32,
+        "patch_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "rope_theta": 10_000.0,
+        "image_token_id": 10,
+    }
+}
 WRONG_BY = 0.01  # cosines and sines of an unscaled model differ by more
 
 
@@ -90,16 +107,23 @@ def runs(name: str) -> dict[Case, Run]:
             if statement.runtime.key == engine.runtime:
                 folders[case] = (folder / "output", statement)
     requests = [_request(engine, folder, item) for folder, item in folders.values()]
-    (root / "requests.json").write_text(json.dumps(requests))
-    python = python_of(engine)
-    driver = DRIVERS / engine.driver
-    command = [python, driver, root / "requests.json", root / "results.json"]
-    subprocess.run(command, check=True, cwd=root, capture_output=True)
-    results = json.loads((root / "results.json").read_text())
+    answers = run_driver(engine, requests, root)
     found = dict[Case, Run]()
-    for (case, (folder, statement)), result in zip(folders.items(), results, strict=True):
-        found[case] = Run(folder, statement, result)
+    for (case, (folder, statement)), answer in zip(folders.items(), answers, strict=True):
+        found[case] = Run(folder, statement, answer)
     return found
+
+
+def run_driver(
+    engine: Engine, requests: Sequence[Mapping[str, Any]], root: Path
+) -> list[dict[str, Any]]:
+    """Run the driver of an engine in a folder, and return its results."""
+    (root / "requests.json").write_text(json.dumps(requests))
+    driver = DRIVERS / engine.driver
+    command = [python_of(engine), driver, root / "requests.json", root / "results.json"]
+    subprocess.run(command, check=True, cwd=root, capture_output=True)
+    results: list[dict[str, Any]] = json.loads((root / "results.json").read_text())
+    return results
 
 
 def _remove_weights(folder: Path) -> None:
@@ -138,6 +162,40 @@ def test_resize_says_what_serving_code_does(name: str, case: Case) -> None:
         assert any(value > WRONG_BY for value in differences.values()), differences
 
 
+def test_vllm_reads_what_resize_states_in_params_json(tmp_path: Path) -> None:
+    engine = SERVING_ENGINES["vllm"]
+    if not is_selected(engine, SELECTED):
+        pytest.skip("vLLM is not selected")
+    sources = {
+        "both": mistral_format.make("both"),
+        "only": mistral_format.make_only_params("only"),
+        "images": mistral_format.make_only_params("images", params=IMAGES),
+    }
+    requests = list[dict[str, Any]]()
+    for name, source in sources.items():
+        for method in ("yarn", "theta", "limits"):
+            output = tmp_path / f"{name}-{method}"
+            resize(source, NEW, method=method, output=output)
+            requests.append({"folder": str(output), "tables": f"{output}.npz"})
+        flags = runtime_flags(source, NEW, "vllm")
+        output = tmp_path / f"{name}-yarn"
+        tables = f"{output}-flags.npz"
+        source = source.resolve()
+        requests.append(
+            {"folder": str(source), "tables": tables, "hf_overrides": {**flags.override}}
+        )
+    for result in run_driver(engine, requests, tmp_path):
+        assert "error" not in result, result["error"]
+        assert result["max_model_len"] == NEW, result
+        name = Path(result["tables"]).name.removesuffix(".npz").removesuffix("-flags")
+        config = open_model(CheckpointRef(str(tmp_path / name))).checkpoint.config
+        (expected,) = expected_tables(config, NEW)
+        with np.load(result["tables"]) as tables:
+            used = used_tables(list(tables))
+            assert used
+            assert all(_difference(tables[item], expected) <= engine.tolerance for item in used)
+
+
 def has_short_table(run: Run) -> bool:
     """Whether a rotary table ends before the new length."""
     return any(item["rows"] <= OLD for item in run.result.get("rotary", {}).values())
@@ -153,7 +211,7 @@ def angle_differences(run: Run, length: int = NEW) -> dict[str, float]:
     path = Path(f"{run.folder}.npz")
     if not path.exists():
         return {}
-    expected = expected_tables(run.folder, length)
+    expected = expected_tables(read_config(run.folder), length)
     differences = dict[str, float]()
     with np.load(path) as tables:
         for name in used_tables(list(tables)):
@@ -176,9 +234,8 @@ def _difference(table: NDArray[Any], expected: NDArray[Any]) -> float:
     return float(np.abs(table[: len(expected)] - expected).max())
 
 
-def expected_tables(folder: Path, length: int) -> list[NDArray[np.float64]]:
+def expected_tables(config: Mapping[str, Any], length: int) -> list[NDArray[np.float64]]:
     """Return cosines and sines of all layer types in an input, shape (tokens, 2 * pairs)."""
-    config = read_config(folder)
     tables = list[NDArray[np.float64]]()
     for location in find_architecture(config).locations:
         if not has_settings(location):

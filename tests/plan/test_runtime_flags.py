@@ -10,7 +10,7 @@ import pytest
 import transformers
 
 from ctxextend import ResizeError, resize, runtime_flags
-from tests.helpers import pico, rotary_configs
+from tests.helpers import mistral_format, pico, rotary_configs
 from tests.helpers.hub_server import Hub
 from tests.helpers.json_schemas import check
 from tests.helpers.rotary_configs import LISTS, NEW, OLD, SECTIONS
@@ -424,6 +424,39 @@ def test_flags_downloads_only_the_config(hub: Hub) -> None:
     assert shlex.split(done.stdout)[0] == "--hf-overrides"
     assert "  vllm serve owner/model --hf-overrides" in done.stderr
     assert hub.downloaded() == {"config.json"}
+
+
+@pytest.mark.parametrize("is_only", [False, True])
+def test_flags_state_both_lengths_of_params_json(*, is_only: bool) -> None:
+    maker = mistral_format.make_only_params if is_only else mistral_format.make
+    folder = maker("mistral")
+    override = runtime_flags(folder, NEW, "vllm").override
+    assert override["max_position_embeddings"] == override["max_seq_len"] == NEW
+    assert override["rope_parameters"]["rope_type"] == "yarn"
+    linear = runtime_flags(folder, NEW, "vllm", method="linear").override
+    assert linear["rope_parameters"]["rope_type"] == "linear"
+
+
+def test_flags_of_images_without_config_are_those_of_a_text_config() -> None:
+    folder = mistral_format.make_only_params(params={"vision_encoder": {"hidden_size": 8}})
+    override = runtime_flags(folder, NEW, "vllm").override
+    assert override.keys() == {"text_config"}
+    assert override["text_config"]["max_seq_len"] == NEW
+
+
+def test_flags_of_sglang_need_a_config() -> None:
+    folder = mistral_format.make("mistral")
+    assert "max_seq_len" not in runtime_flags(folder, NEW, "sglang").override
+    folder = mistral_format.make_only_params()
+    with pytest.raises(ResizeError, match="SGLang does not read params.json"):
+        runtime_flags(folder, NEW, "sglang")
+
+
+def test_flags_of_a_hub_model_read_params_json(hub: Hub) -> None:
+    hub.add("owner/model", mistral_format.make_only_params())
+    override = runtime_flags("owner/model", NEW, "vllm").override
+    assert override["max_seq_len"] == NEW
+    assert hub.downloaded() == {"params.json"}
 
 
 def test_flags_of_a_nested_text_config_have_its_values() -> None:

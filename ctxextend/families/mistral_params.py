@@ -1,0 +1,413 @@
+"""Mistral's own config, params.json: how each value of positions is spelled, and what cannot be.
+
+Sources, read in 2026-11:
+
+- vLLM 0.33 reads params.json before config.json:
+  https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/transformers_utils/configs/mistral.py
+- mistral-inference 1.6 reads sizes and ``rope_theta``, and ignores all other keys of positions:
+  https://github.com/mistralai/mistral-inference/blob/main/src/mistral_inference/args.py
+- llama.cpp's converter, with ``--mistral-format``, asks for all keys of ``yarn``:
+  https://github.com/ggml-org/llama.cpp/blob/master/conversion/mistral.py
+- transformers converts the files, and calls the values as below:
+  https://github.com/huggingface/transformers/blob/main/src/transformers/models/ministral3/convert_ministral3_weights_to_hf.py
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ctxextend.errors import CheckpointError, joined
+from ctxextend.families.lookup import Keys, nested
+from ctxextend.families.rope import LARGEST_NUMBER, MAX_NUMBER
+from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE, Parameters
+from ctxextend.tables.rotary import yarn_attention_factor
+
+PARAMS = "params.json"
+# Keys that every params.json of a transformer has; those of Meta's models lack the last one.
+SIGN = ("dim", "n_layers", "hidden_dim")
+
+# Lengths, both of which vLLM reads: the smaller one counts.
+MAX_POSITIONS = "max_position_embeddings"
+MAX_SEQ_LEN = "max_seq_len"
+LENGTH_KEYS = (MAX_POSITIONS, MAX_SEQ_LEN)  # `limits.statements` says who reads them
+# The length that vLLM, SGLang and mistral-inference take if nothing states one.
+UNSTATED_LENGTH = 128_000
+
+YARN_KEY = "yarn"
+LLAMA_4 = "llama_4_scaling"
+ATTENTION_FACTOR = "attention_factor"
+APPLY_SCALE = "apply_scale"
+LLAMA_4_BETA = "llama_4_scaling_beta"
+HEAD_DIM_KEY = "head_dim"
+WINDOW = "sliding_window"
+EXPERTS = "moe"
+# Keys of latent attention, which rotates a part of each head.
+LATENT_KEYS = ("qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
+ATTENTION_ROUNDING = 1e-9  # relative, of settings that are computed
+
+
+class SettingRow(NamedTuple):
+    """A rotary setting: its path in params.json, and its key in transformers."""
+
+    path: Keys
+    setting: str
+    default: float | None = None  # what readers take without the key; None: they need it
+    is_whole: bool = False
+
+
+class SizeRow(NamedTuple):
+    """A size of the model: its key in params.json, and in the config of transformers."""
+
+    key: str
+    config_key: str
+    is_needed: bool = True
+
+
+SIZE_ROWS = (
+    SizeRow("dim", "hidden_size"),
+    SizeRow("n_layers", "num_hidden_layers"),
+    SizeRow("n_heads", "num_attention_heads"),
+    SizeRow("n_kv_heads", "num_key_value_heads", is_needed=False),
+    SizeRow(HEAD_DIM_KEY, HEAD_DIM_KEY, is_needed=False),
+    SizeRow("hidden_dim", "intermediate_size"),
+    SizeRow("vocab_size", "vocab_size"),
+)
+# In the order of Mistral's files. ``apply_scale`` is in none of these rows: it states whether the
+# attention factor is the usual one of yarn, or 1.
+YARN_ROWS = (
+    SettingRow((YARN_KEY, TRAINED), TRAINED, is_whole=True),
+    SettingRow((YARN_KEY, FACTOR), FACTOR),
+    SettingRow((YARN_KEY, "beta"), "beta_fast", default=32),
+    SettingRow((YARN_KEY, "alpha"), "beta_slow", default=1),
+)
+YARN_KEYS = (*(row.path[-1] for row in YARN_ROWS), APPLY_SCALE)
+LLAMA_4_ROWS = (
+    SettingRow((LLAMA_4, TRAINED), TRAINED, is_whole=True),
+    SettingRow((LLAMA_4, "beta"), LLAMA_4_BETA),
+)
+# Rope types that params.json can state: ``default`` by ``rope_theta`` only.
+STATABLE_TYPES = ("default", "yarn")
+
+
+class Disagreement(NamedTuple):
+    """A value of params.json that is not that of config.json; None: the file does not state it."""
+
+    key: str
+    value: Any
+    config_key: str
+    config_value: Any
+
+
+def is_params(values: Mapping[str, Any]) -> bool:
+    """Whether an object is Mistral's config of a transformer; many programs write a params.json."""
+    return all(key in values for key in SIGN)
+
+
+# Malformed files
+
+
+def check_params(params: Mapping[str, Any], file: str) -> None:
+    """Check what params.json states about positions.
+
+    Args:
+        params: Its content.
+        file: Its name, for messages.
+
+    Raises:
+        CheckpointError: A value is malformed, or no reader accepts the file.
+    """
+    for key in LENGTH_KEYS:
+        if params.get(key) is not None and not _is_size(params[key], whole=True):
+            rule = f"a whole number from 1 to {LARGEST_NUMBER:,}"
+            raise _malformed(file, (key,), rule, params[key])
+    theta = params.get(THETA)
+    if theta is not None and not _is_number(theta, MAX_NUMBER):
+        raise _malformed(file, (THETA,), f"a number above 0, up to {MAX_NUMBER:g}", theta)
+    _check_object(params, file, YARN_KEY, YARN_ROWS)
+    _check_object(params, file, LLAMA_4, LLAMA_4_ROWS)
+    yarn = params.get(YARN_KEY) or {}
+    unknown = [key for key in yarn if key not in YARN_KEYS]
+    if unknown:
+        message = f"{file}: {YARN_KEY} has the key {unknown[0]!r:.100}, which vLLM does not accept."
+        raise CheckpointError(message, f"Its keys are {', '.join(YARN_KEYS)}.")
+    applies = yarn.get(APPLY_SCALE, True)
+    if not isinstance(applies, bool):
+        raise _malformed(file, (YARN_KEY, APPLY_SCALE), "true or false", applies)
+
+
+def _check_object(
+    params: Mapping[str, Any], file: str, key: str, rows: Sequence[SettingRow]
+) -> None:
+    """Raise CheckpointError if an object of settings, which may be missing, is malformed."""
+    settings = params.get(key)
+    if settings is None or settings == {}:
+        return
+    if not isinstance(settings, Mapping):
+        raise _malformed(file, (key,), "an object of settings", settings)
+    for row in rows:
+        value = nested(params, row.path)
+        if value is None and row.default is not None and row.path[-1] not in settings:
+            continue
+        if row.setting in (FACTOR, TRAINED):
+            rule = f"a number from 1 to {LARGEST_NUMBER:,}"
+            is_valid = _is_size(value, whole=row.is_whole)
+        else:
+            rule = f"a number above 0, up to {MAX_NUMBER:g}"
+            is_valid = _is_number(value, MAX_NUMBER)
+        if not is_valid:
+            raise _malformed(file, row.path, f"a whole {rule[2:]}" if row.is_whole else rule, value)
+
+
+def _is_size(value: Any, *, whole: bool) -> bool:
+    """Whether a value is a factor or a length."""
+    if whole and not isinstance(value, int):
+        return False
+    return _is_number(value, LARGEST_NUMBER) and value >= 1
+
+
+def _is_number(value: Any, maximum: float) -> bool:
+    """Whether a value is a number above 0 and up to a maximum."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= maximum
+
+
+def _malformed(file: str, path: Keys, rule: str, value: Any) -> CheckpointError:
+    """Return the error for a value that is not what readers expect."""
+    found = "nothing" if value is None else f"{value!r:.100}"
+    message = f"{file}: {'.'.join(path)} must be {rule}, got {found}."
+    return CheckpointError(message, f"Correct {file}.")
+
+
+# Lengths
+
+
+def length_in_vllm(params: Mapping[str, Any], config_length: int | None) -> int:
+    """Return the context length that vLLM takes from checked values, in tokens.
+
+    Args:
+        params: The content of params.json.
+        config_length: What config.json states; None without this file.
+    """
+    positions = params.get(MAX_POSITIONS)
+    if positions is None:
+        positions = UNSTATED_LENGTH if config_length is None else config_length
+    stated: int = params.get(MAX_SEQ_LEN) or positions
+    return min(positions, stated)
+
+
+# Rotary settings
+
+
+def disagreements(params: Mapping[str, Any], settings: Parameters) -> list[Disagreement]:
+    """Return where the rotary settings of params.json are not those of config.json.
+
+    A base that only one file states is not a disagreement: vLLM takes it from config.json.
+
+    Args:
+        params: The content of params.json, as checked.
+        settings: Those of config.json, as transformers uses them.
+    """
+    found = list[Disagreement]()
+    theta = params.get(THETA)
+    if theta is not None and theta != settings[THETA]:
+        found.append(Disagreement(THETA, theta, THETA, settings[THETA]))
+    yarn = params.get(YARN_KEY) or None
+    kind = settings[TYPE]
+    if kind != "yarn" or yarn is None:
+        if yarn is not None or kind != "default":
+            found.append(Disagreement(YARN_KEY, yarn, TYPE, kind))
+        return found
+    stated = _stated_settings(params, YARN_ROWS)
+    found += _unequal(stated, settings, YARN_ROWS)
+    attention = _attention_factor(params, stated[FACTOR])
+    in_config = yarn_attention_factor(settings)
+    if not math.isclose(attention, in_config, rel_tol=ATTENTION_ROUNDING):
+        applies = yarn.get(APPLY_SCALE, True)
+        found.append(
+            Disagreement(f"{YARN_KEY}.{APPLY_SCALE}", applies, ATTENTION_FACTOR, in_config)
+        )
+    return [*found, *_unequal_llama_4(params, settings)]
+
+
+def _unequal_llama_4(params: Mapping[str, Any], settings: Parameters) -> list[Disagreement]:
+    """Return where the scaling of queries by position differs."""
+    scaling = params.get(LLAMA_4) or None
+    beta = settings.get(LLAMA_4_BETA)
+    if scaling is None and beta is None:
+        return []
+    if scaling is None or beta is None:
+        return [Disagreement(LLAMA_4, scaling, LLAMA_4_BETA, beta)]
+    return _unequal(_stated_settings(params, LLAMA_4_ROWS), settings, LLAMA_4_ROWS)
+
+
+def _unequal(
+    stated: Parameters, settings: Parameters, rows: Sequence[SettingRow]
+) -> list[Disagreement]:
+    """Return the settings of some rows that differ."""
+    found = list[Disagreement]()
+    for row in rows:
+        in_config = settings.get(row.setting) or row.default
+        if stated[row.setting] != in_config:
+            key = ".".join(row.path)
+            found.append(Disagreement(key, stated[row.setting], row.setting, in_config))
+    return found
+
+
+def _stated_settings(params: Mapping[str, Any], rows: Sequence[SettingRow]) -> dict[str, Any]:
+    """Return settings by their keys in transformers, with the defaults of readers."""
+    settings = dict[str, Any]()
+    for row in rows:
+        value = nested(params, row.path)
+        settings[row.setting] = row.default if value is None else value
+    return settings
+
+
+def _attention_factor(params: Mapping[str, Any], factor: float) -> float:
+    """Return by which factor params.json multiplies cosines and sines in yarn settings."""
+    if nested(params, (YARN_KEY, APPLY_SCALE)) is False:
+        return 1.0
+    return yarn_attention_factor({FACTOR: factor})
+
+
+def why_not_statable(settings: Parameters) -> str:
+    """Say what of rotary settings params.json cannot state, as an object; empty if it can."""
+    kind = settings[TYPE]
+    if kind not in STATABLE_TYPES:
+        return f"{kind} settings"
+    if kind == "default":
+        return ""
+    if not settings.get("truncate", True):
+        return "truncate false"
+    attention = yarn_attention_factor(settings)
+    for statable in (1.0, yarn_attention_factor({FACTOR: settings[FACTOR]})):
+        if math.isclose(attention, statable, rel_tol=ATTENTION_ROUNDING):
+            return ""
+    return f"{ATTENTION_FACTOR} {attention:g}"
+
+
+def rope_changes_of_params(params: Mapping[str, Any], after: Parameters) -> dict[Keys, Any]:
+    """Return the values of params.json that give it other rotary settings, by path of keys.
+
+    A new ``yarn`` object has all of its keys, since llama.cpp's converter asks for them.
+
+    Args:
+        params: Its content, as checked.
+        after: Settings that it can state, see `why_not_statable`.
+    """
+    changes = dict[Keys, Any]()
+    if params.get(THETA) != after[THETA]:
+        changes[(THETA,)] = after[THETA]
+    yarn = params.get(YARN_KEY) or None
+    if after[TYPE] != "yarn":
+        if yarn is not None:
+            changes[(YARN_KEY,)] = None
+        return changes
+    values = {row.path[-1]: after.get(row.setting) or row.default for row in YARN_ROWS}
+    attention = yarn_attention_factor(after)
+    usual = yarn_attention_factor({FACTOR: after[FACTOR]})
+    values[APPLY_SCALE] = math.isclose(attention, usual, rel_tol=ATTENTION_ROUNDING)
+    if yarn is None:
+        order = (TRAINED, FACTOR, APPLY_SCALE, "beta", "alpha")
+        changes[(YARN_KEY,)] = {key: values[key] for key in order}
+    else:
+        defaults = {row.path[-1]: row.default for row in YARN_ROWS} | {APPLY_SCALE: True}
+        for key, value in values.items():
+            if yarn.get(key, defaults[key]) != value:
+                changes[YARN_KEY, key] = value
+    if params.get(LLAMA_4) and params[LLAMA_4][TRAINED] != after[TRAINED]:
+        changes[LLAMA_4, TRAINED] = after[TRAINED]
+    return changes
+
+
+# Folders with params.json only
+
+
+def config_of_params(params: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """Return the config that transformers would have of the text model of a params.json.
+
+    It has sizes, lengths and rotary settings, and no config of images or sounds, whose positions
+    no resize changes.
+
+    Args:
+        params: Its content.
+        file: Its path, for messages.
+
+    Raises:
+        CheckpointError: A value is malformed, the file does not state what its readers disagree
+            about, or the model is not of a type with rotary positions that can be translated.
+    """
+    _check_kind(params, file)
+    check_params(params, file)
+    config: dict[str, Any] = {"model_type": _model_type(params)}
+    for row in SIZE_ROWS:
+        value = params.get(row.key)
+        if value is None and not row.is_needed:
+            continue
+        if not _is_size(value, whole=True):
+            raise _malformed(file, (row.key,), f"a whole number up to {LARGEST_NUMBER:,}", value)
+        config[row.config_key] = value
+    config[MAX_POSITIONS] = length_in_vllm(params, None)
+    config |= _window(params, file)
+    theta = params.get(THETA)
+    if theta is None:
+        message = (
+            f"{file} states no {THETA}: mistral-inference takes 1,000,000, and the converter of "
+            "transformers 10,000."
+        )
+        raise CheckpointError(message, f"Add the one of the training to {file}.")
+    rope = dict[str, Any]({TYPE: "default", THETA: theta})
+    if params.get(YARN_KEY):
+        rope[TYPE] = "yarn"
+        for setting in YARN_ROWS:
+            value = nested(params, setting.path)
+            if value is not None and value != setting.default:
+                rope[setting.setting] = value
+        if nested(params, (YARN_KEY, APPLY_SCALE)) is False:
+            rope[ATTENTION_FACTOR] = 1.0
+    if params.get(LLAMA_4):
+        rope[LLAMA_4_BETA] = params[LLAMA_4]["beta"]
+    config["rope_parameters"] = rope
+    return config
+
+
+def _check_kind(params: Mapping[str, Any], file: str) -> None:
+    """Raise CheckpointError for a model whose positions are not translated."""
+    hint = "Pass the folder in the format of transformers, if there is one."
+    if params.get("model_type", "transformer") != "transformer":
+        message = f"{file}: model_type {params['model_type']!r:.100} has no rotary positions."
+        raise CheckpointError(message, hint)
+    latent = [key for key in LATENT_KEYS if params.get(key)]
+    if latent:
+        message = f"{file}: latent attention ({latent[0]}) is read only with a config.json."
+        raise CheckpointError(message, hint)
+    if not is_params(params):
+        missing = [key for key in SIGN if key not in params]
+        message = f"{file} does not state {joined(missing)}: it is not Mistral's config."
+        raise CheckpointError(message, hint)
+
+
+def _model_type(params: Mapping[str, Any]) -> str:
+    """Return the type in transformers of the text model."""
+    if params.get(EXPERTS):
+        return "mixtral"
+    return "ministral3" if params.get(LLAMA_4) else "mistral"
+
+
+def _window(params: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """Return the sliding window: of all layers or, if it is a list, of those that have one.
+
+    Raises:
+        CheckpointError: It is malformed.
+    """
+    window = params.get(WINDOW)
+    if window is None:
+        return {WINDOW: None}
+    if _is_size(window, whole=True):
+        return {WINDOW: window}
+    items = window if isinstance(window, list) else [window]
+    stated = [item for item in items if item is not None]
+    if items is not window or not all(_is_size(item, whole=True) for item in stated):
+        raise _malformed(file, (WINDOW,), "a whole number, or a list of these and null", window)
+    if not stated:
+        return {WINDOW: None}
+    types = ["full_attention" if item is None else "sliding_attention" for item in items]
+    return {WINDOW: stated[0], "layer_types": types}
