@@ -22,8 +22,10 @@ from ctxextend.families.lookup import Architecture, TableLocation
 from ctxextend.families.rope import NEW
 from ctxextend.families.schema import (
     ALIBI,
+    FULL_LAYERS,
     RELATIVE,
     ROTARY,
+    SLIDING_LAYERS,
     Family,
     LearnedTable,
     Positions,
@@ -31,7 +33,7 @@ from ctxextend.families.schema import (
     RotaryPositions,
     UnlimitedPositions,
 )
-from ctxextend.tables.rope_types import FACTOR, PARTIAL, THETA, TRAINED, TYPE
+from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, PARTIAL, THETA, TRAINED, TYPE
 
 ARCHITECTURE = "general.architecture"
 POSITION_TABLE = "position_embd.weight"
@@ -53,9 +55,6 @@ NO_SCALING = "none"
 LONG_LISTS = "longrope"
 # Tensors of factors that divide frequencies: of llama3 settings, and of longrope ones.
 FACTOR_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-GLOBAL_LAYERS = "full_attention"
-LOCAL_LAYERS = "sliding_attention"
-ATTENTION_FACTOR = "attention_factor"
 MAX_LENGTH_STATED = 1 << 32  # llama.cpp reads lengths as 32 bits
 
 ROUTE = "Resize the checkpoint that it was made from, and convert that again."
@@ -185,7 +184,7 @@ def _settings(reader: _Reader, row: GgufArchitecture) -> dict[str, Any]:
     local = {TYPE: "default", THETA: reader.number(FREQ_BASE_LOCAL, DEFAULT_BASE)}
     if reader.stated(DIMENSIONS_LOCAL) is not None:
         local[PARTIAL] = reader.length(DIMENSIONS_LOCAL) / reader.dimensions()
-    return {GLOBAL_LAYERS: settings, LOCAL_LAYERS: local}
+    return {FULL_LAYERS: settings, SLIDING_LAYERS: local}
 
 
 def _scaling(reader: _Reader) -> dict[str, Any]:
@@ -260,11 +259,11 @@ def _positions(row: GgufArchitecture, config: Mapping[str, Any]) -> Positions:
 
 def _facts(row: GgufArchitecture, settings: Mapping[str, Any]) -> RotaryFacts:
     """Return how rotary settings of a file are read: all are stated by `read_config`."""
-    if GLOBAL_LAYERS not in settings:
+    if FULL_LAYERS not in settings:
         return RotaryFacts(methods=row.methods, dim_key=DIMENSIONS, has_dialects=False)
     return RotaryFacts(
-        theta={GLOBAL_LAYERS: DEFAULT_BASE, LOCAL_LAYERS: DEFAULT_BASE},
-        local=(LOCAL_LAYERS,),
+        theta={FULL_LAYERS: DEFAULT_BASE, SLIDING_LAYERS: DEFAULT_BASE},
+        local=(SLIDING_LAYERS,),
         methods=row.methods,
         dim_key=DIMENSIONS,
         has_dialects=False,

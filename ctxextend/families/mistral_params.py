@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ctxextend.errors import CheckpointError, joined
 from ctxextend.families.lookup import Keys, nested
 from ctxextend.families.rope import LARGEST_NUMBER, MAX_NUMBER
-from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE, Parameters
+from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, THETA, TRAINED, TYPE, Parameters
 from ctxextend.tables.rotary import yarn_attention_factor
 
 PARAMS = "params.json"
@@ -35,7 +35,6 @@ UNSTATED_LENGTH = 128_000
 
 YARN_KEY = "yarn"
 LLAMA_4 = "llama_4_scaling"
-ATTENTION_FACTOR = "attention_factor"
 APPLY_SCALE = "apply_scale"
 LLAMA_4_BETA = "llama_4_scaling_beta"
 HEAD_DIM_KEY = "head_dim"

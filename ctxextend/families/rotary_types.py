@@ -18,6 +18,7 @@ from ctxextend.families.rows import (
 )
 from ctxextend.families.schema import (
     ALIBI,
+    FULL_LAYERS,
     LENGTH,
     RELATIVE,
     SLIDING_LAYERS,
@@ -33,7 +34,6 @@ from ctxextend.families.unsupported import NO_POSITIONS
 from ctxextend.tables.rope_types import LISTS
 
 PARTIAL_FACTOR = "partial_rotary_factor"
-FULL = "full_attention"
 
 TOKENIZER_LENGTH = "model_max_length"  # another name of the length in some configs
 
@@ -44,7 +44,7 @@ SPACED_METHODS = ("proportional", "theta")  # rotated pairs are spaced over the 
 
 
 def layered(
-    theta: float = 10_000, local_theta: float = 10_000, full: str = FULL, **more: Any
+    theta: float = 10_000, local_theta: float = 10_000, full: str = FULL_LAYERS, **more: Any
 ) -> RotaryFacts:
     """Return facts of separate settings for layers with full attention and a sliding window."""
     return RotaryFacts({full: theta, SLIDING_LAYERS: local_theta}, local=(SLIDING_LAYERS,), **more)
@@ -111,32 +111,32 @@ GEMMA3 = layered(
 # Full attention has larger heads.
 GEMMA4 = layered(
     old=NO_OLD_SCALING,
-    defaults={FULL: {"rope_type": "proportional", PARTIAL_FACTOR: 0.25}},
+    defaults={FULL_LAYERS: {"rope_type": "proportional", PARTIAL_FACTOR: 0.25}},
     dim_key="global_head_dim",
     methods=SPACED_METHODS,
 )
 EMBEDDING_GEMMA2 = layered(old=NO_OLD_SCALING, dim_key="global_head_dim")
 LFM3 = layered(
     old=NO_OLD_SCALING,
-    defaults={FULL: {"rope_type": "proportional", PARTIAL_FACTOR: 0.5}},
+    defaults={FULL_LAYERS: {"rope_type": "proportional", PARTIAL_FACTOR: 0.5}},
     methods=SPACED_METHODS,
 )
 MODERNBERT = layered(
     160_000,
     old=OldRotaryKeys(
         scales_local=True,
-        theta_keys={FULL: "global_rope_theta", SLIDING_LAYERS: "local_rope_theta"},
+        theta_keys={FULL_LAYERS: "global_rope_theta", SLIDING_LAYERS: "local_rope_theta"},
     ),
 )
 OLMO3 = layered(500_000, 500_000, old=OldRotaryKeys(theta_keys={SLIDING_LAYERS: ""}))
 DORY = layered(
     old=OldRotaryKeys(scales_local=True),
-    defaults={FULL: {"rope_type": "default"}, SLIDING_LAYERS: {"rope_type": "default"}},
+    defaults={FULL_LAYERS: {"rope_type": "default"}, SLIDING_LAYERS: {"rope_type": "default"}},
 )
-NEOMME = layered(old=NO_OLD_SCALING, defaults={FULL: {PARTIAL_FACTOR: 0.25}})
+NEOMME = layered(old=NO_OLD_SCALING, defaults={FULL_LAYERS: {PARTIAL_FACTOR: 0.25}})
 MIMO = layered(
     old=NO_OLD_SCALING,
-    defaults={FULL: {PARTIAL_FACTOR: 0.334}, SLIDING_LAYERS: {PARTIAL_FACTOR: 0.334}},
+    defaults={FULL_LAYERS: {PARTIAL_FACTOR: 0.334}, SLIDING_LAYERS: {PARTIAL_FACTOR: 0.334}},
 )
 DOTS3 = layered(
     80_000_000,

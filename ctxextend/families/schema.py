@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from ctxextend.tables.method_facts import SCALING_METHODS
 
 LENGTH = "max_position_embeddings"  # the usual key of a length
-SLIDING_LAYERS = "sliding_attention"  # the type of layers with a sliding window
+# Types of layers.
+FULL_LAYERS = "full_attention"
+SLIDING_LAYERS = "sliding_attention"
 
 
 class ReservedRows(NamedTuple):

@@ -9,7 +9,6 @@ from ctxextend.errors import ResizeError
 from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, LINEAR_METHOD
 from ctxextend.families.gguf_positions import (
     ATTENTION,
-    ATTENTION_FACTOR,
     CONTEXT_LENGTH,
     FREQ_BASE,
     FREQ_BASE_LOCAL,
@@ -28,7 +27,7 @@ from ctxextend.plan.gguf_model import NOT_STATED, check_scales
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
 from ctxextend.recipe import Resize
-from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE, Parameters
+from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, THETA, TRAINED, TYPE, Parameters
 
 
 def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:

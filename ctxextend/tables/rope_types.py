@@ -14,6 +14,7 @@ PARTIAL = "partial_rotary_factor"
 TRAINED = "original_max_position_embeddings"  # the length of the first training, before any scaling
 LISTS = ("short_factor", "long_factor")
 ALPHA = "alpha"
+ATTENTION_FACTOR = "attention_factor"
 
 
 # What the config key of the length states. With factor 4 and a key that states 4096:
