@@ -46,6 +46,22 @@ LATENT_HEAD = {
     "self.head_dim = self.qk_rope_head_dim",
     "self.head_dim = qk_rope_head_dim",
 }
+# Attributes that decide lengths and frequencies, and what constructors may set them to.
+SIZES = re.compile(
+    r"self\.(max_position_embeddings|hidden_size|num_attention_heads|head_dim|default_theta) "
+)
+STATED_SIZE = re.compile(r"self\.(\w+) = \1")
+QUOTIENT = "self.head_dim = self.hidden_size // self.num_attention_heads"
+COMPUTED_HEAD = {
+    "self.head_dim = hidden_size // num_attention_heads",
+    "self.head_dim = head_dim or hidden_size // num_attention_heads",
+    "self.head_dim = head_dim if head_dim is not None else hidden_size // num_attention_heads",
+    "self.head_dim = head_dim if head_dim is not None else self.hidden_size // "
+    "self.num_attention_heads",
+    "self.head_dim = self.head_dim or self.hidden_size // self.num_attention_heads",
+    "self.head_dim = self.head_dim if self.head_dim is not None else self.hidden_size // "
+    "self.num_attention_heads",
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,7 @@ class Statements:
     settings: Mapping[str, Any] | None  # of a config that states none; None: the usual ones
     rotates_latent_part: bool  # whether the rotated size is that of `LATENT_DIM`
     sets_head: bool  # whether it computes the size of a head that the config does not state
+    ignores_head: bool  # whether it computes the size of a head even if the config states it
     reads_old_keys: bool  # whether it reads ``rope_scaling`` and the keys next to it
 
     def unclear(self, what: str) -> UnclearSourceError:
@@ -105,6 +122,7 @@ def read_statements(config: ConfigClass) -> Statements:
     """
     _check_names(config)
     _check_functions(config)
+    _check_sizes(config)
     share = 1.0
     settings: Mapping[str, Any] | None = None
     variables = dict[str, ast.expr]()
@@ -129,6 +147,7 @@ def read_statements(config: ConfigClass) -> Statements:
         settings=settings,
         rotates_latent_part=rotates_latent_part,
         sets_head=any(f"self.{HEAD_DIM} = " in text for text in texts),
+        ignores_head=QUOTIENT in texts and HEAD_DIM in config.fields,
         reads_old_keys="convert_rope_params_to_dict" not in config.functions,
     )
 
@@ -172,6 +191,24 @@ def _check_functions(config: ConfigClass) -> None:
         is_validation = name.startswith("validate_") and TYPE not in text
         if SETTINGS in text and not is_validation:
             raise _unclear(config, f"{name}() uses {SETTINGS}")
+
+
+def _check_sizes(config: ConfigClass) -> None:
+    """Check what the constructor sets lengths and sizes to.
+
+    Raises:
+        UnclearSourceError: It computes one of them in an unknown way.
+    """
+    for statement in _constructor_statements(config):
+        for inner in ast.walk(statement):
+            if not isinstance(inner, ast.Assign | ast.AugAssign | ast.AnnAssign):
+                continue
+            text = ast.unparse(inner)
+            if not SIZES.match(text) or STATED_SIZE.fullmatch(text):
+                continue
+            if text == QUOTIENT or text in COMPUTED_HEAD | LATENT_HEAD:
+                continue
+            raise _unclear(config, f"it sets `{text}`")
 
 
 def _constructor_statements(config: ConfigClass) -> Iterator[ast.stmt]:
@@ -274,9 +311,18 @@ class _WithTheta(ast.NodeTransformer):
 
 
 def _aliases(config: ConfigClass) -> Mapping[str, str]:
-    """Return other names of keys that a class accepts, each with the key."""
+    """Return other names of keys that a class accepts, each with the key.
+
+    Raises:
+        UnclearSourceError: They are computed.
+    """
     table = config.attributes.get(ALIASES)
-    names: dict[str, str] = ast.literal_eval(table) if isinstance(table, ast.Dict) else {}
+    if table is None:
+        return {}
+    try:
+        names: dict[str, str] = ast.literal_eval(table)
+    except ValueError:
+        raise _unclear(config, f"{ALIASES} is computed") from None
     return names
 
 

@@ -23,6 +23,7 @@ class KnownFamilies(Mapping[str, Family]):
         if model_type in ENTRIES:
             return ENTRIES[model_type]
         if model_type not in self._found:
+            self._found[model_type] = None  # of a model that contains itself
             self._found[model_type] = self._by_rule(model_type)
         family = self._found[model_type]
         if family is None:

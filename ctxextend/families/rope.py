@@ -128,11 +128,11 @@ def _read_settings(location: TableLocation, dialect: str, layer_type: str) -> di
 
 
 def _unstated_settings(location: TableLocation, layer_type: str) -> dict[str, Any]:
-    """Return the settings of layers of a config that states none."""
-    facts = rotary_facts(location)
-    if layer_type not in facts.defaults:
-        return {}
-    return {THETA: facts.theta[layer_type], **facts.defaults[layer_type]}
+    """Return the settings of layers of a config that states none.
+
+    Keys next to them count only for what these settings leave out.
+    """
+    return dict(rotary_facts(location).defaults.get(layer_type, {}))
 
 
 def _unequal_key(used: Parameters, other: Parameters) -> str:

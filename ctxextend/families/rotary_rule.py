@@ -94,7 +94,7 @@ def _facts(stated: Statements, computed: FrequencyClass) -> RotaryFacts:
     has_head = HEAD_DIM in stated.config.fields
     facts = RotaryFacts(
         partial=stated.share,
-        dim_key=LATENT_DIM if stated.rotates_latent_part else HEAD_DIM,
+        dim_key=_dim_key(stated),
         # The size of a head stays None if the config does not state it.
         needs_dim=has_head and stated.default(HEAD_DIM) is None and not stated.sets_head,
     )
@@ -102,6 +102,9 @@ def _facts(stated: Statements, computed: FrequencyClass) -> RotaryFacts:
         facts = facts._replace(old=OldRotaryKeys(reads_scaling=False))
     if not computed.scales:
         facts = facts._replace(methods=THETA_METHOD)
+    elif not computed.follows_length:
+        kept = tuple(name for name in facts.methods if name != "dynamic")
+        facts = facts._replace(methods=kept)
     layers = _settings_by_layer(stated)
     if computed.by_layer_type != bool(layers):
         raise stated.unclear("no settings for each type of layers are written out")
@@ -110,8 +113,15 @@ def _facts(stated: Statements, computed: FrequencyClass) -> RotaryFacts:
     theta = stated.theta()
     if stated.settings is None:
         return facts._replace(theta={"": theta})
-    defaults = _own_settings(stated, stated.settings, theta)
+    defaults = _own_settings(stated, stated.settings)
     return facts._replace(theta={"": theta}, defaults={"": defaults})
+
+
+def _dim_key(stated: Statements) -> str:
+    """Return the key of the size of a rotated head; empty if no key states it."""
+    if stated.rotates_latent_part:
+        return LATENT_DIM
+    return "" if stated.ignores_head else HEAD_DIM
 
 
 def _settings_by_layer(stated: Statements) -> dict[str, Mapping[str, Any]]:
@@ -125,24 +135,23 @@ def _with_layers(
 ) -> RotaryFacts:
     """Return facts with separate settings for each type of layers, the main layers first."""
     names = sorted(layers, key=lambda name: name == SLIDING_LAYERS)
+    defaults = {name: _own_settings(stated, layers[name]) for name in names}
     theta = {name: float(layers[name].get(THETA, 10_000.0)) for name in names}
-    defaults = {name: _own_settings(stated, layers[name], theta[name]) for name in names}
     local = tuple(name for name in names if name == SLIDING_LAYERS)
     return facts._replace(theta=theta, defaults=defaults, local=local)
 
 
-def _own_settings(stated: Statements, settings: Mapping[str, Any], theta: float) -> dict[str, Any]:
-    """Return the settings of a config without any, without those that facts state.
-
-    They include the type, since a key next to the settings changes none of them.
+def _own_settings(stated: Statements, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a config without any, except a share of each head that is all of it.
 
     Raises:
         UnclearSourceError: They are of a type that has another form in each model.
     """
     if settings.get(TYPE) == SPACED:
         raise stated.unclear(f"its settings are {SPACED}")
-    implied = {THETA: theta, PARTIAL: 1.0}
-    return {key: value for key, value in settings.items() if implied.get(key) != value}
+    if not isinstance(settings.get(THETA, 0.0), int | float):
+        raise stated.unclear(f"its {THETA} is not a number")
+    return {key: value for key, value in settings.items() if (key, value) != (PARTIAL, 1.0)}
 
 
 def _length_aliases(stated: Statements) -> tuple[str, ...]:
@@ -165,7 +174,7 @@ def _default_sizes(stated: Statements, dim_key: str) -> dict[str, int]:
         UnclearSourceError: A default is missing.
     """
     sizes = {LENGTH: stated.size(LENGTH)}
-    if dim_key == LATENT_DIM or stated.default(HEAD_DIM) is not None:
+    if dim_key == LATENT_DIM or (dim_key and stated.default(HEAD_DIM) is not None):
         sizes[dim_key] = stated.size(dim_key)
         return sizes
     for key in HEADS:

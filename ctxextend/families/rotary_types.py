@@ -69,6 +69,10 @@ LIMITS_ONLY = RotaryFacts(methods=())  # the classes ignore other rotary setting
 # Latent attention rotates a part of each head, with its own size.
 LATENT = RotaryFacts(dim_key="qk_rope_head_dim")
 SARVAM_MLA = LATENT._replace(type_names={"deepseek_yarn": "yarn"})
+BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}
+MISTRAL_LARGE4 = LATENT._replace(
+    defaults=unstated("yarn", 2048.0, 512, rope_theta=10_000.0, attention_factor=1.0, **BETAS),
+)
 ONLY_THETA = RotaryFacts(methods=THETA_METHOD)
 PER_LAYER_THETA = RotaryFacts(methods=PER_LAYER_METHODS)
 MROPE = RotaryFacts(type_names={"mrope": "default"})
@@ -83,9 +87,11 @@ PHI_KEYS = {
 HUNYUAN = RotaryFacts(needs_dim=True, reads_alpha=True)
 HUNYUAN_VL = HUNYUAN._replace(type_names={"xdrope": "dynamic"})
 MUSE_SPARK = RotaryFacts(defaults={"": {"rope_theta": 500_000.0}}, methods=PER_LAYER_METHODS)
-COSMOS3 = RotaryFacts(defaults={"": {"mrope_section": [24, 20, 20]}}, methods=THETA_METHOD)
+COSMOS3 = RotaryFacts(
+    defaults={"": {"rope_theta": 100_000_000.0, "mrope_section": [24, 20, 20]}},
+    methods=THETA_METHOD,
+)
 
-BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}
 MISTRAL_SETTINGS = BETAS | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 MINISTRAL3 = RotaryFacts(
     defaults=unstated("yarn", 16.0, 16_384, rope_theta=1_000_000.0, **MISTRAL_SETTINGS),
@@ -93,7 +99,7 @@ MINISTRAL3 = RotaryFacts(
 )
 MISTRAL4 = RotaryFacts(
     partial=0.5,
-    defaults=unstated("yarn", 128.0, 8192, **MISTRAL_SETTINGS),
+    defaults=unstated("yarn", 128.0, 8192, rope_theta=10_000.0, **MISTRAL_SETTINGS),
     methods=QUERY_METHODS,
 )
 
@@ -131,7 +137,10 @@ MODERNBERT = layered(
 OLMO3 = layered(500_000, 500_000, old=OldRotaryKeys(theta_keys={SLIDING_LAYERS: ""}))
 DORY = layered(
     old=OldRotaryKeys(scales_local=True),
-    defaults={FULL_LAYERS: {"rope_type": "default"}, SLIDING_LAYERS: {"rope_type": "default"}},
+    defaults={
+        FULL_LAYERS: {"rope_type": "default", "rope_theta": 10_000_000.0},
+        SLIDING_LAYERS: {"rope_type": "default", "rope_theta": 10_000.0},
+    },
 )
 NEOMME = layered(old=NO_OLD_SCALING, defaults={FULL_LAYERS: {PARTIAL_FACTOR: 0.25}})
 MIMO = layered(
@@ -233,6 +242,8 @@ ROTARY_FAMILIES: tuple[Family, ...] = (
     # Scaled by default.
     rotary("ministral3", length=262_144, head_dim=128, facts=MINISTRAL3),
     rotary("mistral4", length=1_048_576, head_dim=128, facts=MISTRAL4),
+    # A learned factor multiplies the frequencies of each pair.
+    rotary("mistral_large4_text", length=1_048_576, head_dim=64, facts=MISTRAL_LARGE4),
     # Latent attention, which rotates a part of each head.
     rotary("longcat_flash", length=131_072, head_dim=64, theta=10_000_000.0, facts=LATENT),
     rotary("hy_v4_vl_text", length=262_144, head_dim=64, facts=LATENT),

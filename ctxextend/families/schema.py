@@ -103,7 +103,7 @@ class RotaryFacts(NamedTuple):
     partial: float = 1.0
     # Other names of rope types, as its files state them: {"su": "longrope"} for Phi-3.
     type_names: Mapping[str, str] = {}
-    # Key of the size of a head; if missing: hidden_size / num_attention_heads.
+    # Key of the size of a head; if missing, or empty: hidden_size / num_attention_heads.
     dim_key: str = "head_dim"
     # Whether transformers needs `dim_key` in the config for other rope types than ``default``.
     needs_dim: bool = False

@@ -5,6 +5,7 @@ takes milliseconds, and runs no code.
 """
 
 import ast
+import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -66,16 +67,21 @@ class ConfigClass:
     @cached_property
     def functions(self) -> Mapping[str, ast.FunctionDef]:
         """Its functions by name."""
-        return {
-            statement.name: statement
-            for statement in self.node.body
-            if isinstance(statement, ast.FunctionDef)
-        }
+        return functions_of(self.node)
 
     @property
     def bases(self) -> tuple[str, ...]:
         """The names of its base classes."""
         return tuple(ast.unparse(base) for base in self.node.bases)
+
+
+def functions_of(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
+    """Return the functions of a class by name."""
+    return {
+        statement.name: statement
+        for statement in node.body
+        if isinstance(statement, ast.FunctionDef)
+    }
 
 
 @cache
@@ -158,6 +164,9 @@ def _class_at(source: str, start: int) -> ast.ClassDef:
 
     Parsing only its text is several times faster than parsing the whole file. A text that starts
     in the first column may be in the middle of a class, in a long string.
+
+    Raises:
+        UnclearSourceError: It has syntax that this version of Python does not know.
     """
     for end in LINE_AT_TOP.finditer(source, start + 1):
         try:
@@ -166,7 +175,8 @@ def _class_at(source: str, start: int) -> ast.ClassDef:
             continue
         assert isinstance(statement, ast.ClassDef)
         return statement
-    raise SyntaxError(f"no class at offset {start}")
+    message = f"Python {platform.python_version()} cannot parse it"
+    raise UnclearSourceError(f"{source[start:].splitlines()[0]} {message}")
 
 
 def model_sources(config: ConfigClass) -> Iterator[str]:
