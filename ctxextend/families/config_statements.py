@@ -47,7 +47,7 @@ LATENT_HEAD = {
     "self.head_dim = qk_rope_head_dim",
 }
 # Attributes that decide lengths and frequencies, and what constructors may set them to.
-SIZES = re.compile(
+SIZE_ATTRIBUTES = re.compile(
     r"self\.(max_position_embeddings|hidden_size|num_attention_heads|head_dim|default_theta) "
 )
 STATED_SIZE = re.compile(r"self\.(\w+) = \1")
@@ -204,7 +204,7 @@ def _check_sizes(config: ConfigClass) -> None:
             if not isinstance(inner, ast.Assign | ast.AugAssign | ast.AnnAssign):
                 continue
             text = ast.unparse(inner)
-            if not SIZES.match(text) or STATED_SIZE.fullmatch(text):
+            if not SIZE_ATTRIBUTES.match(text) or STATED_SIZE.fullmatch(text):
                 continue
             if text == QUOTIENT or text in COMPUTED_HEAD | LATENT_HEAD:
                 continue

@@ -82,7 +82,7 @@ CONSTRUCTOR_LINES = {
     "persistent=False)",
     "setattr(self, f'{layer_type}_attention_scaling', curr_attention_scaling)",
 }
-SECTIONS = re.compile(
+SECTIONS_LINE = re.compile(
     r"self\.mrope_section = config\.rope_parameters\.get\('mrope_section', \[[0-9, ]+\]\)"
 )
 FORWARD_LINES = {
@@ -200,7 +200,7 @@ def _read_class(node: ast.ClassDef) -> FrequencyClass:
         if name not in known:
             raise UnclearSourceError(f"{node.name} has {name}()")
         for line in sorted(stated - known[name]):
-            if not line.startswith("raise ") and not SECTIONS.fullmatch(line):
+            if not line.startswith("raise ") and not SECTIONS_LINE.fullmatch(line):
                 raise UnclearSourceError(f"{node.name} has the line `{line}`")
     decorators = [ast.unparse(item) for item in functions["forward"].decorator_list]
     arguments = functions[COMPUTES].args.args

@@ -1,6 +1,7 @@
 """All model types with positions to resize: those with an entry, and those that a rule finds."""
 
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from typing import Any
 
 from ctxextend.families.registry import ENTRIES
@@ -41,10 +42,6 @@ class KnownFamilies(Mapping[str, Family]):
 
     def __contains__(self, model_type: Any) -> bool:
         return isinstance(model_type, str) and self.get(model_type) is not None
-
-    def forget(self) -> None:
-        """Look all types up again when they are asked for, as after an update of transformers."""
-        self._found.clear()
 
     def _by_rule(self, model_type: str) -> Family | None:
         if model_type in POSITION_SCHEMES:
@@ -108,6 +105,12 @@ def unclear_settings(model_type: str, reason: str) -> str:
         reason: What `why_unclear` says.
     """
     return (
-        f"{model_type} is a rotary model type of transformers, but how its classes use the "
-        f"settings is unclear: {reason}."
+        f"{model_type} is a rotary model type of transformers {version('transformers')}, but how "
+        f"its classes use the settings is unclear: {reason}."
     )
+
+
+def update_hint() -> str:
+    """Say how to get model types that the installed transformers does not have."""
+    installed = version("transformers")
+    return f"Types newer than transformers {installed} need an update: pip install -U transformers."

@@ -8,7 +8,13 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
-from ctxextend.families.known_types import FAMILIES, known_names, unclear_settings, why_unclear
+from ctxextend.families.known_types import (
+    FAMILIES,
+    known_names,
+    unclear_settings,
+    update_hint,
+    why_unclear,
+)
 from ctxextend.families.registry import ENTRIES, SIGNATURES
 from ctxextend.families.schema import (
     Buffer,
@@ -25,6 +31,7 @@ from ctxextend.families.unsupported import (
     OTHER_TYPE,
     POSITION_SCHEMES,
     SAME_SETTINGS,
+    UPDATE_BOTH,
 )
 
 Keys = tuple[str, ...]
@@ -351,8 +358,10 @@ def _unknown_part(name: str, part: str) -> UnsupportedPart:
     """Return why a model type that neither an entry nor the rule covers cannot be resized."""
     reason = why_unclear(name)
     if reason:
-        return UnsupportedPart(part, unclear_settings(name, reason), SAME_SETTINGS)
-    return UnsupportedPart(part, f"Unknown model type {name!r}.", did_you_mean(name, known_names()))
+        advice = f"{UPDATE_BOTH} {SAME_SETTINGS}"
+        return UnsupportedPart(part, unclear_settings(name, reason), advice)
+    advice = did_you_mean(name, known_names()) or update_hint()
+    return UnsupportedPart(part, f"Unknown model type {name!r}.", advice)
 
 
 def _tables_of(model: ModelLocation, only: str) -> Iterator[TableLocation | UnsupportedPart]:

@@ -90,7 +90,7 @@ def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]
 
     1. ``rope_scaling``.
     2. ``rope_parameters``.
-    3. The model type's settings of a config that states none.
+    3. The model type's settings of a config that states none, unless ``rope_parameters`` is empty.
 
     Other statements must mean the same: ``rope_parameters`` next to ``rope_scaling``, and the keys
     next to the settings.
@@ -100,7 +100,9 @@ def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]
     """
     old = _read_settings(location, OLD, layer_type)
     new = _read_settings(location, NEW, layer_type)
-    used = _complete(location, layer_type, old or new or _unstated_settings(location, layer_type))
+    states_none = not layer_type and location.stated(NEW) == {}  # the type's defaults are replaced
+    unstated = {} if states_none else _unstated_settings(location, layer_type)
+    used = _complete(location, layer_type, old or new or unstated)
     if old and new:
         other = _complete(location, layer_type, new)
         key = _unequal_key(used, other)

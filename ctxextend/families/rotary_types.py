@@ -184,7 +184,6 @@ INKLING = UnlimitedPositions(RELATIVE, aliases=(TOKENIZER_LENGTH,))
 T5 = UnlimitedPositions(RELATIVE, config_key="n_positions")
 
 ROTARY_FAMILIES: tuple[Family, ...] = (
-    rotary("EvollaModel", length=8192, hidden=4096, heads=32, theta=500_000.0),
     rotary("blt_global_transformer", length=4096, hidden=2048, heads=16, theta=500_000.0),
     rotary("chameleon", length=4096, hidden=4096, heads=32, facts=OLMO),
     rotary("minimax_m2", length=196_608, head_dim=128, theta=5_000_000.0),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ctxextend.families.transformers_source import installed_types
 
-MAX_LAYERS = 300  # of models that are built
+MAX_LAYERS = 300  # of models that are built, and of experts or other repeated modules
 STEP = 8  # by which a length is raised, since some must be even
 
 
@@ -48,10 +48,7 @@ def _scan(config: Mapping[str, Any], keys: Iterable[str]) -> list[DependentTenso
     import transformers
 
     parsed = transformers.AutoConfig.for_model(**copy.deepcopy(dict(config)))
-    names = config.get("architectures") or ()
-    model_class: Any = getattr(transformers, names[0], None) if names else None
-    if model_class is None:
-        model_class = transformers.AutoModel._model_mapping[type(parsed)]
+    model_class = _model_class(config, parsed)
     before = _shapes(model_class, parsed)
     found = list[DependentTensor]()
     for key in keys:
@@ -66,14 +63,33 @@ def _scan(config: Mapping[str, Any], keys: Iterable[str]) -> list[DependentTenso
     return found
 
 
+def _model_class(config: Mapping[str, Any], parsed: Any) -> Any:
+    """Return the class that a config states, or else the base class of its model type.
+
+    Args:
+        config: The content of config.json.
+        parsed: It, as read by transformers.
+    """
+    import transformers
+
+    for name in config.get("architectures") or ():
+        stated = getattr(transformers, name, None)
+        is_model = isinstance(stated, type) and issubclass(stated, transformers.PreTrainedModel)
+        if is_model and getattr(stated, "config_class", None) is type(parsed):
+            return stated
+    return transformers.AutoModel._model_mapping[type(parsed)]
+
+
 def _has_many_layers(config: Mapping[str, Any]) -> bool:
-    """Whether a config would make lists of many layers or labels."""
+    """Whether a config would make lists of many modules or labels."""
     for key, value in config.items():
-        if isinstance(value, Mapping):
-            if _has_many_layers(value):
-                return True
-        elif re.search("layer|label|block", key) and isinstance(value, int) and value > MAX_LAYERS:
+        if isinstance(value, Mapping) and _has_many_layers(value):
             return True
+        numbers = value if isinstance(value, list) else [value]
+        is_size = re.search("size|dim|len|position|_id|_ctx|embd|width", key)
+        for number in numbers:
+            if not is_size and type(number) is int and number > MAX_LAYERS:
+                return True
     return False
 
 

@@ -49,17 +49,20 @@ class TensorCandidate(NamedTuple):
         return is_in_class, self.is_named, self.is_likely, bool(self.key), self.reserved == 0
 
 
-def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
+def suggest_tensor(
+    checkpoint: Checkpoint, table: str | None = None, *, asks_class: bool = True
+) -> str:
     """List tensors that may be the position table, with flags for the most likely one.
 
     Args:
         checkpoint: The model.
         table: The only tensor to consider, which the user named.
+        asks_class: Whether to build the class of the model too, if transformers has it.
 
     Returns:
         A hint; empty if there are no candidates.
     """
-    of_class = _candidates_of_class(checkpoint, table)
+    of_class = _candidates_of_class(checkpoint, table) if asks_class else []
     names = {candidate.entry.name for candidate in of_class}
     candidates = list(of_class)
     for entry in checkpoint.weights.entries.values():

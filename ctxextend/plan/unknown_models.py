@@ -3,9 +3,9 @@
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.wrappers import has_adapters
 from ctxextend.errors import SPECIFY_TABLE, CheckpointError, CtxextendError, UnsupportedModelError
-from ctxextend.families.known_types import unclear_settings, why_unclear
+from ctxextend.families.known_types import unclear_settings, update_hint, why_unclear
 from ctxextend.families.lookup import Architecture
-from ctxextend.families.unsupported import FAMILIES_HINT, SAME_SETTINGS
+from ctxextend.families.unsupported import FAMILIES_HINT, SAME_SETTINGS, UPDATE_BOTH
 from ctxextend.plan.own_code import (
     ANGLE_BUFFERS,
     advise_code,
@@ -80,6 +80,10 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
     Its hint has flags with which the model can be resized, if its positions are a table or those of
     a known type.
     """
+    reason = why_unclear(model_type)
+    if reason:
+        message = unclear_settings(model_type, reason)
+        return UnsupportedModelError(message, f"{UPDATE_BOTH} {SAME_SETTINGS}")
     message = _describe_unknown(checkpoint, model_type)
     from ctxextend.plan.suggestions import suggest_tensor, suggest_tensor_of_class  # only errors
 
@@ -102,7 +106,7 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
     hints = list[str]()
     if has_code:
         hints.append(advise_code(config, checkpoint.weights.entries))
-    candidates = "" if scheme else suggest_tensor(checkpoint)
+    candidates = "" if scheme else suggest_tensor(checkpoint, asks_class=False)
     if candidates:
         hints.append(candidates)
         return UnsupportedModelError(message, " ".join(hints))
@@ -112,15 +116,14 @@ def unknown_type_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedMo
         )
     else:
         hints.append(f"No tensor looks like a position table. {SAME_SETTINGS}")
+    if not has_code:
+        hints.append(update_hint())
     hints.append(FAMILIES_HINT)
     return UnsupportedModelError(message, " ".join(hints))
 
 
 def _describe_unknown(checkpoint: Checkpoint, model_type: str) -> str:
     """Say that a model type is unknown, with known parts of the model and its own code."""
-    reason = why_unclear(model_type)
-    if reason:
-        return unclear_settings(model_type, reason)
     message = f"Unknown model type {model_type!r}"
     parts = known_parts(checkpoint.config)
     if parts:

@@ -1,6 +1,7 @@
 """The rule for rotary types, on small sources in the style of transformers and on the installed."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,12 @@ import pytest
 from ctxextend import UnsupportedModelError, list_families, plan_resize, resize
 from ctxextend.families import known_types, transformers_source
 from ctxextend.families.known_types import FAMILIES, KnownFamilies, unclear_types, why_unclear
+from ctxextend.families.registry import ENTRIES
+from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.rotary_rule import rule_family
 from ctxextend.families.schema import RotaryFacts, RotaryPositions
+from ctxextend.families.transformers_source import UnclearSourceError
+from tests.families.test_rope_settings import locate
 from tests.helpers import pico
 from tests.helpers.rotary_configs import SIZES, save_config
 
@@ -41,11 +46,13 @@ class NewRotaryEmbedding(nn.Module):
     def __init__(self, config: NewConfig, device=None):
         super().__init__()
         self.max_seq_len_cached = config.max_position_embeddings
+        self.config = config
         self.rope_type = self.config.rope_parameters["rope_type"]
-        rope_init_fn = self.compute_default_rope_parameters
+        rope_init_fn: Callable = self.compute_default_rope_parameters
         if self.rope_type != "default":
             rope_init_fn = ROPE_INIT_FUNCTIONS[self.rope_type]
         inv_freq, self.attention_scaling = rope_init_fn(self.config)
+        self.inv_freq = nn.Buffer(inv_freq, persistent=False)
 
     @staticmethod
     def compute_default_rope_parameters(config, **kwargs):
@@ -54,6 +61,16 @@ class NewRotaryEmbedding(nn.Module):
         attention_factor = 1.0
         inv_freq = 1.0 / (base ** (torch.arange(0, dim, 2, dtype=torch.float) / dim))
         return inv_freq, attention_factor
+
+    @dynamic_rope_update
+    def forward(self, x, position_ids):
+        freqs = position_ids[..., None].float() * self.inv_freq.to(
+            device=x.device, dtype=torch.float
+        )
+        emb = torch.cat((freqs, freqs), dim=-1)
+        cos = emb.cos() * self.attention_scaling
+        sin = emb.sin() * self.attention_scaling
+        return cos.to(dtype=x.dtype), sin.to(dtype=x.dtype)
 
 
 class NewModel(PreTrainedModel):
@@ -147,7 +164,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sources
 def forget_types() -> None:
     """Let the rule read all types again."""
     assert isinstance(FAMILIES, KnownFamilies)
-    FAMILIES.forget()
+    FAMILIES._found.clear()
 
 
 def facts_of(model_type: str) -> RotaryFacts:
@@ -223,6 +240,51 @@ def test_rule_family_changes_only_limits_if_the_model_ignores_the_settings(
     assert facts_of("new").methods == ()
 
 
+def test_rule_family_offers_no_dynamic_method_if_angles_do_not_follow_the_input(
+    sources: Sources,
+) -> None:
+    sources.replace("new/modeling_new.py", "    @dynamic_rope_update\n", "")
+    assert facts_of("new").methods == ("yarn", "linear", "theta")
+
+
+def test_rule_family_ignores_a_size_that_the_class_overwrites(sources: Sources) -> None:
+    condition = "        if self.head_dim is None:\n            self.head_dim"
+    sources.replace("new/configuration_new.py", condition, "        self.head_dim")
+    assert facts_of("new").dim_key == ""
+    location = locate({"model_type": "new", **SIZES, "head_dim": 8})
+    (layers,) = read_rope(location)
+    assert rotary_dim(location, layers.parameters) == 32  # 128 / 4 heads
+
+
+def test_rule_family_finds_no_model_that_contains_itself(sources: Sources) -> None:
+    view = """
+class ViewConfig(PreTrainedConfig):
+    model_type = "view"
+    sub_configs = {"text_config": ViewConfig}
+"""
+    sources.write("view/configuration_view.py", view)
+    assert "view" not in FAMILIES
+
+
+@pytest.mark.parametrize(
+    ("stated", "theta"), [({"rope_theta": 123_456.0}, 123_456.0), ({}, 50_000.0)]
+)
+def test_read_rope_fills_default_settings_from_the_key_next_to_them(
+    stated: dict[str, Any], theta: float, sources: Sources
+) -> None:
+    settings = """\
+        if self.rope_parameters is None:
+            self.rope_parameters = {"rope_type": "linear", "factor": 2.0}
+"""
+    sources.replace("new/configuration_new.py", SUPER, settings + SUPER)
+    location = locate({"model_type": "new", **SIZES, **stated})
+    (layers,) = read_rope(location)
+    assert layers.parameters == {"rope_type": "linear", "factor": 2.0, "rope_theta": theta}
+    empty = locate({"model_type": "new", **SIZES, **stated, "rope_parameters": {}})
+    (layers,) = read_rope(empty)
+    assert layers.parameters == {"rope_type": "default", "rope_theta": theta}
+
+
 def test_rule_family_finds_classes_that_refuse_other_rope_types(sources: Sources) -> None:
     lookup = "rope_init_fn = ROPE_INIT_FUNCTIONS[self.rope_type]"
     sources.replace("new/modeling_new.py", lookup, 'raise ValueError("only default")')
@@ -264,17 +326,83 @@ def test_rule_family_finds_classes_that_refuse_other_rope_types(sources: Sources
             "max_position_embeddings: int | None = None",
             "it states no default of max_position_embeddings",
         ),
-        ("modeling", "dim, 2, dtype", "dim, 4, dtype", "NewRotaryEmbedding computes `inv_freq = "),
+        (
+            "configuration",
+            "self.head_dim = self.hidden_size // self.num_attention_heads",
+            "self.head_dim = 48",
+            "it sets `self.head_dim = 48`",
+        ),
+        (
+            "configuration",
+            SUPER,
+            "        self.max_position_embeddings *= 4\n" + SUPER,
+            "it sets `self.max_position_embeddings *= 4`",
+        ),
+        (
+            "configuration",
+            "    default_theta = 50_000.0\n",
+            "    default_theta = 50_000.0\n    attribute_map = {'n_ctx': LENGTH}\n",
+            "attribute_map is computed",
+        ),
+        (
+            "configuration",
+            "    default_theta = 50_000.0\n",
+            "    default_theta = 50_000.0\n    lambda: (yield) = 1\n",
+            "class NewConfig(PreTrainedConfig): Python ",
+        ),
+        (
+            "modeling",
+            "dim, 2, dtype",
+            "dim, 4, dtype",
+            "has the line `inv_freq = 1.0 / base ** (tor",
+        ),
+        (
+            "modeling",
+            "        attention_factor = 1.0\n",
+            "        attention_factor: float = 2.0\n",
+            "NewRotaryEmbedding has the line `attention_factor: float = 2.0`",
+        ),
+        (
+            "modeling",
+            "        attention_factor = 1.0\n",
+            "        attention_factor = 1.0\n        base *= 2\n",
+            "NewRotaryEmbedding has the line `base *= 2`",
+        ),
+        (
+            "modeling",
+            "        return inv_freq, attention_factor\n",
+            "        if config.scale:\n            inv_freq /= 4\n        return inv_freq, 1.0\n",
+            "NewRotaryEmbedding has the line `if config.scale:`",
+        ),
         (
             "modeling",
             "self.max_seq_len_cached = config.max_position_embeddings",
             "config = config.per_layer_config[0]",
-            "NewRotaryEmbedding reads per_layer_config",
+            "NewRotaryEmbedding has the line `config = config.per_layer_config[0]`",
         ),
         (
             "modeling",
-            "ROPE_INIT_FUNCTIONS[self.rope_type]",
-            "self.compute_default_rope_parameters",
+            "rope_init_fn(self.config)\n",
+            "rope_init_fn(self.config)\n        inv_freq = inv_freq / 8\n",
+            "NewRotaryEmbedding has the line `inv_freq = inv_freq / 8`",
+        ),
+        (
+            "modeling",
+            "        emb = torch.cat",
+            "        freqs = freqs / 4\n        emb = torch.cat",
+            "NewRotaryEmbedding has the line `freqs = freqs / 4`",
+        ),
+        (
+            "modeling",
+            "    def forward(self, x",
+            "    def compute_longer(self, x",
+            "NewRotaryEmbedding has no forward()",
+        ),
+        (
+            "modeling",
+            '        if self.rope_type != "default":\n'
+            "            rope_init_fn = ROPE_INIT_FUNCTIONS[self.rope_type]\n",
+            "",
             "NewRotaryEmbedding does not use the rope types of transformers",
         ),
         (
@@ -310,6 +438,12 @@ def test_list_families_leaves_out_entries_whose_parts_transformers_lacks(
     listed = {table.model_type for table in list_families()}
     assert {"new", "bert", "gpt_neox"} <= listed
     assert not {"colpali", "llama"} & listed  # the text model of ColPali is found by the rule
+
+
+def test_entries_differ_from_what_the_rule_finds() -> None:
+    for model_type, entry in ENTRIES.items():
+        with suppress(UnclearSourceError):
+            assert rule_family(model_type, FAMILIES) != entry, f"{model_type} needs no entry"
 
 
 def test_rule_finds_types_without_an_entry_in_the_installed_transformers() -> None:
