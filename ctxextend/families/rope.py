@@ -110,10 +110,12 @@ def _read_parameters(location: TableLocation, layer_type: str) -> dict[str, Any]
             raise _two_dialects(location, layer_type, key, used, other)
     next_to = settings_next_to(location, layer_type)
     key = _unequal_key(used, used | next_to)
-    if key:
-        dialect = OLD if old else NEW
-        raise _two_keys(location, layer_type, dialect, key, used[key], next_to[key])
-    return used
+    if not key:
+        return used
+    if not old and not new:
+        raise _ignored_key(location, layer_type, key, used[key], next_to[key])
+    dialect = OLD if old else NEW
+    raise _two_keys(location, layer_type, dialect, key, used[key], next_to[key])
 
 
 def _read_settings(location: TableLocation, dialect: str, layer_type: str) -> dict[str, Any]:
@@ -200,6 +202,26 @@ def _two_keys(
     return _contradiction(
         f"{settings} states {key} {used!r:.100}, which transformers follows; "
         f"{_stated_next_to(location, layer_type, key)} next to it is {other!r:.100}."
+    )
+
+
+def _ignored_key(
+    location: TableLocation, layer_type: str, key: str, used: Any, other: Any
+) -> CheckpointError:
+    """Return the error for a key that transformers ignores, as the config states no settings.
+
+    Args:
+        location: The config.
+        layer_type: The type of layers.
+        key: The setting that differs.
+        used: Its value in the settings of the model type, which transformers follows.
+        other: Its value in the key.
+    """
+    return CheckpointError(
+        f"config.json states no {NEW}, so transformers takes those of {location.family.model_type},"
+        f" with {key} {used!r:.100}; it ignores {_stated_next_to(location, layer_type, key)} "
+        f"{other!r:.100}.",
+        f"State all settings in {NEW}, or remove the key.",
     )
 
 

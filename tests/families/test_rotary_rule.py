@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ctxextend import UnsupportedModelError, list_families, plan_resize, resize
+from ctxextend.errors import CheckpointError
 from ctxextend.families import known_types, transformers_source
 from ctxextend.families.known_types import FAMILIES, KnownFamilies, unclear_types, why_unclear
 from ctxextend.families.registry import ENTRIES
@@ -283,6 +284,20 @@ def test_read_rope_fills_default_settings_from_the_key_next_to_them(
     empty = locate({"model_type": "new", **SIZES, **stated, "rope_parameters": {}})
     (layers,) = read_rope(empty)
     assert layers.parameters == {"rope_type": "default", "rope_theta": theta}
+
+
+def test_read_rope_names_a_key_that_the_class_ignores(sources: Sources) -> None:
+    settings = """\
+        if self.rope_parameters is None:
+            self.rope_parameters = {"rope_type": "default", "rope_theta": 20_000.0}
+"""
+    sources.replace("new/configuration_new.py", SUPER, settings + SUPER)
+    with pytest.raises(CheckpointError) as caught:
+        read_rope(locate({"model_type": "new", **SIZES, "rope_theta": 5.0}))
+    assert caught.value.message == (
+        "config.json states no rope_parameters, so transformers takes those of new, with "
+        "rope_theta 20000.0; it ignores rope_theta 5.0."
+    )
 
 
 def test_rule_family_finds_classes_that_refuse_other_rope_types(sources: Sources) -> None:
