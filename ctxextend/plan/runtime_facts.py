@@ -2,6 +2,7 @@
 
 from ctxextend.checkpoints.folder import MODULES
 from ctxextend.limits.statements import TOKENIZER_CONFIG
+from ctxextend.plan.own_code import own_class
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, length_to_state
 from ctxextend.runtimes.rule_schema import RAISED_THETA, UNSCALED, FolderFacts
@@ -15,13 +16,15 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     """Return what decides what runtimes do with a planned folder.
 
     None if nothing is known of such folders: nothing changes, the user named the table, there is no
-    config, or the model has positions of several kinds.
+    config, the folder's own code loads it, or the model has positions of several kinds.
     """
     checkpoint = plan.checkpoint
     has_config = checkpoint.has_config or checkpoint.is_translated
     is_known_type = plan.model.ref.tensor is None and has_config
+    states_other_type = checkpoint.config.get("model_type") != plan.model_type
+    runs_own_code = own_class(checkpoint.config) is not None and states_other_type
     kinds = {_positions_of(table) for table in plan.tables}
-    if not plan.is_changed or not is_known_type or len(kinds) != 1:
+    if not plan.is_changed or not is_known_type or runs_own_code or len(kinds) != 1:
         return None
     table = plan.tables[0]
     location = table.location

@@ -408,6 +408,7 @@ def test_resize_says_what_model_type_rewrites(make_pico: MakePico) -> None:
         "config.json keeps model_type mine and auto_map: its own code loads the output."
         in done.stderr
     )
+    assert "in transformers" not in done.stderr + done.stdout  # that class does not load it
     assert pico.config_of("code")["model_type"] == "mine"
 
 
