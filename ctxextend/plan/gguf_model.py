@@ -6,7 +6,7 @@ from typing import Any
 from ctxextend.checkpoints.export_formats import GGUF
 from ctxextend.checkpoints.exports import base_hint
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values
+from ctxextend.checkpoints.gguf_checkpoint import gguf_file, gguf_values
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHODS
@@ -68,9 +68,7 @@ def measure_gguf_tables(
     (location,) = architecture.locations
     if not location.table.has_rows:
         return (unstored_table(location, location.usual_name),)
-    file = gguf_of(checkpoint)
-    assert file is not None
-    return (_measure_rows(checkpoint, file, location),)
+    return (_measure_rows(checkpoint, gguf_file(checkpoint), location),)
 
 
 def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocation) -> FoundTable:

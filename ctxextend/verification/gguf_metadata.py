@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_of
+from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_file
 from ctxextend.checkpoints.gguf_header import ARRAY, GgufHeader, Pair
 from ctxextend.errors import counted
 from ctxextend.families.gguf_positions import shortest
@@ -54,9 +54,7 @@ def compare_metadata(expected: Expected, resized: Checkpoint) -> ComparedMetadat
 
 
 def _header(checkpoint: Checkpoint) -> GgufHeader:
-    file = gguf_of(checkpoint)
-    assert file is not None
-    return file.metadata
+    return gguf_file(checkpoint).metadata
 
 
 def _compare_pair(
