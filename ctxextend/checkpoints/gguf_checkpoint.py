@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints.copy import file_fingerprint
-from ctxextend.checkpoints.exports import GGUF_SUFFIX
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_file import GgufFile, open_gguf
 from ctxextend.checkpoints.source import Source
@@ -59,7 +59,7 @@ def open_gguf_checkpoint(source: Source) -> Checkpoint:
     return Checkpoint(
         source=source,
         model=PurePosixPath(),
-        config=read_config(values, file.entries.keys(), source.file),
+        config=read_config(values, file.metadata.arrays, file.entries.keys(), source.file),
         weights=Weights(files={source.file: file}),
         generated={},
         copied=(),

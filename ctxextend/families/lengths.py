@@ -155,11 +155,15 @@ def _lengths_by_convention(
     if key_states is not None:
         return _lengths_if(key_states, key)
     assert kind.presumed_key is not None
+    question = (
+        f"{kind.name} rotary settings with factor {factor:g} do not say whether "
+        f"{location.effective_key} {stated} is the length before or after scaling"
+    )
+    if location.table.rope is not None and location.table.rope.has_dialects:  # not a GGUF file
+        question += ", and no other file of the folder does"
     return replace(
         _lengths_if(kind.presumed_key, key),
-        question=f"{kind.name} rotary settings with factor {factor:g} do not say whether "
-        f"{location.effective_key} {stated} is the length before or after scaling, and no other "
-        "file of the folder does",
+        question=question,
         answer=f"--trained-length {stated} if it is the one before, --trained-length "
         f"{key.trained_if_after} if the one after",
     )

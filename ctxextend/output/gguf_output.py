@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ctxextend.checkpoints.atomic_output import atomic_new_file, check_new_file
-from ctxextend.checkpoints.exports import GGUF_SUFFIX
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_file
 from ctxextend.checkpoints.gguf_file import GgufFile, is_gguf

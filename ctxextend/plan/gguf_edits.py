@@ -6,7 +6,12 @@ from typing import Any
 
 from ctxextend.checkpoints.gguf_checkpoint import gguf_values
 from ctxextend.errors import ResizeError
-from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, LINEAR_METHOD
+from ctxextend.families.gguf_architectures import (
+    GGUF_ARCHITECTURES,
+    GGUF_METHODS,
+    LINEAR_METHOD,
+    YARN_METHOD,
+)
 from ctxextend.families.gguf_positions import (
     ATTENTION,
     CONTEXT_LENGTH,
@@ -22,6 +27,7 @@ from ctxextend.families.gguf_positions import (
     shortest,
 )
 from ctxextend.families.lengths import layer_lengths
+from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.gguf_model import NOT_STATED, check_scales
 from ctxextend.plan.opened_model import OpenedModel
@@ -40,8 +46,10 @@ def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
     if settings.positions >= MAX_LENGTH_STATED:
         message = f"--to {settings.to}: a GGUF file states a length of 32 bits."
         raise ResizeError(message, f"Use a length below {MAX_LENGTH_STATED}.")
-    if settings.choice.name in NOT_STATED:
-        check_scales(model.checkpoint, model.tables[0].location, settings.choice.name)
+    location = model.tables[0].location
+    name = settings.choice.name
+    if name in NOT_STATED or (location.table.rope is not None and name in GGUF_METHODS):
+        check_scales(model.checkpoint, location, name)
 
 
 def as_gguf_states(tables: Sequence[TablePlan]) -> tuple[TablePlan, ...]:
@@ -57,10 +65,23 @@ def as_gguf_states(tables: Sequence[TablePlan]) -> tuple[TablePlan, ...]:
             after = plan.after
             if after != plan.before.parameters:
                 trained = layer_lengths(table.location, plan.before).first_trained
-                after = _as_stated(after, trained)
+                after = _as_stated(_with_attention(table.location, plan), trained)
             plans.append(plan._replace(after=after))
         stated.append(replace(table, rope=tuple(plans)))
     return tuple(stated)
+
+
+def _with_attention(location: TableLocation, plan: RopePlan) -> Parameters:
+    """Return new settings with the attention factor that the file gives them.
+
+    Settings without scaling have no attention factor in transformers, and llama.cpp multiplies
+    theirs by what the file states: that stays, so yarn settings get its product with their own.
+    """
+    after = plan.after
+    scale = nested(location.config, (*location.path, ATTENTION))
+    if after[TYPE] != YARN_METHOD or plan.before.parameters[TYPE] == YARN_METHOD or scale == 1:
+        return after
+    return {**after, ATTENTION_FACTOR: scale * derived_attention(after[FACTOR])}
 
 
 def _as_stated(settings: Parameters, trained: int) -> Parameters:
