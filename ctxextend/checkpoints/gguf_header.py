@@ -36,6 +36,7 @@ MAX_TEXTS = 1 << 22  # in all arrays; the largest vocabularies have fewer than a
 MIN_PAIR_BYTES = 8 + 4 + 1
 MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
 LENGTH = struct.Struct("<Q")  # before a text
+MAX_TEXT_BYTES = 1 << 24  # of a value; chat templates, the longest ones, have about 100 kB
 MAX_KEY_BYTES = (1 << 16) - 1  # the limit of the format
 MAX_DIMENSIONS = 4  # `GGML_MAX_DIMS`
 MAX_ALIGNMENT = 1 << 20
@@ -201,7 +202,7 @@ class _Cursor:
         start = self.skip(struct.calcsize(layout))
         return struct.unpack_from(layout, self._read, start)[0]
 
-    def text(self, maximum: int = MAX_METADATA_BYTES) -> str:
+    def text(self, maximum: int = MAX_TEXT_BYTES) -> str:
         """Read a text, which follows its length."""
         length = self.number(LENGTH.format)
         if length > maximum:

@@ -33,6 +33,7 @@ from ctxextend.plan.gguf_model import NOT_STATED, check_scales
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
 from ctxextend.recipe import Resize
+from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, THETA, TRAINED, TYPE, Parameters
 
 
@@ -50,6 +51,17 @@ def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
     name = settings.choice.name
     if name in NOT_STATED or (location.table.rope is not None and name in GGUF_METHODS):
         check_scales(model.checkpoint, location, name)
+
+
+def with_unscaled_note(model: OpenedModel, settings: Resize) -> OpenedModel:
+    """Return the model with a note on why nothing scales, if no method does and none is named."""
+    location = model.tables[0].location
+    if location.table.rope is None or location.table.rope.methods:
+        return model
+    if settings.choice.name != DEFAULT_METHOD:
+        return model
+    row = GGUF_ARCHITECTURES[location.family.model_type]
+    return model.with_note(f"No method scales architecture {row.name}: {row.reason}.")
 
 
 def as_gguf_states(tables: Sequence[TablePlan]) -> tuple[TablePlan, ...]:
