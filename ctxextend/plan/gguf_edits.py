@@ -68,14 +68,15 @@ def as_gguf_states(tables: Sequence[TablePlan]) -> tuple[TablePlan, ...]:
     """Return tables with rotary settings as a GGUF file states them.
 
     Numbers have 32 bits. Linear settings also state the first trained length, which llama.cpp does
-    not read for them: so a later resize knows it.
+    not read for them: so a later resize knows it. So do settings that stay, if the user stated it.
     """
     stated = list[TablePlan]()
     for table in tables:
         plans = list[RopePlan]()
         for plan in table.rope:
             after = plan.after
-            if after != plan.before.parameters:
+            is_told = table.location.trained_length is not None
+            if after != plan.before.parameters or is_told:
                 trained = layer_lengths(table.location, plan.before).first_trained
                 after = _as_stated(_with_attention(table.location, plan), trained)
             plans.append(plan._replace(after=after))
