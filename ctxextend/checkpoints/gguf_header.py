@@ -35,7 +35,7 @@ MAX_TEXTS = 1 << 22  # in all arrays; the largest vocabularies have fewer than a
 # name, a number of dimensions, a type and a start.
 MIN_PAIR_BYTES = 8 + 4 + 1
 MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
-LENGTH = struct.Struct("<Q")  # before a text
+TEXT_LENGTH = struct.Struct("<Q")  # before a text
 MAX_TEXT_BYTES = 1 << 24  # of a value; chat templates, the longest ones, have about 100 kB
 MAX_KEY_BYTES = (1 << 16) - 1  # the limit of the format
 MAX_DIMENSIONS = 4  # `GGML_MAX_DIMS`
@@ -192,10 +192,11 @@ class _Cursor:
         """
         available = self.size - self.position
         if count * smallest > available:
-            reason = f"it is truncated: {count:,} {what} do not fit into {available:,} bytes"
-            raise malformed(self.path, reason)
+            reason = f"the number of {what} is {count:,}, too many for {available:,} bytes"
+            raise malformed(self.path, f"it is truncated: {reason}")
         if count > maximum:
-            raise malformed(self.path, f"it has {count:,} {what}, more than {maximum:,}")
+            reason = f"the number of {what} is {count:,}, more than {maximum:,}"
+            raise malformed(self.path, reason)
 
     def number(self, layout: str) -> Any:
         """Read a number, or a truth value."""
@@ -204,7 +205,7 @@ class _Cursor:
 
     def text(self, maximum: int = MAX_TEXT_BYTES) -> str:
         """Read a text, which follows its length."""
-        length = self.number(LENGTH.format)
+        length = self.number(TEXT_LENGTH.format)
         if length > maximum:
             raise malformed(
                 self.path, f"a name or text has {length:,} bytes, more than {maximum:,}"
@@ -218,16 +219,16 @@ class _Cursor:
     def skip_texts(self, count: int) -> None:
         """Move over texts: most of the time of reading a header is spent here."""
         self.check_count(
-            count, "texts in arrays", smallest=LENGTH.size, maximum=MAX_TEXTS - self._texts
+            count, "texts in arrays", smallest=TEXT_LENGTH.size, maximum=MAX_TEXTS - self._texts
         )
         self._texts += count
         content = self._read
         position = self.position
         read = len(content)
         for _ in range(count):
-            if position + LENGTH.size > read:
-                read = self._read_up_to(position + LENGTH.size)
-            position += LENGTH.size + LENGTH.unpack_from(content, position)[0]
+            if position + TEXT_LENGTH.size > read:
+                read = self._read_up_to(position + TEXT_LENGTH.size)
+            position += TEXT_LENGTH.size + TEXT_LENGTH.unpack_from(content, position)[0]
         self._read_up_to(position)
         self.position = position
 

@@ -75,8 +75,8 @@ def as_gguf_states(tables: Sequence[TablePlan]) -> tuple[TablePlan, ...]:
         plans = list[RopePlan]()
         for plan in table.rope:
             after = plan.after
-            is_told = table.location.trained_length is not None
-            if after != plan.before.parameters or is_told:
+            is_stated_by_user = table.location.trained_length is not None
+            if after != plan.before.parameters or is_stated_by_user:
                 trained = layer_lengths(table.location, plan.before).first_trained
                 after = _as_stated(_with_attention(table.location, plan), trained)
             plans.append(plan._replace(after=after))
@@ -88,7 +88,7 @@ def _with_attention(location: TableLocation, plan: RopePlan) -> Parameters:
     """Return new settings with the attention factor that the file gives them.
 
     Settings without scaling have no attention factor in transformers, and llama.cpp multiplies
-    theirs by what the file states: that stays, so yarn settings get its product with their own.
+    theirs by the factor that the file states: that stays, so yarn settings get its product with their own.
     """
     after = plan.after
     scale = nested(location.config, (*location.path, ATTENTION))
