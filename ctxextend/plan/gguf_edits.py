@@ -88,7 +88,8 @@ def _with_attention(location: TableLocation, plan: RopePlan) -> Parameters:
     """Return new settings with the attention factor that the file gives them.
 
     Settings without scaling have no attention factor in transformers, and llama.cpp multiplies
-    theirs by the factor that the file states: that stays, so yarn settings get its product with their own.
+    theirs by the factor that the file states. It stays, so yarn settings get its product with their
+    own.
     """
     after = plan.after
     scale = nested(location.config, (*location.path, ATTENTION))
