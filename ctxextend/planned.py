@@ -196,7 +196,8 @@ class ResizeResult(Result, shows=("output", "seconds")):
             "comparison": self.comparison,
         }
         taken = {name: result for name, result in steps.items() if result is not None}
-        return {**self.planned.json_more(), "serve": self.serve, **taken}
+        values = {"files": self.planned.output.files_in(self.output), "serve": self.serve}
+        return {**self.planned.json_more(), **values, **taken}
 
     @property
     def serve(self) -> str | None:

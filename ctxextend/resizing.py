@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.errors import CtxextendError, ResizeError
+from ctxextend.errors import CtxextendError, MethodError, ResizeError
 from ctxextend.output.write import output_path
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import open_model
@@ -51,6 +52,7 @@ class ResizeOptions(NamedTuple):
     verify: bool = False  # verify the output before it is moved into place
     # A runtime that must read the output right: its key in `RUNTIMES`.
     runtime: str | None = None
+    uploads: bool = False  # the output is then uploaded
 
     def check(
         self,
@@ -253,7 +255,7 @@ def resize_checkpoint(
     assert recipe.resize is not None
     model = open_model(recipe.checkpoint, reads_gguf=True)
     if gguf_of(model.checkpoint) is not None:
-        _check_gguf_options(recipe, options)
+        _check_gguf_options(model.checkpoint, recipe, options)
     for_runtime = None
     if options.runtime is None:
         planned = prepare_resize(model, recipe.resize)
@@ -288,7 +290,18 @@ def resize_checkpoint(
     )
 
 
-def _check_gguf_options(recipe: Recipe, options: ResizeOptions) -> None:
+def check_upload(checkpoint: Checkpoint) -> None:
+    """Check that the output of a resize can be uploaded.
+
+    Raises:
+        MethodError: It is a GGUF file.
+    """
+    if gguf_of(checkpoint) is not None:
+        message = "--push-to-hub uploads folders, and does not apply to a GGUF file."
+        raise MethodError(message, "Remove --push-to-hub.")
+
+
+def _check_gguf_options(checkpoint: Checkpoint, recipe: Recipe, options: ResizeOptions) -> None:
     """Check that no step is requested that a GGUF file cannot take.
 
     Raises:
@@ -298,6 +311,8 @@ def _check_gguf_options(recipe: Recipe, options: ResizeOptions) -> None:
         flag = "--train" if recipe.train is not None else "--data"
         message = f"{flag} runs the model in transformers, and does not apply to a GGUF file."
         raise ResizeError(message, f"Remove {flag}, or use it on the checkpoint it was made from.")
+    if options.uploads:
+        check_upload(checkpoint)
     if options.runtime is not None:
         message = f"--for {options.runtime} applies to folders; llama.cpp reads a GGUF file."
         hint = "Remove --for: all methods that a GGUF file can state are those of llama.cpp."

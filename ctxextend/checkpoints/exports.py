@@ -22,7 +22,6 @@ from ctxextend.checkpoints.source import HUB_ID, points_outside
 from ctxextend.errors import CheckpointError, joined
 
 PYTORCH_SUFFIX = ".bin"  # which other programs use too
-GGUF_SUFFIX = ".gguf"
 HEAD_BYTES = 1 << 16  # bytes at the start of a file that are searched
 MAX_LISTED_EXPORTS = 3
 BASE = "BASE"  # in commands, if nothing names the base checkpoint
@@ -197,7 +196,7 @@ def _named_base(folder: Path, files: Sequence[Path]) -> str | None:
     if match is not None:
         candidates.append(match[1])
     for path in files:
-        if path.suffix == GGUF_SUFFIX:
+        if path.suffix == filenames.GGUF_SUFFIX:
             candidates.append(_base_of_gguf(_read_head(path.parent, path.name)))
     for name in candidates:
         # Names without an owner may be folders of the program that saved the file.

@@ -29,7 +29,8 @@ PARAMS_FILE = "params.json"
 CONSOLIDATED_INDEX = "consolidated.safetensors.index.json"
 CONSOLIDATED_NAMES = (CONSOLIDATED_INDEX, "consolidated.safetensors")
 CONSOLIDATED = "consolidated*.safetensors"
-# Suffixes of weights files that can be read.
+GGUF_SUFFIX = ".gguf"
+# Suffixes of weights files that belong to a folder and can be read.
 READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 # With a variant, such as ``model.fp16.safetensors``, compiled at use.
 VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^./]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"

@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints.copy import file_fingerprint
-from ctxextend.checkpoints.exports import GGUF_SUFFIX
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_file import GgufFile, open_gguf
 from ctxextend.checkpoints.source import Source
@@ -25,11 +25,21 @@ def gguf_of(checkpoint: Checkpoint) -> GgufFile | None:
     return None
 
 
+def gguf_file(checkpoint: Checkpoint) -> GgufFile:
+    """Return the GGUF file that a checkpoint consists of.
+
+    Raises:
+        CheckpointError: It consists of other files.
+    """
+    file = gguf_of(checkpoint)
+    if file is None:
+        raise CheckpointError(f"{checkpoint.root} is not a GGUF file.", "Pass a GGUF file.")
+    return file
+
+
 def gguf_values(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the metadata of a GGUF file by key, without arrays."""
-    file = gguf_of(checkpoint)
-    assert file is not None
-    return file.metadata.values
+    return gguf_file(checkpoint).metadata.values
 
 
 def open_gguf_checkpoint(source: Source) -> Checkpoint:
@@ -49,7 +59,7 @@ def open_gguf_checkpoint(source: Source) -> Checkpoint:
     return Checkpoint(
         source=source,
         model=PurePosixPath(),
-        config=read_config(values, file.entries.keys(), source.file),
+        config=read_config(values, file.metadata.arrays, file.entries.keys(), source.file),
         weights=Weights(files={source.file: file}),
         generated={},
         copied=(),

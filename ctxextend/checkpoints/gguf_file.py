@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints.exports import GGUF_SUFFIX
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.checkpoints.gguf_header import GgufHeader, read_header
 from ctxextend.checkpoints.safetensors_file import TensorFile
 

@@ -11,7 +11,7 @@ are copied as they are. The package knows the types of tensors and their sizes.
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -26,7 +26,17 @@ VERSIONS = (2, 3)  # version 1 has counts of 32 bits, and llama.cpp no longer re
 INSTALL = "pip install 'ctxextend[gguf]'"
 DEFAULT_ALIGNMENT = 32
 ALIGNMENT_KEY = "general.alignment"
-MAX_METADATA_BYTES = 1 << 28  # of the whole header; the largest vocabularies have about 20 MB
+# Several times what the largest models have, so that a malformed file is refused in about a second.
+MAX_METADATA_BYTES = 1 << 27  # of the whole header; the largest vocabularies have about 20 MB
+MAX_PAIRS = 1 << 16
+MAX_TENSORS = 1 << 16
+MAX_TEXTS = 1 << 22  # in all arrays; the largest vocabularies have fewer than a million words
+# The fewest bytes of items: of a pair, an empty key, a type and a value; of a tensor, an empty
+# name, a number of dimensions, a type and a start.
+MIN_PAIR_BYTES = 8 + 4 + 1
+MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
+TEXT_LENGTH = struct.Struct("<Q")  # before a text
+MAX_TEXT_BYTES = 1 << 24  # of a value; chat templates, the longest ones, have about 100 kB
 MAX_KEY_BYTES = (1 << 16) - 1  # the limit of the format
 MAX_DIMENSIONS = 4  # `GGML_MAX_DIMS`
 MAX_ALIGNMENT = 1 << 20
@@ -91,6 +101,11 @@ class GgufHeader:
         """The values of all pairs but arrays, by key."""
         return {pair.key: pair.value for pair in self.pairs.values() if pair.value_type != ARRAY}
 
+    @property
+    def arrays(self) -> Set[str]:
+        """The keys of all arrays, whose items are not read."""
+        return {pair.key for pair in self.pairs.values() if pair.value_type == ARRAY}
+
 
 def padded(size: int, alignment: int) -> int:
     """Return a size in bytes, with the padding that follows it."""
@@ -133,6 +148,7 @@ class _Cursor:
         self.position = 0
         self._file = file
         self._read = bytearray()
+        self._texts = 0  # in arrays, so far
 
     @property
     def content(self) -> bytes:
@@ -142,7 +158,12 @@ class _Cursor:
     def skip(self, count: int) -> int:
         """Move over bytes, which the file must have; return where they start."""
         start = self.position
-        end = start + count
+        self._read_up_to(start + count)
+        self.position = start + count
+        return start
+
+    def _read_up_to(self, end: int) -> int:
+        """Read bytes up to an offset; return how many are read."""
         if end > self.size:
             raise malformed(
                 self.path, f"it is truncated: the header goes beyond {self.size:,} bytes"
@@ -155,17 +176,36 @@ class _Cursor:
             if not piece:
                 raise malformed(self.path, "it became shorter while it was read")
             self._read += piece
-        self.position = end
-        return start
+        return len(self._read)
+
+    def check_count(self, count: int, what: str, *, smallest: int, maximum: int) -> None:
+        """Check a number of items before they are read.
+
+        Args:
+            count: As the file states it.
+            what: The items, in the plural.
+            smallest: The fewest bytes of one.
+            maximum: The most items that are read.
+
+        Raises:
+            CheckpointError: The file is too short for so many items, or they are too many.
+        """
+        available = self.size - self.position
+        if count * smallest > available:
+            reason = f"the number of {what} is {count:,}, too many for {available:,} bytes"
+            raise malformed(self.path, f"it is truncated: {reason}")
+        if count > maximum:
+            reason = f"the number of {what} is {count:,}, more than {maximum:,}"
+            raise malformed(self.path, reason)
 
     def number(self, layout: str) -> Any:
         """Read a number, or a truth value."""
         start = self.skip(struct.calcsize(layout))
         return struct.unpack_from(layout, self._read, start)[0]
 
-    def text(self, maximum: int = MAX_METADATA_BYTES) -> str:
+    def text(self, maximum: int = MAX_TEXT_BYTES) -> str:
         """Read a text, which follows its length."""
-        length = self.number("<Q")
+        length = self.number(TEXT_LENGTH.format)
         if length > maximum:
             raise malformed(
                 self.path, f"a name or text has {length:,} bytes, more than {maximum:,}"
@@ -178,9 +218,19 @@ class _Cursor:
 
     def skip_texts(self, count: int) -> None:
         """Move over texts: most of the time of reading a header is spent here."""
+        self.check_count(
+            count, "texts in arrays", smallest=TEXT_LENGTH.size, maximum=MAX_TEXTS - self._texts
+        )
+        self._texts += count
+        content = self._read
+        position = self.position
+        read = len(content)
         for _ in range(count):
-            start = self.skip(8)
-            self.skip(int.from_bytes(self._read[start : start + 8], "little"))
+            if position + TEXT_LENGTH.size > read:
+                read = self._read_up_to(position + TEXT_LENGTH.size)
+            position += TEXT_LENGTH.size + TEXT_LENGTH.unpack_from(content, position)[0]
+        self._read_up_to(position)
+        self.position = position
 
 
 def malformed(path: Path, reason: str) -> CheckpointError:
@@ -223,10 +273,8 @@ def _check_version(path: Path, version: int) -> None:
 
 
 def _read_pairs(cursor: _Cursor, count: int) -> dict[str, Pair]:
-    """Read the key/value pairs.
-
-    A loop over an absurd count ends where the file does.
-    """
+    """Read the key/value pairs."""
+    cursor.check_count(count, "keys", smallest=MIN_PAIR_BYTES, maximum=MAX_PAIRS)
     pairs = dict[str, Pair]()
     for _ in range(count):
         start = cursor.position
@@ -255,6 +303,9 @@ def _read_value(cursor: _Cursor, key: str, value_type: int) -> Any:
         cursor.skip_texts(count)
     elif item_type in SCALAR_FORMATS:
         cursor.skip(count * struct.calcsize(SCALAR_FORMATS[item_type]))
+    elif item_type == ARRAY:
+        reason = f"{key!r:.100} is an array of arrays, which llama.cpp does not read either"
+        raise malformed(cursor.path, reason)
     else:
         raise malformed(cursor.path, f"{key!r:.100} is an array of the unknown type {item_type}")
     return None
@@ -274,6 +325,7 @@ def _alignment(path: Path, pairs: Mapping[str, Pair]) -> int:
 
 def _read_tensors(cursor: _Cursor, count: int) -> dict[str, Described]:
     """Read the descriptions of the tensors."""
+    cursor.check_count(count, "tensors", smallest=MIN_TENSOR_BYTES, maximum=MAX_TENSORS)
     sizes = tensor_types()
     tensors = dict[str, Described]()
     for _ in range(count):

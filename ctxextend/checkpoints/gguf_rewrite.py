@@ -171,11 +171,10 @@ def _new_size(file: GgufFile, name: str, shape: tuple[int, ...]) -> int:
 
 
 def _block_size(file: GgufFile, name: str) -> int:
-    """Return the bytes from a tensor to the next one, or to the end of the file."""
-    start = file.entries[name].start
-    ends = [entry.start for entry in file.entries.values() if entry.start > start]
-    end = min(ends, default=file.metadata.file_size - file.data_start)
-    return end - start
+    """Return the size of a tensor with its padding, which may be missing at the end of the file."""
+    entry = file.entries[name]
+    available = file.metadata.file_size - file.data_start - entry.start
+    return min(padded(entry.size, file.metadata.alignment), available)
 
 
 def _ranges(file: GgufFile, shapes: Mapping[str, tuple[int, ...]]) -> list[TensorRange]:

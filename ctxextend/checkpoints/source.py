@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from ctxextend.checkpoints.filenames import (
+    GGUF_SUFFIX,
     IGNORED_NAMES,
     NAMES,
     READABLE,
@@ -169,7 +170,8 @@ def _file_source(reference: str, path: Path) -> Source:
         raise distributed_error(path.parent, path.parent)
     # An export is refused when it is opened, with the commands that make it again.
     if path.suffix not in READABLE and not is_export(path.name):
-        hint = f"Pass a file that ends in {', '.join(READABLE)}, or a checkpoint folder."
+        endings = ", ".join((*READABLE, GGUF_SUFFIX))
+        hint = f"Pass a file that ends in {endings}, or a checkpoint folder."
         raise SourceError(f"{reference} is not a supported weights file.", hint)
     folder = path.parent.resolve()
     name = folder.name or "model"

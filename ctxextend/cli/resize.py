@@ -85,10 +85,6 @@ def resize(
         raise typer.BadParameter(
             "--part cannot be used with --tensor, which already selects one table. Remove --part."
         )
-    if push_to_hub and source.lower().endswith(".gguf"):
-        raise typer.BadParameter(
-            "--push-to-hub uploads folders, and does not apply to a GGUF file. Remove it."
-        )
     with options.usage_errors():
         training = options.short_training(train, steps, lora, verify=verify)
         more = ResizeOptions(
@@ -97,6 +93,7 @@ def resize(
             edit_only=edit_only,
             verify=verify,
             runtime=runtime,
+            uploads=push_to_hub is not None,
         )
         more.check(
             method,

@@ -49,10 +49,9 @@ def run(
     in a recipe are relative to its folder. The source and the training text of an output's recipe
     must not have changed.
     """
-    from ctxextend.checkpoints.gguf_checkpoint import gguf_of
     from ctxextend.pipeline import plan_run
     from ctxextend.recipe_file import read_recipe
-    from ctxextend.resizing import announce
+    from ctxextend.resizing import announce, check_upload
 
     console = Console(as_json, quiet)
     with _errors_in_changes():
@@ -63,11 +62,9 @@ def run(
         raise typer.BadParameter(
             "--push-to-hub does not apply: this recipe creates no checkpoint. Remove it."
         )
-    if push_to_hub and planned is not None and gguf_of(planned.plan.checkpoint) is not None:
-        raise typer.BadParameter(
-            "--push-to-hub uploads folders, and does not apply to a GGUF file. Remove it."
-        )
     if planned is not None:
+        if push_to_hub:
+            check_upload(planned.plan.checkpoint)
         announce(planned, console)
     if dry_run:
         folder = output

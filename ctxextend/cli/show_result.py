@@ -170,7 +170,7 @@ def _file_items(planned: "Planned", output: Path) -> Items:
     from ctxextend.output.card import CARD_FILE
 
     plan = planned.plan
-    files = planned.output.files
+    files = planned.output.files_in(output)
     if plan.checkpoint.weights.index_file in planned.output.texts:
         yield "edit", f"{plan.checkpoint.weights.index_file}: totals and names"
     for name in plan.dropped:

@@ -43,12 +43,14 @@ FREQ_BASE = "rope.freq_base"
 FREQ_BASE_LOCAL = "rope.freq_base_swa"  # of layers with a sliding window
 SLIDING_WINDOW = "attention.sliding_window"
 DIMENSIONS = "rope.dimension_count"  # rotated values per head
+HEAD_COUNT = "attention.head_count"
 DIMENSIONS_LOCAL = "rope.dimension_count_swa"
 SCALING_TYPE = "rope.scaling.type"
 SCALING_FACTOR = "rope.scaling.factor"
 OLD_FACTOR = "rope.scale_linear"  # the first name of `SCALING_FACTOR`
 TRAINED_LENGTH = "rope.scaling.original_context_length"
-# By which llama.cpp multiplies the attention factor that follows from a factor.
+# By which llama.cpp multiplies cosines and sines: those of yarn in addition to the attention factor
+# that follows from their factor.
 ATTENTION = "rope.scaling.attn_factor"
 DEFAULT_BASE = 10_000.0
 NO_SCALING = "none"
@@ -60,7 +62,9 @@ MAX_LENGTH_STATED = 1 << 32  # llama.cpp reads lengths as 32 bits
 ROUTE = "Resize the checkpoint that it was made from, and convert that again."
 
 
-def read_config(values: Mapping[str, Any], tensors: Collection[str], file: str) -> dict[str, Any]:
+def read_config(
+    values: Mapping[str, Any], arrays: Collection[str], tensors: Collection[str], file: str
+) -> dict[str, Any]:
     """Return the positions that a GGUF file states, as a config.
 
     Under the name of the architecture, it has the length, the number of rotated values, and rotary
@@ -68,6 +72,7 @@ def read_config(values: Mapping[str, Any], tensors: Collection[str], file: str) 
 
     Args:
         values: Its metadata by key, without arrays.
+        arrays: The keys of its arrays.
         tensors: The names of its tensors.
         file: Its name, for messages.
 
@@ -75,7 +80,7 @@ def read_config(values: Mapping[str, Any], tensors: Collection[str], file: str) 
         CheckpointError: A key is missing or malformed.
         UnsupportedModelError: Its architecture is not known.
     """
-    reader = _Reader(values, file)
+    reader = _Reader(values, arrays, file)
     row = find_row(values, file)
     config: dict[str, Any] = {CONTEXT_LENGTH: reader.length(CONTEXT_LENGTH)}
     stated: dict[str, Any] = {row.name: config}
@@ -84,6 +89,7 @@ def read_config(values: Mapping[str, Any], tensors: Collection[str], file: str) 
     if row.positions == ROTARY:
         config["rope"] = {"dimension_count": reader.dimensions()}
         config[NEW] = _settings(reader, row)
+        config[ATTENTION] = reader.attention()
         config["factor_tensors"] = [name for name in FACTOR_TENSORS if _has(tensors, name)]
     elif POSITION_TABLE in tensors:
         config["embedding_length"] = reader.length("embedding_length")
@@ -119,14 +125,27 @@ def find_row(values: Mapping[str, Any], file: str) -> GgufArchitecture:
 class _Reader:
     """The metadata of one architecture."""
 
-    def __init__(self, values: Mapping[str, Any], file: str) -> None:
+    def __init__(self, values: Mapping[str, Any], arrays: Collection[str], file: str) -> None:
         self.name = str(values.get(ARCHITECTURE))
         self._values = values
+        self._arrays = arrays
         self._file = file
 
     def stated(self, key: str) -> Any:
-        """Return the value of a key after the name of the architecture; None if it is missing."""
-        return self._values.get(f"{self.name}.{key}")
+        """Return the value of a key after the name of the architecture; None if it is missing.
+
+        Raises:
+            CheckpointError: It is an array. llama.cpp reads no array of these keys but of
+                ``attention.head_count``, of which it then takes that of the first layer.
+        """
+        full_key = f"{self.name}.{key}"
+        if full_key in self._arrays:
+            message = f"{self._file}: {full_key} is an array, and not one value for all layers."
+            hint = ROUTE
+            if key == HEAD_COUNT:
+                hint = f"Its {self.name}.{DIMENSIONS} is needed instead. {ROUTE}"
+            raise CheckpointError(message, hint)
+        return self._values.get(full_key)
 
     def length(self, key: str) -> int:
         """Return a positive integer.
@@ -153,13 +172,26 @@ class _Reader:
             raise self.error(key, "a number")
         return shortest(value)
 
+    def attention(self) -> float:
+        """Return the factor of all cosines and sines that the file states; 1 if it states none.
+
+        llama.cpp applies it whatever the scaling is: `yarn_attn_factor` in llama-context.cpp.
+
+        Raises:
+            CheckpointError: It is malformed.
+        """
+        factor = self.number(ATTENTION, 1.0)
+        if factor > 0:
+            return factor
+        raise self.error(ATTENTION, "a number above 0")
+
     def dimensions(self) -> int:
         """Return the number of rotated values per head."""
         if self.stated(DIMENSIONS) is not None:
             return self.length(DIMENSIONS)
         if self.stated("attention.key_length") is not None:
             return self.length("attention.key_length")
-        heads = self.length("attention.head_count")
+        heads = self.length(HEAD_COUNT)
         return self.length("embedding_length") // heads
 
     def error(self, key: str, expected: str) -> CheckpointError:
@@ -208,7 +240,7 @@ def _scaling(reader: _Reader) -> dict[str, Any]:
     if kind == LINEAR_METHOD:
         return {TYPE: LINEAR_METHOD, FACTOR: factor, **trained}
     attention: dict[str, Any] = {}
-    scale = reader.number(ATTENTION, 1.0)
+    scale = reader.attention()
     if scale != 1:
         attention[ATTENTION_FACTOR] = scale * derived_attention(factor)
     length = {TRAINED: reader.length(CONTEXT_LENGTH)}

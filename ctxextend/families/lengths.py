@@ -151,15 +151,24 @@ def _lengths_by_convention(
         served = round(first_trained * factor)
         return PositionLengths(first_trained=first_trained, stated=stated, served=served)
     kind = rope_type(layers.parameters)
+    # llama.cpp reads the key of a GGUF file as it is, whatever the settings are.
+    is_gguf = location.table.rope is not None and not location.table.rope.has_dialects
     key_states = _what_key_states(location, kind, key, first_trained)
     if key_states is not None:
-        return _lengths_if(key_states, key)
+        lengths = _lengths_if(key_states, key)
+        if is_gguf:
+            return replace(lengths, key_is_first_trained=False)
+        return lengths
     assert kind.presumed_key is not None
+    question = (
+        f"{kind.name} rotary settings with factor {factor:g} do not say whether "
+        f"{location.effective_key} {stated} is the length before or after scaling"
+    )
+    if not is_gguf:
+        question += ", and no other file of the folder does"
     return replace(
         _lengths_if(kind.presumed_key, key),
-        question=f"{kind.name} rotary settings with factor {factor:g} do not say whether "
-        f"{location.effective_key} {stated} is the length before or after scaling, and no other "
-        "file of the folder does",
+        question=question,
         answer=f"--trained-length {stated} if it is the one before, --trained-length "
         f"{key.trained_if_after} if the one after",
     )

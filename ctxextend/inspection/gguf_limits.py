@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.families.gguf_architectures import YARN_METHOD
+from ctxextend.families.gguf_positions import ATTENTION
 from ctxextend.families.lookup import nested
 from ctxextend.inspection.inspection_result import LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
@@ -86,3 +88,7 @@ def gguf_notes(file: GgufFile, reports: Sequence[PositionReport]) -> Iterator[st
             yield (
                 f"{factors[0]} divides the frequencies too: the wavelengths are those without it."
             )
+        scale = nested(location.config, (*location.path, ATTENTION))
+        if scale not in (None, 1) and YARN_METHOD not in report.kinds:
+            key = f"{location.family.model_type}.{ATTENTION}"
+            yield f"{key} {scale:g} multiplies the cosines and sines of all layers too."

@@ -1,19 +1,22 @@
 """The output of a resize of a GGUF file: one file with other metadata."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ctxextend.checkpoints.atomic_output import atomic_new_file, check_new_file
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.checkpoints.gguf_checkpoint import gguf_file
+from ctxextend.checkpoints.gguf_file import GgufFile, is_gguf
 from ctxextend.checkpoints.gguf_header import MAGIC
 from ctxextend.checkpoints.gguf_rewrite import plan_gguf_layout, write_gguf
 from ctxextend.checkpoints.rewrite import Layout
-from ctxextend.output.output import OutputFiles
+from ctxextend.errors import OutputError
+from ctxextend.output.output import Filled, OutputFiles
 from ctxextend.output.prepare import compute_tables
 from ctxextend.output.record import Hashes, placeholders, resize_recipe_text
 from ctxextend.plan.plan import Plan
@@ -38,9 +41,7 @@ class GgufOutput:
     @property
     def file(self) -> GgufFile:
         """The old file."""
-        file = gguf_of(self.source)
-        assert file is not None
-        return file
+        return gguf_file(self.source)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -81,10 +82,65 @@ class GgufOutput:
 
     @property
     def files(self) -> OutputFiles:
-        """The only file, which is rewritten."""
-        return OutputFiles(
-            rewritten=(self.default_folder.name,), copied=(), edited=(), created=(), omitted={}
+        """The only file, by its default name."""
+        return self.files_in(self.default_folder)
+
+    def files_in(self, path: Path) -> OutputFiles:
+        """Return the only file, which is rewritten, by its name in a path."""
+        return OutputFiles(rewritten=(path.name,), copied=(), edited=(), created=(), omitted={})
+
+    def check_path(self, path: Path, *, force: bool) -> None:
+        """Check that a file can be written, without writing anything.
+
+        Raises:
+            OutputError: It is not named as a GGUF file, exists, cannot be written or replaced, or
+                there is too little disk space.
+        """
+        _check_name(path, self.default_folder.name)
+        check_new_file(
+            path,
+            (self.file.path,),
+            self.layout_in(path).size,
+            force=force,
+            is_replaceable=_starts_as_gguf,
         )
+
+    def stage(self, path: Path, *, force: bool) -> AbstractContextManager[Path]:
+        """Yield a temporary file, which becomes the output if nothing fails.
+
+        Raises:
+            OutputError: As `check_path`.
+        """
+        _check_name(path, self.default_folder.name)
+        return atomic_new_file(
+            path,
+            (self.file.path,),
+            self.layout_in(path).size,
+            force=force,
+            is_replaceable=_starts_as_gguf,
+        )
+
+    def fill(self, staged: Path, path: Path, progress: Progress) -> Filled:
+        """Write the file to a temporary one.
+
+        Args:
+            staged: The temporary file.
+            path: The output, to whose folder local paths in the recipe are relative.
+            progress: Called with the bytes written since the last call and the total.
+
+        Raises:
+            CheckpointError: The source cannot be read, or changed after it was planned.
+            ResizeError: A new table does not fit in memory.
+        """
+        new = compute_tables(self.plan, self.source, partial(_recipe, self.plan), path.parent)
+        layout = self.layout_with(new.recipe)
+        with staged.open("r+b", buffering=0) as opened:
+            write_gguf(
+                self.file, layout, new.tensor, opened, lambda count: progress(count, layout.size)
+            )
+        staged.chmod(self.file.path.stat().st_mode & 0o777)
+        self.source.check_unchanged()
+        return Filled(size=layout.size, warnings=new.warnings)
 
 
 def prepare_gguf(plan: Plan) -> GgufOutput:
@@ -102,62 +158,18 @@ def _recipe(plan: Plan, folder: Path, hashes: Hashes) -> bytes:
     return resize_recipe_text(plan, folder, hashes).encode()
 
 
-def check_gguf_output(output: GgufOutput, path: Path, *, force: bool) -> None:
-    """Check that `write_gguf_output` can write to a path, without writing anything.
-
-    Raises:
-        OutputError: It exists, cannot be written or replaced, or there is too little disk space.
-    """
-    check_new_file(
-        path,
-        (output.file.path,),
-        output.layout_in(path).size,
-        force=force,
-        is_replaceable=_starts_as_gguf,
+def _check_name(path: Path, default_name: str) -> None:
+    """Raise OutputError unless a file is named as programs that read GGUF files expect."""
+    if is_gguf(path):
+        return
+    if path.is_dir():
+        message = f"The output {path} is a folder, and a GGUF file is resized to a file."
+        raise OutputError(message, f"Use -o {path / default_name}.")
+    raise OutputError(
+        f"The output {path} does not end in {GGUF_SUFFIX}, by which GGUF files are recognised.",
+        f"Use -o {path}{GGUF_SUFFIX} or, for a file in a folder of this name, -o "
+        f"{path / default_name}.",
     )
-
-
-def write_gguf_output(
-    output: GgufOutput,
-    path: Path,
-    *,
-    force: bool,
-    progress: Progress,
-    check: Callable[[Path], None],
-) -> tuple[int, tuple[str, ...]]:
-    """Write a GGUF file to a temporary one and rename it, so that it is complete or absent.
-
-    Args:
-        output: What to write.
-        path: Where.
-        force: Replace an existing GGUF file, once the new one is complete.
-        progress: Called with the bytes written since the last call and the total.
-        check: Called with the complete temporary file before it is renamed.
-
-    Returns:
-        Its size in bytes, and warnings about new rows.
-
-    Raises:
-        OutputError: The output exists, cannot be written or replaced, or there is too little disk
-            space.
-        CheckpointError: The source cannot be read, or changed after it was planned.
-    """
-    source = output.source
-    source.check_unchanged()
-    total = output.layout_in(path).size
-    with atomic_new_file(
-        path, (output.file.path,), total, force=force, is_replaceable=_starts_as_gguf
-    ) as staged:
-        new = compute_tables(output.plan, source, partial(_recipe, output.plan), path.parent)
-        layout = output.layout_with(new.recipe)
-        with staged.open("r+b", buffering=0) as opened:
-            write_gguf(
-                output.file, layout, new.tensor, opened, lambda count: progress(count, total)
-            )
-        staged.chmod(output.file.path.stat().st_mode & 0o777)
-        source.check_unchanged()
-        check(staged)
-    return layout.size, new.warnings
 
 
 def _starts_as_gguf(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """An output: what its folder will contain, whatever made it."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.rewrite import Layout, file_sizes
+from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
+from ctxextend.checkpoints.folder import Checkpoint, protected_paths
+from ctxextend.checkpoints.rewrite import Layout, file_sizes, write_files
+from ctxextend.progress import Progress
 from ctxextend.recipe import RECIPE_FILE
 
 
@@ -19,6 +22,13 @@ class NewTensors(NamedTuple):
     tensor: Callable[[str], NDArray[Any]]  # by name, called once per tensor
     recipe: bytes  # with the hashes of the tensors
     warnings: tuple[str, ...] = ()  # about values that are not finite
+
+
+class Filled(NamedTuple):
+    """What was written to the temporary folder or file of an output."""
+
+    size: int  # of all files, in bytes
+    warnings: tuple[str, ...]  # about the new tensors
 
 
 @dataclass(frozen=True)
@@ -96,3 +106,51 @@ class Output:
             created=tuple(sorted(texts - in_source)),
             omitted=self.source.omitted,
         )
+
+    def files_in(self, folder: Path) -> OutputFiles:
+        """Return the files of the output in a folder: their paths are relative to it."""
+        return self.files
+
+    def check_path(self, folder: Path, *, force: bool) -> None:
+        """Check that a folder can be written, without writing anything.
+
+        Raises:
+            OutputError: It exists, cannot be written or replaced, or there is too little disk
+                space.
+        """
+        check_output(folder, protected_paths(self.source), self.file_sizes, force=force)
+
+    def stage(self, folder: Path, *, force: bool) -> AbstractContextManager[Path]:
+        """Yield a temporary folder, which becomes the output if nothing fails.
+
+        Raises:
+            OutputError: As `check_path`.
+        """
+        sources = protected_paths(self.source)
+        return atomic_folder(folder, sources, self.sizes_in(folder), force=force)
+
+    def fill(self, staged: Path, folder: Path, progress: Progress) -> Filled:
+        """Write all files to a temporary folder.
+
+        Args:
+            staged: The temporary folder.
+            folder: The output folder, to which local paths in the recipe are relative.
+            progress: Called with the bytes written since the last call and the total.
+
+        Raises:
+            CheckpointError: The source cannot be read.
+            ResizeError: A new table does not fit in memory.
+        """
+        sizes = self.sizes_in(folder)
+        total = sum(sizes.values())
+        new = self.compute(folder)
+        write_files(
+            self.source,
+            staged,
+            self.layouts,
+            new.tensor,
+            {**self.texts, RECIPE_FILE: new.recipe},
+            lambda count: progress(count, total),
+        )
+        size = sum((staged / name).stat().st_size for name in sizes)
+        return Filled(size=size, warnings=new.warnings)

@@ -5,13 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
-from ctxextend.checkpoints.folder import protected_paths
-from ctxextend.checkpoints.rewrite import write_files
-from ctxextend.output.gguf_output import GgufOutput, check_gguf_output, write_gguf_output
+from ctxextend.output.gguf_output import GgufOutput
 from ctxextend.output.output import Output
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE
 
 AnyOutput = Output | GgufOutput
 
@@ -40,10 +36,7 @@ def check_writable(
         OutputError: It exists, cannot be written or replaced, or there is too little disk space.
     """
     path = output_path(folder, output.default_folder)
-    if isinstance(output, GgufOutput):
-        check_gguf_output(output, path, force=force)
-        return
-    check_output(path, protected_paths(output.source), output.file_sizes, force=force)
+    output.check_path(path, force=force)
 
 
 def write_output(
@@ -71,25 +64,8 @@ def write_output(
         ResizeError: A new table does not fit in memory.
     """
     path = output_path(folder, output.default_folder)
-    if isinstance(output, GgufOutput):
-        size, warnings = write_gguf_output(
-            output, path, force=force, progress=progress, check=check
-        )
-        return Written(folder=path, size=size, warnings=warnings)
     output.source.check_unchanged()
-    sizes = output.sizes_in(path)
-    total = sum(sizes.values())
-    with atomic_folder(path, protected_paths(output.source), sizes, force=force) as staged:
-        new = output.compute(path)
-        texts = {**output.texts, RECIPE_FILE: new.recipe}
-        write_files(
-            output.source,
-            staged,
-            output.layouts,
-            new.tensor,
-            texts,
-            lambda count: progress(count, total),
-        )
-        size = sum((staged / name).stat().st_size for name in sizes)
+    with output.stage(path, force=force) as staged:
+        size, warnings = output.fill(staged, path, progress)
         check(staged)
-    return Written(folder=path, size=size, warnings=new.warnings)
+    return Written(folder=path, size=size, warnings=warnings)

@@ -6,7 +6,12 @@ from typing import Any
 
 from ctxextend.checkpoints.gguf_checkpoint import gguf_values
 from ctxextend.errors import ResizeError
-from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, LINEAR_METHOD
+from ctxextend.families.gguf_architectures import (
+    GGUF_ARCHITECTURES,
+    GGUF_METHODS,
+    LINEAR_METHOD,
+    YARN_METHOD,
+)
 from ctxextend.families.gguf_positions import (
     ATTENTION,
     CONTEXT_LENGTH,
@@ -22,11 +27,13 @@ from ctxextend.families.gguf_positions import (
     shortest,
 )
 from ctxextend.families.lengths import layer_lengths
+from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.gguf_model import NOT_STATED, check_scales
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
 from ctxextend.recipe import Resize
+from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, THETA, TRAINED, TYPE, Parameters
 
 
@@ -40,27 +47,55 @@ def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
     if settings.positions >= MAX_LENGTH_STATED:
         message = f"--to {settings.to}: a GGUF file states a length of 32 bits."
         raise ResizeError(message, f"Use a length below {MAX_LENGTH_STATED}.")
-    if settings.choice.name in NOT_STATED:
-        check_scales(model.checkpoint, model.tables[0].location, settings.choice.name)
+    location = model.tables[0].location
+    name = settings.choice.name
+    if name in NOT_STATED or (location.table.rope is not None and name in GGUF_METHODS):
+        check_scales(model.checkpoint, location, name)
+
+
+def with_unscaled_note(model: OpenedModel, settings: Resize) -> OpenedModel:
+    """Return the model with a note on why nothing scales, if no method does and none is named."""
+    location = model.tables[0].location
+    if location.table.rope is None or location.table.rope.methods:
+        return model
+    if settings.choice.name != DEFAULT_METHOD:
+        return model
+    row = GGUF_ARCHITECTURES[location.family.model_type]
+    return model.with_note(f"No method scales architecture {row.name}: {row.reason}.")
 
 
 def as_gguf_states(tables: Sequence[TablePlan]) -> tuple[TablePlan, ...]:
     """Return tables with rotary settings as a GGUF file states them.
 
     Numbers have 32 bits. Linear settings also state the first trained length, which llama.cpp does
-    not read for them: so a later resize knows it.
+    not read for them: so a later resize knows it. So do settings that stay, if the user stated it.
     """
     stated = list[TablePlan]()
     for table in tables:
         plans = list[RopePlan]()
         for plan in table.rope:
             after = plan.after
-            if after != plan.before.parameters:
+            is_stated_by_user = table.location.trained_length is not None
+            if after != plan.before.parameters or is_stated_by_user:
                 trained = layer_lengths(table.location, plan.before).first_trained
-                after = _as_stated(after, trained)
+                after = _as_stated(_with_attention(table.location, plan), trained)
             plans.append(plan._replace(after=after))
         stated.append(replace(table, rope=tuple(plans)))
     return tuple(stated)
+
+
+def _with_attention(location: TableLocation, plan: RopePlan) -> Parameters:
+    """Return new settings with the attention factor that the file gives them.
+
+    Settings without scaling have no attention factor in transformers, and llama.cpp multiplies
+    theirs by the factor that the file states. It stays, so yarn settings get its product with their
+    own.
+    """
+    after = plan.after
+    scale = nested(location.config, (*location.path, ATTENTION))
+    if after[TYPE] != YARN_METHOD or plan.before.parameters[TYPE] == YARN_METHOD or scale == 1:
+        return after
+    return {**after, ATTENTION_FACTOR: scale * derived_attention(after[FACTOR])}
 
 
 def _as_stated(settings: Parameters, trained: int) -> Parameters:

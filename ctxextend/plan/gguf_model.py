@@ -6,15 +6,17 @@ from typing import Any
 from ctxextend.checkpoints.export_formats import GGUF
 from ctxextend.checkpoints.exports import base_hint
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values
+from ctxextend.checkpoints.gguf_checkpoint import gguf_file, gguf_values
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
-from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHODS
+from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHODS, GgufArchitecture
 from ctxextend.families.gguf_positions import SLIDING_WINDOW, gguf_architecture
 from ctxextend.families.lookup import Architecture, TableLocation, nested
+from ctxextend.families.rope import read_rope
 from ctxextend.plan.found_table import FoundTable, unstored_table
 from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.recipe import CheckpointRef
+from ctxextend.tables.rope_types import TYPE
 
 ROW_DTYPES = ("F32", "F16", "BF16")  # others consist of blocks of quantised values
 # How GGUF files state what no key of theirs can, by method.
@@ -68,9 +70,7 @@ def measure_gguf_tables(
     (location,) = architecture.locations
     if not location.table.has_rows:
         return (unstored_table(location, location.usual_name),)
-    file = gguf_of(checkpoint)
-    assert file is not None
-    return (_measure_rows(checkpoint, file, location),)
+    return (_measure_rows(checkpoint, gguf_file(checkpoint), location),)
 
 
 def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocation) -> FoundTable:
@@ -120,6 +120,7 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
         )
     _check_no_factors(checkpoint, location)
     row = GGUF_ARCHITECTURES[location.family.model_type]
+    _check_kept_type(checkpoint, location, row)
     if method == "theta" and row.local_base == "shared":
         _check_no_window(checkpoint, location)
     if method in row.methods:
@@ -129,6 +130,24 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
     if row.methods:
         hint = f"Use --method {' or '.join(row.methods)}."
     raise MethodError(message, hint)
+
+
+def _check_kept_type(
+    checkpoint: Checkpoint, location: TableLocation, row: GgufArchitecture
+) -> None:
+    """Raise MethodError if the file has scaled settings of a type that the architecture changes.
+
+    Scaled settings keep their type, so no method applies to them.
+    """
+    for layers in read_rope(location):
+        kind = layers.parameters[TYPE]
+        if kind == "default" or kind in row.methods:
+            continue
+        message = (
+            f"{checkpoint.root / checkpoint.config_file} has {kind} settings, and those of "
+            f"architecture {row.name} cannot be scaled further: {row.reason}."
+        )
+        raise MethodError(message, _route(checkpoint))
 
 
 def _check_no_window(checkpoint: Checkpoint, location: TableLocation) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.errors import MethodError, ResizeError, flag_name
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation
@@ -119,8 +120,14 @@ def _check_no_rows_given(location: TableLocation, settings: Resize) -> None:
 
 
 def _check_no_trained_length_given(location: TableLocation) -> None:
-    """Raise MethodError if the user states the first trained length."""
-    if location.trained_length is not None:
+    """Raise MethodError if the user states the first trained length, and it tells nothing.
+
+    It tells what scaled settings serve whose config key may state the length before scaling.
+    """
+    if location.trained_length is None:
+        return
+    kinds = [rope_type(layers.parameters) for layers in _global_layers(location)]
+    if all(kind.presumed_key is None for kind in kinds):
         message = "--trained-length has no effect with --method limits, which scales nothing."
         raise MethodError(message, "Remove one of them.")
 
@@ -173,7 +180,7 @@ def _no_change_needed(
             f"If it was resized, resize its base to {after}: scaled rotary settings change short "
             "inputs too.",
         )
-    if location.table.rope and not location.table.rope.has_dialects:  # a GGUF file
+    if is_gguf(location.file):
         return ResizeError(message, f"To use less memory in llama.cpp, pass it -c {after}.")
     return ResizeError(
         message,

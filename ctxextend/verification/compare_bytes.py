@@ -73,10 +73,10 @@ def _first_difference(resized: Checkpoint, tensor: tuple[TensorEntry, TensorFile
     ):
         base_file.seek(offset)
         other_file.seek(other_offset)
-        return _first_difference_of_streams(base_file, other_file, entry.size)
+        return first_difference_of_streams(base_file, other_file, entry.size)
 
 
-def _first_difference_of_streams(first: FileIO, second: FileIO, size: int) -> int | None:
+def first_difference_of_streams(first: FileIO, second: FileIO, size: int) -> int | None:
     """Return the first byte at which the next `size` bytes of two files differ; None if equal."""
     for start in range(0, size, COMPARED_BYTES):
         count = min(COMPARED_BYTES, size - start)

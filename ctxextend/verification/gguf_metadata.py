@@ -1,15 +1,19 @@
-"""Compare the metadata of a resized GGUF file with those of its base, as edited."""
+"""Compare a resized GGUF file with its base, as edited, but for its tensors: all other bytes."""
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_of
-from ctxextend.checkpoints.gguf_header import ARRAY, GgufHeader, Pair
+from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY, gguf_file
+from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.checkpoints.gguf_header import ARRAY, GgufHeader, Pair, padded
 from ctxextend.errors import counted
 from ctxextend.families.gguf_positions import shortest
 from ctxextend.limits.length_edits import Edit
 from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.compare_bytes import first_difference_of_streams
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.json_changes import MISSING, json_text
 
@@ -30,6 +34,16 @@ class ComparedMetadata:
     count: int  # keys that were compared
     wrong: tuple[WrongPair, ...]
     wrong_version: tuple[int, int] | None  # of the format: found and expected
+    # Tensors after which other bytes follow than in the base; empty: the header.
+    wrong_after: tuple[str, ...]
+
+
+class BytesAfter(NamedTuple):
+    """The bytes from the end of a tensor to the next one, or to the end of the file."""
+
+    offset: int  # in the file
+    padding: int  # bytes that align the next tensor; fewer or none at the end of the file
+    others: int  # bytes after the padding, which belong to no tensor
 
 
 ARRAY_VALUE = "an array"  # in messages, instead of its values
@@ -37,7 +51,11 @@ OTHER_ARRAY = "another array"
 
 
 def compare_metadata(expected: Expected, resized: Checkpoint) -> ComparedMetadata:
-    """Compare all keys but the recipe: values that change by value, all others byte by byte."""
+    """Compare all bytes but those of tensors and the recipe: values that change by value.
+
+    Raises:
+        CheckpointError: A file cannot be read.
+    """
     before = _header(expected.base)
     after = _header(resized)
     edits = {edit.key: edit for edit in expected.files.edits}
@@ -50,13 +68,83 @@ def compare_metadata(expected: Expected, resized: Checkpoint) -> ComparedMetadat
     wrong_version = None
     if before.version != after.version:
         wrong_version = (after.version, before.version)
-    return ComparedMetadata(count=len(keys), wrong=tuple(wrong), wrong_version=wrong_version)
+    changed = {table.name for table in expected.stored if table.is_changed}
+    wrong_after = _wrong_after(gguf_file(expected.base), gguf_file(resized), changed)
+    return ComparedMetadata(
+        count=len(keys),
+        wrong=tuple(wrong),
+        wrong_version=wrong_version,
+        wrong_after=tuple(wrong_after),
+    )
+
+
+def _wrong_after(base: GgufFile, resized: GgufFile, changed: Collection[str]) -> Iterator[str]:
+    """Yield the tensors after which other bytes follow than in the base.
+
+    Padding at the end of a file may be missing, and that of a changed tensor is new.
+
+    Args:
+        base: The base.
+        resized: The resized file.
+        changed: The tensors that change.
+
+    Raises:
+        CheckpointError: A file cannot be read.
+    """
+    found = _bytes_after(resized)
+    with (
+        open_source(base.path) as base_file,
+        open_source(resized.path) as resized_file,
+        reading(f"{base.path} or {resized.path}"),
+    ):
+        for name, expected in _bytes_after(base).items():
+            if name not in found:
+                continue
+            after = found[name]
+            padding = min(expected.padding, after.padding)
+            if name in changed:
+                padding = 0
+            parts = (
+                (expected.offset, after.offset, padding),
+                (
+                    expected.offset + expected.padding,
+                    after.offset + after.padding,
+                    expected.others,
+                ),
+            )
+            is_same = expected.others == after.others
+            for base_offset, offset, size in parts:
+                base_file.seek(base_offset)
+                resized_file.seek(offset)
+                difference = first_difference_of_streams(base_file, resized_file, size)
+                is_same = is_same and difference is None
+            if not is_same:
+                yield name
+
+
+def _bytes_after(file: GgufFile) -> dict[str, BytesAfter]:
+    """Return the bytes after each tensor by its name, and after the header by an empty one."""
+    found = dict[str, BytesAfter]()
+    name = ""
+    end = 0
+    entries = sorted(file.entries.values(), key=lambda entry: (entry.start, entry.end))
+    starts = [entry.start for entry in entries]
+    for index, start in enumerate((*starts, file.metadata.file_size - file.data_start)):
+        available = max(start - end, 0)
+        padding = min(padded(end, file.metadata.alignment) - end, available)
+        found[name] = BytesAfter(
+            offset=file.data_start + end,
+            padding=padding,
+            others=available - padding,
+        )
+        if index < len(entries):
+            name = entries[index].name
+            end = entries[index].end
+    return found
 
 
 def _header(checkpoint: Checkpoint) -> GgufHeader:
-    file = gguf_of(checkpoint)
-    assert file is not None
-    return file.metadata
+    return gguf_file(checkpoint).metadata
 
 
 def _compare_pair(
@@ -104,6 +192,9 @@ def metadata_check(expected: Expected, compared: ComparedMetadata) -> Check:
     for wrong in compared.wrong:
         found_text = json_text(wrong.found)
         faults.append(f"{wrong.key} is {found_text}, expected {json_text(wrong.expected)}")
+    for name in compared.wrong_after:
+        place = name or "the header"
+        faults.append(f"after {place}, the file has other bytes that belong to no tensor")
     edits = "; ".join(f"{edit.key} {edit.after}" for edit in expected.files.edits)
     changes = f"only {edits} changed" if edits else "nothing changed"
     finding = f"{counted(compared.count, 'key')} compared (recipe excluded): {changes}"

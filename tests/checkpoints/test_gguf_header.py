@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from ctxextend import inspect, resize
-from ctxextend.checkpoints.gguf_header import MAX_METADATA_BYTES
+from ctxextend.checkpoints.gguf_header import (
+    MAX_METADATA_BYTES,
+    MAX_PAIRS,
+    MAX_TENSORS,
+    MAX_TEXTS,
+)
 from ctxextend.errors import CheckpointError, CtxextendError
 from tests.helpers.gguf_files import LENGTH, WIDTH, write_gguf
 from tests.helpers.mutations import mutate_bytes
@@ -83,7 +88,7 @@ MALFORMED = {
     "only magic": (b"GGUF", "it is truncated"),
     "pairs": (header(*NEEDED, pair_count=2**63), "it is truncated"),
     "tensors": (header(*NEEDED, tensor_count=2**63), "it is truncated"),
-    "key": (header(struct.pack("<Q", 2**60)), "a name or text has"),
+    "key": (header(struct.pack("<QQ", 2**60, 0)), "a name or text has"),
     "text": (header(pair("x", STRING, struct.pack("<Q", 2**63))), "a name or text has"),
     "array": (
         header(pair("x", ARRAY, struct.pack("<IQ", UINT32, 2**61))),
@@ -92,10 +97,18 @@ MALFORMED = {
     "array of texts": (header(pair("x", ARRAY, struct.pack("<IQ", STRING, 2**63))), "truncated"),
     "array of arrays": (
         header(pair("x", ARRAY, struct.pack("<IQ", ARRAY, 1))),
-        "is an array of the unknown type 9",
+        "'x' is an array of arrays",
+    ),
+    "array of no type": (
+        header(pair("x", ARRAY, struct.pack("<IQ", 77, 1))),
+        "is an array of the unknown type 77",
+    ),
+    "texts that fit": (
+        header(pair("x", ARRAY, struct.pack("<IQQQ", STRING, 2, 0, 2**63))),
+        "it is truncated: the header goes beyond",
     ),
     "type": (header(pair("x", 77, b"")), "'x' has the unknown type 77"),
-    "not text": (header(struct.pack("<Q", 1) + b"\xff"), "is not UTF-8"),
+    "not text": (header(struct.pack("<Q", 1) + b"\xff" + bytes(8)), "is not UTF-8"),
     "same key": (header(*NEEDED, NEEDED[1]), "'llama.context_length' is stated twice"),
     "same tensor": (
         header(*NEEDED, tensors=described() + described(start=32), tensor_count=2) + bytes(128),
@@ -188,6 +201,10 @@ def test_an_unknown_type_of_tensors_is_refused(tmp_path: Path) -> None:
         ({"llama.rope.freq_base": float("inf")}, "llama.rope.freq_base must be a number"),
         ({"llama.rope.scaling.type": "ntk"}, "llama.rope.scaling.type must be none, linear"),
         ({"llama.rope.scaling.factor": 0.5}, "llama.rope.scaling.factor must be a number of at"),
+        (
+            {"llama.rope.scaling.attn_factor": 0.0},
+            "llama.rope.scaling.attn_factor must be a num",
+        ),
         ({"llama.rope.scaling.factor": -1.0}, "llama.rope.scaling.factor must be a number"),
     ],
 )
@@ -196,6 +213,25 @@ def test_missing_and_malformed_keys_are_refused(
 ) -> None:
     path = write_gguf(tmp_path / "model.gguf", values=values)
     refused(path, f"model.gguf: {message}")
+
+
+@pytest.mark.parametrize(
+    "key", ["context_length", "attention.head_count", "rope.freq_base", "rope.scaling.factor"]
+)
+def test_arrays_instead_of_numbers_are_named(key: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", values={f"llama.{key}": [2, 2]})
+    hint = refused(path, f"model.gguf: llama.{key} is an array")
+    assert "Resize the checkpoint that it was made from" in hint
+
+
+@pytest.mark.parametrize("key", ["rope.dimension_count", "attention.key_length"])
+def test_numbers_of_heads_per_layer_are_read_next_to_the_size_of_a_head(
+    key: str, tmp_path: Path
+) -> None:
+    values = {"llama.attention.head_count": [2, 4], f"llama.{key}": 16}
+    path = write_gguf(tmp_path / "model.gguf", values=values)
+    resize(path, 4 * LENGTH, output=tmp_path / "out.gguf", verify=True)
+    assert len(inspect(tmp_path / "out.gguf").schemes[0].layers[0].wavelengths) == 8
 
 
 def test_a_table_of_another_width_is_refused(tmp_path: Path) -> None:
@@ -213,13 +249,61 @@ def test_a_file_without_the_package_names_the_extra(
     assert "pip install 'ctxextend[gguf]'" in refused(path, "need the package gguf")
 
 
-def test_a_header_is_not_read_beyond_a_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert MAX_METADATA_BYTES > 10 * 20_000_000
-    monkeypatch.setattr("ctxextend.checkpoints.gguf_header.MAX_METADATA_BYTES", 200)
-    path = write_gguf(tmp_path / "model.gguf")
-    refused(path, "its header is longer than 200 bytes")
+SPARSE_BYTES = 1 << 30
+
+# Files that continue with zeros: (content, message)
+SPARSE = {
+    "texts": (
+        header(pair("x", ARRAY, struct.pack("<IQ", STRING, 2**60))),
+        "number of texts in arrays is 1,152,921,504,606,846,976, too many for",
+    ),
+    "many texts": (
+        header(pair("x", ARRAY, struct.pack("<IQ", STRING, 2**26))),
+        "number of texts in arrays is 67,108,864, more than",
+    ),
+    "most texts": (
+        header(pair("x", ARRAY, struct.pack("<IQ", STRING, MAX_TEXTS)), pair_count=2),
+        "the key '' is stated twice|has the unknown type|general.architecture",
+    ),
+    "numbers": (
+        header(pair("x", ARRAY, struct.pack("<IQ", UINT32, 2**27))),
+        "its header is longer than",
+    ),
+    "text": (header(pair("x", STRING, struct.pack("<Q", 2**29))), "a name or text has"),
+    "pairs": (header(pair_count=9_000_000), "number of keys is 9,000,000, more than 65,536"),
+    "tensors": (
+        header(*NEEDED, tensor_count=9_000_000),
+        "number of tensors is 9,000,000, more",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sparse files")
+def test_absurd_counts_are_refused_at_once(name: str, tmp_path: Path) -> None:
+    content, message = SPARSE[name]
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with path.open("r+b") as file:
+        file.truncate(SPARSE_BYTES)
+    refused(path, message)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sparse files")
+def test_the_most_keys_and_tensors_are_read_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    keys = [number(f"k{index}", 1) for index in range(MAX_PAIRS - len(NEEDED))]
+    tensors = b"".join(described(f"t{index}", start=32 * index) for index in range(MAX_TENSORS))
+    path.write_bytes(header(*NEEDED, *keys, tensors=tensors, tensor_count=MAX_TENSORS))
+    with path.open("r+b") as file:
+        file.truncate(SPARSE_BYTES)
+    with time_limit(3):
+        assert inspect(path).schemes[0].positions == LENGTH
+
+
+def test_limits_are_several_times_what_models_have() -> None:
+    assert MAX_METADATA_BYTES > 6 * 20_000_000
+    assert MAX_TEXTS > 3 * 1_000_000
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`resize` of GGUF files: what it writes, by the official package, and what it refuses."""
 
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
-from ctxextend import OutputError, plan_resize, resize, run
+from ctxextend import OutputError, inspect, plan_resize, resize, run, verify
 from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
-from ctxextend.errors import CheckpointError, CtxextendError, MethodError, ResizeError
+from ctxextend.errors import CheckpointError, CtxextendError, MethodError, ResizeError, SourceError
 from tests.helpers.gguf_files import (
     LENGTH,
     TABLE,
@@ -172,6 +173,53 @@ def test_resize_keeps_a_stated_attention_factor(tmp_path: Path) -> None:
     assert after == pytest.approx(before)
 
 
+UNSCALED: dict[str, dict[str, Any]] = {
+    "no type": {},
+    "none": {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0},
+    "linear": {"llama.rope.scaling.type": "linear"},
+    "factor 1": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 1.0},
+}
+
+
+@pytest.mark.parametrize("stated", UNSCALED)
+@pytest.mark.parametrize("method", ["yarn", "linear", "theta", "limits"])
+def test_resize_keeps_an_attention_factor_without_scaling(
+    method: str, stated: str, tmp_path: Path
+) -> None:
+    values = {**UNSCALED[stated], "llama.rope.scaling.attn_factor": 0.75}
+    base = write_gguf(tmp_path / "base.gguf", values=values)
+    resize(base, LONGER, method, output=tmp_path / "out.gguf", verify=True)
+    assert verify(tmp_path / "out.gguf", base)
+    after, _ = read(tmp_path / "out.gguf")
+    assert after["llama.rope.scaling.attn_factor"] == 0.75
+    result = inspect(tmp_path / "out.gguf")
+    [layers] = result.schemes[0].layers
+    if method == "yarn":  # llama.cpp multiplies both
+        assert layers.attention_factor == pytest.approx(0.75 * (0.1 * np.log(4) + 1))
+        assert len(result.notes) == 1
+    else:
+        assert "attn_factor 0.75 multiplies the cosines and sines" in result.notes[1]
+    resize(tmp_path / "out.gguf", 2 * LONGER, output=tmp_path / "twice.gguf", verify=True)
+
+
+def test_resize_states_the_length_that_linear_settings_serve(tmp_path: Path) -> None:
+    # Its context length is the one before scaling, as in folders of transformers 4.
+    values = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
+    base = write_gguf(tmp_path / "base.gguf", values=values)
+    with pytest.raises(ResizeError, match=r"or after scaling\. Pass --trained") as caught:
+        resize(base, 8 * LENGTH, output=tmp_path / "out.gguf")
+    assert f"--trained-length {LENGTH} if it is the one before" in str(caught.value.hint)
+    for to in (4 * LENGTH, 8 * LENGTH):
+        output = tmp_path / f"{to}.gguf"
+        resize(base, to, output=output, trained_length=LENGTH, verify=True)
+        assert verify(output).notes == ()
+        values, _ = read(output)
+        assert values["llama.context_length"] == to
+        assert values["llama.rope.scaling.factor"] == to // LENGTH
+        assert values["llama.rope.scaling.original_context_length"] == LENGTH
+        assert inspect(output).agrees
+
+
 def test_resize_keeps_the_base_of_layers_with_a_window(tmp_path: Path) -> None:
     stated = {"gemma3.rope.freq_base": 1e6, "gemma3.rope.freq_base_swa": 1e4}
     base = write_gguf(tmp_path / "gemma.gguf", "gemma3", values=stated)
@@ -269,6 +317,20 @@ def test_resize_of_a_table_at_the_end_keeps_the_others(tmp_path: Path) -> None:
     assert {**after, TABLE: ""} == {**before, TABLE: ""}
 
 
+@pytest.mark.parametrize("position", ["first", "last"])
+@pytest.mark.parametrize("to", [7, 16, 33])
+def test_resize_keeps_bytes_after_the_tensors(position: str, to: int, tmp_path: Path) -> None:
+    tensors = {**other_tensors(), TABLE: random_table()}
+    if position == "first":
+        tensors = {TABLE: random_table(), **other_tensors()}
+    values = {"gpt2.context_length": 16}
+    base = write_gguf(tmp_path / "base.gguf", "gpt2", tensors=tensors, values=values)
+    with base.open("ab") as file:
+        file.write(b"more bytes")
+    resize(base, to, output=tmp_path / "out.gguf", verify=True)
+    assert (tmp_path / "out.gguf").read_bytes().endswith(b"more bytes")
+
+
 def test_resize_of_a_quantised_table_names_the_route(tmp_path: Path) -> None:
     table = quantised(16)
     base = write_gguf(tmp_path / "base.gguf", "bert", table=table)
@@ -302,6 +364,17 @@ def test_resize_of_unlimited_positions_changes_the_length(
     base = write_gguf(tmp_path / "base.gguf", architecture)
     resize(base, LONGER, output=tmp_path / "out.gguf", verify=True)
     assert changes(base, tmp_path / "out.gguf") == {f"{architecture}.context_length": LONGER}
+
+
+@pytest.mark.parametrize("architecture", ["llama", "bloom"])
+@pytest.mark.parametrize("to", [LENGTH // 2, LENGTH])
+def test_resize_to_a_shorter_length_names_the_flag_of_llama_cpp(
+    architecture: str, to: int, tmp_path: Path
+) -> None:
+    base = write_gguf(tmp_path / "base.gguf", architecture)
+    with pytest.raises(ResizeError, match=f"so {to} need no change") as caught:
+        resize(base, to, output=tmp_path / "out.gguf")
+    assert f"-c {to}" in str(caught.value.hint)
 
 
 # ---- refused
@@ -340,21 +413,69 @@ def test_resize_refuses_tensors_of_factors(name: str, tmp_path: Path) -> None:
     assert changes(base, tmp_path / "out.gguf") == {"llama.context_length": LONGER}
 
 
-@pytest.mark.parametrize("architecture", ["deepseek2", "mistral3", "llama4", "hunyuan_vl"])
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [
+        ("deepseek2", "gives yarn settings of this architecture another attention factor"),
+        ("grok", "gives yarn settings of this architecture another attention factor"),
+        ("mistral3", "scales attention by the position of a token"),
+        ("llama4", "scales attention by the position of a token"),
+    ],
+)
+@pytest.mark.parametrize("method", [None, "yarn", "linear"])
 def test_resize_refuses_methods_that_an_architecture_reads_otherwise(
-    architecture: str, tmp_path: Path
+    method: str | None, architecture: str, reason: str, tmp_path: Path
 ) -> None:
     base = write_gguf(tmp_path / "base.gguf", architecture)
-    with pytest.raises(MethodError):
-        resize(base, LONGER, "yarn", output=tmp_path / "out.gguf")
-    scaled = {
+    if method is not None:
+        with pytest.raises(MethodError, match=reason) as caught:
+            resize(base, LONGER, method, output=tmp_path / "out.gguf")
+        assert caught.value.hint == "Use --method theta."
+        method = "theta"
+    resize(base, LONGER, method, output=tmp_path / "out.gguf", verify=True)
+    assert changes(base, tmp_path / "out.gguf").keys() == {
+        f"{architecture}.context_length",
+        f"{architecture}.rope.freq_base",
+    }
+
+
+@pytest.mark.parametrize("architecture", ["deepseek2", "grok", "mistral3", "llama4"])
+@pytest.mark.parametrize("method", [None, "yarn", "linear", "theta"])
+def test_resize_of_scaled_settings_that_an_architecture_reads_otherwise_names_the_route(
+    method: str | None, architecture: str, tmp_path: Path
+) -> None:
+    base = write_gguf(tmp_path / "base.gguf", architecture, values=yarn_values(architecture))
+    with pytest.raises(MethodError, match="has yarn settings, and those of architecture") as caught:
+        resize(base, LONGER, method, output=tmp_path / "out.gguf")
+    assert architecture in caught.value.message
+    hint = str(caught.value.hint)
+    assert "--method" not in hint
+    assert "ctxextend resize BASE --to N" in hint
+    resize(base, LONGER, "limits", output=tmp_path / "out.gguf")
+
+
+def yarn_values(architecture: str) -> dict[str, Any]:
+    """Return metadata of yarn settings with factor 2."""
+    return {
         f"{architecture}.rope.scaling.type": "yarn",
         f"{architecture}.rope.scaling.factor": 2.0,
         f"{architecture}.rope.scaling.original_context_length": LENGTH // 2,
     }
-    base = write_gguf(tmp_path / "scaled.gguf", architecture, values=scaled)
-    with pytest.raises(CtxextendError):
-        resize(base, LONGER, "yarn", output=tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("architecture", ["hunyuan_vl", "hunyuan-dense"])
+def test_resize_says_why_no_method_scales_an_architecture(
+    architecture: str, tmp_path: Path
+) -> None:
+    base = write_gguf(tmp_path / "base.gguf", architecture)
+    reason = f"architecture {architecture}: its base also follows from other keys"
+    for method in ("yarn", "linear", "theta"):
+        with pytest.raises(MethodError, match=reason) as caught:
+            resize(base, LONGER, method, output=tmp_path / "out.gguf")
+        assert "ctxextend resize BASE --to N" in str(caught.value.hint)
+    result = resize(base, LONGER, output=tmp_path / "out.gguf")
+    assert f"No method scales {reason}." in result.planned.explanation.notes
+    assert changes(base, tmp_path / "out.gguf") == {f"{architecture}.context_length": LONGER}
 
 
 def test_resize_refuses_an_unknown_architecture(tmp_path: Path) -> None:
@@ -395,6 +516,67 @@ def test_resize_refuses_flags_that_do_not_apply(
 
 
 # ---- the output
+
+
+@pytest.mark.parametrize("name", ["model", "model.bin", "new/", "model.gguf.part"])
+def test_resize_asks_for_the_ending_of_a_gguf_file(name: str, tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    arguments = ["resize", str(base), "--to", str(LONGER), "-o", f"{tmp_path}/{name}"]
+    for more in ([], ["--verify"]):
+        done = CliRunner().invoke(build_app(), [*arguments, *more])
+        assert done.exit_code == 1
+        message = done.stderr.replace("\n", " ")
+        output = f"{tmp_path}/{name}".rstrip("/")
+        assert f"The output {output} does not end in .gguf" in message
+        assert f"-o {output}.gguf or, for a file in a folder of this name, -o {output}/" in message
+        assert list(tmp_path.iterdir()) == [base]
+    planned = plan_resize(base, LONGER)
+    with pytest.raises(OutputError, match="does not end in .gguf"):
+        planned.check_output(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["folder", "folder.gguf"])
+def test_resize_to_a_folder_names_a_file_in_it(name: str, tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    (tmp_path / name).mkdir()
+    with pytest.raises(OutputError, match=f"The output .*{name} is a folder") as caught:
+        resize(base, LONGER, output=tmp_path / name)
+    hint = str(caught.value.hint)
+    output = Path(hint.removeprefix("Use -o ").removesuffix("."))
+    assert output.parent == tmp_path / name
+    resize(base, LONGER, output=output)
+    assert output.is_file()
+
+
+def test_dry_run_names_the_file_of_the_user(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    output = tmp_path / "mine.gguf"
+    arguments = ["resize", str(base), "--to", str(LONGER), "-o", str(output)]
+    done = CliRunner().invoke(build_app(), [*arguments, "--dry-run"])
+    assert "rewrite   mine.gguf" in done.stdout
+    assert f"base-{LONGER}" not in done.stdout
+    for more in (["--dry-run"], []):
+        done = CliRunner().invoke(build_app(), [*arguments, *more, "--json"])
+        result = json.loads(done.stdout)
+        assert result["output"] == str(output)
+        assert result["files"]["rewritten"] == ["mine.gguf"]
+    assert output.is_file()
+
+
+def test_resize_of_a_file_of_another_kind_lists_gguf(tmp_path: Path) -> None:
+    (tmp_path / "model.foo").write_text("")
+    with pytest.raises(SourceError, match="is not a supported weights file") as caught:
+        resize(tmp_path / "model.foo", LONGER)
+    assert ".gguf" in str(caught.value.hint)
+
+
+def test_resize_refuses_to_upload_a_gguf_file_of_any_case(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.GGUF")
+    arguments = ["resize", str(base), "--to", str(LONGER), "--push-to-hub", "a/b"]
+    done = CliRunner().invoke(build_app(), arguments)
+    assert done.exit_code == 2
+    assert "--push-to-hub uploads folders" in done.stderr
+    assert list(tmp_path.iterdir()) == [base]
 
 
 def test_resize_replaces_only_a_gguf_file(tmp_path: Path) -> None:

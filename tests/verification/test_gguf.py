@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from ctxextend import resize, verify
+from ctxextend import inspect, resize, verify
 from ctxextend.checkpoints.gguf_file import open_gguf
 from ctxextend.cli.app import build_app
 from ctxextend.cli.console import FAILED_CHECK
@@ -122,6 +122,77 @@ def test_verify_finds_a_changed_factor(resized: Path) -> None:
     found = failures(verify(resized))
     assert "llama.rope: factor is 3.0, expected 4.0" in found["table"]
     assert "llama.rope.scaling.factor is 3.0, expected 4.0" in found["metadata"]
+
+
+def test_verify_finds_changed_bytes_between_and_after_tensors(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    base.write_bytes(base.read_bytes() + b"more bytes")
+    output = tmp_path / "out.gguf"
+    resize(base, LONGER, output=output)
+    whole = output.read_bytes()
+    file = open_gguf(output)
+    last = max(file.entries.values(), key=lambda entry: entry.end)
+    padding = file.data_start + file.entries["blk.0.attn_norm.weight"].end
+    changed = {
+        "blk.0.attn_norm.weight": whole[:padding] + b"x" + whole[padding + 1 :],
+        last.name: whole[:-1] + b"x",
+    }
+    for name, content in changed.items():
+        output.write_bytes(content)
+        found = failures(verify(output))
+        assert found.keys() == {"metadata"}
+        assert f"after {name}, the file has other bytes" in found["metadata"]
+    for content in (whole[:-1], whole + b"x"):
+        output.write_bytes(content)
+        assert f"after {last.name}" in failures(verify(output))["metadata"]
+    output.write_bytes(whole)
+    assert verify(output)
+
+
+ROTARY_METHODS = {
+    "llama": ("yarn", "linear", "theta"),
+    "qwen2": ("yarn",),
+    "qwen3": ("yarn", "linear"),
+    "gemma3": ("yarn", "linear"),
+    "olmo2": ("yarn",),
+    "phi3": ("theta",),
+    "deepseek2": ("theta",),
+    "cohere2": ("yarn", "theta"),
+    "phi2": ("yarn", "linear"),
+    "gptneox": ("yarn",),
+    "stablelm": ("yarn",),
+    "gemma": ("yarn",),
+    "gemma2": ("yarn",),
+    "command-r": ("yarn",),
+    "modern-bert": ("yarn",),
+    "nemotron": ("yarn", "linear"),
+    "minicpm3": ("yarn",),
+}
+ROTARY = [(name, method) for name, methods in ROTARY_METHODS.items() for method in methods]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "method"),
+    [*ROTARY, ("bert", "copy"), ("gpt2", "linear"), ("starcoder", "copy"), ("bloom", None)],
+)
+def test_verify_and_inspect_pass_what_resize_wrote_once_and_twice(
+    architecture: str, method: str | None, tmp_path: Path
+) -> None:
+    table = None
+    values = {}
+    if architecture in ("bert", "gpt2", "starcoder"):
+        table = np.random.default_rng(2).standard_normal((LENGTH, WIDTH)).astype(np.float32)
+    if architecture == "gemma3":
+        values = {"gemma3.attention.sliding_window": 16, "gemma3.rope.freq_base_swa": 1e4}
+    base = write_gguf(tmp_path / "base.gguf", architecture, table=table, values=values)
+    for to in (LONGER, 2 * LONGER):
+        output = tmp_path / f"{to}.gguf"
+        resize(base, to, method, output=output, verify=True)
+        result = verify(output)
+        assert result, result.checks
+        assert verify(output, base)
+        assert inspect(output).agrees
+        base = output
 
 
 def test_verify_finds_missing_and_added_keys(base: Path, resized: Path, tmp_path: Path) -> None:
