@@ -31,7 +31,7 @@ from ctxextend.families.schema import (
     UnlimitedPositions,
 )
 from ctxextend.families.unsupported import NO_POSITIONS
-from ctxextend.tables.rope_types import LISTS
+from ctxextend.tables.rope_types import LISTS, LLAMA_4_BETA
 
 PARTIAL_FACTOR = "partial_rotary_factor"
 
@@ -86,7 +86,7 @@ MUSE_SPARK = RotaryFacts(defaults={"": {"rope_theta": 500_000.0}}, methods=PER_L
 COSMOS3 = RotaryFacts(defaults={"": {"mrope_section": [24, 20, 20]}}, methods=THETA_METHOD)
 
 BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}
-MISTRAL_SETTINGS = BETAS | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+MISTRAL_SETTINGS = BETAS | {"mscale": 1.0, "mscale_all_dim": 1.0, LLAMA_4_BETA: 0.1}
 MINISTRAL3 = RotaryFacts(
     defaults=unstated("yarn", 16.0, 16_384, rope_theta=1_000_000.0, **MISTRAL_SETTINGS),
     methods=QUERY_METHODS,
