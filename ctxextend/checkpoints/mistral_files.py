@@ -27,7 +27,7 @@ FORMAT_FILES = (PARAMS_FILE, CONSOLIDATED, CONSOLIDATED_INDEX, "consolidated.*.p
 
 
 def is_translated(checkpoint: Checkpoint) -> bool:
-    """Whether the config is params.json in the words of transformers: there is no config.json."""
+    """Whether the config is params.json in the words of transformers, without a config.json."""
     return checkpoint.config_name == PARAMS_FILE
 
 

@@ -1,4 +1,4 @@
-"""A folder whose only config is Mistral's params.json: how it is told, and what is read from it.
+"""A folder whose only config is Mistral's params.json: how it is found, and what is read from it.
 
 Its weights are consolidated ones. Those by themselves, or a params.json by itself, are not enough:
 the former are also Meta's, and many programs write the latter.

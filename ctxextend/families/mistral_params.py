@@ -47,7 +47,9 @@ LLAMA_4 = "llama_4_scaling"
 APPLY_SCALE = "apply_scale"
 HEAD_DIM_KEY = "head_dim"
 WINDOW = "sliding_window"
-TRUNCATE = "truncate"  # of yarn settings in transformers: whether bounds of wavelengths are rounded
+ROUNDS_BOUNDS = (
+    "truncate"  # of yarn settings in transformers: whether bounds of wavelengths are rounded
+)
 EXPERTS = "moe"
 # Keys of latent attention, which rotates a part of each head.
 LATENT_KEYS = ("qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
@@ -63,16 +65,16 @@ class NumberRule(NamedTuple):
     is_whole: bool = False
 
 
-LENGTH = NumberRule(
+LENGTH_RULE = NumberRule(
     text=f"a whole number from 1 to {LARGEST_NUMBER:,}",
     maximum=LARGEST_NUMBER,
     is_at_least_1=True,
     is_whole=True,
 )
-SCALE = NumberRule(
+FACTOR_RULE = NumberRule(
     text=f"a number from 1 to {LARGEST_NUMBER:,}", maximum=LARGEST_NUMBER, is_at_least_1=True
 )
-NUMBER = NumberRule(text=f"a number above 0, up to {MAX_NUMBER:g}", maximum=MAX_NUMBER)
+NUMBER_RULE = NumberRule(text=f"a number above 0, up to {MAX_NUMBER:g}", maximum=MAX_NUMBER)
 
 
 class SettingRow(NamedTuple):
@@ -104,15 +106,15 @@ SIZE_ROWS = (
 # In the order of Mistral's files. ``apply_scale`` is in none of these rows: it states whether the
 # attention factor is the usual one of yarn, or 1.
 YARN_ROWS = (
-    SettingRow((YARN_KEY, TRAINED), TRAINED, LENGTH),
-    SettingRow((YARN_KEY, FACTOR), FACTOR, SCALE),
-    SettingRow((YARN_KEY, "beta"), "beta_fast", NUMBER, default=32),
-    SettingRow((YARN_KEY, "alpha"), "beta_slow", NUMBER, default=1),
+    SettingRow((YARN_KEY, TRAINED), TRAINED, LENGTH_RULE),
+    SettingRow((YARN_KEY, FACTOR), FACTOR, FACTOR_RULE),
+    SettingRow((YARN_KEY, "beta"), "beta_fast", NUMBER_RULE, default=32),
+    SettingRow((YARN_KEY, "alpha"), "beta_slow", NUMBER_RULE, default=1),
 )
 YARN_KEYS = (*(row.path[-1] for row in YARN_ROWS), APPLY_SCALE)
 LLAMA_4_ROWS = (
-    SettingRow((LLAMA_4, TRAINED), TRAINED, LENGTH),
-    SettingRow((LLAMA_4, "beta"), LLAMA_4_BETA, NUMBER),
+    SettingRow((LLAMA_4, TRAINED), TRAINED, LENGTH_RULE),
+    SettingRow((LLAMA_4, "beta"), LLAMA_4_BETA, NUMBER_RULE),
 )
 # Rope types that params.json can state: ``default`` by ``rope_theta`` only.
 STATABLE_TYPES = ("default", "yarn")
@@ -155,9 +157,9 @@ def check_params(params: Mapping[str, Any], file: str) -> None:
     """
     for key in LENGTH_KEYS:
         if params.get(key) is not None:
-            _check_number(file, (key,), LENGTH, params[key])
+            _check_number(file, (key,), LENGTH_RULE, params[key])
     if params.get(THETA) is not None:
-        _check_number(file, (THETA,), NUMBER, params[THETA])
+        _check_number(file, (THETA,), NUMBER_RULE, params[THETA])
     _check_object(params, file, YARN_KEY, YARN_ROWS)
     _check_object(params, file, LLAMA_4, LLAMA_4_ROWS)
     yarn = params.get(YARN_KEY) or {}
@@ -267,7 +269,15 @@ def disagreements(params: Mapping[str, Any], settings: Parameters) -> list[Disag
     kind = settings[TYPE]
     unstatable = find_unstatable(params, settings)
     if unstatable is not None:
-        found.append(Disagreement(YARN_KEY, yarn, *unstatable, is_statable=False))
+        found.append(
+            Disagreement(
+                key=YARN_KEY,
+                value=yarn,
+                config_key=unstatable.key,
+                config_value=unstatable.value,
+                is_statable=False,
+            )
+        )
     elif yarn is None and kind == "yarn":
         found.append(Disagreement(YARN_KEY, None, TYPE, kind))
     elif yarn is not None and kind == "default":
@@ -349,8 +359,8 @@ def find_unstatable(params: Mapping[str, Any], settings: Parameters) -> Unstatab
         return Unstatable(PARTIAL, partial)
     if kind == "default":
         return None
-    if not settings.get(TRUNCATE, True):
-        return Unstatable(TRUNCATE, False)
+    if not settings.get(ROUNDS_BOUNDS, True):
+        return Unstatable(ROUNDS_BOUNDS, False)
     attention = yarn_attention_factor(settings)
     for statable in (1.0, yarn_attention_factor({FACTOR: settings[FACTOR]})):
         if math.isclose(attention, statable, rel_tol=ATTENTION_ROUNDING):
@@ -422,7 +432,7 @@ def config_of_params(params: Mapping[str, Any], file: str) -> dict[str, Any]:
         value = params.get(row.key)
         if value is None and not row.is_needed:
             continue
-        _check_number(file, (row.key,), LENGTH, value)
+        _check_number(file, (row.key,), LENGTH_RULE, value)
         config[row.config_key] = value
     config[MAX_POSITIONS] = length_in_vllm(params, None)
     config |= _window(params, file)
@@ -486,11 +496,11 @@ def _window(params: Mapping[str, Any], file: str) -> dict[str, Any]:
     window = params.get(WINDOW)
     if window is None:
         return {WINDOW: None}
-    if _follows(window, LENGTH):
+    if _follows(window, LENGTH_RULE):
         return {WINDOW: window}
     items = window if isinstance(window, list) else [window]
     stated = [item for item in items if item is not None]
-    if items is not window or not all(_follows(item, LENGTH) for item in stated):
+    if items is not window or not all(_follows(item, LENGTH_RULE) for item in stated):
         raise _malformed(file, (WINDOW,), "a whole number, or a list of these and null", window)
     if not stated:
         return {WINDOW: None}
