@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.config_file import CONFIG, stated_class
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
+from ctxextend.checkpoints.params_source import find_consolidated, has_only_params, read_translated
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.source import (
     OUTSIDE,
@@ -50,15 +51,6 @@ LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
 # Why files are skipped.
 CODE = "code, never executed"
 LINKED = "a symlink to a folder"
-STALE_FORMAT = "Meta's or Mistral's own format, not rewritten"
-
-# Files of that format: config, weights and index; the last one is from before safetensors.
-FORMAT_FILES = (
-    filenames.PARAMS_FILE,
-    filenames.CONSOLIDATED,
-    filenames.CONSOLIDATED_INDEX,
-    "consolidated.*.pth",
-)
 
 
 @dataclass(frozen=True)
@@ -77,12 +69,10 @@ class Checkpoint:
     omitted: Mapping[str, str]  # skipped files, each with the reason
     fingerprints: Mapping[str, Fingerprint]  # of its files, taken before they are read
     adapter_of: str | None  # the base model of a PEFT adapter; None for other checkpoints
-    # Whether the config is Mistral's params.json in the words of transformers: there is no
-    # config.json.
-    is_translated: bool = False
     # Parsed JSON files by name, so that a plan reads each only once, before anything is written.
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
-    # The name of the file that states its config: a GGUF file states its own.
+    # The name of the file that states its config: config.json, Mistral's params.json if there is
+    # no config.json, or a GGUF file.
     config_name: str = CONFIG
 
     @property
@@ -92,23 +82,18 @@ class Checkpoint:
 
     @property
     def config_file(self) -> str:
-        """The path of the model's config.json relative to the root, or that of a GGUF file."""
+        """The path of the file that states the config, relative to the root."""
         return (self.model / self.config_name).as_posix()
 
     @property
     def has_config(self) -> bool:
         """Whether it has a config.json, which must state the table's length."""
-        return self.config_file in (*self.copied, *self.generated)
+        return self.config_name == CONFIG and self.config_file in (*self.copied, *self.generated)
 
     @property
     def model_class(self) -> str | None:
         """The transformers class in its config; None if there is none."""
         return stated_class(self.config)
-
-    @property
-    def code(self) -> tuple[str, ...]:
-        """Its code files, which are copied only with --copy-code."""
-        return tuple(name for name, reason in self.omitted.items() if reason == CODE)
 
     @property
     def files(self) -> frozenset[str]:
@@ -172,10 +157,15 @@ def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
 # Checkpoints that differ from an opened one
 
 
+def code_files(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the code files of a checkpoint, which are copied only with --copy-code."""
+    return tuple(name for name, reason in checkpoint.omitted.items() if reason == CODE)
+
+
 def with_code(checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint that also copies its code files."""
     omitted = {name: reason for name, reason in checkpoint.omitted.items() if reason != CODE}
-    copied = sorted((*checkpoint.copied, *checkpoint.code))
+    copied = sorted((*checkpoint.copied, *code_files(checkpoint)))
     return replace(checkpoint, copied=tuple(copied), omitted=omitted)
 
 
@@ -196,66 +186,6 @@ def _with_names(checkpoint: Checkpoint, files: Mapping[str, TensorFile]) -> Chec
     weights = checkpoint.weights.renamed(files, checkpoint.model)
     generated = {**checkpoint.generated, **weights.generated}
     return replace(checkpoint, weights=weights, generated=generated)
-
-
-# Mistral's own format, next to the files of transformers or by itself
-#
-# vLLM 0.33 reads params.json and consolidated weights, if a folder has both, before config.json and
-# other weights: `get_config` of
-# https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/transformers_utils/config.py, and
-# `_prepare_weights` of
-# https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/model_executor/model_loader/default_loader.py.
-
-
-def params_path(checkpoint: Checkpoint) -> str:
-    """Return the path at which a folder has a params.json, if it has one."""
-    return (checkpoint.model / filenames.PARAMS_FILE).as_posix()
-
-
-def has_params(checkpoint: Checkpoint) -> bool:
-    """Whether a folder has a params.json, which may be that of another program."""
-    return params_path(checkpoint) in checkpoint.copied
-
-
-def has_consolidated(checkpoint: Checkpoint) -> bool:
-    """Whether a folder has weights that vLLM reads before those of transformers."""
-    names = (*checkpoint.copied, *checkpoint.weights.files, *checkpoint.source.not_downloaded)
-    for name in names:
-        path = PurePosixPath(name)
-        if path.parent == checkpoint.model and filenames.matches(path.name, filenames.CONSOLIDATED):
-            return True
-    return False
-
-
-def format_files(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the copied files of Mistral's own format: params.json and consolidated weights.
-
-    A params.json by itself may be that of another program.
-    """
-    names = list[str]()
-    for name in checkpoint.copied:
-        path = PurePosixPath(name)
-        pattern = filenames.first_match(PurePosixPath(path.name), FORMAT_FILES)
-        if path.parent == checkpoint.model and pattern is not None:
-            names.append(name)
-    if names == [params_path(checkpoint)]:
-        return ()
-    return tuple(names)
-
-
-def without_format(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint that skips the files of Mistral's own format, whose weights are others.
-
-    In a folder with both formats, vLLM would read the old weights.
-    """
-    stale = format_files(checkpoint)
-    if not stale:
-        return checkpoint
-    return replace(
-        checkpoint,
-        copied=tuple(name for name in checkpoint.copied if name not in stale),
-        omitted={**checkpoint.omitted, **dict.fromkeys(stale, STALE_FORMAT)},
-    )
 
 
 # What to say about a checkpoint
@@ -348,7 +278,7 @@ def open_config(source: Source) -> Checkpoint:
             omitted={},
             fingerprints={},
             adapter_of=None,
-            is_translated=_is_translated(source, model),
+            config_name=_config_name(source, model),
         )
 
 
@@ -360,8 +290,8 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     # Before any file is read.
     fingerprints = {name: file_fingerprint(root / name) for name in listed}
     model = _model_folder(source)
-    is_translated = _is_translated(source, model)
-    path = _find_weights(source, root / model, variant, is_translated=is_translated)
+    config_name = _config_name(source, model)
+    path = _find_weights(source, root / model, variant, config_name)
     if path is None and not _states_type(source, model):
         _reject_exports(source, model, listed, variant)
     config = _read_config(source, model, check)
@@ -371,44 +301,77 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         from ctxextend.checkpoints.missing_files import no_weights
 
         raise no_weights(root / model, variant, source)
-    ties = _ties_tensors(config or {})
-    generated = dict[str, str]()
-    if fnmatch(path.name, "*.index*.json"):
-        weights = open_shards(path, source, model, ties=ties)
-        generated |= weights.generated
-    else:
-        output_name = path.name if is_translated else filenames.output_name(path.name)
-        name = (model / output_name).as_posix()
-        if config is not None:
-            file = open_bare_weights(path, ties=ties, why_bare=NEXT_TO_CONFIG)
-        else:
-            file, config = open_weights(path, ties=ties)
-            if config is not None:
-                from ctxextend.checkpoints.nanogpt import NOTE
-
-                generated[CONFIG] = json.dumps(config, indent=2) + "\n"
-                source = source._replace(notes=(*source.notes, NOTE))
-        weights = Weights(files={name: file})
+    opened = _open_weights(source, model, path, config, config_name)
+    weights = opened.weights
     read = {path.relative_to(root).as_posix()}
     read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
     for name in read - fingerprints.keys():
         fingerprints[name] = file_fingerprint(root / name)
     copied, omitted = _split_others(source, model, listed, read)
     checkpoint = Checkpoint(
-        source=source,
+        source=source._replace(notes=(*source.notes, *opened.notes)),
         model=model,
-        config=config or {},
+        config=opened.config,
         weights=weights,
-        generated=generated,
+        generated=opened.generated,
         copied=copied,
         omitted=omitted,
         fingerprints=fingerprints,
         adapter_of=_base_of_adapter(source, path),
-        is_translated=is_translated,
+        config_name=config_name,
     )
-    if is_translated:
+    if config_name == filenames.PARAMS_FILE:
         return checkpoint
     return _with_names(checkpoint, without_wrappers(weights.files, str(root / model)))
+
+
+class _OpenedWeights(NamedTuple):
+    """The headers of a folder's weights, and the config: some weights files contain it."""
+
+    weights: Weights
+    config: Mapping[str, Any]
+    generated: Mapping[str, str]  # text files that an output needs but the source lacks
+    notes: tuple[str, ...]  # how they were read
+
+
+def _open_weights(
+    source: Source,
+    model: PurePosixPath,
+    path: Path,
+    config: Mapping[str, Any] | None,
+    config_name: str,
+) -> _OpenedWeights:
+    """Open a folder's weights.
+
+    Args:
+        source: The folder and its origin.
+        model: The model's folder.
+        path: The weights file, or its index.
+        config: The config next to it; None if there is none.
+        config_name: The file that states it.
+
+    Raises:
+        CheckpointError: A file is missing, malformed or unreadable.
+    """
+    ties = _ties_tensors(config or {})
+    if fnmatch(path.name, "*.index*.json"):
+        shards = open_shards(path, source, model, ties=ties)
+        return _OpenedWeights(shards, config or {}, generated=dict(shards.generated), notes=())
+    output_name = path.name
+    if config_name == CONFIG:
+        output_name = filenames.output_name(path.name)
+    name = (model / output_name).as_posix()
+    if config is not None:
+        file = open_bare_weights(path, ties=ties, why_bare=NEXT_TO_CONFIG)
+        return _OpenedWeights(Weights(files={name: file}), config, generated={}, notes=())
+    file, config = open_weights(path, ties=ties)
+    weights = Weights(files={name: file})
+    if config is None:
+        return _OpenedWeights(weights, config={}, generated={}, notes=())
+    from ctxextend.checkpoints.nanogpt import NOTE
+
+    generated = {CONFIG: json.dumps(config, indent=2) + "\n"}
+    return _OpenedWeights(weights, config, generated, notes=(NOTE,))
 
 
 def _reject_export(source: Source, file: str) -> None:
@@ -469,13 +432,10 @@ def _read_config(
         return config
     if has_file(source, root / ADAPTER_CONFIG):
         return {}  # the adapter's base model is elsewhere
-    if _is_translated(source, model):
-        from ctxextend.families.mistral_params import config_of_params
-
-        params = root / model / filenames.PARAMS_FILE
-        config = config_of_params(load_object(params), str(params))
-        check(config)
-        return config
+    if _config_name(source, model) == filenames.PARAMS_FILE:
+        translated = read_translated(root / model)
+        check(translated)
+        return translated
     if _is_single_file(source) or has_file(source, root / filenames.NANOGPT_FILE):
         return None
     from ctxextend.checkpoints.missing_files import no_config
@@ -483,25 +443,27 @@ def _read_config(
     raise no_config(root)
 
 
-def _is_translated(source: Source, model: PurePosixPath) -> bool:
-    """Whether a folder has the config and weights of Mistral's own format, and no config.json."""
+def _config_name(source: Source, model: PurePosixPath) -> str:
+    """Return the name of the file that states the config, whether or not it is there."""
     folder = source.folder / model
-    if source.file is not None or has_file(source, folder / CONFIG):
-        return False
-    if has_file(source, source.folder / ADAPTER_CONFIG):
-        return False
-    has_params = has_file(source, folder / filenames.PARAMS_FILE)
-    names = [path.name for path in folder.iterdir()] if has_params else []
-    names += source.not_downloaded
-    return has_params and any(fnmatch(name, filenames.CONSOLIDATED) for name in names)
+    of_transformers = (folder / CONFIG, source.folder / ADAPTER_CONFIG)
+    if any(has_file(source, path) for path in of_transformers):
+        return CONFIG
+    if has_only_params(source, folder):
+        return filenames.PARAMS_FILE
+    return CONFIG
 
 
 def _find_weights(
-    source: Source, folder: Path, variant: str | None, *, is_translated: bool
+    source: Source, folder: Path, variant: str | None, config_name: str
 ) -> Path | None:
-    """Return the path of the weights file, or of its index; None if there is none."""
-    if is_translated:
-        name = filenames.first_consolidated(folder)
+    """Return the path of the weights file, or of its index; None if there is none.
+
+    Raises:
+        CheckpointError: There are only shards next to params.json, without their index.
+    """
+    if config_name == filenames.PARAMS_FILE:
+        name: str | None = find_consolidated(source, folder)
     else:
         name = _find_index(folder, source) or source.file
         name = name or filenames.first_weights(folder, variant)

@@ -452,7 +452,11 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
 def _limit_row(inspection: "Inspection", limit: "Limit") -> list[Cell]:
     """Return file, key, value in tokens, and library of a limit."""
     parts = {table.name: table.part for table in inspection.tables}
-    value = "unset" if limit.tokens is None else str(limit.tokens)
+    value = "unset"
+    if limit.tokens is not None:
+        value = str(limit.tokens)
+    elif isinstance(limit.value, str):
+        value = limit.value
     if limit.key in parts:
         key = f"{parts.get(limit.table, '')} rows minus reserved".lstrip()
     else:

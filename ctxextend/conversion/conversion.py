@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.filenames import SINGLE_FILE, with_variant
-from ctxextend.checkpoints.folder import Checkpoint, without_format
+from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit, load_object
+from ctxextend.checkpoints.mistral_files import without_format
 from ctxextend.checkpoints.safetensors_file import (
     TensorFile,
     describe_tensors,

@@ -19,10 +19,19 @@ from typing import Any, NamedTuple
 from ctxextend.errors import CheckpointError, joined
 from ctxextend.families.lookup import Keys, nested
 from ctxextend.families.rope import LARGEST_NUMBER, MAX_NUMBER
-from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, THETA, TRAINED, TYPE, Parameters
+from ctxextend.tables.rope_types import (
+    ATTENTION_FACTOR,
+    FACTOR,
+    LLAMA_4_BETA,
+    PARTIAL,
+    THETA,
+    TRAINED,
+    TYPE,
+    Parameters,
+)
 from ctxextend.tables.rotary import yarn_attention_factor
 
-PARAMS = "params.json"
+MISTRAL_INFERENCE = "mistral-inference"
 # Keys that every params.json of a transformer has; those of Meta's models lack the last one.
 SIGN = ("dim", "n_layers", "hidden_dim")
 
@@ -36,13 +45,36 @@ UNSTATED_LENGTH = 128_000
 YARN_KEY = "yarn"
 LLAMA_4 = "llama_4_scaling"
 APPLY_SCALE = "apply_scale"
-LLAMA_4_BETA = "llama_4_scaling_beta"
 HEAD_DIM_KEY = "head_dim"
 WINDOW = "sliding_window"
+ROUNDS_BOUNDS = (
+    "truncate"  # of yarn settings in transformers: whether bounds of wavelengths are rounded
+)
 EXPERTS = "moe"
 # Keys of latent attention, which rotates a part of each head.
 LATENT_KEYS = ("qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
 ATTENTION_ROUNDING = 1e-9  # relative, of settings that are computed
+
+
+class NumberRule(NamedTuple):
+    """What a number must be."""
+
+    text: str  # as an object of "must be"
+    maximum: float
+    is_at_least_1: bool = False  # instead of above 0
+    is_whole: bool = False
+
+
+LENGTH_RULE = NumberRule(
+    text=f"a whole number from 1 to {LARGEST_NUMBER:,}",
+    maximum=LARGEST_NUMBER,
+    is_at_least_1=True,
+    is_whole=True,
+)
+FACTOR_RULE = NumberRule(
+    text=f"a number from 1 to {LARGEST_NUMBER:,}", maximum=LARGEST_NUMBER, is_at_least_1=True
+)
+NUMBER_RULE = NumberRule(text=f"a number above 0, up to {MAX_NUMBER:g}", maximum=MAX_NUMBER)
 
 
 class SettingRow(NamedTuple):
@@ -50,8 +82,8 @@ class SettingRow(NamedTuple):
 
     path: Keys
     setting: str
+    rule: NumberRule
     default: float | None = None  # what readers take without the key; None: they need it
-    is_whole: bool = False
 
 
 class SizeRow(NamedTuple):
@@ -74,18 +106,25 @@ SIZE_ROWS = (
 # In the order of Mistral's files. ``apply_scale`` is in none of these rows: it states whether the
 # attention factor is the usual one of yarn, or 1.
 YARN_ROWS = (
-    SettingRow((YARN_KEY, TRAINED), TRAINED, is_whole=True),
-    SettingRow((YARN_KEY, FACTOR), FACTOR),
-    SettingRow((YARN_KEY, "beta"), "beta_fast", default=32),
-    SettingRow((YARN_KEY, "alpha"), "beta_slow", default=1),
+    SettingRow((YARN_KEY, TRAINED), TRAINED, LENGTH_RULE),
+    SettingRow((YARN_KEY, FACTOR), FACTOR, FACTOR_RULE),
+    SettingRow((YARN_KEY, "beta"), "beta_fast", NUMBER_RULE, default=32),
+    SettingRow((YARN_KEY, "alpha"), "beta_slow", NUMBER_RULE, default=1),
 )
 YARN_KEYS = (*(row.path[-1] for row in YARN_ROWS), APPLY_SCALE)
 LLAMA_4_ROWS = (
-    SettingRow((LLAMA_4, TRAINED), TRAINED, is_whole=True),
-    SettingRow((LLAMA_4, "beta"), LLAMA_4_BETA),
+    SettingRow((LLAMA_4, TRAINED), TRAINED, LENGTH_RULE),
+    SettingRow((LLAMA_4, "beta"), LLAMA_4_BETA, NUMBER_RULE),
 )
 # Rope types that params.json can state: ``default`` by ``rope_theta`` only.
 STATABLE_TYPES = ("default", "yarn")
+
+
+class Unstatable(NamedTuple):
+    """A rotary setting of transformers that params.json cannot state: its key and value."""
+
+    key: str
+    value: Any
 
 
 class Disagreement(NamedTuple):
@@ -95,6 +134,7 @@ class Disagreement(NamedTuple):
     value: Any
     config_key: str
     config_value: Any
+    is_statable: bool = True  # whether params.json can state the value of config.json
 
 
 def is_params(values: Mapping[str, Any]) -> bool:
@@ -116,12 +156,10 @@ def check_params(params: Mapping[str, Any], file: str) -> None:
         CheckpointError: A value is malformed, or no reader accepts the file.
     """
     for key in LENGTH_KEYS:
-        if params.get(key) is not None and not _is_size(params[key], whole=True):
-            rule = f"a whole number from 1 to {LARGEST_NUMBER:,}"
-            raise _malformed(file, (key,), rule, params[key])
-    theta = params.get(THETA)
-    if theta is not None and not _is_number(theta, MAX_NUMBER):
-        raise _malformed(file, (THETA,), f"a number above 0, up to {MAX_NUMBER:g}", theta)
+        if params.get(key) is not None:
+            _check_number(file, (key,), LENGTH_RULE, params[key])
+    if params.get(THETA) is not None:
+        _check_number(file, (THETA,), NUMBER_RULE, params[THETA])
     _check_object(params, file, YARN_KEY, YARN_ROWS)
     _check_object(params, file, LLAMA_4, LLAMA_4_ROWS)
     yarn = params.get(YARN_KEY) or {}
@@ -132,6 +170,7 @@ def check_params(params: Mapping[str, Any], file: str) -> None:
     applies = yarn.get(APPLY_SCALE, True)
     if not isinstance(applies, bool):
         raise _malformed(file, (YARN_KEY, APPLY_SCALE), "true or false", applies)
+    _check_one_trained_length(params, file)
 
 
 def _check_object(
@@ -147,26 +186,43 @@ def _check_object(
         value = nested(params, row.path)
         if value is None and row.default is not None and row.path[-1] not in settings:
             continue
-        if row.setting in (FACTOR, TRAINED):
-            rule = f"a number from 1 to {LARGEST_NUMBER:,}"
-            is_valid = _is_size(value, whole=row.is_whole)
-        else:
-            rule = f"a number above 0, up to {MAX_NUMBER:g}"
-            is_valid = _is_number(value, MAX_NUMBER)
-        if not is_valid:
-            raise _malformed(file, row.path, f"a whole {rule[2:]}" if row.is_whole else rule, value)
+        _check_number(file, row.path, row.rule, value)
 
 
-def _is_size(value: Any, *, whole: bool) -> bool:
-    """Whether a value is a factor or a length."""
-    if whole and not isinstance(value, int):
+def _check_one_trained_length(params: Mapping[str, Any], file: str) -> None:
+    """Raise CheckpointError if the scaling of queries starts at another length than yarn.
+
+    vLLM reads each length by itself: ``_get_llama_4_attn_scale`` of
+    https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/model_executor/models/mistral.py. The
+    config of transformers has one key for both: ``Ministral3Attention.forward`` of
+    https://github.com/huggingface/transformers/blob/main/src/transformers/models/ministral3/modeling_ministral3.py.
+    """
+    of_yarn = nested(params, (YARN_KEY, TRAINED))
+    of_queries = nested(params, (LLAMA_4, TRAINED))
+    if of_yarn is None or of_queries in (None, of_yarn):
+        return
+    message = (
+        f"{file}: {LLAMA_4}.{TRAINED} is {of_queries}, but that of {YARN_KEY} is {of_yarn}. vLLM "
+        "uses both, and transformers has one key for them."
+    )
+    raise CheckpointError(message, f"Correct the wrong one in {file}.")
+
+
+def _check_number(file: str, path: Keys, rule: NumberRule, value: Any) -> None:
+    """Raise CheckpointError if a value breaks a rule."""
+    if not _follows(value, rule):
+        raise _malformed(file, path, rule.text, value)
+
+
+def _follows(value: Any, rule: NumberRule) -> bool:
+    """Whether a value is a number that follows a rule."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return _is_number(value, LARGEST_NUMBER) and value >= 1
-
-
-def _is_number(value: Any, maximum: float) -> bool:
-    """Whether a value is a number above 0 and up to a maximum."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= maximum
+    if rule.is_whole and not isinstance(value, int):
+        return False
+    if rule.is_at_least_1 and value < 1:
+        return False
+    return 0 < value <= rule.maximum
 
 
 def _malformed(file: str, path: Keys, rule: str, value: Any) -> CheckpointError:
@@ -211,26 +267,47 @@ def disagreements(params: Mapping[str, Any], settings: Parameters) -> list[Disag
         found.append(Disagreement(THETA, theta, THETA, settings[THETA]))
     yarn = params.get(YARN_KEY) or None
     kind = settings[TYPE]
-    if kind != "yarn" or yarn is None:
-        if yarn is not None or kind != "default":
-            found.append(Disagreement(YARN_KEY, yarn, TYPE, kind))
-        return found
-    stated = _stated_settings(params, YARN_ROWS)
-    found += _unequal(stated, settings, YARN_ROWS)
-    attention = _attention_factor(params, stated[FACTOR])
-    in_config = yarn_attention_factor(settings)
-    if not math.isclose(attention, in_config, rel_tol=ATTENTION_ROUNDING):
-        applies = yarn.get(APPLY_SCALE, True)
+    unstatable = find_unstatable(params, settings)
+    if unstatable is not None:
         found.append(
-            Disagreement(f"{YARN_KEY}.{APPLY_SCALE}", applies, ATTENTION_FACTOR, in_config)
+            Disagreement(
+                key=YARN_KEY,
+                value=yarn,
+                config_key=unstatable.key,
+                config_value=unstatable.value,
+                is_statable=False,
+            )
         )
+    elif yarn is None and kind == "yarn":
+        found.append(Disagreement(YARN_KEY, None, TYPE, kind))
+    elif yarn is not None and kind == "default":
+        found.append(Disagreement(YARN_KEY, yarn, TYPE, kind))
+    elif yarn is not None:
+        found += _unequal_yarn(params, settings)
     return [*found, *_unequal_llama_4(params, settings)]
 
 
+def _unequal_yarn(params: Mapping[str, Any], settings: Parameters) -> list[Disagreement]:
+    """Return where yarn settings of both files differ."""
+    stated = _stated_settings(params, YARN_ROWS)
+    found = _unequal(stated, settings, YARN_ROWS)
+    attention = _attention_factor(params, stated[FACTOR])
+    in_config = yarn_attention_factor(settings)
+    if not math.isclose(attention, in_config, rel_tol=ATTENTION_ROUNDING):
+        applies = params[YARN_KEY].get(APPLY_SCALE, True)
+        found.append(
+            Disagreement(f"{YARN_KEY}.{APPLY_SCALE}", applies, ATTENTION_FACTOR, in_config)
+        )
+    return found
+
+
 def _unequal_llama_4(params: Mapping[str, Any], settings: Parameters) -> list[Disagreement]:
-    """Return where the scaling of queries by position differs."""
+    """Return where the scaling of queries by position differs.
+
+    A factor of 0 scales nothing.
+    """
     scaling = params.get(LLAMA_4) or None
-    beta = settings.get(LLAMA_4_BETA)
+    beta = settings.get(LLAMA_4_BETA) or None
     if scaling is None and beta is None:
         return []
     if scaling is None or beta is None:
@@ -267,30 +344,44 @@ def _attention_factor(params: Mapping[str, Any], factor: float) -> float:
     return yarn_attention_factor({FACTOR: factor})
 
 
-def why_not_statable(settings: Parameters) -> str:
-    """Say what of rotary settings params.json cannot state, as an object; empty if it can."""
+def find_unstatable(params: Mapping[str, Any], settings: Parameters) -> Unstatable | None:
+    """Return a rotary setting that a params.json cannot state; None if it can state all.
+
+    Args:
+        params: Its content.
+        settings: Those of transformers.
+    """
     kind = settings[TYPE]
     if kind not in STATABLE_TYPES:
-        return f"{kind} settings"
+        return Unstatable(TYPE, kind)
+    partial = settings.get(PARTIAL, 1)
+    if partial != 1 and not _is_latent(params):
+        return Unstatable(PARTIAL, partial)
     if kind == "default":
-        return ""
-    if not settings.get("truncate", True):
-        return "truncate false"
+        return None
+    if not settings.get(ROUNDS_BOUNDS, True):
+        return Unstatable(ROUNDS_BOUNDS, False)
     attention = yarn_attention_factor(settings)
     for statable in (1.0, yarn_attention_factor({FACTOR: settings[FACTOR]})):
         if math.isclose(attention, statable, rel_tol=ATTENTION_ROUNDING):
-            return ""
-    return f"{ATTENTION_FACTOR} {attention:g}"
+            return None
+    return Unstatable(ATTENTION_FACTOR, attention)
+
+
+def _is_latent(params: Mapping[str, Any]) -> bool:
+    """Whether a model has latent attention: sizes state which part of each head it rotates."""
+    return any(params.get(key) for key in LATENT_KEYS)
 
 
 def rope_changes_of_params(params: Mapping[str, Any], after: Parameters) -> dict[Keys, Any]:
     """Return the values of params.json that give it other rotary settings, by path of keys.
 
-    A new ``yarn`` object has all of its keys, since llama.cpp's converter asks for them.
+    A new ``yarn`` object has all of its keys, since llama.cpp's converter asks for them. The length
+    of ``llama_4_scaling`` changes only if the user corrects that of ``yarn``, which is the same.
 
     Args:
         params: Its content, as checked.
-        after: Settings that it can state, see `why_not_statable`.
+        after: Settings that it can state, see `find_unstatable`.
     """
     changes = dict[Keys, Any]()
     if params.get(THETA) != after[THETA]:
@@ -307,11 +398,11 @@ def rope_changes_of_params(params: Mapping[str, Any], after: Parameters) -> dict
     if yarn is None:
         order = (TRAINED, FACTOR, APPLY_SCALE, "beta", "alpha")
         changes[(YARN_KEY,)] = {key: values[key] for key in order}
-    else:
-        defaults = {row.path[-1]: row.default for row in YARN_ROWS} | {APPLY_SCALE: True}
-        for key, value in values.items():
-            if yarn.get(key, defaults[key]) != value:
-                changes[YARN_KEY, key] = value
+        return changes
+    defaults = {row.path[-1]: row.default for row in YARN_ROWS} | {APPLY_SCALE: True}
+    for key, value in values.items():
+        if yarn.get(key, defaults[key]) != value:
+            changes[YARN_KEY, key] = value
     if params.get(LLAMA_4) and params[LLAMA_4][TRAINED] != after[TRAINED]:
         changes[LLAMA_4, TRAINED] = after[TRAINED]
     return changes
@@ -341,19 +432,24 @@ def config_of_params(params: Mapping[str, Any], file: str) -> dict[str, Any]:
         value = params.get(row.key)
         if value is None and not row.is_needed:
             continue
-        if not _is_size(value, whole=True):
-            raise _malformed(file, (row.key,), f"a whole number up to {LARGEST_NUMBER:,}", value)
+        _check_number(file, (row.key,), LENGTH_RULE, value)
         config[row.config_key] = value
     config[MAX_POSITIONS] = length_in_vllm(params, None)
     config |= _window(params, file)
     theta = params.get(THETA)
     if theta is None:
         message = (
-            f"{file} states no {THETA}: mistral-inference takes 1,000,000, and the converter of "
+            f"{file} states no {THETA}: {MISTRAL_INFERENCE} takes 1,000,000, and the converter of "
             "transformers 10,000."
         )
         raise CheckpointError(message, f"Add the one of the training to {file}.")
-    rope = dict[str, Any]({TYPE: "default", THETA: theta})
+    config["rope_parameters"] = _rope_of_params(params)
+    return config
+
+
+def _rope_of_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rotary settings that transformers would have, of a checked params.json."""
+    rope: dict[str, Any] = {TYPE: "default", THETA: params[THETA]}
     if params.get(YARN_KEY):
         rope[TYPE] = "yarn"
         for setting in YARN_ROWS:
@@ -363,9 +459,9 @@ def config_of_params(params: Mapping[str, Any], file: str) -> dict[str, Any]:
         if nested(params, (YARN_KEY, APPLY_SCALE)) is False:
             rope[ATTENTION_FACTOR] = 1.0
     if params.get(LLAMA_4):
-        rope[LLAMA_4_BETA] = params[LLAMA_4]["beta"]
-    config["rope_parameters"] = rope
-    return config
+        for setting in LLAMA_4_ROWS:
+            rope[setting.setting] = nested(params, setting.path)
+    return rope
 
 
 def _check_kind(params: Mapping[str, Any], file: str) -> None:
@@ -374,9 +470,9 @@ def _check_kind(params: Mapping[str, Any], file: str) -> None:
     if params.get("model_type", "transformer") != "transformer":
         message = f"{file}: model_type {params['model_type']!r:.100} has no rotary positions."
         raise CheckpointError(message, hint)
-    latent = [key for key in LATENT_KEYS if params.get(key)]
-    if latent:
-        message = f"{file}: latent attention ({latent[0]}) is read only with a config.json."
+    if _is_latent(params):
+        stated = [key for key in LATENT_KEYS if params.get(key)]
+        message = f"{file}: latent attention ({stated[0]}) is read only with a config.json."
         raise CheckpointError(message, hint)
     if not is_params(params):
         missing = [key for key in SIGN if key not in params]
@@ -400,11 +496,11 @@ def _window(params: Mapping[str, Any], file: str) -> dict[str, Any]:
     window = params.get(WINDOW)
     if window is None:
         return {WINDOW: None}
-    if _is_size(window, whole=True):
+    if _follows(window, LENGTH_RULE):
         return {WINDOW: window}
     items = window if isinstance(window, list) else [window]
     stated = [item for item in items if item is not None]
-    if items is not window or not all(_is_size(item, whole=True) for item in stated):
+    if items is not window or not all(_follows(item, LENGTH_RULE) for item in stated):
         raise _malformed(file, (WINDOW,), "a whole number, or a list of these and null", window)
     if not stated:
         return {WINDOW: None}

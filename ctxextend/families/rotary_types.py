@@ -31,7 +31,7 @@ from ctxextend.families.schema import (
     UnlimitedPositions,
 )
 from ctxextend.families.unsupported import NO_POSITIONS
-from ctxextend.tables.rope_types import LISTS
+from ctxextend.tables.rope_types import LISTS, LLAMA_4_BETA
 
 PARTIAL_FACTOR = "partial_rotary_factor"
 
@@ -92,7 +92,7 @@ COSMOS3 = RotaryFacts(
     methods=THETA_METHOD,
 )
 
-MISTRAL_SETTINGS = BETAS | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+MISTRAL_SETTINGS = BETAS | {"mscale": 1.0, "mscale_all_dim": 1.0, LLAMA_4_BETA: 0.1}
 MINISTRAL3 = RotaryFacts(
     defaults=unstated("yarn", 16.0, 16_384, rope_theta=1_000_000.0, **MISTRAL_SETTINGS),
     methods=QUERY_METHODS,

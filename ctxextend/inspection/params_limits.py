@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ctxextend.families.mistral_params import (
     MAX_POSITIONS,
+    MISTRAL_INFERENCE,
     UNSTATED_LENGTH,
     Disagreement,
     length_in_vllm,
@@ -22,7 +23,6 @@ from ctxextend.limits.statements import VLLM
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.params_edits import in_config_text, value_text
 
-MISTRAL_INFERENCE = "mistral-inference"
 NOT_READ = "none"
 
 

@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.filenames import PARAMS_FILE
-from ctxextend.checkpoints.folder import Checkpoint, has_consolidated, params_path
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.mistral_files import has_consolidated, is_translated, params_path
 from ctxextend.errors import CheckpointError, joined
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.mistral_params import (
@@ -22,11 +23,12 @@ from ctxextend.families.mistral_params import (
     is_params,
     length_in_vllm,
 )
-from ctxextend.families.rope import read_rope
+from ctxextend.families.rope import RopeLayers, read_rope
 from ctxextend.families.rope_dialects import has_settings
 from ctxextend.limits.config_keys import agreeing_values
 from ctxextend.limits.length_edits import LengthChange, following_value
 from ctxextend.limits.statements import STATEMENTS
+from ctxextend.tables.rope_types import THETA
 
 READERS_OF_PARAMS = {row.key[-1]: row.read_by for row in STATEMENTS if row.file == PARAMS_FILE}
 OTHER_INPUTS = ("vision_encoder", "multimodal")  # keys of the parts that read images or sounds
@@ -81,7 +83,7 @@ def find_params(checkpoint: Checkpoint) -> ParamsFile | None:
         name=name,
         values=values,
         is_read_first=is_read_first,
-        is_only_config=checkpoint.is_translated,
+        is_only_config=is_translated(checkpoint),
     )
 
 
@@ -97,9 +99,23 @@ def params_disagreements(params: ParamsFile, location: TableLocation) -> Iterato
     in_config = location.stated(HEAD_DIM_KEY)
     if head_dim is not None and in_config not in (None, head_dim):
         yield Disagreement(HEAD_DIM_KEY, head_dim, HEAD_DIM_KEY, in_config)
-    for layers in read_rope(location):
-        if not layers.is_local:
+    settings = read_rope(location)
+    for layers in settings:
+        if len(settings) > 1:
+            yield _of_layer_type(params, layers)
+        else:
             yield from disagreements(params.values, layers.parameters)
+
+
+def _of_layer_type(params: ParamsFile, layers: RopeLayers) -> Disagreement:
+    """Return the disagreement of settings of one type of layers, as which none can be stated."""
+    return Disagreement(
+        key=THETA,
+        value=params.values.get(THETA),
+        config_key=layers.layer_type,
+        config_value=layers.parameters,
+        is_statable=False,
+    )
 
 
 def disagreeing_lengths(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.checkpoints.filenames import first_weights
 from ctxextend.checkpoints.folder import LINKED, Checkpoint
+from ctxextend.checkpoints.mistral_files import is_translated
 from ctxextend.checkpoints.safetensors_file import read_tensor
 from ctxextend.checkpoints.source import IRREGULAR, OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, one_line
@@ -61,7 +62,7 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
         kind = "a weights file without a config.json"
         if checkpoint.adapter_of:
             kind = "an adapter"
-        if checkpoint.is_translated:
+        if is_translated(checkpoint):
             kind = "in Mistral's own format, without a config.json"
             hint = "Pass the folder in the format of transformers, if there is one."
         message = f"{checkpoint.root} is {kind}, which transformers cannot load by itself."

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ctxextend.checkpoints.folder import params_path
+from ctxextend.checkpoints.mistral_files import params_path
 from ctxextend.errors import joined
 from ctxextend.families.schema import BEYOND
 from ctxextend.plan.limit_warnings import low_limits

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ctxextend.checkpoints.folder import has_params, source_notes
+from ctxextend.checkpoints.folder import source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.checkpoints.mistral_files import has_params, is_translated
 from ctxextend.families.rope import read_rope
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.file_warnings import file_warnings
@@ -197,7 +198,7 @@ def _nothing_to_do(plan: Plan) -> str:
 def _missing_config(plan: Plan) -> Iterator[str]:
     """Yield a warning if transformers needs a config to load the output."""
     checkpoint = plan.checkpoint
-    if checkpoint.has_config or checkpoint.is_translated or checkpoint.adapter_of:
+    if checkpoint.has_config or is_translated(checkpoint) or checkpoint.adapter_of:
         return
     if gguf_of(checkpoint) is not None:
         return

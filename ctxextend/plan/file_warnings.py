@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from ctxextend.checkpoints.filenames import is_code
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import Checkpoint, code_files
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError
@@ -31,9 +31,10 @@ def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
     copied = [name for name in checkpoint.copied if is_code(PurePosixPath(name))]
     if copied:
         yield f"Code files are copied, but not executed: {_listed(copied)}."
-    if checkpoint.code:
+    skipped = code_files(checkpoint)
+    if skipped:
         yield (
-            f"Code files are neither executed nor copied: {_listed(checkpoint.code)}. Copy them "
+            f"Code files are neither executed nor copied: {_listed(skipped)}. Copy them "
             "with --copy-code."
         )
     classes = list(dict.fromkeys(_auto_map_classes(checkpoint)))

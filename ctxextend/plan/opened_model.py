@@ -11,16 +11,19 @@ from ctxextend.checkpoints.filenames import PARAMS_FILE
 from ctxextend.checkpoints.folder import (
     ADAPTER_PREFIX,
     Checkpoint,
-    has_consolidated,
-    has_params,
     open_checkpoint,
     open_config,
     with_code,
     with_short_names,
-    without_format,
 )
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
 from ctxextend.checkpoints.gguf_file import is_gguf
+from ctxextend.checkpoints.mistral_files import (
+    has_consolidated,
+    has_params,
+    is_translated,
+    without_format,
+)
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.wrappers import (
@@ -271,7 +274,7 @@ def _with_params(architecture: Architecture, checkpoint: Checkpoint) -> Architec
     locations = list[TableLocation]()
     for location in architecture.locations:
         is_outer = location.table.rope is not None and not location.path
-        file = PARAMS_FILE if checkpoint.is_translated else location.file
+        file = PARAMS_FILE if is_translated(checkpoint) else location.file
         locations.append(replace(location, without_scaling_key=is_outer, file=file))
     return architecture._replace(locations=tuple(locations))
 

@@ -1,15 +1,18 @@
 """Plan the values of Mistral's params.json that a new length changes, or refuse the resize."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
-from ctxextend.errors import CheckpointError, MethodError
+from ctxextend.errors import CheckpointError, MethodError, ResizeError
+from ctxextend.families.lengths import layer_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.mistral_params import (
-    STATABLE_TYPES,
+    MISTRAL_INFERENCE,
     Disagreement,
+    find_unstatable,
     rope_changes_of_params,
-    why_not_statable,
 )
+from ctxextend.families.rope import rotary_dim, rotary_facts
 from ctxextend.limits.generation import generating_table
 from ctxextend.limits.length_edits import Edit, LengthChange
 from ctxextend.limits.params_file import (
@@ -19,15 +22,20 @@ from ctxextend.limits.params_file import (
     params_disagreements,
     params_length_changes,
 )
+from ctxextend.limits.statements import VLLM
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.table_plan import TablePlan, length_to_state
+from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state
 from ctxextend.tables.rope_types import FACTOR, TYPE
+from ctxextend.tables.rotary_methods import RopeLengths, resize_rope
 
+# What to do about settings that params.json cannot state.
 WITHOUT_PARAMS = (
-    "remove params.json and consolidated*.safetensors from a copy of the folder: engines then read "
-    "config.json and the weights of transformers"
+    "For other settings, remove params.json and consolidated*.safetensors from a copy of the "
+    "folder: engines then read config.json and the weights of transformers."
 )
-WITHOUT_CONFIG = "pass the folder in the format of transformers, if there is one"
+WITHOUT_CONFIG = (
+    "For other settings, pass the folder in the format of transformers, if there is one."
+)
 
 
 def params_edits(
@@ -62,7 +70,7 @@ def _edits_of_table(params: ParamsFile, table: TablePlan, *, fix_limits: bool) -
     for plan in table.rope:
         if plan.after == plan.before.parameters:
             continue
-        _check_statable(params, table)
+        _check_statable(params, table, plan)
         for path, value in rope_changes_of_params(params.values, plan.after).items():
             before = params.values.get(path[0])
             if len(path) > 1:
@@ -77,6 +85,8 @@ def _check_settings_agree(params: ParamsFile, location: TableLocation) -> None:
         hint = (
             f"Correct the wrong one: {readers_of(params)} reads {params.name}, others config.json."
         )
+        if not item.is_statable:
+            hint = f"If {params.name} is right, correct config.json. {WITHOUT_PARAMS}"
         raise CheckpointError(message, hint)
 
 
@@ -93,31 +103,50 @@ def _check_lengths_agree(params: ParamsFile, table: TablePlan) -> None:
         raise CheckpointError(message, hint)
 
 
-def _check_statable(params: ParamsFile, table: TablePlan) -> None:
-    """Raise MethodError if params.json cannot state the planned rotary settings."""
-    facts = table.location.table.rope
-    assert facts is not None
-    what = ""
-    if len(table.rope) > 1:
-        what = "settings of single types of layers"
-    for plan in table.rope:
-        what = what or why_not_statable(plan.after)
-    if not what:
+def _check_statable(params: ParamsFile, table: TablePlan, plan: RopePlan) -> None:
+    """Raise MethodError if params.json cannot state planned rotary settings."""
+    unstatable = find_unstatable(params.values, plan.after)
+    if unstatable is None:
         return
-    message = f"{params.name} cannot state {what}, and {readers_of(params)} reads it."
-    kept = table.rope[0].before.parameters[TYPE]
-    methods = [name for name in ("yarn", "theta") if name in facts.methods]
-    if kept != "default":  # a scaled model keeps its type
-        methods = [kept] if kept in STATABLE_TYPES else []
-    advice = WITHOUT_CONFIG if params.is_only_config else WITHOUT_PARAMS
+    what = f"{unstatable.key} {value_text(unstatable.value)}"
+    if unstatable.key == TYPE:
+        what = f"{unstatable.value} settings"
+    hints = [WITHOUT_CONFIG if params.is_only_config else WITHOUT_PARAMS]
+    methods = _statable_methods(params, table, plan)
     if methods:
-        advice = f"use --method {' or '.join(methods)}, or {advice}"
-    raise MethodError(message, f"{advice[0].upper()}{advice[1:]}.")
+        hints.insert(0, f"Use --method {' or '.join(methods)}.")
+    message = f"{params.name} cannot state {what}, and {readers_of(params)} reads it."
+    raise MethodError(message, " ".join(hints))
+
+
+def _statable_methods(params: ParamsFile, table: TablePlan, plan: RopePlan) -> list[str]:
+    """Return the methods whose settings for the same length params.json can state."""
+    location = table.location
+    before = plan.before.parameters
+    lengths = layer_lengths(location, plan.before)
+    found = list[str]()
+    for name in rotary_facts(location).methods:
+        with suppress(MethodError, ResizeError):  # it does not apply to this type, or length
+            after, _ = resize_rope(
+                before,
+                RopeLengths(
+                    first_trained=lengths.first_trained,
+                    served=lengths.served,
+                    after=table.max_len_after,
+                ),
+                rotary_dim(location, before),
+                name=name,
+            )
+            if find_unstatable(params.values, after) is None:
+                found.append(name)
+    return found
 
 
 def readers_of(params: ParamsFile) -> str:
     """Return who reads a params.json, as the subject of a verb."""
-    return "vLLM" if params.is_read_first else "mistral-inference"
+    if params.is_read_first:
+        return VLLM
+    return MISTRAL_INFERENCE
 
 
 def _describe_disagreement(item: Disagreement) -> str:
@@ -132,13 +161,18 @@ def in_config_text(item: Disagreement) -> str:
     """Say what config.json states where params.json disagrees."""
     if item.config_value is None:
         return f"no {item.config_key}"
-    return f"{item.config_key} {value_text(item.config_value)}"
+    stated = f"{item.config_key} {value_text(item.config_value)}"
+    if not item.is_statable:
+        stated += ", which params.json cannot state"
+    return stated
 
 
 def value_text(value: object) -> str:
     """Return a value as text; of settings, the factor that they have."""
     if isinstance(value, Mapping):
         return f"factor {value[FACTOR]}" if FACTOR in value else "settings"
+    if isinstance(value, bool):  # as in JSON
+        return str(value).lower()
     if isinstance(value, float):
         return f"{value:.15g}"
     return str(value)

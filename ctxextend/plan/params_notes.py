@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 
-from ctxextend.checkpoints.folder import params_path
-from ctxextend.families.mistral_params import UNSTATED_LENGTH, YARN_KEY
+from ctxextend.checkpoints.mistral_files import params_path
+from ctxextend.families.mistral_params import MISTRAL_INFERENCE, UNSTATED_LENGTH, YARN_KEY
 from ctxextend.limits.length_edits import Edit
 from ctxextend.limits.params_file import find_params
 from ctxextend.plan.plan import Plan
 from ctxextend.tables.rope_types import TYPE
 
-# Of https://github.com/mistralai/mistral-inference: version 1.6 drops other keys than those of its
-# ``TransformerArgs`` (run), and computes 128,000 positions (``Transformer.freqs_cis``, read).
-INFERENCE = "mistral-inference"
-
 
 def params_notes(plan: Plan) -> Iterator[str]:
     """Yield what to know of a folder whose params.json changes.
+
+    mistral-inference 1.6 drops other keys than those of its ``TransformerArgs`` (run), and computes
+    128,000 positions (``Transformer.freqs_cis``, read):
+    https://github.com/mistralai/mistral-inference
 
     Raises:
         CheckpointError: It is malformed.
@@ -32,9 +32,9 @@ def params_notes(plan: Plan) -> Iterator[str]:
                 f"folder with {params.name} and rope_scaling."
             )
     if _states_yarn(edits):
-        yield f"{INFERENCE} ignores {YARN_KEY} in {params.name}, and reads inputs unscaled."
+        yield f"{MISTRAL_INFERENCE} ignores {YARN_KEY} in {params.name}, and reads inputs unscaled."
     if plan.max_len_after > UNSTATED_LENGTH:
-        yield f"{INFERENCE} reads {UNSTATED_LENGTH:,} tokens at most."
+        yield f"{MISTRAL_INFERENCE} reads {UNSTATED_LENGTH:,} tokens at most."
 
 
 def _is_scaled(plan: Plan) -> bool:

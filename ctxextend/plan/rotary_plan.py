@@ -9,7 +9,7 @@ from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.errors import MethodError, ResizeError, flag_name
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation
-from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
+from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim, rotary_facts
 from ctxextend.families.rope_changes import Changes, rope_changes
 from ctxextend.families.rope_dialects import (
     has_settings,
@@ -21,7 +21,15 @@ from ctxextend.plan.table_plan import RopePlan, TablePlan
 from ctxextend.recipe import BOTH, Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
-from ctxextend.tables.rope_types import FACTOR, KEPT_TYPES, TRAINED, TYPE, Parameters, rope_type
+from ctxextend.tables.rope_types import (
+    FACTOR,
+    KEPT_TYPES,
+    LLAMA_4_BETA,
+    TRAINED,
+    TYPE,
+    Parameters,
+    rope_type,
+)
 from ctxextend.tables.rotary import frequencies
 from ctxextend.tables.rotary_methods import RopeLengths, resize_rope
 
@@ -215,6 +223,7 @@ def _plan_layers(
         methods=facts.methods,
         is_corrected=_is_corrected(location, layers),
     )
+    _check_query_scaling(location, layers, parameters)
     _check_limits_can_state(location, layers, lengths, choice, new_length)
     # A file whose key states the first trained length keeps this convention.
     keeps_max_len = choice.facts.keeps_max_len or lengths.key_is_first_trained
@@ -244,6 +253,35 @@ def _check_trained_length(location: TableLocation, layers: RopeLayers) -> None:
         "is part of their formula."
     )
     raise MethodError(message, f"Pass --trained-length {stated}, or remove it.")
+
+
+def _check_query_scaling(location: TableLocation, layers: RopeLayers, after: Parameters) -> None:
+    """Check that settings that get a first trained length do not move the scaling of queries.
+
+    ``llama_4_scaling_beta`` scales queries by how often their position contains that length, so it
+    belongs to the trained model: ``get_llama_4_attn_scale`` of
+    https://github.com/huggingface/transformers/blob/main/src/transformers/models/ministral3/modeling_ministral3.py.
+
+    Raises:
+        MethodError: They would.
+    """
+    before = layers.parameters
+    stated = before.get(TRAINED)
+    is_scaled = bool(before.get(LLAMA_4_BETA)) and stated is not None
+    if not is_scaled or rope_type(before).states_trained or after.get(TRAINED) == stated:
+        return
+    message = (
+        f"{after[TYPE]} settings would state {TRAINED} {after[TRAINED]} instead of {stated}, by "
+        f"which {LLAMA_4_BETA} scales queries."
+    )
+    methods = [LIMITS]
+    if "theta" in rotary_facts(location).methods:
+        methods.insert(0, "theta")
+    hint = (
+        f"Use --method {' or '.join(methods)}, or pass --trained-length {stated} if the first "
+        f"training read {stated} tokens."
+    )
+    raise MethodError(message, hint)
 
 
 def _check_limits_can_state(

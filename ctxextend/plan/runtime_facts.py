@@ -1,6 +1,7 @@
 """What in a planned folder decides what runtimes do with it."""
 
 from ctxextend.checkpoints.folder import MODULES
+from ctxextend.checkpoints.mistral_files import is_translated
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.own_code import own_class
 from ctxextend.plan.plan import Plan
@@ -19,7 +20,7 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     config, the folder's own code loads it, or the model has positions of several kinds.
     """
     checkpoint = plan.checkpoint
-    has_config = checkpoint.has_config or checkpoint.is_translated
+    has_config = checkpoint.has_config or is_translated(checkpoint)
     is_known_type = plan.model.ref.tensor is None and has_config
     states_other_type = checkpoint.config.get("model_type") != plan.model_type
     runs_own_code = own_class(checkpoint.config) is not None and states_other_type
@@ -45,7 +46,7 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         has_sentence_length=MODULES in plan.checkpoint.copied,
         has_tokenizer_length=TOKENIZER_CONFIG in plan.checkpoint.copied,
         table_name=table.name,
-        only_read_by=READ_PARAMS if checkpoint.is_translated else (),
+        only_read_by=READ_PARAMS if is_translated(checkpoint) else (),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ctxextend.checkpoints.folder import params_path
+from ctxextend.checkpoints.mistral_files import params_path
 from ctxextend.errors import ResizeError, joined
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.mistral_params import MAX_POSITIONS, MAX_SEQ_LEN

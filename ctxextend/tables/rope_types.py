@@ -14,6 +14,7 @@ PARTIAL = "partial_rotary_factor"
 TRAINED = "original_max_position_embeddings"  # the length of the first training, before any scaling
 LISTS = ("short_factor", "long_factor")
 ALPHA = "alpha"
+LLAMA_4_BETA = "llama_4_scaling_beta"  # scales queries by their position, from `TRAINED` on
 ATTENTION_FACTOR = "attention_factor"
 
 

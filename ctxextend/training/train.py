@@ -16,7 +16,8 @@ from ctxextend.checkpoints.atomic_output import (
     check_output,
     nearest_existing_parent,
 )
-from ctxextend.checkpoints.folder import STALE_FORMAT, format_files, protected_paths
+from ctxextend.checkpoints.folder import protected_paths
+from ctxextend.checkpoints.mistral_files import STALE_FORMAT, format_files
 from ctxextend.errors import ResizeError, TrainingError, counted, one_line
 from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts

@@ -8,7 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import Checkpoint, format_files
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.mistral_files import format_files
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import BufferPlan

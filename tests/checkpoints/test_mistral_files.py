@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from ctxextend import resize, verify
+from ctxextend import extend_model, resize, verify
 from tests.helpers import mistral_format, pico
 from tests.helpers.hub_server import Hub
 from tests.helpers.mistral_format import NEW, make, make_only_params, params_of, weights_of
@@ -74,6 +74,43 @@ def test_an_output_without_config_is_replaced_by_force() -> None:
     assert params_of("longer")["max_seq_len"] == 2 * NEW
 
 
+def test_shards_without_their_index_are_refused_by_its_name() -> None:
+    folder = make_only_params()
+    split(folder)
+    (folder / "consolidated.safetensors.index.json").unlink()
+    done = invoke("inspect", "only")
+    assert done.exit_code == 1
+    text = unwrapped(done.stderr)
+    assert "has no consolidated.safetensors.index.json, only consolidated-00001-of-00002" in text
+    assert "Download consolidated.safetensors.index.json" in text
+
+
+def test_converted_models_leave_out_old_consolidated_weights(
+    make_pico: Callable[..., pico.Pico],
+) -> None:
+    folder = make_pico("gpt2").folder
+    shutil.copy(folder / "model.safetensors", weights_of(folder))
+    mistral_format.write_params(folder, {})
+    done = succeed(
+        "convert", folder, "--scheme", "rotary", "--to", 64, "--output", "converted", "--verify"
+    )
+    assert {path.name for path in Path("converted").iterdir()}.isdisjoint(FORMAT)
+    for name in FORMAT:
+        stale = f"skipped: {name} (Meta's or Mistral's own format, not rewritten)"
+        assert stale in unwrapped(done.stderr)
+
+
+def test_extend_model_ignores_params_json() -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = make()
+    before = (folder / "params.json").read_bytes()
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    extend_model(model, NEW)
+    assert model.config.max_position_embeddings == NEW
+    assert (folder / "params.json").read_bytes() == before
+
+
 def test_resized_rows_leave_out_old_consolidated_weights(
     make_pico: Callable[..., pico.Pico],
 ) -> None:
@@ -131,6 +168,16 @@ def test_a_hub_model_without_config_is_resized(hub: Hub) -> None:
     succeed("resize", "owner/model", "--to", NEW, "--output", "longer", "--verify")
     assert params_of("longer")["max_seq_len"] == NEW
     assert hub.downloaded() == set(FORMAT)
+
+
+def test_a_cached_hub_model_without_config_is_resized_offline(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("owner/model", make_only_params())
+    resize("owner/model", NEW, output="longer")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    resize("owner/model", NEW, output="offline")
+    assert pico.contents(Path("offline")) == pico.contents(Path("longer"))
 
 
 def test_a_failed_resize_leaves_nothing() -> None:

@@ -9,9 +9,9 @@ from ctxextend.families.mistral_params import (
     check_params,
     config_of_params,
     disagreements,
+    find_unstatable,
     length_in_vllm,
     rope_changes_of_params,
-    why_not_statable,
 )
 from ctxextend.tables.rotary import frequencies
 from tests.helpers.mistral_format import PARAMS, THETA, YARN, YARN_IN_CONFIG
@@ -76,20 +76,37 @@ def test_unchanged_settings_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    ("settings", "expected"),
     [
-        (PLAIN, ""),
-        (SCALED, ""),
-        ({**SCALED, "attention_factor": 1.0}, ""),
-        ({**SCALED, "attention_factor": 1.2}, "attention_factor 1.2"),
-        ({**SCALED, "mscale": 1.0, "mscale_all_dim": 0.5}, "attention_factor 1.06482"),
-        ({**SCALED, "truncate": False}, "truncate false"),
-        ({"rope_type": "linear", "rope_theta": THETA, "factor": 2.0}, "linear settings"),
-        ({"rope_type": "longrope", "rope_theta": THETA}, "longrope settings"),
+        (PLAIN, None),
+        (SCALED, None),
+        ({**SCALED, "attention_factor": 1.0}, None),
+        ({**SCALED, "attention_factor": 1.2}, ("attention_factor", 1.2)),
+        ({**SCALED, "truncate": False}, ("truncate", False)),
+        ({**SCALED, "partial_rotary_factor": 0.5}, ("partial_rotary_factor", 0.5)),
+        ({**PLAIN, "partial_rotary_factor": 0.5}, ("partial_rotary_factor", 0.5)),
+        (
+            {"rope_type": "linear", "rope_theta": THETA, "factor": 2.0},
+            ("rope_type", "linear"),
+        ),
+        ({"rope_type": "longrope", "rope_theta": THETA}, ("rope_type", "longrope")),
     ],
 )
-def test_why_not_statable(settings: dict[str, Any], reason: str) -> None:
-    assert why_not_statable(settings) == reason
+def test_find_unstatable(settings: dict[str, Any], expected: tuple[str, Any] | None) -> None:
+    assert find_unstatable(PARAMS, settings) == expected
+
+
+def test_find_unstatable_accepts_two_attention_factors() -> None:
+    equal = {**SCALED, "mscale": 1.0, "mscale_all_dim": 1.0}
+    assert find_unstatable(PARAMS, equal) is None
+    found = find_unstatable(PARAMS, {**equal, "mscale_all_dim": 0.5})
+    assert found is not None
+    assert found.key == "attention_factor"
+
+
+def test_find_unstatable_reads_the_rotated_part_from_sizes_of_latent_attention() -> None:
+    latent = {**PARAMS, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4}
+    assert find_unstatable(latent, {**SCALED, "partial_rotary_factor": 0.5}) is None
 
 
 @pytest.mark.parametrize(

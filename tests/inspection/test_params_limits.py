@@ -60,6 +60,12 @@ def test_inspect_check_names_another_length_and_who_reads_it() -> None:
             "yarn.beta",
             "config.json states beta_fast 32",
         ),
+        (
+            {"llama_4_scaling": {"original_max_position_embeddings": 64, "beta": 0.1}},
+            {},
+            "llama_4_scaling",
+            "config.json states no llama_4_scaling_beta",
+        ),
     ],
 )
 def test_inspect_check_names_other_rotary_settings(
@@ -180,7 +186,7 @@ def test_wrong_values_are_refused(values: dict[str, Any], message: str, is_only:
     ("values", "message"),
     [
         ({"rope_theta": None}, "states no rope_theta: mistral-inference takes 1,000,000"),
-        ({"dim": 10**15}, "dim must be a whole number up to"),
+        ({"dim": 10**15}, "dim must be a whole number from 1 to"),
         ({"sliding_window": {"a": 1}}, "sliding_window must be a whole number, or a list"),
         ({"model_type": "mamba"}, "model_type 'mamba' has no rotary positions"),
         ({"kv_lora_rank": 8}, "latent attention (kv_lora_rank) is read only with a config.json"),
