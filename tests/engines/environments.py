@@ -112,13 +112,13 @@ _ENGINES = (
 )
 ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in _ENGINES}
 
-REQUIREMENTS = Path(__file__).parent / "requirements"
+REQUIREMENTS = "tests/engines/requirements"  # in the repository, where pip runs
 # Engines whose code for lengths and frequencies runs without a GPU, and no other code of them.
 SERVING_ENGINES: Mapping[str, Engine] = {
     name: Engine(
         name=name,
         runtime=name,
-        requirements=("--no-deps", "--requirement", str(REQUIREMENTS / f"{name}.txt")),
+        requirements=("--no-deps", "--requirement", f"{REQUIREMENTS}/{name}.txt"),
         driver=f"{name}_driver.py",
         tolerance=1e-3,
         is_slow=True,
@@ -138,6 +138,7 @@ def python_of(engine: Engine) -> Path:
     """Return the Python of an engine's environment, which is made if it is missing.
 
     Raises:
+        FileExistsError: There is one with other requirements, or an incomplete one.
         subprocess.CalledProcessError: pip failed.
     """
     folder = ROOT / (engine.environment or engine.name)
@@ -147,7 +148,10 @@ def python_of(engine: Engine) -> Path:
     if fingerprint.exists() and fingerprint.read_text() == wanted:
         return python
     folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder / "venv"], check=True)
+    if python.exists():
+        message = f"{folder} is of other requirements: remove it, and it is made again."
+        raise FileExistsError(message)
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     pip = (str(python), "-m", "pip", "--quiet")
     requirements = list(engine.requirements)
     if engine.sdist:
@@ -155,7 +159,12 @@ def python_of(engine: Engine) -> Path:
         _unpack_converter(archive, folder / "source")
         requirements[requirements.index(engine.sdist)] = str(archive)
     building = os.environ | {"CMAKE_BUILD_PARALLEL_LEVEL": "2"}
-    subprocess.run([*pip, "install", "--no-compile", *requirements], check=True, env=building)
+    subprocess.run(
+        [*pip, "install", "--no-compile", *requirements],
+        check=True,
+        env=building,
+        cwd=repository.ROOT,
+    )
     if engine.removed:
         subprocess.run([*pip, "uninstall", "--yes", *engine.removed], check=True)
     fingerprint.write_text(wanted)
