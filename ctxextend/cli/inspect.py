@@ -34,7 +34,8 @@ BEYOND_LIMIT = {
 def inspect(
     context: typer.Context,
     models: Annotated[
-        list[str], options.model("Folders, weights files, bundled models (tiny-gpt2) or Hub ids.")
+        list[str],
+        options.model("Folders, weights or GGUF files, bundled models (tiny-gpt2) or Hub ids."),
     ],
     rows: Annotated[
         str | None, options.basic("--rows A:B", "Print statistics of rows A to B-1.")

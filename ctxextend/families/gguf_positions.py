@@ -52,6 +52,7 @@ TRAINED_LENGTH = "rope.scaling.original_context_length"
 # By which llama.cpp multiplies cosines and sines: those of yarn in addition to the attention factor
 # that follows from their factor.
 ATTENTION = "rope.scaling.attn_factor"
+CAUSAL = "attention.causal"  # false for encoders
 DEFAULT_BASE = 10_000.0
 NO_SCALING = "none"
 LONG_LISTS = "longrope"
@@ -197,7 +198,10 @@ class _Reader:
     def error(self, key: str, expected: str) -> CheckpointError:
         """Return the error for a key that is missing or malformed."""
         full_key = f"{self.name}.{key}"
-        message = f"{self._file}: {full_key} must be {expected}, got {self.stated(key)!r:.100}."
+        value = self.stated(key)
+        message = f"{self._file}: {full_key} must be {expected}, got {value!r:.100}."
+        if value is None:
+            message = f"{self._file}: {full_key} is missing."
         return CheckpointError(message, "Convert the model again.")
 
 

@@ -109,6 +109,9 @@ def _counts(inspection: Inspection) -> Iterator[str]:
 def _agreement(inspection: Inspection) -> str:
     """Say whether all limits agree, or which do not."""
     wrong = [limit for limit in inspection.limits if not limit.agrees]
+    files = {limit.file for limit in inspection.limits}
+    if not wrong and len(files) == 1:
+        return f"{files.pop()} agrees"
     if not wrong:
         return "all files agree"
     listed = list[str]()

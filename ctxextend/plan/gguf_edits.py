@@ -53,14 +53,17 @@ def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
         check_scales(model.checkpoint, location, name)
 
 
-def with_unscaled_note(model: OpenedModel, settings: Resize) -> OpenedModel:
-    """Return the model with a note on why nothing scales, if no method does and none is named."""
+def with_methods_note(model: OpenedModel, settings: Resize) -> OpenedModel:
+    """Return the model with a note on why not all methods scale it, if none is named."""
     location = model.tables[0].location
-    if location.table.rope is None or location.table.rope.methods:
-        return model
-    if settings.choice.name != DEFAULT_METHOD:
+    if location.table.rope is None or settings.choice.name != DEFAULT_METHOD:
         return model
     row = GGUF_ARCHITECTURES[location.family.model_type]
+    if row.methods == GGUF_METHODS:
+        return model
+    if row.methods:
+        methods = " and ".join(row.methods)
+        return model.with_note(f"Only {methods} scales architecture {row.name}: {row.reason}.")
     return model.with_note(f"No method scales architecture {row.name}: {row.reason}.")
 
 

@@ -39,12 +39,12 @@ def check_gguf_ref(ref: CheckpointRef) -> None:
     """Check that a reference to a GGUF file has only settings that apply to one.
 
     Raises:
-        ResizeError: It has others.
+        MethodError: It has others.
     """
     for name, flag in OTHER_FLAGS.items():
         if getattr(ref, name) is not None:
             message = f"{flag} does not apply to {ref.source}: a GGUF file states its architecture."
-            raise ResizeError(message, f"Remove {flag}.")
+            raise MethodError(message, f"Remove {flag}.")
 
 
 def find_gguf_positions(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
@@ -112,6 +112,7 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
 
     Raises:
         MethodError: It cannot, or llama.cpp does not.
+        ResizeError: No method applies to the file.
     """
     if method in NOT_STATED:
         raise MethodError(
@@ -135,7 +136,7 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
 def _check_kept_type(
     checkpoint: Checkpoint, location: TableLocation, row: GgufArchitecture
 ) -> None:
-    """Raise MethodError if the file has scaled settings of a type that the architecture changes.
+    """Raise ResizeError if the file has scaled settings of a type that the architecture changes.
 
     Scaled settings keep their type, so no method applies to them.
     """
@@ -147,7 +148,7 @@ def _check_kept_type(
             f"{checkpoint.root / checkpoint.config_file} has {kind} settings, and those of "
             f"architecture {row.name} cannot be scaled further: {row.reason}."
         )
-        raise MethodError(message, _route(checkpoint))
+        raise ResizeError(message, _route(checkpoint))
 
 
 def _check_no_window(checkpoint: Checkpoint, location: TableLocation) -> None:
@@ -163,7 +164,7 @@ def _check_no_window(checkpoint: Checkpoint, location: TableLocation) -> None:
 
 
 def _check_no_factors(checkpoint: Checkpoint, location: TableLocation) -> None:
-    """Raise MethodError if tensors of factors divide the frequencies too.
+    """Raise ResizeError if tensors of factors divide the frequencies too.
 
     llama.cpp applies them in addition to what the metadata state.
     """
@@ -175,7 +176,7 @@ def _check_no_factors(checkpoint: Checkpoint, location: TableLocation) -> None:
         "frequencies in addition to what its metadata state: how they are scaled together was not "
         "trained."
     )
-    raise MethodError(message, _route(checkpoint))
+    raise ResizeError(message, _route(checkpoint))
 
 
 def _route(checkpoint: Checkpoint) -> str:
