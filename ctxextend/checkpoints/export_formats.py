@@ -24,7 +24,7 @@ class ExportFormat:
     # How ``.bin`` files begin that have the name of PyTorch's: a regular expression.
     start: bytes | None = None
     readers: str = ""  # the commands that read it; empty: none
-    # The noun for several files, if each of them is a model of its own; else empty.
+    # The noun for several files, if each of them is a model; else empty.
     plural: str = ""
 
     @property

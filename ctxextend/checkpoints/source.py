@@ -105,7 +105,7 @@ def resolve_source(
         hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
         raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
     elif text.lower().endswith(WEIGHTS_ENDINGS) and not os.path.lexists(path):
-        raise SourceError(f"There is no file {text}.", "Check the path.")
+        raise SourceError(f"The file {text} does not exist.", "Check the path.")
     elif os.path.lexists(path) or not is_hub_id(text):
         hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
         raise SourceError(f"{text} is not an existing folder or regular file.", hint)

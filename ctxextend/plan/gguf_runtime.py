@@ -1,7 +1,7 @@
 """What llama.cpp does with a planned GGUF file."""
 
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values
-from ctxextend.families.gguf_positions import CAUSAL
+from ctxextend.families.gguf_positions import IS_CAUSAL
 from ctxextend.plan.plan import Plan
 from ctxextend.runtimes.rule_schema import RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.rules.of_llama_cpp import ENCODER_FLAGS, LLAMA_CPP
@@ -22,7 +22,7 @@ def gguf_statements(plan: Plan) -> tuple[RuntimeStatement, ...]:
         return ()
     max_len = plan.max_len_after
     option = ""
-    if gguf_values(plan.checkpoint).get(f"{plan.model_type}.{CAUSAL}") is False:
+    if gguf_values(plan.checkpoint).get(f"{plan.model_type}.{IS_CAUSAL}") is False:
         option = ENCODER_FLAGS.format(max_len=max_len)
     statement = RuntimeStatement(
         runtime=find_runtime(LLAMA_CPP),
