@@ -368,7 +368,9 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
     for inspection in inspections:
         for report in inspection.schemes:
             _add_title(page, inspection, report)
-            if not report.layers:
+            if report.location.table.has_rows:
+                page.text(f"{report.positions} rows, which are not shown")
+            elif not report.layers:
                 page.text(
                     f"{report.scheme} positions: any length runs once the limits below allow it"
                 )

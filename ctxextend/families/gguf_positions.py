@@ -60,6 +60,10 @@ LONG_LISTS = "longrope"
 FACTOR_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 MAX_LENGTH_STATED = 1 << 32  # llama.cpp reads lengths as 32 bits
 
+ORIGINAL = (
+    "Pass the checkpoint of transformers that it was made from; a resized one can be converted "
+    "again."
+)
 ROUTE = "Resize the checkpoint that it was made from, and convert that again."
 
 
@@ -119,7 +123,7 @@ def find_row(values: Mapping[str, Any], file: str) -> GgufArchitecture:
     raise UnsupportedModelError(
         f"{file}: what llama.cpp computes from the positions of architecture {name!r:.100} is not "
         "known.",
-        " ".join(text for text in (similar, ROUTE) if text),
+        " ".join(text for text in (similar, ORIGINAL) if text),
     )
 
 

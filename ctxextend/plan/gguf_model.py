@@ -65,7 +65,7 @@ def measure_gguf_tables(
     """Return the position table of a GGUF file, or its positions without one.
 
     Raises:
-        CheckpointError: The table is missing, quantised, or has another shape than the file states.
+        CheckpointError: The table is missing, or has another shape than the file states.
     """
     (location,) = architecture.locations
     if not location.table.has_rows:
@@ -79,11 +79,6 @@ def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocatio
     entry = file.entries.get(name)
     if entry is None:
         raise CheckpointError(f"{file.path} has no tensor {name}.", _route(checkpoint))
-    if entry.dtype not in ROW_DTYPES:
-        message = (
-            f"{file.path}: {name} is quantised ({entry.dtype}), and its rows cannot be resized."
-        )
-        raise CheckpointError(message, _route(checkpoint))
     width = nested(location.config, (*location.path, "embedding_length"))
     if len(entry.shape) != 2 or entry.shape[1] != width or not entry.shape[0]:
         message = (
@@ -100,6 +95,19 @@ def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocatio
         dtype=entry.dtype,
         file=checkpoint.relative(file),
     )
+
+
+def is_quantised(table: FoundTable) -> bool:
+    """Whether a table of a GGUF file consists of blocks of quantised values."""
+    return table.has_rows and table.dtype not in ROW_DTYPES
+
+
+def check_not_quantised(checkpoint: Checkpoint, table: FoundTable) -> None:
+    """Raise CheckpointError for a table whose rows cannot be read."""
+    if is_quantised(table):
+        path = gguf_file(checkpoint).path
+        message = f"{path}: {table.name} is quantised ({table.dtype}), so it cannot be resized."
+        raise CheckpointError(message, _route(checkpoint))
 
 
 def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -> None:
