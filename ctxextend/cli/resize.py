@@ -59,7 +59,7 @@ def resize(
     ] = None,
     output: Annotated[
         Path | None,
-        options.output_folder("<name>-<N>", "Output folder, or GGUF file of a GGUF file."),
+        options.output_folder("<name>-<N>", "Output folder or GGUF file."),
     ] = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,

@@ -60,7 +60,7 @@ LONG_LISTS = "longrope"
 FACTOR_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 MAX_LENGTH_STATED = 1 << 32  # llama.cpp reads lengths as 32 bits
 
-ORIGINAL = (
+NEXT_STEP = (
     "Pass the checkpoint of transformers that it was made from; a resized one can be converted "
     "again."
 )
@@ -123,7 +123,7 @@ def find_row(values: Mapping[str, Any], file: str) -> GgufArchitecture:
     raise UnsupportedModelError(
         f"{file}: what llama.cpp computes from the positions of architecture {name!r:.100} is not "
         "known.",
-        " ".join(text for text in (similar, ORIGINAL) if text),
+        " ".join(text for text in (similar, NEXT_STEP) if text),
     )
 
 

@@ -100,7 +100,8 @@ def verify_resized(
     try:
         base = open_reference(ref, reads_gguf=True)
     except SourceError as error:
-        if base_name is not None:
+        states_more = any(value is not None for value in settings.values())
+        if base_name is not None or states_more:
             raise
         message = f"The recipe of {reference} names its base, but {error.message}"
         raise SourceError(message, "Pass the base: --base MODEL.") from error

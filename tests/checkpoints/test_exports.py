@@ -154,7 +154,7 @@ def test_a_file_of_an_export_is_named(name: str, file: str, tmp_path: Path) -> N
     ],
 )
 @pytest.mark.parametrize("base", ["owner/base", None])
-def test_other_commands_ask_for_the_original_of_a_gguf_file(
+def test_other_commands_ask_for_the_base_of_a_gguf_file(
     base: str | None, arguments: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.gguf"

@@ -251,6 +251,8 @@ def test_verify_after_the_base_was_moved_asks_for_it(base: Path, resized: Path) 
         verify(resized)
     assert "--base" in str(caught.value.hint)
     assert verify(resized, moved)
+    with pytest.raises(SourceError, match="does not exist"):
+        verify(resized, base)
 
 
 def test_verify_does_not_count_frequencies_that_stay_as_slower(base: Path, tmp_path: Path) -> None:
