@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctxextend.errors import DataError, RecipeError
+from ctxextend.checkpoints.gguf_file import is_gguf
+from ctxextend.errors import DataError, RecipeError, joined
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
@@ -210,6 +211,7 @@ def plan_run(file: RecipeFile) -> Planned | None:
         CtxextendError: As `resize`.
     """
     recipe = file.recipe
+    _check_sections(recipe)
     hashes = source_hashes(file.provenance)
     if recipe.evaluate is not None and recipe.evaluate.data:
         check_paths(recipe.evaluate.data)
@@ -226,6 +228,30 @@ def plan_run(file: RecipeFile) -> Planned | None:
     if recipe.resize is not None:
         return prepare_resize(model, recipe.resize, table_methods(file))
     return None
+
+
+def _check_sections(recipe: Recipe) -> None:
+    """Check that a recipe of a GGUF file only resizes.
+
+    Raises:
+        RecipeError: It has other sections, which need a checkpoint of transformers.
+    """
+    source = recipe.checkpoint.source
+    if not is_gguf(source) or not Path(source).is_file():
+        return
+    sections = {
+        "convert": recipe.convert,
+        "train": recipe.train,
+        "evaluate": recipe.evaluate,
+    }
+    others = [name for name, settings in sections.items() if settings is not None]
+    if others:
+        message = f"{joined(others)} cannot be used with {source}: only resize takes a GGUF file."
+        hint = (
+            f"Remove {joined(others)} from the recipe, or pass the checkpoint of transformers that "
+            "it was made from: --set source=BASE"
+        )
+        raise RecipeError(message, hint)
 
 
 def _check_training_text(train: Train, provenance: Mapping[str, Any]) -> None:

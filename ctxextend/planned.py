@@ -23,7 +23,7 @@ from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Convert, Resize, accepts_settings, split_ref
-from ctxextend.runtimes.commands import serving_command
+from ctxextend.runtimes.commands import file_command, serving_command
 
 if TYPE_CHECKING:
     from ctxextend.conversion.conversion import Conversion
@@ -201,7 +201,15 @@ class ResizeResult(Result, shows=("output", "seconds")):
 
     @property
     def serve(self) -> str | None:
-        """The command that serves or converts the output; None if no runtime was requested."""
+        """The command that serves or converts the output.
+
+        None if no runtime was requested; a GGUF file is always served by llama.cpp.
+        """
+        if gguf_of(self.plan.checkpoint) is not None:
+            statements = self.planned.explanation.runtimes
+            if not statements:
+                return None
+            return file_command(statements[0], str(self.output), self.plan.max_len_after)
         if self.for_runtime is None:
             return None
         runtime = self.for_runtime.runtime

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 import yaml
 
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.errors import RecipeError, ResizeError, did_you_mean, one_line
 from ctxextend.recipe import SECTIONS, TABLE_KEYS, CheckpointRef, Recipe
 from ctxextend.recipe_paths import map_paths, read_path
@@ -134,7 +135,7 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
         if not file.is_file() and str(path) in builtin:
             file = builtin[str(path)]
             folder = None
-        text = file.read_text(encoding="utf-8-sig")
+        text = _read_text(file)
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, ValueError):
@@ -144,6 +145,30 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
             hint = "Pass a YAML file, or a name from `ctxextend recipes`."
         raise RecipeError(f"The recipe {path} cannot be read: {reason}.", hint) from None
     return parse_recipe(text, str(path), changes, folder)
+
+
+def _read_text(file: Path) -> str:
+    """Return the text of a recipe file, or the recipe in a resized GGUF file.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is not UTF-8.
+        CheckpointError: The GGUF file is malformed.
+        RecipeError: It contains no recipe.
+    """
+    if file.suffix.lower() != GGUF_SUFFIX or not file.is_file():
+        return file.read_text(encoding="utf-8-sig")
+    # Here, since reading it takes numpy.
+    from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
+    from ctxextend.checkpoints.gguf_file import open_gguf
+
+    text = open_gguf(file).metadata.values.get(RECIPE_KEY)
+    if isinstance(text, str):
+        return text
+    raise RecipeError(
+        f"{file} contains no recipe: ctxextend did not write it.",
+        "Pass a YAML file, or a GGUF file that `ctxextend resize` wrote.",
+    )
 
 
 def builtin_recipes() -> dict[str, Path]:

@@ -23,6 +23,7 @@ from ctxextend.planned import (
 )
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import (
+    BOTH,
     TABLE_KEYS,
     CheckpointRef,
     Convert,
@@ -34,6 +35,7 @@ from ctxextend.recipe import (
     path_names,
     split_ref,
 )
+from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 
@@ -305,18 +307,28 @@ def _check_gguf_options(checkpoint: Checkpoint, recipe: Recipe, options: ResizeO
     """Check that no step is requested that a GGUF file cannot take.
 
     Raises:
-        ResizeError: One is.
+        MethodError: One is.
     """
+    assert recipe.resize is not None
     if recipe.train is not None or options.data:
         flag = "--train" if recipe.train is not None else "--data"
         message = f"{flag} runs the model in transformers, and does not apply to a GGUF file."
-        raise ResizeError(message, f"Remove {flag}, or use it on the checkpoint it was made from.")
+        raise MethodError(message, f"Remove {flag}, or use it on the checkpoint it was made from.")
     if options.uploads:
         check_upload(checkpoint)
-    if options.runtime is not None:
-        message = f"--for {options.runtime} applies to folders; llama.cpp reads a GGUF file."
-        hint = "Remove --for: all methods that a GGUF file can state are those of llama.cpp."
-        raise ResizeError(message, hint)
+    if options.runtime not in (None, LLAMA_CPP):
+        message = f"--for {options.runtime}: a GGUF file is planned as llama.cpp reads it."
+        hint = (
+            "Use --for llama.cpp, or resize the checkpoint that it was made from, a folder, with "
+            f"--for {options.runtime}."
+        )
+        raise MethodError(message, hint)
+    if recipe.resize.dialect != BOTH:
+        message = "--dialect is about config.json, and does not apply to a GGUF file."
+        raise MethodError(message, "Remove --dialect.")
+    if recipe.resize.copy_code:
+        message = "--copy-code does not apply to a GGUF file: no code belongs to it."
+        raise MethodError(message, "Remove --copy-code.")
 
 
 def convert_checkpoint(

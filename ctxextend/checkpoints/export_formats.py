@@ -24,6 +24,8 @@ class ExportFormat:
     # How ``.bin`` files begin that have the name of PyTorch's: a regular expression.
     start: bytes | None = None
     readers: str = ""  # the commands that read it; empty: none
+    # The noun for several files, if each of them is a model; else empty.
+    plural: str = ""
 
     @property
     def reason(self) -> str:
@@ -62,6 +64,7 @@ GGUF = ExportFormat(
     ending="f16.gguf",
     install="in a clone of llama.cpp; llama-quantize makes smaller ones",
     readers="resize, inspect and verify",
+    plural="GGUF files",
 )
 
 # Commands were read in 2026-11 in the sources that are named, and not run, unless it says so.

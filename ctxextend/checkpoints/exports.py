@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,9 +28,10 @@ BASE = "BASE"  # in commands, if nothing names the base checkpoint
 RESIZED = "longer"  # the folder of the resized base in commands
 # In the model card: the checkpoint that a model was made from, as a text or the first of a list.
 BASE_MODEL_LINE = rf"^base_model:\s*(?:-\s+)?[\"']?({HUB_ID})[\"']?\s*$"
-# In a GGUF file: the key, the type of a text, its length and its start. gguf-py writes it from the
-# model card: `BASE_MODEL_REPO_URL` in gguf/constants.py.
-GGUF_BASE = rb"general\.base_model\.0\.repo_url\x08\0\0\0(?P<length>.{8})"
+# In a GGUF file: the keys of what it was made from, and of what that was made from. gguf-py writes
+# the latter from the model card: `SOURCE_REPO_URL` and `BASE_MODEL_REPO_URL` in gguf/constants.py.
+GGUF_BASES = (rb"general\.source\.repo_url", rb"general\.base_model\.0\.repo_url")
+GGUF_TEXT = rb"\x08\0\0\0(?P<length>.{8})"  # after a key: the type of a text, and its length
 HUB = "https://huggingface.co/"
 
 
@@ -127,7 +128,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 def only_exports_error(
-    folder: Path, exports: Mapping[ExportFormat, Sequence[str]], model_class: str | None
+    folder: Path,
+    exports: Mapping[ExportFormat, Sequence[str]],
+    model_class: str | None,
+    hub_id: str | None = None,
 ) -> CheckpointError:
     """Return the error for a folder whose only weights are exports.
 
@@ -135,17 +139,33 @@ def only_exports_error(
         folder: The folder.
         exports: Its exports.
         model_class: The transformers class in its config, if any.
+        hub_id: Its name on the Hub, if it is from there.
     """
-    kinds = [f"{row.kind} ({listed(names)})" for row, names in exports.items()]
+    kinds = list[str]()
+    for row, names in exports.items():
+        kind = row.kind
+        if row.plural and len(names) > 1:
+            kind = row.plural
+        kinds.append(f"{kind} ({listed(names)})")
     message = f"{folder} has no weights of transformers, only {joined(kinds)}."
     files = [folder / name for names in exports.values() for name in names]
-    hint = base_hint(exports, folder, files, model_class)
+    hints = list[str]()
     for row, names in exports.items():
-        if row.readers and (folder / names[0]).exists():
-            file = shlex.quote(str(folder / names[0]))
-            use = row.readers.replace(" and", " or")
-            hint += f". To {use} it as it is, pass the file: {file}"
-    return CheckpointError(message, hint)
+        if row.readers:
+            hints.append(_pass_file(row, folder, names[0], hub_id))
+    hints.append(base_hint(exports, folder, files, model_class))
+    return CheckpointError(message, " ".join(hints))
+
+
+def _pass_file(row: ExportFormat, folder: Path, name: str, hub_id: str | None) -> str:
+    """Say how to use an export that some commands read."""
+    use = row.readers.replace(" and", " or")
+    if (folder / name).exists():
+        return f"To {use} it as it is, pass the file: {shlex.quote(str(folder / name))}."
+    if hub_id is None:
+        return f"To {use} it as it is, pass the file."
+    command = shlex.join(["hf", "download", hub_id, name, "--local-dir", "."])
+    return f"To {use} it as it is, download the file and pass it: {command}."
 
 
 def file_error(
@@ -159,9 +179,14 @@ def file_error(
         row: Its format.
         model_class: The transformers class in the config next to it, if any.
     """
-    message = f"{reference} is {row.kind}, which ctxextend does not read."
     if row.readers:
         message = f"{reference} is {row.kind}, which only {row.readers} read."
+        base = _named_base(path.parent, (path,))
+        hint = "Pass the checkpoint of transformers that it was made from: a folder or a Hub id."
+        if base is not None:
+            hint = f"Pass the checkpoint of transformers that it was made from: {base}"
+        return CheckpointError(message, hint)
+    message = f"{reference} is {row.kind}, which ctxextend does not read."
     return CheckpointError(message, base_hint((row,), path.parent, (path,), model_class))
 
 
@@ -197,7 +222,7 @@ def _named_base(folder: Path, files: Sequence[Path]) -> str | None:
         candidates.append(match[1])
     for path in files:
         if path.suffix == filenames.GGUF_SUFFIX:
-            candidates.append(_base_of_gguf(_read_head(path.parent, path.name)))
+            candidates += _bases_of_gguf(_read_head(path.parent, path.name))
     for name in candidates:
         # Names without an owner may be folders of the program that saved the file.
         if "/" in name and re.fullmatch(HUB_ID, name):
@@ -205,19 +230,19 @@ def _named_base(folder: Path, files: Sequence[Path]) -> str | None:
     return None
 
 
-def _base_of_gguf(head: bytes) -> str:
-    """Return the Hub id of the base model in the metadata of a GGUF file; empty if there is none.
+def _bases_of_gguf(head: bytes) -> Iterator[str]:
+    """Yield the Hub ids of the checkpoints that a GGUF file says it was made from.
 
     Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
     """
-    match = re.search(GGUF_BASE, head, re.DOTALL)
-    if match is None:
-        return ""
-    end = match.end() + int.from_bytes(match["length"], "little")
-    url = head[match.end() : end].decode(errors="replace")
-    if not url.startswith(HUB):
-        return ""
-    return url.removeprefix(HUB)
+    for key in GGUF_BASES:
+        match = re.search(key + GGUF_TEXT, head, re.DOTALL)
+        if match is None:
+            continue
+        end = match.end() + int.from_bytes(match["length"], "little")
+        url = head[match.end() : end].decode(errors="replace")
+        if url.startswith(HUB):
+            yield url.removeprefix(HUB)
 
 
 def load_inside(folder: Path, name: str) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def only_exports(
     foreign = _foreign(names)
     if foreign is not None:
         return _foreign_error(folder, model_class, source, foreign)
-    return only_exports_error(folder, exports, model_class)
+    return only_exports_error(folder, exports, model_class, source.hub_id)
 
 
 def unsupported_file(reference: str, path: Path) -> CheckpointError | None:

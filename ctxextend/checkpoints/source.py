@@ -28,6 +28,8 @@ BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_
 
 # Outputs are not named after weights files with these stems.
 GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
+# A missing file, and no Hub id.
+WEIGHTS_ENDINGS = (".safetensors", ".bin", GGUF_SUFFIX)
 CONFIG_FILES = ("config.json", "modules.json", "params.json")  # all that is read without weights
 # Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
 HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
@@ -99,6 +101,11 @@ def resolve_source(
     elif text in BUNDLED:
         _reject_flags(text, "checkpoint", revision=revision)
         source = bundled_source(text)
+    elif "://" in text:
+        hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
+        raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
+    elif text.lower().endswith(WEIGHTS_ENDINGS) and not os.path.lexists(path):
+        raise SourceError(f"The file {text} does not exist.", "Check the path.")
     elif os.path.lexists(path) or not is_hub_id(text):
         hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
         raise SourceError(f"{text} is not an existing folder or regular file.", hint)

@@ -9,7 +9,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import FAILED_CHECK, Console, Pieces
 from ctxextend.cli.tables import MIN_WIDTH, Cell, Page
-from ctxextend.errors import ResizeError, counted, size_text
+from ctxextend.errors import MethodError, ResizeError, counted, size_text
 
 if TYPE_CHECKING:
     from ctxextend.cli.plots import Curve
@@ -34,7 +34,8 @@ BEYOND_LIMIT = {
 def inspect(
     context: typer.Context,
     models: Annotated[
-        list[str], options.model("Folders, weights files, bundled models (tiny-gpt2) or Hub ids.")
+        list[str],
+        options.model("Folders, weights or GGUF files, bundled models (tiny-gpt2) or Hub ids."),
     ],
     rows: Annotated[
         str | None, options.basic("--rows A:B", "Print statistics of rows A to B-1.")
@@ -131,22 +132,30 @@ def _inspect_models(
 
 
 def _check_tables(inspections: Sequence["Inspection"], rows: str | None, plot: Path | None) -> None:
-    """Raise ResizeError if a flag that is given needs tables that a model lacks."""
+    """Raise MethodError if a flag that is given needs tables that a model lacks."""
     if rows is not None:
         _require_tables("--rows", inspections)
     if plot is not None:
         _require_tables("--plot", inspections)
 
 
+def _scheme_of(inspection: "Inspection") -> str:
+    """Return the scheme of positions without rows that can be read."""
+    report = inspection.schemes[0]
+    if report.location.table.has_rows:
+        return f"{report.scheme}, and quantised"
+    return report.scheme
+
+
 def _require_tables(flag: str, inspections: Sequence["Inspection"]) -> None:
-    """Raise ResizeError if a flag for tables of rows is used with a model without one."""
+    """Raise MethodError if a flag for tables of rows is used with a model without one."""
     for inspection in inspections:
         if not inspection.tables:
             message = (
                 f"{flag} applies to tables of rows; the positions of {inspection.source} are "
-                f"{inspection.schemes[0].scheme}."
+                f"{_scheme_of(inspection)}."
             )
-            raise ResizeError(message, f"Remove {flag}.")
+            raise MethodError(message, f"Remove {flag}.")
 
 
 def _write_files(
@@ -367,7 +376,9 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
     for inspection in inspections:
         for report in inspection.schemes:
             _add_title(page, inspection, report)
-            if not report.layers:
+            if report.location.table.has_rows:
+                page.text(f"{report.positions} rows, which are not shown")
+            elif not report.layers:
                 page.text(
                     f"{report.scheme} positions: any length runs once the limits below allow it"
                 )

@@ -57,7 +57,10 @@ def resize(
     lora: Annotated[
         int | None, basic("--lora R", "With --train: also train adapters of rank R.")
     ] = None,
-    output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
+    output: Annotated[
+        Path | None,
+        options.output_folder("<name>-<N>", "Output folder or GGUF file."),
+    ] = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,

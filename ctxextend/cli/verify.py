@@ -19,7 +19,8 @@ MAX_EVIDENCE = 12  # lines printed per check; --json lists all
 
 def verify(
     resized: Annotated[
-        str, options.model("Resized or converted checkpoint: folder, weights file or Hub id.")
+        str,
+        options.model("Resized or converted checkpoint: folder, weights or GGUF file, or Hub id."),
     ],
     base: options.Base = None,
     deep: Annotated[

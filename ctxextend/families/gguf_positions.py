@@ -52,6 +52,7 @@ TRAINED_LENGTH = "rope.scaling.original_context_length"
 # By which llama.cpp multiplies cosines and sines: those of yarn in addition to the attention factor
 # that follows from their factor.
 ATTENTION = "rope.scaling.attn_factor"
+IS_CAUSAL = "attention.causal"  # false for encoders
 DEFAULT_BASE = 10_000.0
 NO_SCALING = "none"
 LONG_LISTS = "longrope"
@@ -59,6 +60,10 @@ LONG_LISTS = "longrope"
 FACTOR_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 MAX_LENGTH_STATED = 1 << 32  # llama.cpp reads lengths as 32 bits
 
+NEXT_STEP = (
+    "Pass the checkpoint of transformers that it was made from; a resized one can be converted "
+    "again."
+)
 ROUTE = "Resize the checkpoint that it was made from, and convert that again."
 
 
@@ -118,7 +123,7 @@ def find_row(values: Mapping[str, Any], file: str) -> GgufArchitecture:
     raise UnsupportedModelError(
         f"{file}: what llama.cpp computes from the positions of architecture {name!r:.100} is not "
         "known.",
-        " ".join(text for text in (similar, ROUTE) if text),
+        " ".join(text for text in (similar, NEXT_STEP) if text),
     )
 
 
@@ -197,7 +202,10 @@ class _Reader:
     def error(self, key: str, expected: str) -> CheckpointError:
         """Return the error for a key that is missing or malformed."""
         full_key = f"{self.name}.{key}"
-        message = f"{self._file}: {full_key} must be {expected}, got {self.stated(key)!r:.100}."
+        value = self.stated(key)
+        message = f"{self._file}: {full_key} must be {expected}, got {value!r:.100}."
+        if value is None:
+            message = f"{self._file}: {full_key} is missing."
         return CheckpointError(message, "Convert the model again.")
 
 

@@ -10,8 +10,9 @@ from ctxextend.families.lookup import nested
 from ctxextend.inspection.inspection_result import LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.stated_limits import NOT_LOADED_LIMIT, longer_inputs
-from ctxextend.inspection.table_report import TableReport
 from ctxextend.limits.statements import LLAMA_CPP
+from ctxextend.plan.found_table import FoundTable
+from ctxextend.plan.gguf_model import is_quantised
 from ctxextend.plan.opened_model import OpenedModel
 
 
@@ -19,7 +20,7 @@ def gguf_limits(model: OpenedModel, reports: Sequence[PositionReport]) -> Iterat
     """Yield the context length of a GGUF file, and the rows of its table if it has one."""
     for report in reports:
         value = report.location.value(report.location.effective_key)
-        is_table = isinstance(report, TableReport)
+        has_rows = report.location.table.has_rows
         yield Limit(
             file=model.checkpoint.config_file,
             key=report.config_key,
@@ -28,13 +29,13 @@ def gguf_limits(model: OpenedModel, reports: Sequence[PositionReport]) -> Iterat
             used_by=LLAMA_CPP,
             table=report.name,
             reason=_why_it_disagrees(report, value),
-            is_blocking=is_table and value != report.key_value,
+            is_blocking=has_rows and value != report.key_value,
         )
-        if isinstance(report, TableReport):
+        if has_rows:
             yield Limit(
-                file=report.file,
+                file=model.checkpoint.config_file,
                 key=report.name,
-                value=report.rows,
+                value=report.positions,
                 tokens=report.positions,
                 used_by=LLAMA_CPP,
                 table=report.name,
@@ -45,8 +46,8 @@ def _why_it_disagrees(report: PositionReport, value: int) -> str:
     """Say what a context length does that is not the one of the positions; empty if it is."""
     if value == report.key_value:
         return ""
-    if isinstance(report, TableReport):
-        return f"{report.name} has {report.rows} rows: {NOT_LOADED_LIMIT}"
+    if report.location.table.has_rows:
+        return f"{report.name} has {report.positions} rows: {NOT_LOADED_LIMIT}"
     return f"the settings serve {report.positions} tokens, but llama.cpp reads this length"
 
 
@@ -72,6 +73,16 @@ def gguf_libraries(
             )
         )
     return found
+
+
+def quantised_notes(tables: Sequence[FoundTable]) -> Iterator[str]:
+    """Yield which tables are quantised, so that their rows are not shown."""
+    for table in tables:
+        if is_quantised(table):
+            yield (
+                f"{table.name} is quantised ({table.dtype}): its rows are not shown, and cannot be "
+                "resized."
+            )
 
 
 def gguf_notes(file: GgufFile, reports: Sequence[PositionReport]) -> Iterator[str]:

@@ -4,23 +4,35 @@ import math
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from ctxextend.checkpoints.folder import source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.inspection.effective_limits import library_limits
-from ctxextend.inspection.gguf_limits import gguf_libraries, gguf_limits, gguf_notes
+from ctxextend.inspection.gguf_limits import (
+    gguf_libraries,
+    gguf_limits,
+    gguf_notes,
+    quantised_notes,
+)
 from ctxextend.inspection.inspection_result import Inspection, Limit
 from ctxextend.inspection.params_limits import (
     params_limits,
     params_notes,
     params_setting_limits,
 )
-from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
+from ctxextend.inspection.scheme_report import (
+    PositionReport,
+    SchemeReport,
+    report_quantised,
+    report_scheme,
+)
 from ctxextend.inspection.stated_limits import find_limits, served_length, width_limits
 from ctxextend.inspection.table_report import TableReport, report_table
 from ctxextend.plan.found_table import ignored_tensors, tables_of_part
+from ctxextend.plan.gguf_model import is_quantised
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.stated_type import resizable_ref
 from ctxextend.provenance import read_provenance
@@ -64,23 +76,27 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         method = first_step.method
         trainable = first_step.trainable
     parameters = _count_parameters(model)
+    gguf = gguf_of(model.checkpoint)
     # Of all tables, since a command that fixes a limit must suit those that are not selected too.
     reports = dict[str, PositionReport]()
     for table in model.tables:
-        if not table.has_rows:
+        if gguf is not None and is_quantised(table):
+            reports[table.name] = report_quantised(table)
+        elif not table.has_rows:
             reports[table.name] = report_scheme(table, first_step)
         else:
             reports[table.name] = report_table(model.checkpoint, table, first_step, parameters)
     selected = [reports[table.name] for table in tables_of_part(model.tables, part)]
-    gguf = gguf_of(model.checkpoint)
     if gguf is None:
         limits = _folder_limits(model, reports, selected)
         libraries = list(library_limits(model.checkpoint, limits, selected))
         notes = _notes(model, selected, has_recipe=provenance is not None)
     else:
-        limits = list(_with_fixes(model, reports, list(gguf_limits(model, selected))))
+        limits = list(gguf_limits(model, selected))
+        if not any(is_quantised(table) for table in model.tables):
+            limits = list(_with_fixes(model, reports, limits))
         libraries = gguf_libraries(limits, selected)
-        notes = _gguf_notes(gguf, selected)
+        notes = chain(_gguf_notes(gguf, selected), quantised_notes(model.tables))
     return Inspection(
         source=model.ref.source,
         folder=str(model.checkpoint.root),

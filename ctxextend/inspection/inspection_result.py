@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.errors import counted
 from ctxextend.inspection.scheme_report import SchemeReport
 from ctxextend.inspection.table_report import TableReport, describe_defects
@@ -109,6 +110,8 @@ def _counts(inspection: Inspection) -> Iterator[str]:
 def _agreement(inspection: Inspection) -> str:
     """Say whether all limits agree, or which do not."""
     wrong = [limit for limit in inspection.limits if not limit.agrees]
+    if not wrong and any(is_gguf(limit.file) for limit in inspection.limits):
+        return "all limits agree"  # of one file
     if not wrong:
         return "all files agree"
     listed = list[str]()

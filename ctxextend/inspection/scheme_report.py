@@ -54,9 +54,9 @@ class RopeReport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
-    """Positions without a table of rows."""
+    """Positions without a table of rows that can be read."""
 
-    scheme: str  # ``rotary``, ``ALiBi`` or ``relative``
+    scheme: str  # ``rotary``, ``ALiBi``, ``relative``, or ``learned`` if the rows are quantised
     first_trained: int  # length of the first training, in tokens, before any scaling
     stated: int  # length that the config key states, in tokens
     served: int  # length up to which the settings need no further scaling, in tokens
@@ -282,3 +282,23 @@ def _compare_wavelengths(
 def _is_less(values: NDArray[np.float64], limits: NDArray[np.float64] | int) -> NDArray[np.bool_]:
     """Whether each value is below its limit by more than rounding."""
     return np.asarray(values * (1 + ROUNDING) < limits)
+
+
+def report_quantised(table: FoundTable) -> SchemeReport:
+    """Report a table whose rows are quantised: their number, and nothing about their values."""
+    location = table.location
+    return SchemeReport(
+        name=table.name,
+        part=location.part,
+        config_key=location.config_key,
+        positions=table.rows,
+        key_value=location.key_value(table.rows),
+        stated_in=f"{table.file} {table.name}",
+        location=location,
+        scheme=location.scheme,
+        first_trained=table.rows,
+        stated=location.value(location.effective_key),
+        served=table.rows,
+        layers=(),
+        rope_dialects=(),
+    )

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.checkpoints.folder import Checkpoint, protected_paths
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, write_files
+from ctxextend.errors import OutputError
 from ctxextend.progress import Progress
 from ctxextend.recipe import RECIPE_FILE
 
@@ -118,6 +120,7 @@ class Output:
             OutputError: It exists, cannot be written or replaced, or there is too little disk
                 space.
         """
+        _check_name(folder)
         check_output(folder, protected_paths(self.source), self.file_sizes, force=force)
 
     def stage(self, folder: Path, *, force: bool) -> AbstractContextManager[Path]:
@@ -126,6 +129,7 @@ class Output:
         Raises:
             OutputError: As `check_path`.
         """
+        _check_name(folder)
         sources = protected_paths(self.source)
         return atomic_folder(folder, sources, self.sizes_in(folder), force=force)
 
@@ -154,3 +158,11 @@ class Output:
         )
         size = sum((staged / name).stat().st_size for name in sizes)
         return Filled(size=size, warnings=new.warnings)
+
+
+def _check_name(folder: Path) -> None:
+    """Raise OutputError for a new folder that is named as a GGUF file."""
+    if folder.suffix.lower() == GGUF_SUFFIX and not folder.exists():
+        message = f"The output {folder} is named as a GGUF file, but a folder is written."
+        hint = "Use another -o, and convert the folder with convert_hf_to_gguf.py of llama.cpp."
+        raise OutputError(message, hint)

@@ -10,6 +10,7 @@ from ctxextend.families.rope import read_rope
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.found_table import ignored_tensors
+from ctxextend.plan.gguf_runtime import gguf_statements
 from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.length_notes import (
     generation_edit_notes,
@@ -48,6 +49,10 @@ def explain(plan: Plan) -> Explanation:
     """
     facts = folder_facts(plan)
     runtimes = find_runtimes(facts)
+    in_words = runtime_notes(facts, runtimes)
+    if gguf_of(plan.checkpoint) is not None:
+        runtimes = gguf_statements(plan)
+        in_words = describe_statements(runtimes, plan.max_len_after)
     return Explanation(
         summary=_summarise(plan),
         details=tuple(_describe_table(plan, table) for table in plan.tables),
@@ -62,7 +67,7 @@ def explain(plan: Plan) -> Explanation:
         effects=describe_effects(plan),
         keep_hint=suggest_kept_rows(plan),
         runtimes=runtimes,
-        runtime_notes=runtime_notes(facts, runtimes),
+        runtime_notes=in_words,
     )
 
 

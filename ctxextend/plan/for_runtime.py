@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ctxextend.errors import CtxextendError, ResizeError, joined
+from ctxextend.plan.gguf_runtime import gguf_statements
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.runtime_facts import folder_facts
@@ -102,10 +103,11 @@ def _candidates(model: OpenedModel, settings: Resize) -> Iterator[Plan]:
 
 def _statement_of(runtime: Runtime, plan: Plan) -> RuntimeStatement | None:
     """Return what a runtime does with a planned output; None if no rule says it."""
+    statements = gguf_statements(plan)
     facts = folder_facts(plan)
-    if facts is None:
-        return None
-    for statement in runtime_statements(facts):
+    if facts is not None:
+        statements = runtime_statements(facts)
+    for statement in statements:
         if statement.runtime == runtime:
             return statement
     return None

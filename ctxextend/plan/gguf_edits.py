@@ -29,7 +29,7 @@ from ctxextend.families.gguf_positions import (
 from ctxextend.families.lengths import layer_lengths
 from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.limits.length_edits import Edit
-from ctxextend.plan.gguf_model import NOT_STATED, check_scales
+from ctxextend.plan.gguf_model import NOT_STATED, check_not_quantised, check_scales
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
 from ctxextend.recipe import Resize
@@ -38,12 +38,14 @@ from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, THETA, TRAINED
 
 
 def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
-    """Check that a GGUF file can state a length and a method.
+    """Check that a GGUF file can be resized, and can state a length and a method.
 
     Raises:
+        CheckpointError: Its position table is quantised.
         ResizeError: It cannot state the length.
         MethodError: It cannot state the method.
     """
+    check_not_quantised(model.checkpoint, model.tables[0])
     if settings.positions >= MAX_LENGTH_STATED:
         message = f"--to {settings.to}: a GGUF file states a length of 32 bits."
         raise ResizeError(message, f"Use a length below {MAX_LENGTH_STATED}.")
@@ -53,14 +55,17 @@ def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
         check_scales(model.checkpoint, location, name)
 
 
-def with_unscaled_note(model: OpenedModel, settings: Resize) -> OpenedModel:
-    """Return the model with a note on why nothing scales, if no method does and none is named."""
+def with_methods_note(model: OpenedModel, settings: Resize) -> OpenedModel:
+    """Return the model with a note on why not all methods scale it, if none is named."""
     location = model.tables[0].location
-    if location.table.rope is None or location.table.rope.methods:
-        return model
-    if settings.choice.name != DEFAULT_METHOD:
+    if location.table.rope is None or settings.choice.name != DEFAULT_METHOD:
         return model
     row = GGUF_ARCHITECTURES[location.family.model_type]
+    if row.methods == GGUF_METHODS:
+        return model
+    if row.methods:
+        methods = " and ".join(row.methods)
+        return model.with_note(f"Only {methods} scales architecture {row.name}: {row.reason}.")
     return model.with_note(f"No method scales architecture {row.name}: {row.reason}.")
 
 

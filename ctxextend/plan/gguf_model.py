@@ -39,12 +39,12 @@ def check_gguf_ref(ref: CheckpointRef) -> None:
     """Check that a reference to a GGUF file has only settings that apply to one.
 
     Raises:
-        ResizeError: It has others.
+        MethodError: It has others.
     """
     for name, flag in OTHER_FLAGS.items():
         if getattr(ref, name) is not None:
             message = f"{flag} does not apply to {ref.source}: a GGUF file states its architecture."
-            raise ResizeError(message, f"Remove {flag}.")
+            raise MethodError(message, f"Remove {flag}.")
 
 
 def find_gguf_positions(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
@@ -65,7 +65,7 @@ def measure_gguf_tables(
     """Return the position table of a GGUF file, or its positions without one.
 
     Raises:
-        CheckpointError: The table is missing, quantised, or has another shape than the file states.
+        CheckpointError: The table is missing, or has another shape than the file states.
     """
     (location,) = architecture.locations
     if not location.table.has_rows:
@@ -79,11 +79,6 @@ def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocatio
     entry = file.entries.get(name)
     if entry is None:
         raise CheckpointError(f"{file.path} has no tensor {name}.", _route(checkpoint))
-    if entry.dtype not in ROW_DTYPES:
-        message = (
-            f"{file.path}: {name} is quantised ({entry.dtype}), and its rows cannot be resized."
-        )
-        raise CheckpointError(message, _route(checkpoint))
     width = nested(location.config, (*location.path, "embedding_length"))
     if len(entry.shape) != 2 or entry.shape[1] != width or not entry.shape[0]:
         message = (
@@ -102,6 +97,19 @@ def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocatio
     )
 
 
+def is_quantised(table: FoundTable) -> bool:
+    """Whether a table of a GGUF file consists of blocks of quantised values."""
+    return table.has_rows and table.dtype not in ROW_DTYPES
+
+
+def check_not_quantised(checkpoint: Checkpoint, table: FoundTable) -> None:
+    """Raise CheckpointError for a table whose rows cannot be read."""
+    if is_quantised(table):
+        path = gguf_file(checkpoint).path
+        message = f"{path}: {table.name} is quantised ({table.dtype}), so it cannot be resized."
+        raise CheckpointError(message, _route(checkpoint))
+
+
 def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -> None:
     """Check that a GGUF file can state scaled rotary settings, and that llama.cpp applies them.
 
@@ -112,6 +120,7 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
 
     Raises:
         MethodError: It cannot, or llama.cpp does not.
+        ResizeError: No method applies to the file.
     """
     if method in NOT_STATED:
         raise MethodError(
@@ -135,7 +144,7 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
 def _check_kept_type(
     checkpoint: Checkpoint, location: TableLocation, row: GgufArchitecture
 ) -> None:
-    """Raise MethodError if the file has scaled settings of a type that the architecture changes.
+    """Raise ResizeError if the file has scaled settings of a type that the architecture changes.
 
     Scaled settings keep their type, so no method applies to them.
     """
@@ -147,7 +156,7 @@ def _check_kept_type(
             f"{checkpoint.root / checkpoint.config_file} has {kind} settings, and those of "
             f"architecture {row.name} cannot be scaled further: {row.reason}."
         )
-        raise MethodError(message, _route(checkpoint))
+        raise ResizeError(message, _route(checkpoint))
 
 
 def _check_no_window(checkpoint: Checkpoint, location: TableLocation) -> None:
@@ -163,7 +172,7 @@ def _check_no_window(checkpoint: Checkpoint, location: TableLocation) -> None:
 
 
 def _check_no_factors(checkpoint: Checkpoint, location: TableLocation) -> None:
-    """Raise MethodError if tensors of factors divide the frequencies too.
+    """Raise ResizeError if tensors of factors divide the frequencies too.
 
     llama.cpp applies them in addition to what the metadata state.
     """
@@ -175,7 +184,7 @@ def _check_no_factors(checkpoint: Checkpoint, location: TableLocation) -> None:
         "frequencies in addition to what its metadata state: how they are scaled together was not "
         "trained."
     )
-    raise MethodError(message, _route(checkpoint))
+    raise ResizeError(message, _route(checkpoint))
 
 
 def _route(checkpoint: Checkpoint) -> str:

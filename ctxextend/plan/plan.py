@@ -12,7 +12,7 @@ from ctxextend.plan.buffers import BufferPlan, plan_buffers
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
 from ctxextend.plan.found_table import FoundTable
-from ctxextend.plan.gguf_edits import as_gguf_states, check_gguf_settings, with_unscaled_note
+from ctxextend.plan.gguf_edits import as_gguf_states, check_gguf_settings, with_methods_note
 from ctxextend.plan.named_table import check_named_table
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import check_own_code, with_type_note
@@ -174,7 +174,7 @@ def plan_model(
     is_gguf = gguf_of(checkpoint) is not None
     if is_gguf:
         check_gguf_settings(model, settings)
-        model = with_unscaled_note(model, settings)
+        model = with_methods_note(model, settings)
     tables = plan_tables(found, settings, recorded, has_config=has_config)
     if is_gguf:
         tables = as_gguf_states(tables)

@@ -27,6 +27,20 @@ def serving_command(
     return command
 
 
+def file_command(statement: RuntimeStatement, file: str, max_len: int) -> str:
+    """Return the command that serves a GGUF file.
+
+    Args:
+        statement: What a runtime does with it, which has a command for that.
+        file: The path of the file.
+        max_len: The context length, in tokens.
+    """
+    command = statement.runtime.file_command.format(file=_argument(file), max_len=max_len)
+    if statement.option:
+        command = f"{command} {statement.option}"
+    return command
+
+
 def base_command(runtime: Runtime, source: str, flags: str) -> str:
     """Return the command that serves a checkpoint with flags.
 

@@ -62,6 +62,9 @@ class Runtime(NamedTuple):
     # The command that serves a checkpoint with the flags of `runtime_flags`; {model} is the
     # checkpoint. Empty: it has no such flags.
     base_command: str = ""
+    # The command that serves a file in its format: {file} is its path, {max_len} its length.
+    # The options of a `RuntimeStatement` follow. Empty: it has none.
+    file_command: str = ""
     # Whether it computes the attention factor of yarn itself and reads no other.
     ignores_attention_factor: bool = False
     # The option that makes it read sentences of another length than it derives.

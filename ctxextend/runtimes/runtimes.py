@@ -45,6 +45,7 @@ RUNTIMES = (
         command="python convert_hf_to_gguf.py {folder} --outfile {folder}.gguf && "
         "llama-server -m {folder}.gguf -c {max_len}",
         base_command="llama-server -m MODEL.gguf",
+        file_command="llama-server -m {file} -c {max_len}",
         ignores_attention_factor=True,
     ),
     Runtime(

@@ -183,6 +183,8 @@ def _slowdown_text(compared: ComparedFrequencies) -> str:
     kept = f"{compared.unchanged} of {total} frequencies unchanged"
     if compared.length is not None:
         kept = f"at {compared.length} tokens, {kept}"
+    if compared.unchanged == total:
+        return f"{compared.method}: {kept}"
     return f"{compared.method}: {kept}, the others up to {compared.slowdown.max():.3g}x slower"
 
 

@@ -177,9 +177,8 @@ def _no_resize(model: OpenedModel, before: Forms, after: Forms) -> ResizeError:
     hint = "Compare both with `ctxextend inspect`."
     names = [table.name for table in model.tables]
     if not before and not after:
-        return ResizeError(
-            f"No resize of {source} gives {', '.join(names)} this context length.", hint
-        )
+        message = f"No resize of {source} gives {', '.join(names)} these settings and this context "
+        return ResizeError(f"{message}length.", hint)
     changes = list[str]()
     for name in names:
         old = _form_text(before.get(name), "not stored")

@@ -14,6 +14,7 @@ from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
+    MethodError,
     RecipeError,
     ResizeError,
     SourceError,
@@ -89,14 +90,21 @@ def verify_resized(
     source = resolve_source(reference)
     if deep and is_gguf(source.file):
         message = "--deep runs models in transformers, and does not apply to a GGUF file."
-        raise ResizeError(message, "Remove --deep.")
+        raise MethodError(message, "Remove --deep.")
     recipe, why_unusable = _read_recipe(source)
     stated_base = find_base(recipe, base_name)
     if stated_base is None:
         message = why_unusable or f"{reference} has no recipe that names its base checkpoint."
         raise SourceError(message, "Pass --base MODEL.")
     ref = replace(stated_base.ref, **settings)
-    base = open_reference(ref, reads_gguf=True)
+    try:
+        base = open_reference(ref, reads_gguf=True)
+    except SourceError as error:
+        states_more = any(value is not None for value in settings.values())
+        if base_name is not None or states_more:
+            raise
+        message = f"The recipe of {reference} names its base, but {error.message}"
+        raise SourceError(message, "Pass the base: --base MODEL.") from error
     try:
         resized = open_resized(source, base)
     except CheckpointError as error:

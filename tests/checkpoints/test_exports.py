@@ -97,6 +97,11 @@ def test_a_folder_with_only_exports_is_named_with_the_commands_that_make_them_ag
     assert files[0] in caught.value.message
     base = "owner/base" if config == GPT2 else "BASE"
     hint = str(caught.value.hint)
+    if name.startswith("gguf"):
+        use, _, hint = hint.partition(" Resize the checkpoint ")
+        assert use == (
+            f"To resize, inspect or verify it as it is, pass the file: {folder / files[0]}."
+        )
     _, _, steps = hint.partition(": ")
     first, *others = steps.split(", then ")
     assert first == f"ctxextend resize {base} --to N --output longer"
@@ -124,7 +129,6 @@ def test_every_command_names_an_export(name: str, arguments: str, tmp_path: Path
         ("openvino", "openvino_model.bin"),
         ("openvino", "openvino_model.xml"),
         ("trtllm", "rank0.engine"),
-        ("gguf", "m.Q4_K_M.gguf"),
         ("ggml", "model.bin"),
         ("ct2", "model.bin"),
         ("executorch", "model.pte"),
@@ -138,6 +142,50 @@ def test_a_file_of_an_export_is_named(name: str, file: str, tmp_path: Path) -> N
     kind = FOLDERS[name][2]
     assert caught.value.message.startswith(f"{path} is {kind}")
     assert FOLDERS[name][3] in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "evaluate FILE --data x.txt",
+        "train FILE --data x.txt --steps 1",
+        "compare FILE --to 4x --data x.txt",
+        "convert FILE --scheme rotary --to 32",
+    ],
+)
+@pytest.mark.parametrize("base", ["owner/base", None])
+def test_other_commands_ask_for_the_base_of_a_gguf_file(
+    base: str | None, arguments: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf_with_base(f"https://huggingface.co/{base}" if base else ""))
+    Path("x.txt").write_text("text " * 100)
+    done = invoke(*shlex.split(arguments.replace("FILE", str(path))))
+    assert done.exit_code == 1
+    error = done.stderr.replace("\n", " ")
+    assert "is a GGUF file, which only resize, inspect and verify read." in error
+    expected = base or "a folder or a Hub id"
+    assert f"the checkpoint of transformers that it was made from: {expected}" in error
+    assert "ctxextend resize" not in error
+
+
+def test_a_gguf_file_names_its_source_before_the_base_of_that(tmp_path: Path) -> None:
+    values = {
+        "general.base_model.0.repo_url": "https://huggingface.co/owner/pretrained",
+        "general.source.repo_url": "https://huggingface.co/owner/tuned",
+    }
+    content = b"GGUF" + struct.pack("<IQQ", 3, 0, len(values))
+    for key, value in values.items():
+        content += gguf_text(key) + struct.pack("<I", 8) + gguf_text(value)
+    (tmp_path / "m.gguf").write_bytes(content)
+    assert "made from: owner/tuned" in hint_of(tmp_path / "m.gguf")
+
+
+def test_several_gguf_files_are_listed(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match=r"only GGUF files \(a.gguf, b.gguf\)"):
+        resize(tmp_path, 32)
 
 
 def test_a_core_ml_package_is_named(tmp_path: Path) -> None:
@@ -193,8 +241,9 @@ def test_the_hint_names_the_base_if_a_file_does(
 ) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    for reference in (tmp_path, tmp_path / "m.gguf"):
-        assert f"ctxextend resize {base} --to N" in hint_of(reference)
+    assert f"ctxextend resize {base} --to N" in hint_of(tmp_path)
+    passed = "a folder or a Hub id." if base == "BASE" else base
+    assert hint_of(tmp_path / "m.gguf").endswith(f"it was made from: {passed}")
 
 
 def test_files_outside_the_folder_are_not_read_for_a_hint(tmp_path: Path) -> None:

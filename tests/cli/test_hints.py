@@ -29,6 +29,7 @@ OTHER_PROGRAMS = {
     "--rope-scaling",
     "--yarn-orig-ctx",
     "--outfile",
+    "--local-dir",  # hf download
     "--merge",  # llama-gguf-split
     "--upgrade",  # pip
     "--model",

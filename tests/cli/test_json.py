@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
-from ctxextend import resize
+from ctxextend import convert, resize
 from ctxextend.cli.app import COMMANDS, build_app
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Evaluation, LossEstimate
@@ -54,7 +54,7 @@ ARGUMENTS = [
     "--measure position",
     "run tiny-gpt2-256/ctxextend.yaml --output again",
     "run tiny-gpt2-256/ctxextend.yaml --dry-run",
-    "run tiny-gpt2-rotary-512/ctxextend.yaml --dry-run",
+    "run twin/ctxextend.yaml --dry-run",
     "run evaluate.yaml",
     "recipes",
     "recipes gpt2-4096",
@@ -89,6 +89,7 @@ FAILING = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("json")
     resize("tiny-gpt2", to=256, output=folder / "tiny-gpt2-256")
+    convert("tiny-gpt2", 512, scheme="rotary", output=folder / "twin")
     config = {
         "model_type": "llama",
         "hidden_size": 32,

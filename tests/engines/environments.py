@@ -149,7 +149,7 @@ def python_of(engine: Engine) -> Path:
         return python
     folder.mkdir(parents=True, exist_ok=True)
     if python.exists():
-        message = f"{folder} is of other requirements: remove it, and it is made again."
+        message = f"{folder} is of other requirements: remove it."
         raise FileExistsError(message)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     pip = (str(python), "-m", "pip", "--quiet")

@@ -14,7 +14,7 @@ import pytest
 from ctxextend import inspect, resize, verify
 from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
 from ctxextend.checkpoints.gguf_file import GgufFile, open_gguf
-from ctxextend.errors import MethodError
+from ctxextend.errors import ResizeError
 from ctxextend.families.gguf_positions import DEFAULT_BASE
 from ctxextend.runtimes import rule_schema as schema
 from tests.engines import cases, models
@@ -153,6 +153,6 @@ def test_tensors_of_factors_are_refused(folder: Path, running: RunningEngine) ->
         base = folder / f"{case.model_type}.gguf"
         running.convert(folder / case.model_type / "base", base)
         assert inspect(base).schemes[0].positions >= OLD
-        with pytest.raises(MethodError, match="divides its rotary frequencies"):
+        with pytest.raises(ResizeError, match="divides its rotary frequencies"):
             resize(base, 4 * NEW, output=folder / "out.gguf")
         assert not (folder / "out.gguf").exists()

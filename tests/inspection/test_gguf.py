@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 from ctxextend import inspect, resize
 from ctxextend.cli.app import build_app
 from ctxextend.cli.console import FAILED_CHECK
+from ctxextend.errors import UnsupportedModelError
 from ctxextend.tables.rotary import frequencies
-from tests.helpers.gguf_files import LENGTH, WIDTH, other_tensors, write_gguf
+from tests.helpers.gguf_files import LENGTH, WIDTH, other_tensors, quantised, write_gguf
 
 LONGER = 4 * LENGTH
 
@@ -101,3 +102,29 @@ def test_inspect_shows_the_rows_that_a_resize_created(tmp_path: Path) -> None:
     [report] = inspect(tmp_path / "out.gguf").tables
     assert report.new_rows == ((16, 40),)
     assert report.positions == 40
+
+
+@pytest.mark.parametrize(("length", "agrees"), [(16, True), (20, False)])
+def test_inspect_of_a_quantised_table_shows_its_length_and_type(
+    length: int, agrees: bool, tmp_path: Path
+) -> None:
+    values = {"bert.context_length": length}
+    path = write_gguf(tmp_path / "base.gguf", "bert", table=quantised(16), values=values)
+    result = inspect(path)
+    assert result.tables == ()
+    assert result.schemes[0].positions == 16
+    assert "position_embd.weight is quantised (Q8_0): its rows are not shown" in result.notes[1]
+    assert result.agrees is agrees
+    done = CliRunner().invoke(build_app(), ["inspect", str(path)])
+    assert done.exit_code == 0
+    assert "16 rows, which are not shown" in done.stdout
+    done = CliRunner().invoke(build_app(), ["inspect", str(path), "--rows", "0:2"])
+    assert done.exit_code == 2
+    assert "learned, and quantised" in done.stderr.replace("\n", " ")
+
+
+def test_inspect_of_an_unknown_architecture_does_not_advise_to_resize(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "base.gguf", "unknown")
+    with pytest.raises(UnsupportedModelError, match="is not known") as caught:
+        inspect(path)
+    assert str(caught.value.hint).startswith("Pass the checkpoint of transformers")

@@ -288,7 +288,7 @@ def test_inspect_json_of_rotary_models_contains_their_layers(llama: Path) -> Non
 def test_inspect_rejects_flags_that_need_rows(llama: Path, flag: str) -> None:
     name, _, _ = flag.partition("=")
     done = run(llama, flag)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert done.stdout == ""
     message = f"{name} applies to tables of rows; the positions of {llama} are rotary."
     assert message in done.stderr

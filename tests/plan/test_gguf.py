@@ -15,7 +15,14 @@ from ctxextend import OutputError, inspect, plan_resize, resize, run, verify
 from ctxextend.checkpoints.gguf_checkpoint import RECIPE_KEY
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
-from ctxextend.errors import CheckpointError, CtxextendError, MethodError, ResizeError, SourceError
+from ctxextend.errors import (
+    CheckpointError,
+    CtxextendError,
+    MethodError,
+    RecipeError,
+    ResizeError,
+    SourceError,
+)
 from tests.helpers.gguf_files import (
     LENGTH,
     TABLE,
@@ -406,7 +413,7 @@ def test_resize_refuses_methods_that_the_format_cannot_state(
 def test_resize_refuses_tensors_of_factors(name: str, tmp_path: Path) -> None:
     tensors = {**other_tensors(), name: np.ones(8, np.float32)}
     base = write_gguf(tmp_path / "base.gguf", tensors=tensors)
-    with pytest.raises(MethodError, match="divides its rotary frequencies") as caught:
+    with pytest.raises(ResizeError, match="divides its rotary frequencies") as caught:
         resize(base, LONGER, output=tmp_path / "out.gguf")
     assert "ctxextend resize BASE --to N" in str(caught.value.hint)
     resize(base, LONGER, "limits", output=tmp_path / "out.gguf")
@@ -445,7 +452,7 @@ def test_resize_of_scaled_settings_that_an_architecture_reads_otherwise_names_th
     method: str | None, architecture: str, tmp_path: Path
 ) -> None:
     base = write_gguf(tmp_path / "base.gguf", architecture, values=yarn_values(architecture))
-    with pytest.raises(MethodError, match="has yarn settings, and those of architecture") as caught:
+    with pytest.raises(ResizeError, match="has yarn settings, and those of architecture") as caught:
         resize(base, LONGER, method, output=tmp_path / "out.gguf")
     assert architecture in caught.value.message
     hint = str(caught.value.hint)
@@ -488,7 +495,9 @@ def test_resize_refuses_an_unknown_architecture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--for", "vllm"], "--for vllm applies to folders"),
+        (["--for", "vllm"], "--for vllm: a GGUF file is planned as llama.cpp reads it"),
+        (["--dialect", "keep"], "--dialect is about config.json"),
+        (["--copy-code"], "--copy-code does not apply to a GGUF file"),
         (["--data", "x.txt"], "--data runs the model in transformers"),
         (["--train", "x.txt", "--steps", "1"], "--train runs the model in transformers"),
         (["--edit-only"], "--edit-only does not apply to a GGUF file"),
@@ -496,10 +505,7 @@ def test_resize_refuses_an_unknown_architecture(tmp_path: Path) -> None:
         (["--tensor", "x"], "--tensor does not apply"),
         (["--tokenizer", "x"], "--tokenizer does not apply"),
         (["--push-to-hub", "a/b"], "--push-to-hub uploads folders"),
-        (["--revision", "main"], "--revision main does not apply"),
-        (["--part", "text"], "no such part"),
         (["--keep-first", "3"], "--keep-first cannot be used with rotary positions"),
-        (["--to", "4294967296"], "states a length of 32 bits"),
     ],
 )
 def test_resize_refuses_flags_that_do_not_apply(
@@ -507,12 +513,129 @@ def test_resize_refuses_flags_that_do_not_apply(
 ) -> None:
     (tmp_path / "x.txt").write_text("text")
     base = write_gguf(tmp_path / "base.gguf")
-    if "--to" not in flags:
-        flags = ["--to", str(LONGER), *flags]
-    done = CliRunner().invoke(build_app(), ["resize", str(base), *flags])
-    assert done.exit_code in (1, 2)
+    done = CliRunner().invoke(build_app(), ["resize", str(base), "--to", str(LONGER), *flags])
+    assert done.exit_code == 2
     assert message in done.stderr.replace("\n", " ")
     assert list(tmp_path.glob("*.gguf")) == [base]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--revision", "main"], "--revision main does not apply"),
+        (["--part", "text"], "no such part"),
+        (["--to", "4294967296"], "states a length of 32 bits"),
+    ],
+)
+def test_resize_refuses_values_that_do_not_fit(
+    flags: list[str], message: str, tmp_path: Path
+) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    done = CliRunner().invoke(build_app(), ["resize", str(base), "--to", str(LONGER), *flags])
+    assert done.exit_code == 1
+    assert message in done.stderr.replace("\n", " ")
+    assert list(tmp_path.glob("*.gguf")) == [base]
+
+
+@pytest.mark.parametrize("runtime", [None, "llama.cpp"])
+def test_resize_states_what_llama_cpp_reads(runtime: str | None, tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    output = tmp_path / "out.gguf"
+    result = resize(base, LONGER, output=output, runtime=runtime)
+    assert result.serve == f"llama-server -m {output} -c {LONGER}"
+    assert result.planned.explanation.runtime_notes == (f"Context length {LONGER} in llama.cpp.",)
+    [statement] = result.planned.explanation.runtimes
+    assert (statement.name, statement.outcome, statement.length) == ("llama.cpp", "serves", LONGER)
+    assert statement.evidence.startswith("https://")
+
+
+def test_resize_serves_an_encoder_in_one_batch(tmp_path: Path) -> None:
+    values = {"bert.attention.causal": False}
+    base = write_gguf(tmp_path / "base.gguf", "bert", table=random_table(), values=values)
+    result = resize(base, 40, output=tmp_path / "out.gguf")
+    assert str(result.serve).endswith("-c 40 --embeddings -b 40 -ub 40")
+
+
+def test_resize_for_llama_cpp_keeps_a_method_that_it_does_not_apply_out(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", "deepseek2")
+    result = resize(base, LONGER, output=tmp_path / "out.gguf", runtime="llama.cpp")
+    assert result.plan.method == "theta"
+    with pytest.raises(MethodError, match="another attention factor"):
+        resize(base, LONGER, "yarn", output=tmp_path / "other.gguf", runtime="llama.cpp")
+
+
+def test_resize_says_why_auto_does_not_choose_yarn(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf", "mistral3")
+    notes = plan_resize(base, LONGER).explanation.notes
+    assert (
+        "Only theta scales architecture mistral3: llama.cpp also scales attention by the position "
+        "of a token there."
+    ) in notes
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "llama.context_length is missing"),
+        ([64, 64], "llama.context_length is an array"),
+        (0, "llama.context_length must be a positive integer of 32 bits, got 0"),
+    ],
+)
+def test_resize_says_what_is_wrong_with_the_length(
+    value: Any, message: str, tmp_path: Path
+) -> None:
+    base = write_gguf(tmp_path / "base.gguf", values={"llama.context_length": value})
+    with pytest.raises(CheckpointError, match=message):
+        resize(base, LONGER, output=tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("name", ["no.gguf", "models/no.gguf", "no.safetensors", "no.bin"])
+def test_resize_of_a_missing_file_does_not_ask_the_hub(name: str) -> None:
+    with pytest.raises(SourceError, match=f"The file {name} does not exist"):
+        resize(name, LONGER)
+
+
+def test_resize_does_not_download_a_url() -> None:
+    with pytest.raises(SourceError, match="is a URL"):
+        resize("https://huggingface.co/a/b/resolve/main/x.gguf", LONGER)
+
+
+def test_resize_of_a_folder_writes_no_folder_named_as_a_file(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="is named as a GGUF file, but a folder is written"):
+        resize("tiny-gpt2", 256, output=tmp_path / "new.gguf")
+    assert not list(tmp_path.iterdir())
+
+
+# ---- recipes
+
+
+def test_run_reads_the_recipe_in_a_file(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    resize(base, LONGER, "linear", output=tmp_path / "out.gguf")
+    run(tmp_path / "out.gguf", tmp_path / "again.gguf")
+    assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "out.gguf").read_bytes()
+    with pytest.raises(RecipeError, match="base.gguf contains no recipe"):
+        run(base)
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        ("train: {data: x.txt, steps: 1}", "train"),
+        ("evaluate: {data: x.txt}", "evaluate"),
+    ],
+)
+def test_run_names_the_sections_that_a_gguf_file_cannot_take(
+    section: str, name: str, tmp_path: Path
+) -> None:
+    write_gguf(tmp_path / "base.gguf")
+    (tmp_path / "x.txt").write_text("text")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"source: base.gguf\nresize: {{to: {LONGER}}}\n{section}\n")
+    with pytest.raises(RecipeError, match=f"^{name} cannot be used with") as caught:
+        run(recipe, tmp_path / "out.gguf")
+    assert f"Remove {name} from the recipe" in str(caught.value.hint)
+    run(recipe, tmp_path / "out.gguf", changes=[f"{name}=null"])
 
 
 # ---- the output

@@ -243,3 +243,19 @@ def test_verify_exits_with_the_code_of_failed_checks(resized: Path) -> None:
     done = CliRunner().invoke(build_app(), ["verify", str(resized)])
     assert done.exit_code == FAILED_CHECK
     assert "FAILED  metadata" in done.stdout
+
+
+def test_verify_after_the_base_was_moved_asks_for_it(base: Path, resized: Path) -> None:
+    moved = base.rename(base.with_name("moved.gguf"))
+    with pytest.raises(SourceError, match="The recipe of .* names its base, but") as caught:
+        verify(resized)
+    assert "--base" in str(caught.value.hint)
+    assert verify(resized, moved)
+    with pytest.raises(SourceError, match="does not exist"):
+        verify(resized, base)
+
+
+def test_verify_does_not_count_frequencies_that_stay_as_slower(base: Path, tmp_path: Path) -> None:
+    resize(base, LONGER, "limits", output=tmp_path / "limits.gguf")
+    result = verify(tmp_path / "limits.gguf")
+    assert "slower" not in str(result.checks)
