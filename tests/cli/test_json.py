@@ -89,7 +89,7 @@ FAILING = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("json")
     resize("tiny-gpt2", to=256, output=folder / "tiny-gpt2-256")
-    convert("tiny-gpt2", 512, scheme="rotary", output=folder / "twin")
+    convert("tiny-gpt2", scheme="rotary", to=512, output=folder / "twin")
     config = {
         "model_type": "llama",
         "hidden_size": 32,
