@@ -1,6 +1,6 @@
-"""A folder whose only config is Mistral's params.json: how it is found, and what is read from it.
+"""A folder whose only weights are in Mistral's own format: how it is found, and what is read.
 
-Its weights are consolidated ones. Those by themselves, or a params.json by itself, are not enough:
+Its params.json states the config, if there is no config.json. Its weights are consolidated ones. Those by themselves, or a params.json by itself, are not enough:
 the former are also Meta's, and many programs write the latter.
 """
 
@@ -20,8 +20,8 @@ from ctxextend.checkpoints.source import Source, has_file
 from ctxextend.errors import CheckpointError
 
 
-def has_only_params(source: Source, folder: Path) -> bool:
-    """Whether a model's folder without a config of transformers has params.json and its weights.
+def has_params_format(source: Source, folder: Path) -> bool:
+    """Whether a model's folder has params.json and its weights.
 
     Raises:
         CheckpointError: The params.json is not a regular file inside the folder.

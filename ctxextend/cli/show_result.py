@@ -238,12 +238,12 @@ def _show_serving(console: Console, result: "ResizeResult") -> None:
 def _next_steps(result: "ResizeResult") -> Iterator[str]:
     """Yield commands to run on an output."""
     from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-    from ctxextend.checkpoints.mistral_files import is_translated
+    from ctxextend.checkpoints.mistral_files import has_only_format
 
     folder = shlex.quote(not_an_option(str(result.output)))
     plan = result.plan
     is_conversion = result.planned.conversion is not None
-    is_loadable = plan.model.ref.tensor is None and not is_translated(plan.checkpoint)
+    is_loadable = plan.model.ref.tensor is None and not has_only_format(plan.checkpoint)
     if gguf_of(plan.checkpoint) is not None:
         yield f"llama-server -m {folder} -c {plan.max_len_after}"
     elif is_conversion or (plan.creates_rows and is_loadable):
