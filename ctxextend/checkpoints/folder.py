@@ -12,7 +12,11 @@ from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.config_file import CONFIG, stated_class
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
-from ctxextend.checkpoints.params_source import find_consolidated, has_params_format, read_translated
+from ctxextend.checkpoints.params_source import (
+    find_consolidated,
+    has_params_format,
+    read_translated,
+)
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.source import (
     OUTSIDE,

@@ -78,7 +78,7 @@ def find_params(checkpoint: Checkpoint) -> ParamsFile | None:
             "consolidated weights are next to it."
         )
         raise CheckpointError(message, f"Remove or rename {name} if it is of another program.")
-    check_params(values, name)
+    check_params(values, str(checkpoint.root / name))
     return ParamsFile(
         name=name,
         values=values,
