@@ -1,6 +1,6 @@
 """A folder whose only weights are in Mistral's own format: how it is found, and what is read.
 
-Its params.json states the config, if there is no config.json. Consolidated weights by themselves,
+Its params.json states the config, where config.json is missing. Consolidated weights by themselves,
 or a params.json by itself, are not enough: the former are also Meta's, and many programs write the
 latter.
 """

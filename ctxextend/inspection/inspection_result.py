@@ -28,7 +28,7 @@ class Limit:
     reason: str = ""  # the effect if it disagrees with that table
     fix: str | None = None  # the command that fixes it; None if it agrees or cannot be fixed
     remark: str = ""  # what else to know about it, whether it agrees or not
-    # What config.json states instead, of a setting that is no length; empty for limits.
+    # What config.json states instead, of a setting besides lengths; empty for limits.
     expected: str = field(default="", metadata=not_in_json)
     is_blocking: bool = field(default=False, metadata=not_in_json)  # if so, no model loads
 

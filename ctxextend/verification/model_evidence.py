@@ -165,7 +165,7 @@ def _add_run(
 
 
 def _base_fails_alike(table: TablePlan, outcome: Failed, before: Observed | NotLoaded) -> bool:
-    """Whether the base fails on an input of its own with the same error, but for numbers in it."""
+    """Whether the base fails on one of its inputs with the same error, but for numbers in it."""
     if isinstance(before, NotLoaded):
         return False
     for other in outcomes_of(table, before.outcomes).values():
@@ -220,7 +220,7 @@ def outputs_check(expected: Expected, compared: ComparedOutputs, after: Observed
         evidence.unchecked.append(_random_text(after.random, "the model"))
     for unrun in compared.unrun:
         if isinstance(unrun.reason, NotRun):
-            evidence.unchecked.append(_not_run_text(unrun.table, unrun.reason))
+            evidence.unchecked.append(f"{_not_run_text(unrun.table, unrun.reason)}. {SAME_IN_BASE}")
         else:
             evidence.unchecked.append(
                 f"{unrun.table.name}: the base fails on all inputs: {unrun.reason.error}"
