@@ -182,6 +182,11 @@ def is_export(name: str) -> bool:
     return first_match(PurePosixPath(name), patterns) is not None
 
 
+def is_consolidated(name: str) -> bool:
+    """Whether weights, or their index, are in Mistral's own format by their name."""
+    return matches(name, CONSOLIDATED) or name == CONSOLIDATED_INDEX
+
+
 def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
     """Return the first pattern that matches a path, ignoring case; None if none does."""
     first = path.parts[0].lower()

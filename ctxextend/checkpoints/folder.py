@@ -12,7 +12,11 @@ from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.config_file import CONFIG, stated_class
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
-from ctxextend.checkpoints.params_source import find_consolidated, has_only_params, read_translated
+from ctxextend.checkpoints.params_source import (
+    find_consolidated,
+    has_params_format,
+    read_translated,
+)
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.source import (
     OUTSIDE,
@@ -301,7 +305,7 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         from ctxextend.checkpoints.missing_files import no_weights
 
         raise no_weights(root / model, variant, source)
-    opened = _open_weights(source, model, path, config, config_name)
+    opened = _open_weights(source, model, path, config)
     weights = opened.weights
     read = {path.relative_to(root).as_posix()}
     read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
@@ -320,7 +324,7 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         adapter_of=_base_of_adapter(source, path),
         config_name=config_name,
     )
-    if config_name == filenames.PARAMS_FILE:
+    if filenames.is_consolidated(path.name):
         return checkpoint
     return _with_names(checkpoint, without_wrappers(weights.files, str(root / model)))
 
@@ -339,7 +343,6 @@ def _open_weights(
     model: PurePosixPath,
     path: Path,
     config: Mapping[str, Any] | None,
-    config_name: str,
 ) -> _OpenedWeights:
     """Open a folder's weights.
 
@@ -348,7 +351,6 @@ def _open_weights(
         model: The model's folder.
         path: The weights file, or its index.
         config: The config next to it; None if there is none.
-        config_name: The file that states it.
 
     Raises:
         CheckpointError: A file is missing, malformed or unreadable.
@@ -358,7 +360,7 @@ def _open_weights(
         shards = open_shards(path, source, model, ties=ties)
         return _OpenedWeights(shards, config or {}, generated=dict(shards.generated), notes=())
     output_name = path.name
-    if config_name == CONFIG:
+    if not filenames.is_consolidated(path.name):
         output_name = filenames.output_name(path.name)
     name = (model / output_name).as_posix()
     if config is not None:
@@ -449,7 +451,7 @@ def _config_name(source: Source, model: PurePosixPath) -> str:
     of_transformers = (folder / CONFIG, source.folder / ADAPTER_CONFIG)
     if any(has_file(source, path) for path in of_transformers):
         return CONFIG
-    if has_only_params(source, folder):
+    if has_params_format(source, folder):
         return filenames.PARAMS_FILE
     return CONFIG
 
@@ -467,6 +469,8 @@ def _find_weights(
     else:
         name = _find_index(folder, source) or source.file
         name = name or filenames.first_weights(folder, variant)
+        if name is None and variant is None and has_params_format(source, folder):
+            name = find_consolidated(source, folder)
     if name is None or not has_file(source, folder / name):
         return None
     return folder / name

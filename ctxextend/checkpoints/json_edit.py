@@ -69,8 +69,10 @@ def parse_json(text: str, location: str) -> Any:
         CheckpointError: The text is not valid, has duplicate keys, or is nested too deeply.
     """
     try:
-        value = json.loads(text, object_pairs_hook=unique_keys)
+        value = json.loads(text, object_pairs_hook=unique_keys, parse_int=_parse_int)
         _check_depth(value)
+    except _RefusedValueError as error:
+        raise CheckpointError(f"{location} has a {error}.", f"Correct {location}.") from None
     except (RecursionError, ValueError) as error:
         reason = str(error)
         if isinstance(error, RecursionError):
@@ -78,6 +80,22 @@ def parse_json(text: str, location: str) -> Any:
         message = f"{location} is not valid JSON: {reason}."
         raise CheckpointError(message, "Download the file again.") from None
     return value
+
+
+class _RefusedValueError(ValueError):
+    """A value that JSON allows and readers do not agree about; the message names it."""
+
+
+def _parse_int(digits: str) -> int:
+    """Return an integer of a JSON text.
+
+    Raises:
+        _RefusedValueError: It has more digits than Python reads.
+    """
+    try:
+        return int(digits)
+    except ValueError:
+        raise _RefusedValueError(f"number of {len(digits):,} digits") from None
 
 
 def _check_depth(value: Any) -> None:
@@ -104,7 +122,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"duplicate key {key!r:.200}")
+        raise _RefusedValueError(f"duplicate key {key!r:.200}")
     return members
 
 

@@ -62,11 +62,24 @@ def no_config(folder: Path) -> CheckpointError:
     if parts is not None:
         return parts
     subfolders = _checkpoints_below(folder)
+    if _has_mistral_config(folder):
+        message = f"{folder} has no config.json, and no weights next to {filenames.PARAMS_FILE}."
+        return CheckpointError(message, f"Download its {filenames.CONSOLIDATED} too.")
     hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
     if subfolders:
         listed = ", ".join(shlex.quote(name) for name in sorted(subfolders))
         hint = f"Found checkpoints in: {listed}. Pass one with --subfolder."
     return CheckpointError(f"{folder} has no config.json.", hint)
+
+
+def _has_mistral_config(folder: Path) -> bool:
+    """Whether a folder has Mistral's params.json, and not that of another program."""
+    from ctxextend.families.mistral_params import is_params
+
+    try:
+        return is_params(load_inside(folder, filenames.PARAMS_FILE))
+    except CheckpointError:  # none, or an unreadable one
+        return False
 
 
 def _checkpoints_below(folder: Path) -> list[str]:

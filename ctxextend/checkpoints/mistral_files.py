@@ -15,6 +15,7 @@ from ctxextend.checkpoints.filenames import (
     CONSOLIDATED_INDEX,
     PARAMS_FILE,
     first_match,
+    is_consolidated,
     matches,
 )
 from ctxextend.checkpoints.folder import Checkpoint
@@ -29,6 +30,14 @@ FORMAT_FILES = (PARAMS_FILE, CONSOLIDATED, CONSOLIDATED_INDEX, "consolidated.*.p
 def is_translated(checkpoint: Checkpoint) -> bool:
     """Whether the config is params.json in the words of transformers, without a config.json."""
     return checkpoint.config_name == PARAMS_FILE
+
+
+def has_only_format(checkpoint: Checkpoint) -> bool:
+    """Whether the weights are Mistral's own ones, with or without a config.json.
+
+    transformers does not load them.
+    """
+    return any(is_consolidated(PurePosixPath(name).name) for name in checkpoint.weights.files)
 
 
 def params_path(checkpoint: Checkpoint) -> str:

@@ -1,7 +1,8 @@
-"""A folder whose only config is Mistral's params.json: how it is found, and what is read from it.
+"""A folder whose only weights are in Mistral's own format: how it is found, and what is read.
 
-Its weights are consolidated ones. Those by themselves, or a params.json by itself, are not enough:
-the former are also Meta's, and many programs write the latter.
+Its params.json states the config, where config.json is missing. Consolidated weights by themselves,
+or a params.json by itself, are not enough: the former are also Meta's, and many programs write the
+latter.
 """
 
 from collections.abc import Mapping
@@ -20,8 +21,8 @@ from ctxextend.checkpoints.source import Source, has_file
 from ctxextend.errors import CheckpointError
 
 
-def has_only_params(source: Source, folder: Path) -> bool:
-    """Whether a model's folder without a config of transformers has params.json and its weights.
+def has_params_format(source: Source, folder: Path) -> bool:
+    """Whether a model's folder has params.json and its weights.
 
     Raises:
         CheckpointError: The params.json is not a regular file inside the folder.

@@ -14,9 +14,11 @@ from ctxextend.checkpoints.filenames import (
     GGUF_SUFFIX,
     IGNORED_NAMES,
     NAMES,
+    PARAMS_FILE,
     READABLE,
     STALE,
     first_match,
+    is_consolidated,
     is_export,
     with_variant,
 )
@@ -175,6 +177,7 @@ def _file_source(reference: str, path: Path) -> Source:
     """Return the source for a local weights file; the folder of a symlink is the symlink's."""
     if path.suffix == DISTRIBUTED:
         raise distributed_error(path.parent, path.parent)
+    _reject_format_file(reference, path)
     # An export is refused when it is opened, with the commands that make it again.
     if path.suffix not in READABLE and not is_export(path.name):
         endings = ", ".join((*READABLE, GGUF_SUFFIX))
@@ -186,6 +189,20 @@ def _file_source(reference: str, path: Path) -> Source:
         name = path.stem
     source = Source(reference=reference, kind="file", folder=folder, name=name, file=path.name)
     return _cached_source(source)
+
+
+def _reject_format_file(reference: str, path: Path) -> None:
+    """Raise CheckpointError for a file of Mistral's own format, which is read only as a folder.
+
+    Its tensors have other names and another order than those of transformers.
+    """
+    folder = shlex.quote(os.path.dirname(reference) or ".")  # noqa: PTH120 - as the user typed it
+    hint = f"Pass the folder: {folder}"
+    if path.name == PARAMS_FILE:
+        raise CheckpointError(f"{reference} is a config, and no weights file.", hint)
+    if is_consolidated(path.name):
+        message = f"{reference} is in Meta's or Mistral's own format, and no file of transformers."
+        raise CheckpointError(message, hint)
 
 
 def _cached_source(source: Source) -> Source:

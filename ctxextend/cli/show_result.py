@@ -237,12 +237,12 @@ def _show_serving(console: Console, result: "ResizeResult") -> None:
 
 def _next_steps(result: "ResizeResult") -> Iterator[str]:
     """Yield commands to run on an output."""
-    from ctxextend.checkpoints.mistral_files import is_translated
+    from ctxextend.checkpoints.mistral_files import has_only_format
 
     folder = shlex.quote(not_an_option(str(result.output)))
     plan = result.plan
     is_conversion = result.planned.conversion is not None
-    is_loadable = plan.model.ref.tensor is None and not is_translated(plan.checkpoint)
+    is_loadable = plan.model.ref.tensor is None and not has_only_format(plan.checkpoint)
     if result.serve and result.for_runtime is None:
         yield result.serve
     elif is_conversion or (plan.creates_rows and is_loadable):

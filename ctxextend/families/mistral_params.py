@@ -249,6 +249,16 @@ def length_in_vllm(params: Mapping[str, Any], config_length: int | None) -> int:
     return min(positions, stated)
 
 
+def stated_length(params: Mapping[str, Any]) -> int:
+    """Return the context length that checked values state, in tokens: the smallest one.
+
+    It can be more than `length_in_vllm`, since vLLM takes 128,000 for a missing
+    ``max_position_embeddings`` even if ``max_seq_len`` is larger.
+    """
+    lengths = [params[key] for key in LENGTH_KEYS if params.get(key) is not None]
+    return min(lengths, default=UNSTATED_LENGTH)
+
+
 # Rotary settings
 
 
@@ -434,7 +444,7 @@ def config_of_params(params: Mapping[str, Any], file: str) -> dict[str, Any]:
             continue
         _check_number(file, (row.key,), LENGTH_RULE, value)
         config[row.config_key] = value
-    config[MAX_POSITIONS] = length_in_vllm(params, None)
+    config[MAX_POSITIONS] = stated_length(params)
     config |= _window(params, file)
     theta = params.get(THETA)
     if theta is None:

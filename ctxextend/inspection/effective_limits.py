@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint
-from ctxextend.checkpoints.mistral_files import is_translated
+from ctxextend.checkpoints.mistral_files import has_only_format
 from ctxextend.inspection.inspection_result import LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.inspection.stated_limits import (
@@ -53,7 +53,7 @@ def library_limits(
             for limit in limits
             if limit.table == table.name and PurePosixPath(limit.file).parent in folders
         ]
-        if names & TOKENIZER_FILES and not is_translated(checkpoint):
+        if names & TOKENIZER_FILES and not has_only_format(checkpoint):
             of_tokenizer, of_sentences = _truncating(local)
             if blocking:
                 of_tokenizer = blocking[0]

@@ -29,6 +29,8 @@ class Limit:
     reason: str = ""  # the effect if it disagrees with that table
     fix: str | None = None  # the command that fixes it; None if it agrees or cannot be fixed
     remark: str = ""  # what else to know about it, whether it agrees or not
+    # What config.json states instead, of a setting besides lengths; empty for limits.
+    expected: str = field(default="", metadata=not_in_json)
     is_blocking: bool = field(default=False, metadata=not_in_json)  # if so, no model loads
 
     json_properties: ClassVar = ("agrees",)
@@ -37,6 +39,11 @@ class Limit:
     def agrees(self) -> bool:
         """Whether it agrees with its table."""
         return not self.reason
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether it is a setting of positions that two configs state, and no length."""
+        return bool(self.expected)
 
 
 @dataclass(frozen=True)
@@ -117,12 +124,20 @@ def _agreement(inspection: Inspection) -> str:
     listed = list[str]()
     for limit in wrong[:MAX_LISTED_LIMITS]:
         value = "unset" if limit.value is None else limit.value
-        listed.append(f"{limit.file} {limit.key} is {value}")
+        stated = f"{limit.file} {limit.key} is {value}"
+        if limit.is_setting:
+            stated += f", config.json {limit.expected}"
+        listed.append(stated)
     text = ", ".join(listed)
     more = len(wrong) - MAX_LISTED_LIMITS
     if more > 0:
         text += f" and {more} more"
-    return f"but limits disagree ({text})"
+    what = "limits"
+    if any(limit.is_setting for limit in wrong):
+        what = "settings"
+        if not all(limit.is_setting for limit in wrong):
+            what = "limits and settings"
+    return f"but {what} disagree ({text})"
 
 
 def _state(inspection: Inspection) -> str:

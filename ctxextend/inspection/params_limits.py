@@ -24,6 +24,9 @@ from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.params_edits import in_config_text, value_text
 
 NOT_READ = "none"
+# What to do about settings: only the user knows which file is right.
+CORRECT = "correct the wrong file"
+CORRECT_OR_REMOVE = "correct config.json, or remove Mistral's files from a copy of the folder"
 
 
 def params_limits(model: OpenedModel, reports: Sequence[PositionReport]) -> Iterator[Limit]:
@@ -63,7 +66,7 @@ def _why_other_length(params: ParamsFile, in_vllm: int) -> str:
     """Say why vLLM takes another length than a key of the only config states."""
     if MAX_POSITIONS in params.lengths:
         return f"vLLM takes the smaller length, {in_vllm}"
-    return f"vLLM takes {in_vllm}, since no {MAX_POSITIONS} is stated"
+    return f"vLLM takes {in_vllm}, since no {MAX_POSITIONS} is stated: --fix-limits adds it"
 
 
 def params_setting_limits(model: OpenedModel, reports: Sequence[PositionReport]) -> Iterator[Limit]:
@@ -79,6 +82,7 @@ def params_setting_limits(model: OpenedModel, reports: Sequence[PositionReport])
     if params is None or report is None:
         return
     for item in params_disagreements(params, report.location):
+        step = CORRECT if item.is_statable else CORRECT_OR_REMOVE
         yield Limit(
             file=params.name,
             key=item.key,
@@ -86,7 +90,8 @@ def params_setting_limits(model: OpenedModel, reports: Sequence[PositionReport])
             tokens=None,
             used_by=VLLM if params.is_read_first else MISTRAL_INFERENCE,
             table=report.name,
-            reason=f"config.json states {in_config_text(item)}, and {_who_reads(params)}",
+            reason=f"config.json states {in_config_text(item)}, and {_who_reads(params)}: {step}",
+            expected=in_config_text(item),
         )
 
 

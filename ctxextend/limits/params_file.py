@@ -74,11 +74,11 @@ def find_params(checkpoint: Checkpoint) -> ParamsFile | None:
         if not is_read_first:
             return None
         message = (
-            f"{name} does not state {joined(SIGN)}, but vLLM takes it for Mistral's config, since "
-            "consolidated weights are next to it."
+            f"{checkpoint.root / name} does not state {joined(SIGN)}, but vLLM takes it for "
+            "Mistral's config, since consolidated weights are next to it."
         )
         raise CheckpointError(message, f"Remove or rename {name} if it is of another program.")
-    check_params(values, name)
+    check_params(values, str(checkpoint.root / name))
     return ParamsFile(
         name=name,
         values=values,

@@ -1,7 +1,7 @@
 """What in a planned folder decides what runtimes do with it."""
 
 from ctxextend.checkpoints.folder import MODULES
-from ctxextend.checkpoints.mistral_files import is_translated
+from ctxextend.checkpoints.mistral_files import has_only_format, is_translated
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.own_code import own_class
 from ctxextend.plan.plan import Plan
@@ -9,7 +9,7 @@ from ctxextend.plan.table_plan import TablePlan, length_to_state
 from ctxextend.runtimes.rule_schema import RAISED_THETA, UNSCALED, FolderFacts
 from ctxextend.tables.rope_types import FACTOR, THETA, TYPE
 
-# Runtimes that were run on folders with Mistral's params.json and no config.json, and load them.
+# Runtimes that were run on folders with Mistral's own weights only, and load them.
 READ_PARAMS = ("vllm",)
 
 
@@ -46,7 +46,7 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         has_sentence_length=MODULES in plan.checkpoint.copied,
         has_tokenizer_length=TOKENIZER_CONFIG in plan.checkpoint.copied,
         table_name=table.name,
-        only_read_by=READ_PARAMS if is_translated(checkpoint) else (),
+        only_read_by=READ_PARAMS if has_only_format(checkpoint) else (),
     )
 
 

@@ -18,6 +18,7 @@ from ctxextend.limits.params_file import ParamsFile, find_params
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_without_weights
+from ctxextend.plan.params_edits import check_params_agree
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, scales
 from ctxextend.recipe import TENSOR_KEYS, CheckpointRef, Resize, accepts_settings, split_ref
@@ -121,6 +122,8 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
     params = find_params(model.checkpoint)
     planned = plan_for_runtime(_without_params(model), settings, key)
     plan = planned.plan
+    if key == "vllm" and params is not None and params.is_read_first:
+        check_params_agree(model, params, plan.tables)
     written = writer(planned, params)
     flags = shlex.join(written.words)
     return RuntimeFlags(

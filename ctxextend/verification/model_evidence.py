@@ -1,5 +1,6 @@
 """The checks of loaded models, in words."""
 
+import re
 from collections.abc import Iterable
 from typing import Literal
 
@@ -30,11 +31,13 @@ from ctxextend.verification.observe import (
     Ran,
     RandomParameters,
     length_text,
+    outcomes_of,
     why_not_run,
 )
 
 KeyKind = Literal["missing", "unexpected", "mismatched"]
 LISTED_NAMES = 2
+SAME_IN_BASE = "The base fails in the same way"
 
 
 # ---- loads
@@ -141,10 +144,16 @@ def _add_run(
     """Add what happened on the longest input, whose name is `text`."""
     outcome = after.outcomes[table.name, text]
     if isinstance(outcome, Failed):
-        evidence.failures.append(f"{table.name}: fails on {text}: {outcome.error}")
+        failure = f"{table.name}: fails on {text}: {outcome.error}"
+        if _base_fails_alike(table, outcome, before):
+            evidence.unchecked.append(f"{failure}. {SAME_IN_BASE}")
+        else:
+            evidence.failures.append(failure)
     elif isinstance(outcome, NotRun):
-        if isinstance(before, NotLoaded) or why_not_run(table, before.outcomes):
+        if isinstance(before, NotLoaded):
             evidence.unchecked.append(_not_run_text(table, outcome))
+        elif why_not_run(table, before.outcomes):
+            evidence.unchecked.append(f"{_not_run_text(table, outcome)}. {SAME_IN_BASE}")
         else:
             evidence.failures.append(
                 f"{table.name}: does not run on text, as the base does: {outcome.reason}"
@@ -153,6 +162,21 @@ def _add_run(
         evidence.failures.append(f"{table.name}: NaN or infinity on {text}")
     else:
         evidence.findings.append(f"{table.name}: runs on {text}")
+
+
+def _base_fails_alike(table: TablePlan, outcome: Failed, before: Observed | NotLoaded) -> bool:
+    """Whether the base fails on one of its inputs with the same error, but for numbers in it."""
+    if isinstance(before, NotLoaded):
+        return False
+    for other in outcomes_of(table, before.outcomes).values():
+        if isinstance(other, Failed) and _without_numbers(other) == _without_numbers(outcome):
+            return True
+    return False
+
+
+def _without_numbers(outcome: Failed) -> str:
+    """Return an error without numbers, which are those of the input's length, say."""
+    return re.sub(r"\d+", "N", outcome.error)
 
 
 def _is_finite(before: Observed | NotLoaded) -> bool:
@@ -196,7 +220,7 @@ def outputs_check(expected: Expected, compared: ComparedOutputs, after: Observed
         evidence.unchecked.append(_random_text(after.random, "the model"))
     for unrun in compared.unrun:
         if isinstance(unrun.reason, NotRun):
-            evidence.unchecked.append(_not_run_text(unrun.table, unrun.reason))
+            evidence.unchecked.append(f"{_not_run_text(unrun.table, unrun.reason)}. {SAME_IN_BASE}")
         else:
             evidence.unchecked.append(
                 f"{unrun.table.name}: the base fails on all inputs: {unrun.reason.error}"

@@ -145,7 +145,7 @@ def test_transformers_cannot_load_a_folder_without_config() -> None:
     write_book()
     done = invoke("evaluate", "only", "--data", "book.txt")
     assert done.exit_code == 1
-    assert "is in Mistral's own format, without a config.json" in unwrapped(done.stderr)
+    assert "has only weights in Mistral's own format" in unwrapped(done.stderr)
     assert "Pass the folder in the format of transformers" in unwrapped(done.stderr)
 
 
@@ -197,3 +197,45 @@ def test_compact_params_json_stays_compact() -> None:
     resize("only", NEW, output="longer")
     text = Path("longer/params.json").read_text()
     assert '"max_seq_len":1024,"yarn":{"original_max_position_embeddings": 256' in text
+
+
+@pytest.mark.parametrize("name", FORMAT)
+@pytest.mark.parametrize("command", ["resize", "inspect", "flags"])
+def test_a_file_of_mistrals_own_format_is_refused_for_its_folder(name: str, command: str) -> None:
+    make()
+    before = files_here()
+    words = {"resize": ("--to", NEW), "inspect": (), "flags": ("--to", NEW, "--for", "vllm")}
+    done = invoke(command, f"mistral/{name}", *words[command])
+    assert done.exit_code == 1
+    assert "Pass the folder: mistral" in unwrapped(done.stderr)
+    assert files_here() == before
+
+
+def test_a_shard_of_mistrals_own_format_is_refused_for_its_folder() -> None:
+    shard, _ = split(make())
+    done = invoke("resize", shard, "--to", NEW)
+    assert done.exit_code == 1
+    assert "is in Meta's or Mistral's own format" in unwrapped(done.stderr)
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_a_config_states_the_model_of_consolidated_weights(*, is_split: bool) -> None:
+    folder = make(params={"kv_lora_rank": 4})
+    (folder / "model.safetensors").unlink()
+    weights = split(folder) if is_split else (weights_of(folder),)
+    succeed("resize", "mistral", "--to", NEW, "--output", "longer", "--verify")
+    assert pico.config_of(Path("longer"))["max_position_embeddings"] == NEW
+    assert pico.config_of(Path("longer"))["rope_parameters"]["rope_type"] == "yarn"
+    assert params_of("longer")["yarn"]["factor"] == NEW // mistral_format.OLD
+    for path in weights:
+        assert (Path("longer") / path.name).read_bytes() == path.read_bytes()
+    assert not (Path("longer") / "model.safetensors").exists()
+
+
+def test_transformers_cannot_load_consolidated_weights_with_a_config() -> None:
+    folder = make()
+    (folder / "model.safetensors").unlink()
+    write_book()
+    done = invoke("evaluate", "mistral", "--data", "book.txt")
+    assert done.exit_code == 1
+    assert "has only weights in Mistral's own format" in unwrapped(done.stderr)

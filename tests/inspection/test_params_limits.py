@@ -74,9 +74,23 @@ def test_inspect_check_names_other_rotary_settings(
     make(params=params, config=config)
     (limit,) = [item for item in inspect("mistral").limits if not item.agrees]
     assert limit.key == key
-    assert limit.reason == f"{reason}, and vLLM reads params.json first"
+    assert limit.reason == f"{reason}, and vLLM reads params.json first: correct the wrong file"
     assert limit.fix is None  # only the user knows which file is right
-    assert invoke("inspect", "mistral", "--check").exit_code == 3
+    done = invoke("inspect", "mistral", "--check")
+    assert done.exit_code == 3
+    assert "but settings disagree" in unwrapped(done.stdout)
+    in_config = reason.removeprefix("config.json states ")
+    assert f"config.json {in_config}" in unwrapped(done.stdout)
+
+
+def test_inspect_shows_a_setting_as_it_is() -> None:
+    make(
+        params={"yarn": {**YARN, "factor": 8}},
+        config={"rope_parameters": YARN_IN_CONFIG},
+    )
+    shown = unwrapped(succeed("inspect", "mistral").stdout)
+    assert "yarn.factor is 8, config.json factor 4" in shown
+    assert "8 = unset" not in shown
 
 
 def test_both_spellings_of_the_same_settings_agree() -> None:
@@ -205,3 +219,29 @@ def test_extra_keys_are_kept() -> None:
     succeed("resize", "mistral", "--to", NEW, "--output", "longer")
     assert params_of("longer").keys() == {*PARAMS, "yarn", "extra"}
     assert params_of("longer")["extra"] == extra
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"dim": 1, "dim": 2}', "params.json has a duplicate key 'dim'"),
+        ('{"dim": ' + "9" * 6000 + "}", "params.json has a number of 6,000 digits"),
+    ],
+)
+def test_malformed_params_json_is_named_with_what_to_do(text: str, message: str) -> None:
+    folder = make_only_params()
+    (folder / "params.json").write_text(text)
+    done = invoke("inspect", "only")
+    assert done.exit_code == 1
+    assert message in unwrapped(done.stderr)
+    assert "Correct " in unwrapped(done.stderr)
+
+
+def test_params_json_without_weights_is_named() -> None:
+    folder = make_only_params()
+    (folder / "consolidated.safetensors").unlink()
+    done = invoke("inspect", "only")
+    assert done.exit_code == 1
+    text = unwrapped(done.stderr)
+    assert "has no config.json, and no weights next to params.json" in text
+    assert "Download its consolidated*.safetensors too." in text

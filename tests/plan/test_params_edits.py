@@ -239,7 +239,8 @@ def test_settings_of_the_config_that_params_json_cannot_state_are_disagreements(
     assert invoke("inspect", "mistral", "--check").exit_code == 3
     (limit,) = [item for item in inspect("mistral").limits if not item.agrees]
     stated = f"config.json states {what}, which params.json cannot state"
-    assert limit.reason == f"{stated}, and vLLM reads params.json first"
+    step = "correct config.json, or remove Mistral's files from a copy of the folder"
+    assert limit.reason == f"{stated}, and vLLM reads params.json first: {step}"
     done = invoke("resize", "mistral", "--to", NEW)
     assert done.exit_code == 1
     text = unwrapped(done.stderr)
@@ -373,3 +374,35 @@ def test_params_json_of_another_program_is_copied() -> None:
     (folder / "params.json").write_text('{"lr": 0.1}')
     output = resize("mistral", NEW, method="dynamic", output="longer").output
     assert (output / "params.json").read_text() == '{"lr": 0.1}'
+
+
+def test_resize_plans_from_the_length_that_params_json_states() -> None:
+    make_only_params(params={"max_seq_len": 131_072})
+    succeed("resize", "only", "--to", 262_144, "--output", "longer")
+    values = params_of("longer")
+    assert values["max_position_embeddings"] == values["max_seq_len"] == 262_144
+    assert values["yarn"]["factor"] == 2
+    assert values["yarn"]["original_max_position_embeddings"] == 131_072
+
+
+def test_resize_states_the_length_that_vllm_does_not_take() -> None:
+    make_only_params(params={"max_seq_len": 131_072})
+    remark = "vLLM takes 128000, since no max_position_embeddings is stated"
+    assert remark in unwrapped(succeed("inspect", "only").stdout)
+    done = invoke("resize", "only", "--to", 131_072)
+    assert done.exit_code == 1
+    assert "pass --fix-limits" in unwrapped(done.stderr)
+    succeed("resize", "only", "--to", 131_072, "--fix-limits", "--output", "fixed")
+    assert params_of("fixed") == {**params_of("only"), "max_position_embeddings": 131_072}
+
+
+def test_refused_linear_settings_are_offered_as_flags() -> None:
+    make()
+    done = invoke("resize", "mistral", "--to", NEW, "--method", "linear")
+    command = f"ctxextend flags mistral --to {NEW} --for vllm --method linear"
+    assert command in unwrapped(done.stderr)
+    flags = succeed(*command.split()[1:])
+    assert '"rope_type": "linear"' in flags.stdout
+    dynamic = invoke("resize", "mistral", "--to", NEW, "--method", "dynamic")
+    assert dynamic.exit_code != 0
+    assert "ctxextend flags" not in unwrapped(dynamic.stderr)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers
 
-from ctxextend import ResizeError, resize, runtime_flags
+from ctxextend import CheckpointError, ResizeError, resize, runtime_flags
 from tests.helpers import mistral_format, pico, rotary_configs
 from tests.helpers.hub_server import Hub
 from tests.helpers.json_schemas import check
@@ -457,6 +457,20 @@ def test_flags_of_a_hub_model_read_params_json(hub: Hub) -> None:
     override = runtime_flags("owner/model", NEW, "vllm").override
     assert override["max_seq_len"] == NEW
     assert hub.downloaded() == {"params.json"}
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"rope_theta": 10_000.0}, "rope_theta 10000, the latter rope_theta 1000000"),
+        ({"max_seq_len": 100}, "max_seq_len 100, the latter max_position_embeddings 256"),
+    ],
+)
+def test_flags_of_vllm_refuse_configs_that_disagree(params: dict[str, Any], message: str) -> None:
+    mistral_format.make(params=params)
+    with pytest.raises(CheckpointError, match=message):
+        runtime_flags("mistral", NEW, "vllm")
+    assert runtime_flags("mistral", NEW, "sglang").flags  # it reads config.json only
 
 
 def test_flags_of_a_nested_text_config_have_its_values() -> None:

@@ -542,3 +542,23 @@ def test_verify_says_why_it_does_not_use_a_recipe(tmp_path: Path) -> None:
     refused = invoke("verify", output)
     assert refused.exit_code == 1
     assert "ctxextend.yaml is not a valid recipe" in refused.stderr
+
+
+@pytest.mark.parametrize(("fails_above", "status"), [(2, "not checked"), (64, "failed")])
+def test_verify_deep_judges_no_failure_that_the_base_has_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_above: int, status: str
+) -> None:
+    source = save_llama(tmp_path / "source")
+    out = resize(source, to=NEW, output=tmp_path / "out").output
+    forward = transformers.LlamaModel.forward
+
+    def failing(self: Any, input_ids: Any = None, **inputs: Any) -> Any:
+        if input_ids.shape[1] > fails_above:
+            raise RuntimeError(f"size {input_ids.shape[1] + 1} must match 2")
+        return forward(self, input_ids, **inputs)
+
+    monkeypatch.setattr(transformers.LlamaModel, "forward", failing)
+    runs = checks_of(verify(out, source, deep=True))["runs"]
+    assert runs.status == status
+    assert f"fails on {NEW} tokens: RuntimeError: size {NEW + 1} must match 2" in runs.evidence[0]
+    assert ("The base fails in the same way" in runs.evidence[0]) == (status == "not checked")
