@@ -191,10 +191,10 @@ def test_an_unknown_type_of_tensors_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"llama.context_length": None}, "llama.context_length must be a positive integer"),
+        ({"llama.context_length": None}, "llama.context_length is missing"),
         ({"llama.context_length": 0}, "llama.context_length must be a positive integer"),
         ({"llama.context_length": "64"}, "llama.context_length must be a positive integer"),
-        ({"llama.attention.head_count": None}, "llama.attention.head_count must be a positive"),
+        ({"llama.attention.head_count": None}, "llama.attention.head_count is missing"),
         ({"llama.rope.dimension_count": 0}, "llama.rope.dimension_count must be a positive"),
         ({"llama.rope.freq_base": 0.0}, "llama.rope.freq_base must be a number above 0"),
         ({"llama.rope.freq_base": float("nan")}, "llama.rope.freq_base must be a number"),
