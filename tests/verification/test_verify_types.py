@@ -23,6 +23,7 @@ NEED_MORE_THAN_TEXT = (
     "blt_local_encoder",
     "clvp",
     "cohere_asr",
+    "gemma4_unified_assistant",
     "idefics",
     "lxmert",
     "moonshine",
