@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ctxextend.checkpoints.export_formats import MLX
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import float_dtype
+from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, float_dtype
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import TableLocation
@@ -56,10 +56,17 @@ def measure_table(checkpoint: Checkpoint, location: TableLocation, name: str) ->
             f"{file.path}: {name} has shape {list(entry.shape)}, expected (rows, hidden_size)."
         )
         raise CheckpointError(message, "Save it again.")
+    return stored_table(checkpoint, location, file, entry)
+
+
+def stored_table(
+    checkpoint: Checkpoint, location: TableLocation, file: TensorFile, entry: TensorEntry
+) -> FoundTable:
+    """Return a table that a weights file contains, as a tensor of shape (rows, hidden_size)."""
     rows, hidden_size = entry.shape
     return FoundTable(
         location=location,
-        name=name,
+        name=entry.name,
         rows=rows,
         hidden_size=hidden_size,
         dtype=entry.dtype,

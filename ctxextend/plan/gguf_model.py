@@ -13,7 +13,7 @@ from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHO
 from ctxextend.families.gguf_positions import SLIDING_WINDOW, gguf_architecture
 from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.rope import read_rope
-from ctxextend.plan.found_table import FoundTable, unstored_table
+from ctxextend.plan.found_table import FoundTable, stored_table, unstored_table
 from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.recipe import CheckpointRef
 from ctxextend.tables.rope_types import TYPE
@@ -86,15 +86,7 @@ def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocatio
             f"{location.family.model_type}.embedding_length."
         )
         raise CheckpointError(message, _route(checkpoint))
-    rows, hidden_size = entry.shape
-    return FoundTable(
-        location=location,
-        name=name,
-        rows=rows,
-        hidden_size=hidden_size,
-        dtype=entry.dtype,
-        file=checkpoint.relative(file),
-    )
+    return stored_table(checkpoint, location, file, entry)
 
 
 def is_quantised(table: FoundTable) -> bool:
