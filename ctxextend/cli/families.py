@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
@@ -83,11 +82,13 @@ def _add_rules(page: Page, tables: Sequence["FamilyTable"]) -> None:
 
 def _add_sources(page: Page, tables: Sequence["FamilyTable"]) -> None:
     """Add how many model types have an entry, and how many the rule finds."""
+    from ctxextend.families.known_types import transformers_version
+
     found_by = {table.model_type: table.found_by for table in tables}
     counts = Counter(found_by.values())
     page.text(
         f"{counts['entry']} model types have an entry. The rule for rotary types finds "
-        f"{counts['rule']} others in transformers {version('transformers')}.",
+        f"{counts['rule']} others in transformers {transformers_version()}.",
         "faint",
     )
 

@@ -1,7 +1,6 @@
 """All model types with positions to resize: those with an entry, and those that a rule finds."""
 
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from typing import Any
 
 from ctxextend.families.registry import ENTRIES
@@ -105,12 +104,19 @@ def unclear_settings(model_type: str, reason: str) -> str:
         reason: What `why_unclear` says.
     """
     return (
-        f"{model_type} is a rotary model type of transformers {version('transformers')}, but how "
+        f"{model_type} is a rotary model type of transformers {transformers_version()}, but how "
         f"its classes use the settings is unclear: {reason}."
     )
 
 
 def update_hint() -> str:
     """Say how to get model types that the installed transformers does not have."""
-    installed = version("transformers")
+    installed = transformers_version()
     return f"Types newer than transformers {installed} need an update: pip install -U transformers."
+
+
+def transformers_version() -> str:
+    """Return the version of the installed transformers."""
+    from importlib.metadata import version  # it takes as long to import as a short command
+
+    return version("transformers")

@@ -5,8 +5,8 @@ takes milliseconds, and runs no code.
 """
 
 import ast
-import platform
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -175,7 +175,7 @@ def _class_at(source: str, start: int) -> ast.ClassDef:
             continue
         assert isinstance(statement, ast.ClassDef)
         return statement
-    message = f"Python {platform.python_version()} cannot parse it"
+    message = f"Python {sys.version.split()[0]} cannot parse it"
     raise UnclearSourceError(f"{source[start:].splitlines()[0]} {message}")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ctxextend.checkpoints.folder import source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.gguf_file import GgufFile
+from ctxextend.checkpoints.mistral_files import has_params
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.gguf_limits import (
     gguf_libraries,
@@ -18,11 +19,6 @@ from ctxextend.inspection.gguf_limits import (
     quantised_notes,
 )
 from ctxextend.inspection.inspection_result import Inspection, Limit
-from ctxextend.inspection.params_limits import (
-    params_limits,
-    params_notes,
-    params_setting_limits,
-)
 from ctxextend.inspection.scheme_report import (
     PositionReport,
     SchemeReport,
@@ -125,10 +121,15 @@ def _folder_limits(
     model: OpenedModel, reports: dict[str, PositionReport], selected: Sequence[PositionReport]
 ) -> list[Limit]:
     """Return the length limits in the files of a folder."""
-    fixable = (*find_limits(model, selected), *params_limits(model, selected))
+    fixable = list(find_limits(model, selected))
+    settings = list[Limit]()
+    if has_params(model.checkpoint):
+        from ctxextend.inspection.params_limits import params_limits, params_setting_limits
+
+        fixable += params_limits(model, selected)
+        settings += params_setting_limits(model, selected)
     limits = list(_with_fixes(model, reports, fixable))
     limits += width_limits(model.checkpoint, selected)
-    settings = tuple(params_setting_limits(model, selected))
     if settings:  # no resize is planned while these disagree
         limits = [replace(limit, fix=None) for limit in limits]
     return [*limits, *settings]
@@ -140,7 +141,10 @@ def _notes(
     """Yield how the reference was resolved, and what the files do not tell."""
     checkpoint = model.checkpoint
     yield from source_notes(checkpoint)
-    yield from params_notes(model)
+    if has_params(model.checkpoint):
+        from ctxextend.inspection.params_limits import params_notes
+
+        yield from params_notes(model)
     if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."
     yield from ignored_tensors(checkpoint, model.tables)
