@@ -21,7 +21,9 @@ from ctxextend.tables.method_parser import method_errors, read_choice, split_cou
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output
-MEASURES = ("position", "context", "passkey", "retrieval", "shift")
+MEASURES = ("position", "context", "effective", "retrieval", "shift")
+# Names of measures before version 3, and what has replaced them.
+MEASURE_ALIASES = {"passkey": "effective"}
 # In which dialects an output states rotary settings: both, or as the source.
 BOTH = "both"
 DIALECTS = (BOTH, "keep")
@@ -316,23 +318,27 @@ class Evaluate:
     batch_size: int | None = None  # windows per batch; defaults to as many as fit 4,096 tokens
     # ``fp32``, ``bf16``, ``fp16``, or ``auto``: bf16 if the accelerator supports it, else fp32.
     precision: str = "auto"
-    seed: int = 0  # random seed for masks and passkeys
-    # ``position`` (loss by position), ``context`` (loss by context length), ``passkey`` (passkey
-    # retrieval), ``retrieval`` (document retrieval) and ``shift`` (one text at growing positions);
+    seed: int = 0  # random seed for masks and needles
+    # ``position`` (loss by position), ``context`` (loss by context length), ``effective`` (how far
+    # it reads), ``retrieval`` (document retrieval) and ``shift`` (one text at growing positions);
     # default: all others that apply.
     measure: tuple[str, ...] = ()
+    budget: int = 120  # seconds for measuring how far it reads
     text_field: str = "text"  # name of the text field (JSONL) or column
     device: str | None = None  # ``cpu``, ``cuda:1``, …; defaults to the accelerator if there is one
     # CPU threads; defaults to ``OMP_NUM_THREADS``, else to one for small models or all CPUs.
     threads: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.measure, tuple):
+            measures = [MEASURE_ALIASES.get(name, name) for name in self.measure]
+            object.__setattr__(self, "measure", tuple(dict.fromkeys(measures)))
         raise_first(self._errors())
 
     def _errors(self) -> Iterator[ResizeError]:
         """Yield every invalid or conflicting setting."""
         yield from _count_errors(self, MIN_WINDOW, "length")
-        yield from _count_errors(self, 1, "tokens", "batch_size", "threads")
+        yield from _count_errors(self, 1, "tokens", "batch_size", "threads", "budget")
         yield from _count_errors(self, 0, "seed")
         yield from _choice_errors("precision", self.precision, PRECISIONS)
         yield from _device_errors(self.device)

@@ -8,6 +8,7 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console, Files
+from ctxextend.cli.effective import add_effective_lengths
 from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted, flag_name
@@ -16,6 +17,7 @@ from ctxextend.progress import Progress
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
+    from ctxextend.evaluation.effective_result import Effective
     from ctxextend.evaluation.evaluation_result import Estimate
     from ctxextend.report.numbers import NumberFormat
 
@@ -65,6 +67,7 @@ def compare(
     ] = None,
     length: options.Length = None,
     measure: options.Measure = None,
+    budget: options.Budget = None,
     corpus: options.Corpus = None,
     queries: options.Queries = None,
     qrels: options.Qrels = None,
@@ -215,6 +218,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         _add_ranking(page, comparison)
         page.line()
         _add_column_notes(page, comparison)
+        _add_effective(page, comparison)
     if comparison.skipped:
         page.text(f"Skipped: {', '.join(comparison.skipped)}.", "faint")
 
@@ -274,6 +278,16 @@ def _add_column_notes(page: Page, comparison: "Comparison") -> None:
         page.command("Next: ", comparison.next_command)
     elif _has_short_inputs(comparison):
         page.text(f"Cost on short inputs: {short_inputs_cost(comparison)}.")
+
+
+def _add_effective(page: Page, comparison: "Comparison") -> None:
+    """Add how far each row reads, where that was measured."""
+    results = dict[str, "Effective"]()
+    for row in comparison.rows:
+        if row.final.evaluation.effective is not None:
+            results[row.method] = row.final.evaluation.effective
+    if results:
+        add_effective_lengths(page, results, comparison.row_type)
 
 
 def _has_short_inputs(comparison: "Comparison") -> bool:

@@ -10,6 +10,7 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console, Pieces
+from ctxextend.cli.effective import add_effective
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
 
@@ -53,10 +54,6 @@ RETRIEVAL_MODES = {
     "chunks": "base, in chunks",
     "model": "resized model",
 }
-# Heat map characters from 0 to 100 %.
-UNICODE_SHADES = " \u2591\u2592\u2593\u2588"
-ASCII_SHADES = " .:+#"
-HEAT_CELL = 3  # width of a heat map cell in characters
 SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # style of a loss difference by its sign
 
 
@@ -72,6 +69,7 @@ def evaluate(
     no_base: Annotated[bool, options.measures("--no-base", "Skip the base checkpoint.")] = False,
     length: options.Length = None,
     measure: options.Measure = None,
+    budget: options.Budget = None,
     batch_size: Annotated[
         int | None, options.advanced("--batch-size B", "Windows per batch.", "up to 4,096 tokens")
     ] = None,
@@ -96,8 +94,8 @@ def evaluate(
         ctxextend evaluate gpt2-4096 --data articles.jsonl --length 1024 --length 4096
         ctxextend evaluate path/to/minilm-2048 --base path/to/minilm --data texts/
 
-    Language models: loss by position and by context length, passkey retrieval. Encoders: passkey
-    and document retrieval. The base checkpoint reads the same text in shorter windows.
+    Language models: loss by position and by context length. Encoders: document retrieval. Both:
+    up to which length they find what a text hides. The base reads the same text in short windows.
     """
     flags = options.given(context)  # most parameters are read from here, by the settings' names
     from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
@@ -142,8 +140,13 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
         _add_positions(page, evaluation.positions, evaluation)
     if evaluation.contexts is not None:
         _add_contexts(page, evaluation.contexts, evaluation)
-    if evaluation.passkey is not None:
-        _add_passkey(page, evaluation.passkey, evaluation)
+    if evaluation.effective is not None:
+        add_effective(
+            page,
+            evaluation.effective,
+            evaluation.base_max_len,
+            has_headline=evaluation.has_other_measures,
+        )
     if evaluation.retrieval is not None:
         _add_retrieval(page, evaluation.retrieval)
     if evaluation.shift is not None:
@@ -298,44 +301,6 @@ def _add_context_remarks(
         base = min(evaluation.base_max_len or last.context, last.context)
         compared = numbers.compared(last.against_base, f"the base at {base:,} tokens")
         page.text(f"At {last.context:,} tokens: {compared}.", SIGN_STYLES[last.against_base.sign])
-
-
-def _add_passkey(page: Page, passkey: "results.Passkey", evaluation: "results.Evaluation") -> None:
-    page.line()
-    if not passkey.is_above_chance:
-        ends = sorted({passkey.lengths[0], passkey.lengths[-1]})
-        lengths = " to ".join(map(str, ends))
-        page.text(f"Passkey retrieval: not above chance in texts of {lengths} tokens.")
-        return
-    header = ["depth"]
-    has_longer = False
-    for length in passkey.lengths:
-        column = str(length)
-        if evaluation.base_max_len and length > evaluation.base_max_len:
-            column += "*"
-            has_longer = True
-        header.append(column)
-    page.text("Passkey retrieval accuracy (%) by context length and depth", "title")
-    rows = list[list[Cell]]()
-    for index, depth in enumerate(passkey.depths):
-        shares = [by_depth[index] for by_depth in passkey.accuracy]
-        rows.append([f"{100 * depth:>3.0f} %", *(_heat(page, share, passkey) for share in shares)])
-    page.table(header, rows)
-    trials = counted(passkey.trials, "trial")
-    note = f"{trials} per cell; chance level {100 * passkey.chance:.3g} %."
-    if has_longer:
-        note += " * longer than the base's context."
-    page.text(note)
-
-
-def _heat(page: Page, share: float | None, passkey: "results.Passkey") -> Cell:
-    """Return a cell of the heat map, faint if it is not above chance."""
-    if share is None or not math.isfinite(share):
-        return "-", "faint"
-    shades = UNICODE_SHADES if page.unicode else ASCII_SHADES
-    shade = shades[round(share * (len(shades) - 1))]
-    style = "right" if passkey.beats_chance([share]) else "faint"
-    return f"{shade * HEAT_CELL} {100 * share:3.0f}", style
 
 
 def _add_retrieval(page: Page, retrieval: "results.Retrieval") -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them), which would load numpy for --help.
-MEASURES = ("position", "context", "passkey", "retrieval", "shift")
+MEASURES = ("position", "context", "effective", "retrieval", "shift")
 # Option groups of --help, in order.
 PANELS = ("Options", "Text", "Measures", "Training", "Output", "Advanced")
 
@@ -130,6 +130,7 @@ Measure = Annotated[
         complete_measure,
     ),
 ]
+Budget = Annotated[int | None, measures("--budget SECONDS", "Time for --measure effective.", "120")]
 
 Trainable = Annotated[
     Literal["new", "positions", "all-but-positions", "all"] | None,

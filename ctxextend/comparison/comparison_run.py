@@ -143,9 +143,7 @@ class ComparisonRun:
         model = self.resizer.model
         settings = self.settings
         metric = choose_metric(
-            model.kind,
-            has_search_set=bool(settings.evaluate.corpus),
-            has_held_out_rows=settings.hold_out is not None,
+            model.kind, settings.evaluate, has_held_out_rows=settings.hold_out is not None
         )
         comparison = measured_comparison(
             self.candidates,

@@ -228,12 +228,19 @@ def _read_length(to: int | str | None, evaluate: Evaluate) -> int | str | None:
 def with_ranking(settings: Evaluate, kind: str) -> Evaluate:
     """Return the settings with the measure that ranks a kind of models.
 
-    The default measures include it, and a search set ranks by itself.
+    The default measures include it, and a search set ranks by itself, as the effective length does
+    if nothing else is measured.
     """
-    if settings.corpus is not None or settings.measure == DEFAULT_MEASURES:
+    is_complete = settings.measure == DEFAULT_MEASURES or ranks_by_effective_length(settings)
+    if settings.corpus is not None or is_complete:
         return settings
     ranking = "retrieval" if kind == ENCODER else "position"
     return replace(settings, measure=(*settings.measure, ranking))
+
+
+def ranks_by_effective_length(settings: Evaluate) -> bool:
+    """Whether models are ranked by how far they read, as nothing else is measured."""
+    return settings.measure == ("effective",)
 
 
 def read_methods(

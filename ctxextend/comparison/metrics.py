@@ -7,6 +7,7 @@ from math import inf, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.comparison.comparison_settings import ranks_by_effective_length
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
 from ctxextend.evaluation.evaluation_result import (
     COSINE_BOUNDS,
@@ -18,6 +19,7 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
+from ctxextend.recipe import Evaluate
 
 # Values per window, document or query, one array each, of shape (k,).
 Scores = Sequence[NDArray[np.float64]]
@@ -27,6 +29,7 @@ LOSS = "loss"
 RECIPROCAL_RANK = "reciprocal_rank"
 NDCG = "ndcg@10"
 COSINE = "cosine"
+FOUND = "found"
 
 
 @dataclass(frozen=True)
@@ -86,14 +89,21 @@ METRICS: Mapping[str, Metric] = {
         column="cosine",
         phrase="cosine to the reference embeddings",
     ),
+    FOUND: Metric(  # of models of which only the effective length is measured
+        bounds=SHARE_BOUNDS,
+        column="answers found",
+        phrase="share of answers found",
+    ),
 }
 METRIC_OF_KIND = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
 
 
-def choose_metric(kind: str, *, has_search_set: bool, has_held_out_rows: bool = False) -> str:
+def choose_metric(kind: str, settings: Evaluate, *, has_held_out_rows: bool = False) -> str:
     """Return the name of the metric that ranks models of a kind."""
     if has_held_out_rows and kind == ENCODER:
         return COSINE
-    if has_search_set:
+    if ranks_by_effective_length(settings):
+        return FOUND
+    if settings.corpus is not None:
         return NDCG
     return METRIC_OF_KIND[kind]

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from ctxextend.comparison.candidates import Candidate, Measurement
 from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
+from ctxextend.comparison.comparison_settings import ranks_by_effective_length
 from ctxextend.comparison.metrics import METRICS, Metric
 from ctxextend.errors import DataError
+from ctxextend.evaluation.effective import EffectiveTask
 from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation
 from ctxextend.evaluation.evaluation_run import EvaluationRun
-from ctxextend.evaluation.passkey import PasskeyTask
 from ctxextend.evaluation.retrieval import NDCG_AT_10
 
 
@@ -20,7 +21,9 @@ def check_ranked(run: EvaluationRun, advice: str = "") -> None:
     Raises:
         DataError: The text is too short for it; `advice` is added to the hint.
     """
-    if run.tasks and not isinstance(run.tasks[0], PasskeyTask):
+    if run.tasks and not isinstance(run.tasks[0], EffectiveTask):
+        return
+    if ranks_by_effective_length(run.settings):
         return
     reason = next(note for note in run.notes if note.startswith("Retrieval"))
     message = f"Encoders such as {run.model.name} are ranked by document retrieval. {reason}"

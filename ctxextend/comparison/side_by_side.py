@@ -20,6 +20,7 @@ from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.evaluation import eval_model
+from ctxextend.evaluation.effective import EffectiveTask
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ModelFiles
 from ctxextend.evaluation.evaluate import open_base
@@ -195,10 +196,9 @@ class SideBySide:
         """
         if self.run is None:
             raise KeyboardInterrupt
-        has_search_set = self.search_set is not None
         found = measured_comparison(
             self.candidates,
-            choose_metric(self.run.model.kind, has_search_set=has_search_set),
+            choose_metric(self.run.model.kind, self.settings),
             self.run,
             self.started,
             source="" if self.base is None else self.base.name,
@@ -224,13 +224,19 @@ class SideBySide:
 
 
 def reuse_base(run: EvaluationRun, other: EvaluationRun) -> None:
-    """Give the tasks of an evaluation what the base scored in another one on the same text."""
+    """Give the tasks of an evaluation what another one on the same text has read.
+
+    These are the scores of the base, and the texts that the budget sufficed for.
+    """
     for task, measured in zip(run.tasks, other.tasks, strict=False):
         if isinstance(task, LossTask) and isinstance(measured, LossTask):
             task.losses_by_mode = measured.losses_by_mode
         elif isinstance(task, DocumentTask) and isinstance(measured, DocumentTask):
             task.embedded = measured.embedded
             task.found = measured.found
+        elif isinstance(task, EffectiveTask) and isinstance(measured, EffectiveTask):
+            task.schedule = measured.schedule
+            task.scheduled_groups = measured.scheduled_groups
 
 
 def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> SideBySide:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import counted
+from ctxextend.evaluation.effective_result import Effective
 from ctxextend.json_output import Result, not_in_json
 
 # How a text is read: by the model; by the base in back-to-back windows, in sliding windows or in
@@ -18,9 +19,6 @@ TRUNCATED = "truncated"
 SLIDING = "sliding"
 CHUNKS = "chunks"
 REFERENCE = "reference"
-# Accuracy is above chance if guessing reaches it with a lower probability than this: one tail of a
-# 95 % interval.
-UNLIKELY = 0.025
 # With fewer windows or documents, standard errors are unreliable, and a text is too short to choose
 # a method by.
 MIN_SAMPLES = 8
@@ -238,38 +236,6 @@ class ContextLosses:
 
 
 @dataclass(frozen=True)
-class Passkey:
-    """Passkey retrieval: whether a model retrieves a number hidden in a long text."""
-
-    scoring: str  # ``loss rank`` or ``retrieval``
-    lengths: tuple[int, ...]  # context lengths in tokens
-    depths: tuple[float, ...]  # where the number is hidden, from 0 (start) to 1 (end)
-    accuracy: tuple[tuple[float | None, ...], ...]  # by length and depth; None: not measured
-    trials: int  # per length and depth
-    chance: float  # accuracy of guessing
-
-    json_properties: ClassVar = ("is_above_chance",)
-
-    @property
-    def is_above_chance(self) -> bool:
-        """Whether the accuracy is significantly above chance at any length."""
-        unlikely = UNLIKELY / len(self.accuracy)
-        return any(self.beats_chance(shares, unlikely) for shares in self.accuracy)
-
-    def beats_chance(self, shares: Sequence[float | None], unlikely: float = UNLIKELY) -> bool:
-        """Return whether guessing is unlikely to reach the accuracy of these cells."""
-        measured = [share for share in shares if share is not None and math.isfinite(share)]
-        successes = round(sum(measured) * self.trials)
-        trials = self.trials * len(measured)
-        probability = 0.0
-        for hits in range(successes, trials + 1):
-            misses = trials - hits
-            orders = math.comb(trials, hits)
-            probability += orders * self.chance**hits * (1 - self.chance) ** misses
-        return probability < unlikely
-
-
-@dataclass(frozen=True)
 class Recall:
     """Retrieval of documents that were embedded in one mode; documents are the samples."""
 
@@ -392,11 +358,11 @@ class Evaluation(Result, shows=("source", "base", "max_len", "tokens", "complete
     limited_by: str = ""
     # whether windows span several documents, because few are as long as a window
     across_documents: bool = False
-    seed: int = 0  # for masks and passkeys
+    seed: int = 0  # for masks and needles
     precision: str = "float32"  # dtype of the forward passes
     positions: PositionLosses | None = None  # None if not measured, also for the next six
     contexts: ContextLosses | None = None
-    passkey: Passkey | None = None
+    effective: Effective | None = None
     retrieval: Retrieval | None = None
     search: SearchResult | None = None
     shift: Shift | None = None
@@ -405,3 +371,9 @@ class Evaluation(Result, shows=("source", "base", "max_len", "tokens", "complete
     seconds: float = 0.0  # without loading
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()
+
+    @property
+    def has_other_measures(self) -> bool:
+        """Whether anything but the effective length was measured."""
+        others = (self.positions, self.contexts, self.retrieval, self.search, self.shift)
+        return any(measure is not None for measure in others)

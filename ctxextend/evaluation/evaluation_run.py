@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation import eval_model
+from ctxextend.evaluation.effective import plan_effective
 from ctxextend.evaluation.embedding import Embedder, open_embedder
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelOrFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import LossTask, plan_losses
-from ctxextend.evaluation.passkey import plan_passkey
 from ctxextend.evaluation.retrieval import plan_retrieval
 from ctxextend.evaluation.scorer import Scorer, open_scorer
 from ctxextend.evaluation.search import plan_search
@@ -28,11 +28,11 @@ from ctxextend.held_out import Ids
 from ctxextend.recipe import MEASURES, MIN_WINDOW, Evaluate
 from ctxextend.text_data import empty_files
 
-LM_MEASURES = ("position", "context", "passkey")
+LM_MEASURES = ("position", "context", "effective")
 MEASURES_BY_KIND = {
     CAUSAL: LM_MEASURES,
     MASKED: LM_MEASURES,
-    ENCODER: ("passkey", "retrieval"),
+    ENCODER: ("effective", "retrieval"),
 }
 KIND_NAMES = {
     CAUSAL: "a causal language model",
@@ -264,17 +264,11 @@ class TaskPlanner:
     def _plan_shared(self, evaluator: Scorer | Embedder) -> None:
         """Add the tasks that all kinds of models have."""
         settings = self.settings
-        if "passkey" in self.measures:
+        if "effective" in self.measures:
             with self._optional():
-                passkey = plan_passkey(
-                    evaluator,
-                    self.text.ids,
-                    self.lengths,
-                    tokens=settings.tokens,
-                    seed=settings.seed,
-                )
-                self.tasks.append(passkey)
-                self.notes += passkey.notes
+                effective = plan_effective(evaluator, self.text.ids, self.longest, settings)
+                self.tasks.append(effective)
+                self.notes += effective.notes
         if "shift" in self.measures:
             base_len = None if self.base is None else self.base.max_len
             windows = self.text.windows

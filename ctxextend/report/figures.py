@@ -19,16 +19,17 @@ from ctxextend.checkpoints.atomic_output import (
 )
 from ctxextend.checkpoints.source import public_name
 from ctxextend.errors import OutputError, install_command, printable
+from ctxextend.evaluation.effective_result import TaskResult
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
     TRUNCATED,
     Estimate,
     Evaluation,
-    Passkey,
     Retrieval,
     SearchResult,
 )
+from ctxextend.report.effective_text import EFFECTIVE_TITLE, SHORT_NAMES
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.tables.stats import describe_range
 
@@ -85,7 +86,6 @@ MODES: Mapping[str, tuple[str, Style]] = {  # labels as in the tables in the ter
     ),
 }
 SHIFT_TITLE = "The same text at growing positions"
-PASSKEY_TITLE = "Passkey retrieval accuracy (%)"
 LENGTH_LABELS = {"context": "context length (tokens)", "position": "position"}  # of an axis
 PANEL_TITLES = {"retrieval": "Document retrieval", "search": "Search"}
 RETRIEVAL_LABELS = {
@@ -602,51 +602,48 @@ def retrieval_panel(by: str, modes: Sequence[tuple[str, Mapping[str, Estimate], 
     return Panel(by, title, plots, rows)
 
 
-def draw_passkey(axes: "Axes", passkey: Passkey, base_max_len: int | None) -> None:
-    """Draw passkey accuracy in percent over context length (x) and depth (y).
+def draw_effective(axes: "Axes", task: TaskResult, base_max_len: int | None) -> None:
+    """Draw the answers found in percent over context length (x) and depth (y).
 
     A dashed line ends the base's lengths.
     """
     axes.set(ylabel="depth (%)", xlabel="context length (tokens)")
     axes.grid(visible=False)
-    for column, shares in enumerate(passkey.accuracy):
-        for row, share in enumerate(shares):
-            _draw_cell(axes, column, row, share)
-    lengths = passkey.lengths
-    depths = passkey.depths
+    for column, result in enumerate(task.lengths):
+        for row, cell in enumerate(result.cells):
+            _draw_cell(axes, column, row, cell.accuracy)
+    lengths = [result.length for result in task.lengths]
+    starts = [cell.start for cell in task.lengths[0].cells]
+    edges = [*starts, 1.0]
     axes.tick_params(length=0)
     axes.spines["bottom"].set_visible(False)
     axes.set_xticks(range(len(lengths)), [str(length) for length in lengths])
-    axes.set_yticks(range(len(depths)), [f"{100 * depth:.3g}" for depth in depths])
-    axes.set_xlim(-0.5, max(len(lengths), 1) - 0.5)
-    axes.set_ylim(max(len(depths), 1) - 0.5, -0.5)
+    axes.set_yticks(
+        [index - 0.5 for index in range(len(edges))], [f"{100 * edge:.0f}" for edge in edges]
+    )
+    axes.set_xlim(-0.5, len(lengths) - 0.5)
+    axes.set_ylim(len(starts) - 0.5, -0.5)
     if base_max_len is not None:
         within = sum(length <= base_max_len for length in lengths)
         if 0 < within < len(lengths):
             mark_base_length(axes, within - 0.5)
 
 
-def _draw_cell(axes: "Axes", column: int, row: int, share: float | None) -> None:
-    """Draw the accuracy of a length and a depth; ``-`` if it was not measured."""
+def _draw_cell(axes: "Axes", column: int, row: int, share: float) -> None:
+    """Draw what was found at a length and in a range of depths."""
     from matplotlib.patches import Rectangle
 
     corner = (column - 0.48, row - 0.48)
-    if share is not None and math.isfinite(share):
-        text = f"{100 * share:.0f}"
-        cell = Rectangle(corner, 0.96, 0.96, facecolor=HEAT, alpha=share)
-    else:
-        text = "-"
-        cell = Rectangle(corner, 0.96, 0.96, facecolor="none", edgecolor=HAIR)
-    axes.add_patch(cell)
-    axes.text(column, row, text, ha="center", va="center")
+    axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor=HEAT, alpha=share))
+    axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center")
 
 
 def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
     """Return a panel for each measurement."""
     panels = [
+        _effective_panel(evaluation),
         _loss_panel_of(evaluation, "position"),
         _loss_panel_of(evaluation, "context"),
-        _passkey_panel(evaluation),
         _scores_panel(evaluation, "search"),
         _scores_panel(evaluation, "retrieval"),
         _shift_panel(evaluation),
@@ -667,12 +664,18 @@ def _loss_panel_of(evaluation: Evaluation, by: str) -> Panel | None:
     return loss_panel(by, evaluation.kind, curves, evaluation.base_max_len, has_legend=True)
 
 
-def _passkey_panel(evaluation: Evaluation) -> Panel | None:
-    passkey = evaluation.passkey
-    if passkey is None or not passkey.is_above_chance:
+def _effective_panel(evaluation: Evaluation) -> Panel | None:
+    """Return a map for each task that the model is above chance in."""
+    if evaluation.effective is None:
         return None
-    draw = partial(draw_passkey, passkey=passkey, base_max_len=evaluation.base_max_len)
-    return Panel("passkey", PASSKEY_TITLE, [Plot(PASSKEY_TITLE, draw)])
+    plots = list[Plot]()
+    for name, task in evaluation.effective.tasks.items():
+        if task.is_above_chance:
+            draw = partial(draw_effective, task=task, base_max_len=evaluation.base_max_len)
+            plots.append(Plot(f"{EFFECTIVE_TITLE}: {SHORT_NAMES[name]}", draw))
+    if not plots:
+        return None
+    return Panel("effective", f"Effective context: {EFFECTIVE_TITLE.lower()}", plots)
 
 
 def _scores_panel(evaluation: Evaluation, by: Literal["search", "retrieval"]) -> Panel | None:

@@ -27,7 +27,8 @@ from ctxextend.evaluation.evaluation_result import (
 )
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.recipe_text import without_folders
-from ctxextend.report import figures, phrases
+from ctxextend.report import effective_text, figures, phrases
+from ctxextend.report.effective_text import EFFECTIVE_TITLE, SHORT_NAMES
 from ctxextend.report.figures import (
     COLOURS,
     NUMBERS,
@@ -186,6 +187,7 @@ def _environment(sources: Sequence[str], command: str) -> "Environment":
         "command": command,
         "line_class": _line_class,
         "phrases": phrases,
+        "effective_text": effective_text,
     }
     return environment
 
@@ -257,7 +259,7 @@ def comparison_panels(comparison: Comparison) -> list[Panel]:
         _loss_panel(comparison, "context"),
         _score_panel(comparison, "search"),
         _score_panel(comparison, "retrieval"),
-        _passkey_panel(comparison),
+        *_effective_panels(comparison),
     ]
     return [panel for panel in panels if panel is not None]
 
@@ -418,18 +420,20 @@ def _bars_of_base(scores_by_mode: Mapping[str, Mapping[str, Estimate]]) -> list[
     return bars
 
 
-def _passkey_panel(comparison: Comparison) -> Panel | None:
-    """Return a small plot for each method that retrieves passkeys."""
+def _effective_panels(comparison: Comparison) -> Iterator[Panel]:
+    """Yield for each task a small map of each row that is above chance in it."""
     base_max_len = _base_length(comparison)
-    plots = []
+    plots = dict[str, list[Plot]]()
     for number, row in enumerate(comparison.rows):
-        passkey = row.final.evaluation.passkey
-        if passkey is not None and passkey.is_above_chance:
-            draw = partial(figures.draw_passkey, passkey=passkey, base_max_len=base_max_len)
-            plots.append(Plot(row.method, draw, SMALL_SIZE, number))
-    if not plots:
-        return None
-    return Panel("passkey", figures.PASSKEY_TITLE, plots)
+        effective = row.final.evaluation.effective
+        tasks = {} if effective is None else effective.tasks
+        for name, task in tasks.items():
+            if task.is_above_chance:
+                draw = partial(figures.draw_effective, task=task, base_max_len=base_max_len)
+                plots.setdefault(name, []).append(Plot(row.method, draw, SMALL_SIZE, number))
+    for name, of_task in plots.items():
+        title = f"Effective context: {EFFECTIVE_TITLE.lower()}, {SHORT_NAMES[name]}"
+        yield Panel(f"effective-{name}", title, of_task)
 
 
 def _svg(plot: Plot, key: str) -> Any:

@@ -5,14 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
-from ctxextend.comparison.metrics import LOSS, NDCG
+from ctxextend.comparison.metrics import FOUND, LOSS, NDCG
 from ctxextend.errors import joined
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation, Shift
+from ctxextend.report.effective_text import effective_verdict
 from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
 from ctxextend.report.phrases import after_training, metric_column, metric_phrase
 
 # What a sample of a metric is called; of others, a document.
-SAMPLES = {LOSS: ("window", "windows"), NDCG: ("query", "queries")}
+SAMPLES = {LOSS: ("window", "windows"), NDCG: ("query", "queries"), FOUND: ("text", "texts")}
 MAX_NAMED = 2  # methods that are worse than the best one and are listed with their differences
 
 # ------------------------------------------------------------------------------------------------
@@ -39,10 +40,8 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
     if evaluation.search:
         score = numbers.estimate(evaluation.search.scores[MODEL]["nDCG@10"])
         return f"nDCG@10 {score} at {evaluation.search.length:,} tokens."
-    if evaluation.passkey:
-        if evaluation.passkey.is_above_chance:
-            return "Passkey retrieval is above chance."
-        return "Passkey retrieval is not above chance."
+    if evaluation.effective:
+        return effective_verdict(evaluation.effective)
     if evaluation.shift:
         return shift_verdict(evaluation.shift, numbers)
     if evaluation.contexts:

@@ -1,0 +1,146 @@
+"""Read a text once, and answer several questions about it with the cache of that pass."""
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ctxextend.evaluation.eval_model import prepare_inputs
+from ctxextend.evaluation.scorer import Scorer, identity_lm_head
+from ctxextend.held_out import Ids
+from ctxextend.models.load import first_trial_token
+
+if TYPE_CHECKING:
+    import torch
+
+# The argument and the output that have the cache: of attention, before transformers 5.24, and of
+# state-space models before that.
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+TRIAL_TEXT = 24  # tokens of the text, and of a question, by which a cache is tried
+TRIAL_QUESTION = 3
+TOLERANCES = {"float32": 1e-3}  # of logits with and without the cache, relative and absolute
+TOLERANCE = 0.1  # in dtypes of lower precision
+
+
+@dataclass(frozen=True)
+class CachedText:
+    """A text that a causal model has read, without what followed it."""
+
+    scorer: Scorer
+    name: str  # of the argument for the cache
+    cache: Any  # after the text
+    tokens: int  # of the text
+
+    def logits(self, questions: Sequence[Ids]) -> "list[torch.Tensor]":
+        """Return the logits after each question, in float32, shape (vocabulary,).
+
+        All questions have the same length.
+        """
+        import torch
+
+        model = self.scorer.model.model
+        ids = torch.from_numpy(np.stack(questions)).to(model.device)
+        mask = ids.new_ones(len(ids), self.tokens + ids.shape[1])
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "use_cache": True,
+            self.name: copy_cache(self.cache, len(ids)),
+        }
+        output, head = run_model(self.scorer, inputs)
+        return [*head(output.logits[:, -1]).float()]
+
+
+def read_text(scorer: Scorer, name: str, ids: Ids) -> CachedText:
+    """Run a model on a text, ids of shape (k,), and keep its cache."""
+    import torch
+
+    model = scorer.model.model
+    inputs = prepare_inputs(model, torch.from_numpy(ids)[None].to(model.device))
+    output, _ = run_model(scorer, inputs | {"use_cache": True})
+    return CachedText(scorer=scorer, name=name, cache=getattr(output, name), tokens=len(ids))
+
+
+def run_model(scorer: Scorer, inputs: dict[str, Any]) -> tuple[Any, Callable[[Any], Any]]:
+    """Return the output of a pass, and what turns its logits into logits: the LM head, if separate.
+
+    Only the last token's logits are computed where the model can.
+    """
+    import torch
+
+    model = scorer.model.model
+    if not scorer.has_separate_head:
+        if "logits_to_keep" in inspect.signature(model.forward).parameters:
+            inputs = inputs | {"logits_to_keep": 1}
+        with torch.inference_mode():
+            return model(**inputs), torch.nn.Identity()
+    head = model.get_output_embeddings()
+    with torch.inference_mode(), identity_lm_head(head):
+        output = model(**inputs)
+
+    def apply(states: "torch.Tensor") -> "torch.Tensor":
+        with torch.inference_mode():
+            logits: torch.Tensor = head(states)
+            return logits
+
+    return output, apply
+
+
+def copy_cache(cache: Any, rows: int) -> Any:
+    """Return a cache for so many texts with the same start; the given one does not change.
+
+    Layers that replace their tensors, instead of writing to them, are copied without these.
+    """
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    layers = getattr(cache, "layers", ())
+    if layers and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
+        copied = copy.copy(cache)
+        copied.layers = [copy.copy(layer) for layer in layers]
+    else:
+        copied = copy.deepcopy(cache)
+    if rows > 1:
+        copied.batch_repeat_interleave(rows)
+    return copied
+
+
+def find_cache(scorer: Scorer) -> str | None:
+    """Return the name of the argument for a causal model's cache; None if it is of no use.
+
+    It is if the logits of two questions about a text are those of passes without it.
+    """
+    parameters = inspect.signature(scorer.model.model.forward).parameters
+    names = [name for name in CACHE_NAMES if name in parameters]
+    if not names:
+        return None
+    try:
+        has_same_logits = _has_same_logits(scorer, names[0])
+    except Exception:  # model classes fail in various ways; they are read without a cache then
+        return None
+    return names[0] if has_same_logits else None
+
+
+def _has_same_logits(scorer: Scorer, name: str) -> bool:
+    import torch
+
+    model = scorer.model
+    head = model.model.get_output_embeddings()
+    vocab_size = int(getattr(head, "out_features", 200))
+    first = first_trial_token(vocab_size)
+    ids = first + np.arange(TRIAL_TEXT + TRIAL_QUESTION, dtype=np.int64) % (vocab_size - first)
+    text = ids[:TRIAL_TEXT]
+    questions = [ids[TRIAL_TEXT:], ids[TRIAL_TEXT:][::-1].copy()]
+    cached_text = read_text(scorer, name, text)
+    tolerance = TOLERANCES.get(model.precision, TOLERANCE)
+    for rows in (questions, questions[::-1]):  # the second time, the text's cache must be the same
+        for question, logits in zip(rows, cached_text.logits(rows), strict=True):
+            whole = torch.from_numpy(np.concatenate([text, question]))[None]
+            inputs = prepare_inputs(model.model, whole.to(model.model.device))
+            output, apply = run_model(scorer, inputs)
+            expected = apply(output.logits[:, -1]).float()[0]
+            if not torch.allclose(logits, expected, rtol=tolerance, atol=tolerance):
+                return False
+    return True

@@ -1,0 +1,252 @@
+"""How far a model reads: what it found by length and depth, and up to which length that is enough.
+
+*Effective length*, as in RULER (arXiv:2404.06654, section 4): the largest length at which a model
+is above a threshold, here at every depth, and above chance.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ctxextend.json_output import not_in_json
+
+THRESHOLD = 0.75  # share of answers found
+# Accuracy is above chance if guessing reaches it with a lower probability than this: one tail of a
+# 95 % interval.
+UNLIKELY = 0.025
+MIN_TRIALS = 8  # of a cell
+MAX_DEPTHS = 5
+MIN_DEPTHS = 3
+Z_95 = 1.959964  # of the normal distribution, for 95 % intervals
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was found at a length in a range of depths."""
+
+    start: float  # of the depths, from 0 (start) to 1 (end of the text)
+    stop: float
+    found: int  # trials whose answer ranked first
+    trials: int
+
+    json_properties: ClassVar = ("accuracy", "interval")
+
+    @property
+    def accuracy(self) -> float:
+        """The share of answers found."""
+        return self.found / self.trials
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The ends of the 95 % interval of the accuracy, by trial."""
+        return wilson_interval(self.found, self.trials)
+
+
+@dataclass(frozen=True)
+class LengthResult:
+    """What was found at one length."""
+
+    length: int  # tokens of a text, special tokens included
+    texts: int
+    cells: tuple[Cell, ...]  # by depth
+    chance: float = field(metadata=not_in_json)  # accuracy of guessing
+
+    json_properties: ClassVar = ("accuracy", "interval", "is_read")
+
+    @property
+    def found(self) -> int:
+        """The number of answers found at all depths."""
+        return sum(cell.found for cell in self.cells)
+
+    @property
+    def trials(self) -> int:
+        """The number of trials at all depths."""
+        return sum(cell.trials for cell in self.cells)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of answers found at all depths."""
+        return self.found / self.trials
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The ends of the 95 % interval of the accuracy at all depths, by trial."""
+        return wilson_interval(self.found, self.trials)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the accuracy at every depth is at least the threshold, and above chance."""
+        unlikely = UNLIKELY / len(self.cells)
+        return all(
+            cell.accuracy >= THRESHOLD and tail(cell.found, cell.trials, self.chance) < unlikely
+            for cell in self.cells
+        )
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What a model found in one task."""
+
+    chance: float  # accuracy of guessing
+    lengths: tuple[LengthResult, ...]  # shortest first
+
+    json_properties: ClassVar = ("effective_length", "is_above_chance", "is_below_after")
+
+    @property
+    def is_above_chance(self) -> bool:
+        """Whether guessing is unlikely to reach the accuracy of any length."""
+        unlikely = UNLIKELY / len(self.lengths)
+        return any(tail(one.found, one.trials, self.chance) < unlikely for one in self.lengths)
+
+    @property
+    def effective(self) -> LengthResult | None:
+        """The result at the largest length that is read; None if none is."""
+        return max(
+            (one for one in self.lengths if one.is_read), key=lambda one: one.length, default=None
+        )
+
+    @property
+    def effective_length(self) -> int | None:
+        """The largest length that is read; None if none is."""
+        effective = self.effective
+        return None if effective is None else effective.length
+
+    @property
+    def longer(self) -> tuple[LengthResult, ...]:
+        """The results at lengths that are not read, beyond the largest one that is."""
+        effective = self.effective_length or 0
+        return tuple(one for one in self.lengths if one.length > effective)
+
+    @property
+    def is_below_after(self) -> bool | None:
+        """Whether less is found beyond the effective length by more than chance.
+
+        None without an effective length, or if no longer length was measured.
+        """
+        effective = self.effective
+        if effective is None or not self.longer:
+            return None
+        unlikely = UNLIKELY / len(self.longer)
+        return any(
+            probability_of_drop(effective.found, effective.trials, one.found, one.trials) < unlikely
+            for one in self.longer
+        )
+
+
+@dataclass(frozen=True)
+class Effective:
+    """How far a model reads."""
+
+    scoring: str  # ``likelihood rank`` or ``cosine rank``
+    max_len: int  # the length that the model states, or the longest that was requested
+    threshold: float
+    tasks: Mapping[str, TaskResult]  # by name
+    questions: int  # about each text, or for encoders about texts that differ in a passage
+    budget: int  # seconds for all lengths
+    left_out: tuple[int, ...]  # lengths that the budget does not suffice for
+    left_out_seconds: float | None  # about how long they all take; None without any
+
+    json_properties: ClassVar = ("effective_length",)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The measured lengths, shortest first."""
+        return tuple(one.length for one in next(iter(self.tasks.values())).lengths)
+
+    @property
+    def read_tasks(self) -> dict[str, int]:
+        """The effective length by task, of tasks that have one."""
+        lengths = {name: task.effective_length for name, task in self.tasks.items()}
+        return {name: length for name, length in lengths.items() if length is not None}
+
+    @property
+    def is_above_chance(self) -> bool:
+        """Whether the model is above chance in any task."""
+        return any(task.is_above_chance for task in self.tasks.values())
+
+    @property
+    def effective_length(self) -> int | None:
+        """The smallest effective length of the tasks that have one; None without any.
+
+        A task that a model cannot do in the shortest text tells nothing about longer ones.
+        """
+        return min(self.read_tasks.values(), default=None)
+
+
+def wilson_interval(found: int, trials: int) -> tuple[float, float]:
+    """Return the ends of the 95 % confidence interval of a share.
+
+    Source: Wilson 1927, Probable inference, the law of succession, and statistical inference,
+    Journal of the American Statistical Association 22, equation 3.
+    """
+    share = found / trials
+    weight = Z_95**2 / trials
+    middle = (share + weight / 2) / (1 + weight)
+    half = math.sqrt(weight * share * (1 - share) + weight**2 / 4) / (1 + weight)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def tail(found: int, trials: int, chance: float) -> float:
+    """Return the probability of at least so many successes by guessing: a binomial tail."""
+    probability = 0.0
+    for hits in range(found, trials + 1):
+        probability += math.comb(trials, hits) * chance**hits * (1 - chance) ** (trials - hits)
+    return probability
+
+
+def probability_of_drop(found: int, trials: int, later_found: int, later_trials: int) -> float:
+    """Return how probable a drop of at least this size is if nothing has changed.
+
+    Source: Fisher's exact test, one-sided: Fisher 1935, The logic of inductive inference, Journal
+    of the Royal Statistical Society 98.
+    """
+    total = found + later_found
+    ways = math.comb(trials + later_trials, total)
+    fewest = max(total - trials, 0)
+    drops = 0
+    for hits in range(fewest, later_found + 1):
+        drops += math.comb(later_trials, hits) * math.comb(trials, total - hits)
+    return drops / ways
+
+
+def count_depths(trials: Sequence[Sequence[float]]) -> int:
+    """Return into how many ranges the depths of trials are divided.
+
+    As many as leave every range of every length `MIN_TRIALS`, at most `MAX_DEPTHS`; 0 if there are
+    too few trials for a single one.
+
+    Args:
+        trials: The depths of the trials of each length.
+    """
+    for count in range(MAX_DEPTHS, 0, -1):
+        if all(min(_trials_by_range(depths, count)) >= MIN_TRIALS for depths in trials):
+            return count
+    return 0
+
+
+def _trials_by_range(depths: Sequence[float], count: int) -> list[int]:
+    """Return how many trials each of so many equal ranges of depths has."""
+    trials = [0] * count
+    for depth in depths:
+        trials[range_of_depth(depth, count)] += 1
+    return trials
+
+
+def range_of_depth(depth: float, count: int) -> int:
+    """Return the index of the range that a depth is in, of so many equal ranges."""
+    return min(int(depth * count), count - 1)
+
+
+def make_cells(trials: Sequence[tuple[float, bool]], count: int) -> Iterator[Cell]:
+    """Yield what was found in each of so many equal ranges of depths.
+
+    Args:
+        trials: The depth of each trial, and whether its answer was found.
+        count: Ranges.
+    """
+    for index in range(count):
+        found = [hit for depth, hit in trials if range_of_depth(depth, count) == index]
+        yield Cell(
+            start=index / count, stop=(index + 1) / count, found=sum(found), trials=len(found)
+        )

@@ -1,0 +1,191 @@
+"""What needles are made of: single words of a model's own vocabulary, in lines ``key: value``."""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from ctxextend.errors import DataError
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.held_out import Ids
+
+LINE = "\n{key}: {value}\n"
+RIVALS = 9  # wrong answers that an answer is ranked among, at most
+MIN_LETTERS = 3  # of a word, if the vocabulary has enough of them
+MAX_TRIED = 8000  # words of the vocabulary that are tokenized in a line
+# With fewer usable words, as in vocabularies of bytes or characters, a key is several tokens: one
+# would occur all over the text.
+WORDS_FOR_SHORT_KEYS = 200
+LONG_KEY = 2  # words
+SAMPLE_CHARACTERS = 10_000  # of the text, whose script the words have
+MIN_WORDS = 24  # fewer make no needles
+
+
+@dataclass(frozen=True)
+class NeedleWords:
+    """Words that are a single token as a key and as a value, and the tokens around them.
+
+    A needle is ``before``, the tokens of a key, ``between``, the token of a value, ``after``.
+    """
+
+    before: Ids  # of a line break, maybe none
+    between: Ids  # of a colon
+    after: Ids  # of a line break, maybe none
+    as_key: Ids  # token of each word in the place of a key, shape (n,)
+    as_value: Ids  # token of each word in the place of a value, shape (n,)
+    key_words: int  # words of a key
+
+    @property
+    def needle_tokens(self) -> int:
+        """The number of tokens of a needle."""
+        return self.question_tokens + 1 + len(self.after)
+
+    @property
+    def pointer_tokens(self) -> int:
+        """The number of tokens of a line that points to the key of a needle."""
+        return self.question_tokens + self.key_words + len(self.after)
+
+    @property
+    def question_tokens(self) -> int:
+        """The number of tokens of a question, which ends where the answer begins."""
+        return len(self.before) + self.key_words + len(self.between)
+
+    def question(self, key: Ids) -> Ids:
+        """Return the tokens that ask for a key's value: a line that ends before it.
+
+        `key` has the indices of its words, shape (key_words,).
+        """
+        later = self.as_value[key[1:]]
+        return np.concatenate([self.before, self.as_key[key[:1]], later, self.between])
+
+    def line(self, key: Ids, value: Ids) -> Ids:
+        """Return the tokens of a line that gives a key a value: words by index, each shape (k,)."""
+        return np.concatenate([self.question(key), self.as_value[value], self.after])
+
+
+def find_words(tokenizer: TextTokenizer, name: str, text: Ids, seed: int) -> NeedleWords:
+    """Choose words of a vocabulary, in the script of a text, that stay single tokens in a needle.
+
+    Words of at least `MIN_LETTERS` letters come first; vocabularies of bytes or characters have
+    none, and their letters and digits are used instead.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        name: The model, for messages.
+        text: Token ids that show the script, shape (k,).
+        seed: For the words that are tried.
+
+    Raises:
+        DataError: The vocabulary has too few words, or the tokenizer splits them in a needle.
+    """
+    sample = tokenizer.tokenizer.decode(text[:SAMPLE_CHARACTERS])[:SAMPLE_CHARACTERS]
+    tried = _candidate_words(tokenizer, _script(sample), seed)
+    if len(tried) < MIN_WORDS:
+        message = (
+            f"The vocabulary of {name} has {len(tried)} words and letters that are single tokens; "
+            f"needles need {MIN_WORDS}."
+        )
+        raise DataError(message, "Measure the loss by position instead: --measure position.")
+    lines = [tokenizer.encode(LINE.format(key=word, value=word)).tolist() for word in tried]
+    words = _usable_words(lines, tokenizer.tokenizer.unk_token_id)
+    if words is None or len(words.as_key) < MIN_WORDS:
+        kept = 0 if words is None else len(words.as_key)
+        example = LINE.format(key=tried[0], value=tried[-1]).strip()
+        message = (
+            f"The tokenizer of {name} splits needles such as {example!r}: {kept} of {len(tried)} "
+            f"words stay single tokens, and {MIN_WORDS} are needed."
+        )
+        raise DataError(message, "Measure the loss by position instead: --measure position.")
+    return words
+
+
+def _script(text: str) -> str:
+    """Return the script of most letters of a text, as Unicode names begin: ``LATIN``, ``CJK``."""
+    names = Counter[str]()
+    for character in text:
+        if character.isalpha():
+            names[_script_of(character)] += 1
+    if not names:
+        return ""
+    return names.most_common(1)[0][0]
+
+
+def _script_of(character: str) -> str:
+    return unicodedata.name(character, "").partition(" ")[0]
+
+
+def _candidate_words(tokenizer: TextTokenizer, script: str, seed: int) -> list[str]:
+    """Return words of the vocabulary in a script, in random order.
+
+    Without enough words, letters and digits of any script follow.
+    """
+    special = {*tokenizer.tokenizer.all_special_ids}
+    ids = [token for token in tokenizer.tokenizer.get_vocab().values() if token not in special]
+    order = np.random.default_rng(seed).permutation(np.sort(np.array(ids, np.int64)))
+    texts = [tokenizer.tokenizer.decode([token]).strip() for token in order.tolist()]
+    words = list(islice(_distinct(texts, script), MAX_TRIED))
+    if len(words) >= WORDS_FOR_SHORT_KEYS:
+        return words
+    characters = [text for text in texts if len(text) == 1 and text.isalnum()]
+    return list(dict.fromkeys([*words, *characters]))
+
+
+def _distinct(texts: Sequence[str], script: str) -> Iterator[str]:
+    """Yield each text once that is a word in a script."""
+    seen = set[str]()
+    for text in texts:
+        if text not in seen and _is_word(text, script):
+            seen.add(text)
+            yield text
+
+
+def _is_word(text: str, script: str) -> bool:
+    # Ideographs are words by themselves.
+    is_long = len(text) >= MIN_LETTERS or script in ("CJK", "HANGUL")
+    return is_long and text.isalpha() and all(_script_of(letter) == script for letter in text)
+
+
+def _usable_words(lines: list[list[int]], unknown: int | None) -> NeedleWords | None:
+    """Return the words that are single tokens in lines with one word as key and value.
+
+    None if the lines have no tokens in common between the two.
+    """
+    start = _common_prefix(lines)
+    end = _common_prefix([ids[start:][::-1] for ids in lines])
+    middles = [ids[start : len(ids) - end] for ids in lines]
+    separators = Counter(tuple(middle[1:-1]) for middle in middles if len(middle) > 2)
+    if not separators:
+        return None
+    between = separators.most_common(1)[0][0]
+    template = [*lines[0][:start], *between, *lines[0][len(lines[0]) - end :]]
+    if unknown in template:
+        return None
+    pairs = dict[int, int]()  # tokens as values by tokens as keys
+    for middle in middles:
+        if tuple(middle[1:-1]) == between and unknown not in middle:
+            pairs.setdefault(middle[0], middle[-1])
+    # Two words of different case may be one token as a value.
+    by_value = {value: key for key, value in pairs.items()}
+    as_value = np.array([*by_value], np.int64)
+    key_words = 1 if len(as_value) >= WORDS_FOR_SHORT_KEYS else LONG_KEY
+    return NeedleWords(
+        before=np.array(lines[0][:start], np.int64),
+        between=np.array(between, np.int64),
+        after=np.array(lines[0][len(lines[0]) - end :], np.int64),
+        as_key=np.array([*by_value.values()], np.int64),
+        as_value=as_value,
+        key_words=key_words,
+    )
+
+
+def _common_prefix(rows: list[list[int]]) -> int:
+    """Return how many first items all rows share."""
+    count = 0
+    for column in zip(*rows, strict=False):
+        if len(set(column)) > 1:
+            break
+        count += 1
+    return count

@@ -1,0 +1,70 @@
+"""How many texts of which lengths a time suffices for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The number of texts by length, shortest first, and what the time does not suffice for."""
+
+    texts: Mapping[int, int]
+    left_out: tuple[int, ...] = ()  # lengths, shortest first
+    left_out_seconds: float | None = None  # about how long these take; None without any
+
+
+def schedule_texts(
+    seconds: Mapping[int, float], minimum: int, maximum: int, budget: float
+) -> Schedule:
+    """Choose lengths, and how many texts of each a model reads within a budget.
+
+    Every length has at least `minimum` texts. If not all lengths fit, those between the shortest
+    and the longest are left out first, the longest of them first; then the longest ones are. The
+    shortest is always kept. More texts follow, a round of all lengths at a time, the longest first.
+
+    Args:
+        seconds: About how long a text takes, by length.
+        minimum: Texts of a length, at least.
+        maximum: Texts of a length, at most.
+        budget: Seconds for all texts.
+    """
+    lengths = _fitting_lengths({length: minimum * one for length, one in seconds.items()}, budget)
+    left_out = tuple(sorted(seconds.keys() - lengths))
+    texts = dict.fromkeys(lengths, minimum)
+    remaining = budget - sum(minimum * seconds[length] for length in lengths)
+    for _ in range(minimum, maximum):
+        for length in reversed(lengths):
+            if seconds[length] <= remaining:
+                texts[length] += 1
+                remaining -= seconds[length]
+    left_out_seconds = None
+    if left_out:
+        left_out_seconds = sum(minimum * seconds[length] for length in left_out)
+    return Schedule(texts=texts, left_out=left_out, left_out_seconds=left_out_seconds)
+
+
+def _fitting_lengths(seconds: Mapping[int, float], budget: float) -> list[int]:
+    """Return the lengths that fit a budget together, shortest first."""
+    every = sorted(seconds)
+    for longest in range(len(every) - 1, 0, -1):
+        chosen = every[: longest + 1]
+        while len(chosen) > 2 and sum(seconds[length] for length in chosen) > budget:
+            del chosen[-2]
+        if sum(seconds[length] for length in chosen) <= budget:
+            return chosen
+    return every[:1]
+
+
+def forward_operations(model: Any, tokens: int) -> float:
+    """Return about how many multiplications a forward pass on so many tokens has.
+
+    Source: Kaplan et al. 2020, Scaling laws for neural language models (arXiv:2001.08361), section
+    2.1: the parameters without embeddings for each token, and layers times width for each pair of
+    tokens.
+    """
+    config = model.config.get_text_config()
+    layers = getattr(config, "num_hidden_layers", 0)
+    width = getattr(config, "hidden_size", 0)
+    parameters = model.num_parameters(exclude_embeddings=True)
+    return float(tokens * (parameters + layers * width * tokens))

@@ -1,0 +1,217 @@
+"""Trials at one length: a text, what is asked about it, and whether the answer ranks first."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.evaluation.cached_text import read_text
+from ctxextend.evaluation.embedding import Embedder, cosines
+from ctxextend.evaluation.needle_text import NeedleTexts, Question
+from ctxextend.evaluation.scorer import ScoredWindow, Scorer
+from ctxextend.held_out import Ids
+
+PASSAGE = "passage"
+PASSAGES = 10  # texts that differ only in a passage
+PASSAGE_TOKENS = 32
+MAX_ROWS = 4  # questions that are answered at once; more gain little on a CPU
+# Where the passages of the first text are, of the second one, and so on: the ends first.
+PASSAGE_DEPTHS = (0.0, 1.0, 0.5, 0.25, 0.75)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A question, and whether the model ranks the right answer first; ties and NaN do not count."""
+
+    task: str
+    depth: float  # of what was asked about, from 0 (start) to 1 (end of the text)
+    is_found: bool
+
+
+class Trials(Protocol):
+    """What a kind of model is asked about texts."""
+
+    @property
+    def chances(self) -> dict[str, float]:
+        """The accuracy of guessing, by task."""
+
+    @property
+    def trials_per_text(self) -> int:
+        """The number of trials of each task that a text gives."""
+
+    def tokens(self, length: int) -> int:
+        """Return how many tokens a model reads for one text of a length."""
+
+    def read(self, length: int, index: int) -> list[Trial]:
+        """Read the text of a length and an index, and answer all questions about it."""
+
+
+@dataclass(frozen=True)
+class CausalTrials:
+    """Questions that a causal model answers after a text."""
+
+    scorer: Scorer
+    texts: NeedleTexts
+    # The argument for the cache, with which a text is read once; None: once for each question.
+    cache: str | None
+    longest: int  # tokens of the longest text: so many are cached at most
+
+    @property
+    def chances(self) -> dict[str, float]:
+        """The accuracy of guessing, by task."""
+        return self.texts.chances
+
+    @property
+    def trials_per_text(self) -> int:
+        """The number of trials of each task that a text gives."""
+        return self.texts.needles
+
+    def tokens(self, length: int) -> int:
+        """Return how many tokens a model reads for one text of a length."""
+        if self.cache is not None:
+            return length
+        return self.texts.needles * length
+
+    def read(self, length: int, index: int) -> list[Trial]:
+        """Read a text, and answer each question after it."""
+        before = np.array(self.scorer.model.tokenizer.before, np.int64)
+        text = self.texts.text(length - len(before), index)
+        ids = np.concatenate([before, text.ids])
+        if self.cache is None:
+            return [*self._read_again(ids, text.questions)]
+        cached_text = read_text(self.scorer, self.cache, ids)
+        rows = min(max(self.longest // length, 1), MAX_ROWS)
+        found = list[Trial]()
+        for start in range(0, len(text.questions), rows):
+            asked = text.questions[start : start + rows]
+            logits = cached_text.logits([question.ids for question in asked])
+            for question, scores in zip(asked, logits, strict=True):
+                found += _rank(question, scores[question.labels].cpu().numpy())
+        return found
+
+    def _read_again(self, ids: Ids, questions: Sequence[Question]) -> Iterator[Trial]:
+        """Yield the trials of questions, for each of which the model reads the whole text."""
+        for question in questions:
+            whole = np.concatenate([ids, question.ids])
+            yield from _rank_in_pass(self.scorer, whole, [question], [len(whole) - 1])
+
+
+@dataclass(frozen=True)
+class MaskedTrials:
+    """Questions at the end of a text, whose answers are masked; one pass answers all of them."""
+
+    scorer: Scorer
+    texts: NeedleTexts
+
+    @property
+    def chances(self) -> dict[str, float]:
+        """The accuracy of guessing, by task."""
+        return self.texts.chances
+
+    @property
+    def trials_per_text(self) -> int:
+        """The number of trials of each task that a text gives."""
+        return self.texts.needles
+
+    def tokens(self, length: int) -> int:
+        """Return how many tokens a model reads for one text of a length."""
+        return length
+
+    def read(self, length: int, index: int) -> list[Trial]:
+        """Read a text that ends with all questions."""
+        tokenizer = self.scorer.model.tokenizer
+        words = self.texts.words
+        text = self.texts.text(length - tokenizer.num_special, index)
+        mask = np.array([tokenizer.tokenizer.mask_token_id], np.int64)
+        parts = [text.ids]
+        outputs = list[int]()
+        end = len(tokenizer.before) + len(text.ids)
+        for question in text.questions:
+            parts += [question.ids, mask, words.after]
+            outputs.append(end + len(question.ids))
+            end += words.needle_tokens
+        ids = tokenizer.add_special_tokens(np.concatenate(parts))
+        return [*_rank_in_pass(self.scorer, ids, text.questions, outputs)]
+
+
+@dataclass(frozen=True)
+class EncoderTrials:
+    """Passages by which an encoder retrieves the text that contains them.
+
+    The texts of a length and an index differ only in their passages, which have the same depth.
+    """
+
+    embedder: Embedder
+    text: Ids  # token ids without special tokens, shape (k,)
+    seed: int
+
+    @property
+    def chances(self) -> dict[str, float]:
+        """The accuracy of guessing, by task."""
+        return {PASSAGE: 1 / PASSAGES}
+
+    @property
+    def trials_per_text(self) -> int:
+        """The number of trials that each index gives."""
+        return PASSAGES
+
+    def tokens(self, length: int) -> int:
+        """Return how many tokens a model reads for an index."""
+        return PASSAGES * (length + PASSAGE_TOKENS)
+
+    def read(self, length: int, index: int) -> list[Trial]:
+        """Embed texts and their passages."""
+        random = np.random.default_rng((self.seed, length, index))
+        size = length - self.embedder.model.tokenizer.num_special - PASSAGE_TOKENS
+        start = int(random.integers(len(self.text) - size - PASSAGES * PASSAGE_TOKENS + 1))
+        haystack = self.text[start : start + size]
+        others = np.concatenate([self.text[:start], self.text[start + size :]])
+        starts = random.permutation(len(others) // PASSAGE_TOKENS)[:PASSAGES] * PASSAGE_TOKENS
+        passages = [others[first : first + PASSAGE_TOKENS] for first in starts]
+        depth = PASSAGE_DEPTHS[index % len(PASSAGE_DEPTHS)]
+        cut = round(depth * size)
+        texts = [np.concatenate([haystack[:cut], one, haystack[cut:]]) for one in passages]
+        similar = cosines(self.embedder.embed(passages), self.embedder.embed(texts))
+        return [
+            Trial(PASSAGE, depth, _is_first(scores, right)) for right, scores in enumerate(similar)
+        ]
+
+
+def _is_first(scores: NDArray[np.floating], right: int) -> bool:
+    """Whether the score at an index is higher than each other one."""
+    return bool(np.all(scores[right] > np.delete(scores, right)))
+
+
+def _rank(question: Question, scores: NDArray[np.floating]) -> Iterator[Trial]:
+    """Yield the trials of a question, from the scores of its labels; higher is likelier."""
+    start = 1
+    for task, rivals in question.rivals.items():
+        stop = start + len(rivals)
+        is_found = bool(np.all(scores[0] > scores[start:stop]))
+        yield Trial(task=task, depth=question.depth, is_found=is_found)
+        start = stop
+
+
+def _rank_in_pass(
+    scorer: Scorer, ids: Ids, questions: Sequence[Question], outputs: Sequence[int]
+) -> Iterator[Trial]:
+    """Yield the trials of questions in a text, all of which one pass answers.
+
+    Args:
+        scorer: The model.
+        ids: The text with its questions, shape (k,).
+        questions: The questions.
+        outputs: For each, the index of the logits that predict its answer.
+    """
+    labels = [question.labels for question in questions]
+    sizes = [len(one) for one in labels]
+    window = ScoredWindow(
+        input_ids=ids,
+        outputs=np.repeat(np.array(outputs, np.int64), sizes),
+        labels=np.concatenate(labels),
+    )
+    (losses,) = scorer.losses([window])
+    for question, own in zip(questions, np.split(losses, np.cumsum(sizes)[:-1]), strict=True):
+        yield from _rank(question, -own)

@@ -1,0 +1,137 @@
+"""What is said of how far a model reads: one function per clause."""
+
+from collections.abc import Iterator
+
+from ctxextend.errors import joined
+from ctxextend.evaluation.effective_result import Cell, Effective, LengthResult, TaskResult
+
+EFFECTIVE_TITLE = "Answers found (%)"
+TASK_NAMES = {
+    "needle": "a needle, among words that are not in the text",
+    "key": "one of many needles, among the values of the others",
+    "tracking": "variable tracking, among the values of other chains",
+    "passage": "a passage, among texts that differ only in it",
+}
+SHORT_NAMES = {
+    "needle": "needle",
+    "key": "one of many needles",
+    "tracking": "variable tracking",
+    "passage": "passage",
+}
+
+
+def effective_verdict(effective: Effective) -> str:
+    """Return one sentence on how far a model reads, and what that leaves open."""
+    if not effective.is_above_chance:
+        return (
+            "At chance in texts of every length: the model does not find what they hide, so no "
+            "effective length is given."
+        )
+    sentences = [f"{_reads(effective)}."]
+    for name, task in effective.tasks.items():
+        if task.effective_length == effective.effective_length and task.is_below_after is False:
+            sentences.append(_uncertain(name, task))
+    if effective.left_out:
+        sentences.append(f"{_left_out(effective)}.")
+    return " ".join(sentences)
+
+
+def _reads(effective: Effective) -> str:
+    """Return how far a model reads, without a full stop."""
+    of_all = f"of {effective.max_len:,} tokens"
+    length = effective.effective_length
+    if length is None:
+        return f"Reads less than {effective.lengths[0]:,} {of_all}: {_worst(effective)}"
+    longer = {name: one for name, one in effective.read_tasks.items() if one > length}
+    text = f"Reads {length:,} {of_all}"
+    if longer:
+        parts = [f"{SHORT_NAMES[name]} {one:,}" for name, one in longer.items()]
+        text += f" ({joined(parts)})"
+    return text
+
+
+def _worst(effective: Effective) -> str:
+    """Return what was found in the shortest texts, which are not read."""
+    best = max(effective.tasks.values(), key=lambda task: task.lengths[0].accuracy)
+    cell = worst_cell(best.lengths[0])
+    return (
+        f"at {best.lengths[0].length:,} tokens, {percent(cell.accuracy)} of the answers are found "
+        f"at a depth of {depth_range(cell)}, below the threshold of {percent(effective.threshold)}"
+    )
+
+
+def _uncertain(name: str, task: TaskResult) -> str:
+    lengths = joined([f"{one.length:,}" for one in task.longer])
+    return (
+        f"Whether less is found at {lengths} tokens is within chance ({SHORT_NAMES[name]}): "
+        "measure longer with --budget."
+    )
+
+
+def _left_out(effective: Effective) -> str:
+    """Return which lengths were not measured, without a full stop."""
+    lengths = joined([f"{length:,}" for length in effective.left_out])
+    text = f"Not measured: {lengths} tokens"
+    if effective.left_out_seconds is not None:
+        text += f", for which --budget {effective.budget} is about {seconds_missing(effective)} s"
+        text += " too short"
+    return text
+
+
+def seconds_missing(effective: Effective) -> str:
+    """Return the time that the lengths left out take, rounded to two digits."""
+    seconds = effective.left_out_seconds or 0.0
+    digits = max(len(str(int(seconds))) - 2, 0)
+    return f"{round(seconds / 10**digits) * 10**digits:,}"
+
+
+def task_remark(task: TaskResult, effective: Effective) -> str:
+    """Return what a task says about the length, as a sentence."""
+    length = task.effective_length
+    if length is not None:
+        return f"Reads {length:,} of {effective.max_len:,} tokens."
+    last = task.lengths[-1]
+    where = f"at {last.length:,} tokens"
+    if len(task.lengths) < len(effective.lengths):
+        where = f"at {last.length:,} tokens, so it was not asked about longer texts"
+    if not task.is_above_chance:
+        return f"At chance {where}."
+    return f"Below the threshold {where}."
+
+
+def task_facts(effective: Effective) -> Iterator[str]:
+    """Yield what holds for all cells of the map, as sentences."""
+    yield (
+        f"A length is read if at least {percent(effective.threshold)} of the answers are found at "
+        "every depth, above chance."
+    )
+    chances = {name: percent(task.chance) for name, task in effective.tasks.items()}
+    if len(set(chances.values())) == 1:
+        yield f"Chance level: {next(iter(chances.values()))}."
+    else:
+        parts = [f"{SHORT_NAMES[name]} {chance}" for name, chance in chances.items()]
+        yield f"Chance levels: {joined(parts)}."
+
+
+def share_at(task: TaskResult, length: int) -> str:
+    """Return what was found at a length, with its interval; ``-`` if it was not measured."""
+    for one in task.lengths:
+        if one.length == length:
+            lower, upper = one.interval
+            return f"{percent(one.accuracy)} ({100 * lower:.0f} to {100 * upper:.0f})"
+    return "-"
+
+
+def worst_cell(result: LengthResult) -> Cell:
+    """Return the depths at which least is found."""
+    return min(result.cells, key=lambda cell: cell.accuracy)
+
+
+def depth_range(cell: Cell) -> str:
+    """Return a range of depths in percent: ``33-67 %``."""
+    return f"{100 * cell.start:.0f}-{100 * cell.stop:.0f} %"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent."""
+    return f"{100 * share:.0f} %"
