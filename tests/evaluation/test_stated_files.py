@@ -61,7 +61,7 @@ def make(tmp_path: Path) -> Make:
     def build(model_type: str, name: str = "", **changes: Any) -> Path:
         folder = tmp_path / (name or model_type)
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(BUNDLED["tiny-gpt2"])
-        tokenizer.model_max_length = 10**30  # as transformers writes that there is no limit
+        tokenizer.model_max_length = 10**30  # as transformers writes "no limit"
         config_class: Any = transformers.CONFIG_MAPPING[model_type]
         config = config_class(
             vocab_size=len(tokenizer),
