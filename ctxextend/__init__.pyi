@@ -296,7 +296,8 @@ def evaluate(
     tokens in chunks and sliding windows, as a user without the longer context would.
 
     Args:
-        reference: As in `resize`.
+        reference: As in `resize`; or a causal language model of transformers that cannot be
+            resized, which is read at the length that its files state, or at ``length``.
         data: Files and folders with text: a document per text file, per line of .jsonl or per row
             of .parquet; or Hub datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files
             that the checkpoint's recipe lists as training data (recognised by content), only the

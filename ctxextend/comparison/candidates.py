@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ctxextend.comparison.comparison_settings import CandidateRequest, Compare
 from ctxextend.comparison.hold_out import read_hold_out_length, whole_length
 from ctxextend.errors import MethodError, ResizeError
-from ctxextend.evaluation.eval_model import ModelFiles
+from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.evaluation_run import EvaluationRun
 from ctxextend.output.record import pinned_ref, recorded_settings
@@ -75,7 +75,7 @@ class MethodPlans:
         return self.first.max_len_after
 
 
-def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
+def plan_methods(files: ResizableFiles, settings: Compare) -> MethodPlans:
     """Plan each method that applies; skip the others if they can be skipped.
 
     Raises:
@@ -89,14 +89,14 @@ def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
     for spec in settings.methods:
         resize = spec.resize(length)
         try:
-            plans[spec.name] = plan_model(files, resize, cut=settings.hold_out)
+            plans[spec.name] = plan_model(files.opened, resize, cut=settings.hold_out)
         except ResizeError as error:
             if not spec.can_be_skipped:
                 raise
             if not _is_for_others(spec, error):
                 skipped[spec.name] = error.message
     if not plans:
-        auto = method_of_auto(files, length)
+        auto = method_of_auto(files.opened, length)
         message = f"No method that is compared by default applies to {files.ref.source}."
         raise ResizeError(message, f"To measure what auto does, use --method {auto}.")
     max_len = next(iter(plans.values())).max_len_after
@@ -107,7 +107,7 @@ def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
         plans=plans,
         skipped=skipped,
         resize_to=resize_to,
-        auto=method_of_auto(files, resize_to),
+        auto=method_of_auto(files.opened, resize_to),
     )
 
 
@@ -120,7 +120,7 @@ def _is_for_others(spec: CandidateRequest, error: ResizeError) -> bool:
     return spec.name == FORMULA or isinstance(error, MethodError)
 
 
-def _new_length(files: ModelFiles, settings: Compare) -> int:
+def _new_length(files: ResizableFiles, settings: Compare) -> int:
     """Return the context length to resize to, of the cut tables with held-out rows.
 
     Raises:
@@ -131,7 +131,7 @@ def _new_length(files: ModelFiles, settings: Compare) -> int:
         return read_hold_out_length(files, settings.to, settings.hold_out)
     to = settings.to
     assert to is not None  # it is required without held-out rows
-    length = plan_model(files, Resize(to)).max_len_after
+    length = plan_model(files.opened, Resize(to)).max_len_after
     before = files.max_len
     if length <= before:
         found = f"{files.name} has a context length of {before} tokens"

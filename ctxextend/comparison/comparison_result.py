@@ -73,7 +73,8 @@ class CheckpointFacts:
 
     source: str  # the reference that the user passed
     model_type: str
-    # of positions: ``learned``, ``sinusoidal``, ``rotary``, ``ALiBi``, ``relative`` or ``none``
+    # of positions: ``learned``, ``sinusoidal``, ``rotary``, ``ALiBi``, ``relative``, ``none``, or
+    # ``-`` if it is unknown
     scheme: str
     max_len: int  # context length in tokens
     parameters: int

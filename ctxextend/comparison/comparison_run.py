@@ -27,7 +27,7 @@ from ctxextend.evaluation.embedding import last_states
 from ctxextend.evaluation.eval_model import (
     ENCODER,
     EvalModel,
-    ModelFiles,
+    ResizableFiles,
     load_eval_model,
     open_files,
 )
@@ -84,7 +84,7 @@ def compare_model(
 class ComparisonRun:
     """Candidates and their results so far."""
 
-    files: ModelFiles
+    files: ResizableFiles
     settings: Compare  # with what is trained filled in
     methods: MethodPlans
     resizer: InMemoryResizer
@@ -253,7 +253,7 @@ def _check_text(settings: Compare) -> None:
 
 
 def _read_held_out_text(
-    files: ModelFiles, settings: Compare, methods: MethodPlans
+    files: ResizableFiles, settings: Compare, methods: MethodPlans
 ) -> HeldOutText | None:
     """Return texts with tokens beyond the first held-out row; None without held-out rows."""
     if settings.hold_out is None:
@@ -262,7 +262,7 @@ def _read_held_out_text(
     return read_texts(files, settings.evaluate, settings.hold_out, methods.max_len, advice)
 
 
-def _choose_trainable(files: ModelFiles, settings: Compare) -> tuple[Compare, tuple[str, ...]]:
+def _choose_trainable(files: ResizableFiles, settings: Compare) -> tuple[Compare, tuple[str, ...]]:
     """Fill in what is trained, the same for all methods; also return notes."""
     from ctxextend.training.trainable_setting import choose_trainable
 
@@ -272,7 +272,7 @@ def _choose_trainable(files: ModelFiles, settings: Compare) -> tuple[Compare, tu
     return replace(settings, train=train), notes
 
 
-def _load_base(files: ModelFiles, settings: Compare) -> EvalModel:
+def _load_base(files: ResizableFiles, settings: Compare) -> EvalModel:
     # Training keeps weights in float32, whatever --precision is.
     precision = "fp32" if settings.train else settings.evaluate.precision
     return load_eval_model(files, precision, settings.evaluate.device)

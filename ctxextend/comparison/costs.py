@@ -25,7 +25,7 @@ def measure_cost(files: ModelFiles, settings: Evaluate, length: int) -> tuple[st
     facts = CheckpointFacts(
         source=files.name,
         model_type=model.model_type,
-        scheme=eval_model.find_scheme(files),
+        scheme=files.find_scheme(),
         max_len=files.max_len,
         parameters=model.model.num_parameters(),
         bytes=sum(entry.size for entry in files.checkpoint.weights.entries.values()),

@@ -1,13 +1,13 @@
 """Held-out rows: the lengths of tables that are cut to their first rows and extended back."""
 
 from ctxextend.errors import MethodError, ResizeError
-from ctxextend.evaluation.eval_model import ModelFiles
+from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.plan.plan import plan_model
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_facts import FORMULA
 
 
-def read_hold_out_length(files: ModelFiles, to: int | str | None, hold_out: int) -> int:
+def read_hold_out_length(files: ResizableFiles, to: int | str | None, hold_out: int) -> int:
     """Return the length to which cut tables are extended, by default the checkpoint's own.
 
     Raises:
@@ -23,7 +23,7 @@ def read_hold_out_length(files: ModelFiles, to: int | str | None, hold_out: int)
         )
         hint = "Remove --hold-out: methods are then compared with the base, which reads in pieces."
         raise MethodError(message, hint)
-    tables = plan_model(files, Resize(files.max_len)).tables
+    tables = plan_model(files.opened, Resize(files.max_len)).tables
     length = min(table.max_len_before for table in tables)
     if hold_out >= length:
         message = (
@@ -33,7 +33,7 @@ def read_hold_out_length(files: ModelFiles, to: int | str | None, hold_out: int)
         raise ResizeError(message, f"Use fewer rows, such as --hold-out {length // 2}.")
     if to is None:
         to = length
-    plan = plan_model(files, Resize(to), cut=hold_out)
+    plan = plan_model(files.opened, Resize(to), cut=hold_out)
     if not hold_out < plan.max_len_after <= length:
         message = (
             f"--to {plan.max_len_after} with --hold-out {hold_out}: {name} has reference rows up "
@@ -50,7 +50,7 @@ def read_hold_out_length(files: ModelFiles, to: int | str | None, hold_out: int)
     return plan.max_len_after
 
 
-def whole_length(files: ModelFiles, to: int, hold_out: int) -> int | str:
+def whole_length(files: ResizableFiles, to: int, hold_out: int) -> int | str:
     """Return the length that extends the whole tables by the same factor as the cut ones."""
     times, rest = divmod(to, hold_out)
     if rest == 0:

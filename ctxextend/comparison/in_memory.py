@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.safetensors_file import numpy_dtype
 from ctxextend.errors import TrainingError, TrainingInterrupted
-from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
+from ctxextend.evaluation.eval_model import EvalModel, ResizableFiles
 from ctxextend.families.lookup import nested
 from ctxextend.models.extend import set_config, set_length, set_tables, to_tensor
 from ctxextend.models.load import match_parameters
@@ -211,7 +211,7 @@ def round_to_files(model: Any, names: Mapping[str, str], plan: Plan) -> None:
 
 
 def open_trainer(
-    files: ModelFiles, plan: Plan, train: Train, base: EvalModel, folder: Path
+    files: ResizableFiles, plan: Plan, train: Train, base: EvalModel, folder: Path
 ) -> InMemoryTrainer:
     """Tokenize the training text into a folder and prepare training; `plan` is of any method.
 

@@ -34,11 +34,11 @@ from ctxextend.evaluation.evaluation_run import (
 from ctxextend.evaluation.losses import LossTask
 from ctxextend.evaluation.retrieval import DocumentTask
 from ctxextend.evaluation.search_set import SearchSet, read_search_set
+from ctxextend.evaluation.stated_files import StatedFiles, length_errors, open_to_evaluate
 from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import context_lengths
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import FINGERPRINT, BaseCheckpoint, find_base, read_provenance
 from ctxextend.recipe import (
@@ -245,7 +245,7 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
     Raises:
         CtxextendError: A checkpoint or the text cannot be read, or they cannot be compared.
     """
-    files = [eval_model.open_files(open_model(ref)) for ref in refs]
+    files = [open_to_evaluate(ref, settings.length) for ref in refs]
     search_set = read_search_set(settings)
     first = files[0]
     shortest = min(one.max_len for one in files)
@@ -286,7 +286,8 @@ def _measure_costs(
     facts = dict[str, CheckpointFacts]()
     kind = ""
     for name, one in zip(_short_names(files), files, strict=True):
-        own, facts[name] = measure_cost(one, settings, length)
+        with length_errors(one, length):
+            own, facts[name] = measure_cost(one, settings, length)
         kind = kind or own
         if own != kind:
             message = f"{one.name} is {KIND_NAMES[own]}, but {files[0].name} is {KIND_NAMES[kind]}."
@@ -312,6 +313,8 @@ def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckp
     bases = dict[str, BaseCheckpoint]()
     for files in opened:
         base = find_base(read_provenance(files.checkpoint), settings.base, files.ref.tokenizer)
+        if base is None and isinstance(files, StatedFiles):
+            return None
         if base is None:
             hashes = {FINGERPRINT: files.checkpoint.weights.fingerprint()}
             base = BaseCheckpoint(files.ref, hashes)

@@ -19,7 +19,7 @@ from ctxextend.held_out import Ids
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadingInfo, check_loadable, load
 from ctxextend.output.record import table_hash
-from ctxextend.plan.found_table import context_length
+from ctxextend.plan.found_table import FoundTable, context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.table_checks import check_rows
 from ctxextend.provenance import FINGERPRINT, Provenance, read_provenance, trainings
@@ -41,14 +41,18 @@ DTYPE_OF_PRECISION = {
 PASS_BASE = "Pass the base checkpoint with --base (evaluate.base in a recipe)."
 COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
+UNKNOWN_SCHEME = "-"  # of positions that no list has
 SINUSOIDAL_SHARE = 0.9  # of the variance of rows that sinusoids explain, also after some training
 CLASSES_WITH_HEAD = ("ForMaskedLM", "ForCausalLM", "LMHeadModel")  # ends of their names
 
 
 @dataclass(frozen=True)
-class ModelFiles(OpenedModel):
-    """An opened checkpoint with its tokenizer, ready to be loaded."""
+class ModelFiles:
+    """A checkpoint that transformers can load, with its tokenizer and its context length."""
 
+    ref: CheckpointRef  # as the user named it
+    checkpoint: Checkpoint
+    model_type: str
     tokenizer: TextTokenizer
     max_len: int  # context length in tokens, special tokens included
     # What its recipe records about the text of each training run.
@@ -58,6 +62,37 @@ class ModelFiles(OpenedModel):
     def name(self) -> str:
         """The reference that the user passed."""
         return self.ref.source
+
+    @property
+    def kind(self) -> str | None:
+        """The only kind as which it can be evaluated; None if its weights decide."""
+        return None
+
+    @property
+    def unusable_rows(self) -> int:
+        """The number of rows of its position table that are not usable positions."""
+        return 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for the user on how it is read."""
+        return source_notes(self.checkpoint)
+
+    def find_scheme(self) -> str:
+        """Return its position scheme, as `CheckpointFacts` states it."""
+        return UNKNOWN_SCHEME
+
+
+@dataclass(frozen=True)
+class ResizableFiles(ModelFiles):
+    """A checkpoint whose positions can be resized."""
+
+    opened: OpenedModel
+
+    @property
+    def tables(self) -> tuple[FoundTable, ...]:
+        """Its position tables, in registry order."""
+        return self.opened.tables
 
     @property
     def table_name(self) -> str:
@@ -81,12 +116,34 @@ class ModelFiles(OpenedModel):
 
     @property
     def unusable_rows(self) -> int:
-        """The number of rows that are not usable positions.
+        """The number of rows of the first table that are not usable positions.
 
         These are the reserved rows, before position 0, and, of few models, rows after the last
         position.
         """
         return self.rows - self.max_len
+
+    def find_scheme(self) -> str:
+        """Return the position scheme of the first table. The first of these that applies counts:
+
+        1. "rotary" if the model rotates states by a table of sinusoids.
+        2. Without stored rows, the scheme of the model type.
+        3. Whatever the config states, that of the stored rows: "none" if all are equal,
+           "sinusoidal" if sinusoids explain nearly all of their variance, else "learned".
+
+        Raises:
+            CheckpointError: The table cannot be read.
+        """
+        location = self.tables[0].location
+        if isinstance(location.table, SinusoidalTable) and location.table.rotates:
+            return "rotary"
+        stored_table = self.opened.read_table()
+        if stored_table is None:
+            return location.scheme
+        fit = fit_layout(stored_table[location.reserved_rows :], location.layout)
+        if fit is None:
+            return "none"
+        return "sinusoidal" if fit.explained > SINUSOIDAL_SHARE else "learned"
 
 
 @dataclass(frozen=True)
@@ -128,7 +185,7 @@ class EvalModel:
 ModelOrFiles = EvalModel | ModelFiles
 
 
-def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ModelFiles:
+def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ResizableFiles:
     """Check that a checkpoint can be loaded and has the weights of the hashes; open its tokenizer.
 
     Raises:
@@ -144,38 +201,15 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
         check_rows(table)
     provenance = read_provenance(checkpoint)
     tokenizer = opened.ref.tokenizer or _own_tokenizer(checkpoint, provenance)
-    return ModelFiles(
+    return ResizableFiles(
         ref=opened.ref,
         checkpoint=checkpoint,
-        architecture=opened.architecture,
-        tables=opened.tables,
+        model_type=opened.architecture.family.model_type,
         tokenizer=TextTokenizer.open(tokenizer),
         max_len=max_len,
         trainings=_trainings(opened, provenance),
+        opened=opened,
     )
-
-
-def find_scheme(files: ModelFiles) -> str:
-    """Return the position scheme of the first table. The first of these that applies counts:
-
-    1. "rotary" if the model rotates states by a table of sinusoids.
-    2. Without stored rows, the scheme of the model type.
-    3. Whatever the config states, that of the stored rows: "none" if all are equal, "sinusoidal" if
-       sinusoids explain nearly all of their variance, else "learned".
-
-    Raises:
-        CheckpointError: The table cannot be read.
-    """
-    location = files.tables[0].location
-    if isinstance(location.table, SinusoidalTable) and location.table.rotates:
-        return "rotary"
-    stored_table = files.read_table()
-    if stored_table is None:
-        return location.scheme
-    fit = fit_layout(stored_table[location.reserved_rows :], location.layout)
-    if fit is None:
-        return "none"
-    return "sinusoidal" if fit.explained > SINUSOIDAL_SHARE else "learned"
 
 
 def _trainings(opened: OpenedModel, provenance: Provenance | None) -> list[Mapping[str, Any]]:
@@ -278,11 +312,10 @@ def load_eval_model(
         UnsupportedModelError: It is an encoder-decoder model.
     """
     checkpoint = files.checkpoint
-    model_type = files.architecture.family.model_type
     torch_device = open_device(device)
     if precision == "auto":
         precision = auto_precision(torch_device.type)
-    kind, model, info = _load(checkpoint, model_type, DTYPE_OF_PRECISION[precision])
+    kind, model, info = _load(files, DTYPE_OF_PRECISION[precision])
     _check_loaded(files.name, info)
     if kind == MASKED and files.tokenizer.tokenizer.mask_token_id is None:
         message = f"The tokenizer of {files.name} has no mask token."
@@ -292,12 +325,12 @@ def load_eval_model(
     return EvalModel(
         name=files.name,
         root=checkpoint.root,
-        model_type=model_type,
+        model_type=files.model_type,
         kind=kind,
         model=model,
         tokenizer=files.tokenizer,
         max_len=files.max_len,
-        notes=(*source_notes(checkpoint), *_missing_head_notes(checkpoint, kind)),
+        notes=(*files.notes, *_missing_head_notes(checkpoint, kind)),
         unusable_rows=files.unusable_rows,
         trainings=files.trainings,
     )
@@ -324,17 +357,19 @@ def _missing_head_notes(checkpoint: Checkpoint, kind: str) -> Iterator[str]:
         yield f"{checkpoint.root} has no LM head of {stated}, so it is evaluated as an encoder."
 
 
-def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Any, LoadingInfo]:
+def _load(files: ModelFiles, dtype: str) -> tuple[str, Any, LoadingInfo]:
     """Load a model with its LM head, or as an encoder if its files have no such head.
 
-    Each class with a head is tried, until one loads completely. A sentence-transformers folder is
-    an encoder.
+    Each class with a head is tried, until one loads completely, or is of the only kind that can be
+    evaluated. A sentence-transformers folder is an encoder.
     """
+    checkpoint = files.checkpoint
     if not (checkpoint.root / MODULES).is_file():
-        _check_not_seq2seq(checkpoint.model_class, model_type)
-        for kind, model_class in _classes_with_head(checkpoint.model_class, model_type):
+        _check_not_seq2seq(checkpoint.model_class, files.model_type)
+        for kind, model_class in _classes_with_head(checkpoint.model_class, files.model_type):
             model, info = load(checkpoint, model_class, dtype)
-            if not info.missing:  # the file may lack a head, even of the class in the config
+            # The file may lack a head, even of the class in the config.
+            if not info.missing or kind == files.kind:
                 return kind, model, info
     model, info = load(checkpoint, None, dtype)
     return ENCODER, model, info

@@ -10,8 +10,8 @@ from ctxextend.evaluation.eval_model import PASS_BASE, EvalModel
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.evaluation_run import KIND_NAMES, applicable_measures, plan_evaluation
 from ctxextend.evaluation.search_set import read_search_set
+from ctxextend.evaluation.stated_files import StatedFiles, length_errors, open_to_evaluate
 from ctxextend.models.devices import torch_threads
-from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
 from ctxextend.recipe import (
@@ -48,7 +48,8 @@ def evaluate(
     tokens in chunks and sliding windows, as a user without the longer context would.
 
     Args:
-        reference: As in `resize`.
+        reference: As in `resize`; or a causal language model of transformers that cannot be
+            resized, which is read at the length that its files state, or at ``length``.
         data: Files and folders with text: a document per text file, per line of .jsonl or per row
             of .parquet; or Hub datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files
             that the checkpoint's recipe lists as training data (recognised by content), only the
@@ -81,7 +82,7 @@ def evaluate_checkpoint(
     if settings.data:
         check_paths(settings.data)
     search_set = read_search_set(settings)
-    files = eval_model.open_files(open_model(ref))
+    files = open_to_evaluate(ref, settings.length)
     model = eval_model.load_eval_model(files, settings.precision, settings.device)
     applicable_measures(model, settings)
     stated = None
@@ -91,14 +92,17 @@ def evaluate_checkpoint(
     notes = [*model.notes]
     if base is not None:
         notes += base.notes
-    if not settings.no_base:
+    # A model that cannot be resized has no shorter base to pass.
+    if not settings.no_base and not isinstance(files, StatedFiles):
         notes += _base_notes(stated, base)
 
     run = plan_evaluation(model, base, settings, search_set=search_set, notes=notes)
     run.warnings = (*(f"{failure} {PASS_BASE}" for failure in failures), *run.warnings)
     total = run.tokens + run.base_tokens
+    longest = max(settings.length, default=model.max_len)
     try:
-        with torch_threads(model.model, settings.threads):
+        threads = torch_threads(model.model, settings.threads)
+        with threads, length_errors(files, longest):
             run.measure(lambda tokens: progress(tokens, total))
     except KeyboardInterrupt:
         raise EvaluationInterrupted(run.report(complete=False)) from None

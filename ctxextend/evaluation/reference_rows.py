@@ -21,7 +21,7 @@ from ctxextend.evaluation.eval_model import (
     ENCODER,
     MASKED,
     EvalModel,
-    ModelFiles,
+    ResizableFiles,
     batches,
     check_vocabulary,
 )
@@ -428,7 +428,7 @@ def _cosines_of_texts(embeddings: ArrayPerText, references: ArrayPerText) -> Arr
 
 
 def read_texts(
-    files: ModelFiles, settings: Evaluate, hold_out: int, length: int, advice: str
+    files: ResizableFiles, settings: Evaluate, hold_out: int, length: int, advice: str
 ) -> HeldOutText:
     """Cut documents into texts with tokens beyond the first held-out row; no model is loaded.
 

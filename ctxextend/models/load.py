@@ -97,11 +97,12 @@ def load(
     from torch._guards import active_fake_mode
 
     model_type = checkpoint.config.get("model_type")
-    loader: Any = _find_class(model_class or "", model_type) or transformers.AutoModel
     has_values = active_fake_mode() is None
     torch.manual_seed(0)
     with quiet_transformers():
         try:
+            # Finding a class imports its module, which may need a library that is not installed.
+            loader: Any = _find_class(model_class or "", model_type) or transformers.AutoModel
             if has_values:
                 model, info = _from_pretrained(checkpoint, loader, dtype)
             else:
@@ -109,8 +110,20 @@ def load(
         except Exception as error:  # model classes raise many types
             reason = f"{type(error).__name__}: {one_line(error)}"
             message = f"transformers cannot load {checkpoint.root}: {reason}"
-            raise CheckpointError(message) from error
+            raise CheckpointError(message, _loading_hint(checkpoint, error)) from error
     return model.train(False), info
+
+
+def _loading_hint(checkpoint: Checkpoint, error: Exception) -> str | None:
+    """Say what to do with a checkpoint that transformers cannot load; None if that is unknown."""
+    if checkpoint.config.get("quantization_config"):
+        return (
+            "Its weights are quantised: pass the checkpoint from before quantisation, or install "
+            "what transformers needs to read them."
+        )
+    if isinstance(error, ImportError):
+        return "Install the library that it needs."
+    return None
 
 
 def _from_pretrained(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, LoadingInfo]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError, CtxextendError, TrainingError, counted
 from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.eval_model import ModelFiles
+from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import open_model
 from ctxextend.provenance import BaseCheckpoint, Provenance, learned_before
@@ -18,7 +18,7 @@ from ctxextend.tables.apply import learned_rows
 BoolRows = NDArray[np.bool_]  # one value per row or position
 
 
-def new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
+def new_rows(files: ResizableFiles, base: BaseCheckpoint | None) -> BoolRows:
     """Return a mask of new rows, shape (rows,); reserved rows are False.
 
     Raises:
@@ -40,7 +40,7 @@ def new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
     return np.concatenate([np.zeros(files.unusable_rows, np.bool_), ~learned])
 
 
-def _learned_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
+def _learned_rows(files: ResizableFiles, base: BaseCheckpoint | None) -> BoolRows:
     """Return a mask of learned rows, shape (positions,).
 
     It is computed from recipes or, if they do not tell, by comparing with the base.
@@ -58,7 +58,7 @@ def _learned_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
     opened = open_model(base.ref)
     eval_model.check_source(opened.checkpoint, base.ref, base.hashes)
     before = opened.read_table()
-    after = files.read_table()
+    after = files.opened.read_table()
     if before is None or after is None or not _is_comparable(before, after):
         raise CheckpointError(f"The table of {base.ref.source} has another width or dtype.")
     return learned_rows(before[unusable:], after[unusable:])
@@ -69,7 +69,7 @@ def _is_comparable(before: NDArray[Any], after: NDArray[Any]) -> bool:
 
 
 def untrained_row_warnings(
-    files: ModelFiles, settings: Train, provenance: Provenance | None
+    files: ResizableFiles, settings: Train, provenance: Provenance | None
 ) -> Iterator[str]:
     """Yield a warning if no sequence reaches some new rows.
 
@@ -92,7 +92,7 @@ def untrained_row_warnings(
         )
 
 
-def short_positions(files: ModelFiles, base: BaseCheckpoint | None, span: int) -> int | None:
+def short_positions(files: ResizableFiles, base: BaseCheckpoint | None, span: int) -> int | None:
     """Return the positions that the base has; None if unknown, or if sequences use no others.
 
     They are stated by recipes or, of a base that the user named, by its files.
@@ -109,7 +109,7 @@ def short_positions(files: ModelFiles, base: BaseCheckpoint | None, span: int) -
     return None
 
 
-def _recorded_length(files: ModelFiles, oldest: Provenance) -> Any:
+def _recorded_length(files: ResizableFiles, oldest: Provenance) -> Any:
     """Return the length of the base according to the oldest recipe, which is untrusted."""
     rows = oldest.rows.get(files.table_name)
     if rows is not None:

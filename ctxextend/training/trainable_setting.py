@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from ctxextend.errors import TrainingError
-from ctxextend.evaluation.eval_model import ModelFiles
+from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.families.schema import SinusoidalTable
 from ctxextend.recipe import Train
 from ctxextend.tables.sinusoids import find_formula
 
 
-def choose_trainable(files: ModelFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
+def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
     """Fill in what to train: by default the table, or all else if it is sinusoidal.
 
     Returns:
@@ -37,7 +37,7 @@ def choose_trainable(files: ModelFiles, settings: Train) -> tuple[Train, tuple[s
     return _frozen_table(settings, reason)
 
 
-def _without_rows(files: ModelFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
+def _without_rows(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
     reason = f"{files.tables[0].location.scheme} positions have no rows to train"
     requested = settings.trainable
     if requested in ("new", "positions"):
@@ -57,14 +57,14 @@ def _frozen_table(settings: Train, reason: str) -> tuple[Train, tuple[str, ...]]
     return replace(settings, trainable="all-but-positions"), (note,)
 
 
-def _is_trained(files: ModelFiles) -> bool:
+def _is_trained(files: ResizableFiles) -> bool:
     """Whether the first table is stored, and a parameter of the model."""
     facts = files.tables[0].location.table
     is_frozen = isinstance(facts, SinusoidalTable) and facts.stored_rows == "frozen"
     return files.table_name in files.checkpoint.weights.entries and not is_frozen
 
 
-def _has_formula(files: ModelFiles) -> bool:
+def _has_formula(files: ResizableFiles) -> bool:
     """Whether the learned rows of the first table are those of a formula."""
     table = files.tables[0]
     rows = files.checkpoint.weights.read_floats(table.name)

@@ -72,9 +72,9 @@ def _config_for_other_readers(run: FinishedRun, files: Mapping[str, bytes]) -> d
     checkpoint = task_files.checkpoint
     if not checkpoint.has_config:
         return {}
-    changes = missing_engine_keys(task_files)
+    changes = missing_engine_keys(task_files.opened)
     if not _keeps_dialect(run):
-        changes |= both_dialects(task_files.architecture.locations)
+        changes |= both_dialects(task_files.opened.architecture.locations)
     if not changes:
         return {}
     name = checkpoint.config_file

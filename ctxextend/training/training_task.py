@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ctxextend.errors import SourceError, TrainingError, install_command
 from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ModelFiles
+from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ResizableFiles
 from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.models.load import loads_from_folder, match_parameters
 from ctxextend.provenance import BaseCheckpoint, Provenance, find_base, read_provenance
@@ -43,7 +43,7 @@ class CheckpointOrigin:
     base: BaseCheckpoint | None = None
 
     @classmethod
-    def of_checkpoint(cls, files: ModelFiles, named_base: str | None) -> "CheckpointOrigin":
+    def of_checkpoint(cls, files: ResizableFiles, named_base: str | None) -> "CheckpointOrigin":
         """Return the origin of a checkpoint; `named_base` is the base that the user named."""
         provenance = read_provenance(files.checkpoint)
         return cls(provenance, find_base(provenance, named_base, files.ref.tokenizer))
@@ -60,7 +60,7 @@ class CheckpointOrigin:
 class TrainingTask:
     """The checkpoint, settings, devices and text of a run; the weights are not loaded yet."""
 
-    files: ModelFiles
+    files: ResizableFiles
     settings: Train  # with sequence length and precision filled in
     devices: "PartialState"
     micro_batches: list[int]  # sizes to try, in sequences, largest first
@@ -107,7 +107,7 @@ class LoadedTask:
 
 
 def open_task(
-    files: ModelFiles,
+    files: ResizableFiles,
     settings: Train,
     devices: "PartialState",
     folder: RunFolder,
@@ -178,7 +178,7 @@ def _check_libraries(settings: Train) -> None:
             raise TrainingError(message, install_command(library))
 
 
-def _check_adapter(files: ModelFiles, settings: Train) -> None:
+def _check_adapter(files: ResizableFiles, settings: Train) -> None:
     """Raise TrainingError if an adapter is to be saved whose base transformers cannot load."""
     if settings.save_adapter and not loads_from_folder(files.checkpoint):
         message = (
@@ -188,7 +188,7 @@ def _check_adapter(files: ModelFiles, settings: Train) -> None:
         raise TrainingError(message, "Save merged weights: remove --save-adapter.")
 
 
-def _check_lengths(files: ModelFiles, settings: Train) -> None:
+def _check_lengths(files: ResizableFiles, settings: Train) -> None:
     """Raise TrainingError if a sequence needs more positions than the checkpoint has."""
     source = files.ref.source
     lengths = {
@@ -203,7 +203,7 @@ def _check_lengths(files: ModelFiles, settings: Train) -> None:
             raise TrainingError(message, hint)
 
 
-def _fill_in(files: ModelFiles, settings: Train, devices: "PartialState") -> Train:
+def _fill_in(files: ResizableFiles, settings: Train, devices: "PartialState") -> Train:
     """Return the settings with the sequence length and the precision.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.errors import DataError, flag_name
-from ctxextend.evaluation.eval_model import ModelFiles
+from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
 from ctxextend.recipe import Train
@@ -41,7 +41,7 @@ class SequenceLengths(NamedTuple):
     special: int  # special tokens of a sequence
 
     @classmethod
-    def of_run(cls, files: ModelFiles, settings: Train) -> "SequenceLengths":
+    def of_run(cls, files: ResizableFiles, settings: Train) -> "SequenceLengths":
         """Return the lengths for a model and settings."""
         span = settings.seq_len or files.max_len
         return cls(
@@ -87,7 +87,7 @@ class _ReadText(NamedTuple):
 
 
 def read_training_text(
-    files: ModelFiles,
+    files: ResizableFiles,
     settings: Train,
     devices: "PartialState",
     folder: RunFolder,

@@ -1,0 +1,166 @@
+"""Open a checkpoint for an evaluation: also a causal language model that cannot be resized.
+
+Such a model has no positions that ctxextend knows, so it is read at the length that its files or
+the user state.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ctxextend.checkpoints.config_file import stated_class
+from ctxextend.checkpoints.folder import MODULES, no_lm_head, open_checkpoint, open_config
+from ctxextend.checkpoints.source import resolve_source
+from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
+from ctxextend.evaluation.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.limits.stated_length import StatedLength, stated_length
+from ctxextend.models.load import check_loadable
+from ctxextend.plan.opened_model import open_model
+from ctxextend.plan.own_code import own_class
+from ctxextend.recipe import CheckpointRef
+
+
+@dataclass(frozen=True)
+class StatedFiles(ModelFiles):
+    """A causal language model of transformers whose positions cannot be resized."""
+
+    stated: StatedLength | None  # by its files
+
+    @property
+    def kind(self) -> str:
+        """The only kind as which it can be evaluated."""
+        return CAUSAL
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for the user: which length it is read at, and whose code reads it."""
+        return (*super().notes, *self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        stated = self.stated
+        if stated is None:
+            yield f"{self.name} states no context length: --length is taken as its own."
+        elif stated.tokens < self.max_len:
+            yield (
+                f"{self.name} states {stated.key} {stated.tokens} in {stated.file}: it may not be "
+                "trained on longer texts."
+            )
+        if own_class(self.checkpoint.config) is not None:
+            yield (
+                f"{self.checkpoint.config_file} has auto_map: transformers' own {self.model_type} "
+                "class is evaluated, not the folder's code."
+            )
+
+    def find_scheme(self) -> str:
+        """Return the position scheme of the model type, "-" if it is not known."""
+        scheme = POSITION_SCHEMES.get(self.model_type)
+        return UNKNOWN_SCHEME if scheme is None else scheme.name
+
+
+def open_to_evaluate(ref: CheckpointRef, lengths: Sequence[int] = ()) -> ModelFiles:
+    """Open a checkpoint to evaluate it, whether or not its positions can be resized.
+
+    Args:
+        ref: The checkpoint.
+        lengths: The context lengths that the user asks for, if any. The longest one may exceed what
+            a model states that cannot be resized.
+
+    Raises:
+        CtxextendError: As `open_model` and `open_files`.
+        CheckpointError: A model that cannot be resized states no context length, and the user
+            neither.
+    """
+    try:
+        opened = open_model(ref)
+    except UnsupportedModelError:
+        if not _is_other_causal_model(ref):
+            raise
+        return _open_stated(ref, lengths)
+    return open_files(opened)
+
+
+def _is_other_causal_model(ref: CheckpointRef) -> bool:
+    """Whether transformers' own causal class loads a checkpoint that cannot be resized."""
+    if ref.model_type is not None or ref.tensor is not None:
+        return False  # the user says what its positions are
+    source = resolve_source(ref.source, ref.revision, ref.subfolder, only_config=True)
+    if (source.folder / MODULES).is_file():
+        return False
+    return _is_causal(open_config(source).config)
+
+
+def _is_causal(config: Mapping[str, Any]) -> bool:
+    """Whether transformers loads a causal language model, and no other one, from a config."""
+    from transformers.models.auto import modeling_auto as auto
+
+    model_type = config.get("model_type")
+    classes = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if model_type not in classes:
+        return False
+    stated = stated_class(config)
+    if stated in classes.values():
+        return True
+    if stated is not None and no_lm_head(stated):
+        return False
+    others = (
+        auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    )
+    return not any(model_type in names for names in others)
+
+
+def _open_stated(ref: CheckpointRef, lengths: Sequence[int]) -> StatedFiles:
+    """Open a causal language model that cannot be resized.
+
+    Raises:
+        SourceError: It cannot be reached.
+        CheckpointError: A file is missing or malformed, transformers cannot load it, it has no
+            tokenizer, or no length is stated.
+    """
+    source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant)
+    checkpoint = open_checkpoint(source, ref.variant)
+    check_loadable(checkpoint)
+    stated = stated_length(checkpoint)
+    known = [*lengths]
+    if stated is not None:
+        known.append(stated.tokens)
+    if not known:
+        message = (
+            f"{ref.source} states no context length: neither {checkpoint.config_file} nor its "
+            "tokenizer files have one."
+        )
+        raise CheckpointError(message, "Pass the longest context to measure: --length N.")
+    return StatedFiles(
+        ref=ref,
+        checkpoint=checkpoint,
+        model_type=str(checkpoint.config["model_type"]),
+        tokenizer=TextTokenizer.open(ref.tokenizer or checkpoint.root / checkpoint.model),
+        max_len=max(known),
+        trainings=(),
+        stated=stated,
+    )
+
+
+@contextmanager
+def length_errors(files: ModelFiles, length: int) -> Iterator[None]:
+    """Convert any error of a block that reads windows with a model that cannot be resized.
+
+    Nothing is known about the positions of such a model, so they may end before the length that is
+    stated.
+
+    Raises:
+        UnsupportedModelError: The block failed.
+    """
+    try:
+        yield
+    except (IndexError, RuntimeError, ValueError) as error:
+        if not isinstance(files, StatedFiles):
+            raise
+        message = (
+            f"{files.name} cannot read windows of {length} tokens: {type(error).__name__}: "
+            f"{one_line(error)}"
+        )
+        raise UnsupportedModelError(message, "Pass a shorter one: --length N.") from error
