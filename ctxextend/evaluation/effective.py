@@ -34,6 +34,7 @@ from ctxextend.evaluation.needles import NeedleWords, find_words
 from ctxextend.evaluation.schedule import Schedule, forward_operations, schedule_texts
 from ctxextend.evaluation.scorer import Scorer
 from ctxextend.evaluation.task import Task
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.evaluation.trials import (
     PASSAGE_TOKENS,
     PASSAGES,
@@ -72,6 +73,7 @@ class EffectiveTask(Task):
     budget: int  # seconds
     threads: int | None
     seconds: Mapping[int, float]  # about how long a text of a group takes, by length
+    planning_seconds: float  # that are part of the budget
     notes: tuple[str, ...]
     # What is read: `groups` by index, and texts by length. `measure` chooses it, or another task
     # has, so that several models read the same texts.
@@ -82,7 +84,8 @@ class EffectiveTask(Task):
     @property
     def tokens(self) -> int:
         """The number of tokens that the model reads, as far as is known before."""
-        schedule = self.schedule or self._choose_schedule(len(self.groups), self.budget)
+        budget = self.budget - self.planning_seconds
+        schedule = self.schedule or self._choose_schedule(len(self.groups), budget)
         groups = self.scheduled_groups or range(len(self.groups))
         return self._tokens_of(schedule, groups)
 
@@ -110,11 +113,11 @@ class EffectiveTask(Task):
         deadline = math.inf
         if self.schedule is None:
             self._ask_later_groups()
-            elapsed = time.perf_counter() - started
-            groups = [0, *self._groups_that_are_read()]
-            self.schedule = self._choose_schedule(len(groups), self.budget - elapsed)
-            self.scheduled_groups = tuple(groups)
-            deadline = started + OVERTIME * self.budget
+            groups = (0, *self._groups_that_are_read())
+            spent = self.planning_seconds + time.perf_counter() - started
+            self.schedule = self._choose_schedule(len(groups), self.budget - spent)
+            self.scheduled_groups = groups
+            deadline = started + OVERTIME * self.budget - self.planning_seconds
         total = self._tokens_of(self.schedule, self.scheduled_groups)
         read = 0
         for group, length, index in self._order(self.schedule):
@@ -245,7 +248,7 @@ def _minimum_texts(trials: Trials) -> int:
     return math.ceil(TRIALS_OF_LENGTH / trials.trials_per_text)
 
 
-def effective_lengths(longest: int, shortest: int) -> tuple[int, ...]:
+def effective_lengths(longest: int, shortest: int = 1) -> tuple[int, ...]:
     """Return the lengths to measure: the longest, its half, and so on.
 
     Args:
@@ -275,17 +278,21 @@ def plan_effective(
             short.
     """
     model = evaluator.model
-    notes = list[str]()
+    started = time.perf_counter()
     if isinstance(evaluator, Embedder):
-        lengths = _usable_lengths(settings, longest, 4 * PASSAGE_TOKENS, notes)
+        lengths, notes = _usable_lengths(settings, longest, 4 * PASSAGE_TOKENS)
         _check_passages(text, lengths[-1])
         groups: tuple[Trials, ...] = (EncoderTrials(evaluator, text=text, seed=settings.seed),)
     else:
         words = find_words(model.tokenizer, model.name, text, settings.seed)
         form = NEEDLES_FORM if model.kind == CAUSAL else MASKED_FORM
         special = model.tokenizer.num_special
-        lengths = _usable_lengths(settings, longest, special + form.shortest_text(words), notes)
-        groups = tuple(_needle_groups(evaluator, words, text, lengths, settings.seed, notes))
+        lengths, notes = _usable_lengths(settings, longest, special + form.shortest_text(words))
+        groups = tuple(_needle_groups(evaluator, words, text, lengths, settings.seed))
+        if form == NEEDLES_FORM and len(groups) == 1:
+            needed = special + POINTERS_FORM.shortest_text(words)
+            note = f"Variable tracking was not measured: it needs at least {needed:,} tokens."
+            notes = (*notes, note)
     with torch_threads(model.model, settings.threads):
         seconds = _predict_seconds(model.model, groups[0], lengths, settings.budget)
     return EffectiveTask(
@@ -295,23 +302,47 @@ def plan_effective(
         budget=settings.budget,
         threads=settings.threads,
         seconds=seconds,
-        notes=tuple(notes),
+        planning_seconds=time.perf_counter() - started,
+        notes=notes,
     )
 
 
+def check_effective(
+    tokenizer: TextTokenizer, name: str, text: Ids, longest: int, settings: Evaluate
+) -> None:
+    """Check that needles can be made for a language model that is not loaded yet.
+
+    Args:
+        tokenizer: Its tokenizer.
+        name: The model, for messages.
+        text: What hides the needles, or the start of it, shape (k,).
+        longest: Tokens of the longest text.
+        settings: Its lengths and seed.
+
+    Raises:
+        DataError: The vocabulary has too few words for needles, or all lengths are too short.
+    """
+    words = find_words(tokenizer, name, text, settings.seed)
+    _usable_lengths(settings, longest, tokenizer.num_special + NEEDLES_FORM.shortest_text(words))
+
+
 def _usable_lengths(
-    settings: Evaluate, longest: int, shortest: int, notes: list[str]
-) -> tuple[int, ...]:
-    """Return the lengths to measure, and note which of the requested ones are too short."""
+    settings: Evaluate, longest: int, shortest: int
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the lengths to measure, and a note on those requested that are too short.
+
+    Raises:
+        DataError: All of them are.
+    """
     requested = tuple(sorted({*settings.length})) or effective_lengths(longest, shortest)
     lengths = tuple(length for length in requested if length >= shortest)
     if not lengths:
         message = f"{SKIPPED}: it needs texts of at least {shortest:,} tokens."
         raise DataError(message, f"Pass --length {shortest} or more.")
-    if len(lengths) < len(requested):
-        listed = ", ".join(f"{length:,}" for length in requested if length < shortest)
-        notes.append(f"{SKIPPED} at {listed} tokens: it needs at least {shortest:,}.")
-    return lengths
+    if len(lengths) == len(requested):
+        return lengths, ()
+    listed = ", ".join(f"{length:,}" for length in requested if length < shortest)
+    return lengths, (f"{SKIPPED} at {listed} tokens: it needs at least {shortest:,}.",)
 
 
 def _check_passages(text: Ids, longest: int) -> None:
@@ -331,9 +362,8 @@ def _needle_groups(
     text: Ids,
     lengths: Sequence[int],
     seed: int,
-    notes: list[str],
 ) -> Iterator[Trials]:
-    """Yield the trials of a language model: those of needles, and those of pointers to them."""
+    """Yield the trials of a language model: of needles, and of pointers to them if they fit."""
     shortest = lengths[0] - scorer.model.tokenizer.num_special
 
     def texts(form: NeedleForm) -> NeedleTexts:
@@ -347,9 +377,6 @@ def _needle_groups(
     yield CausalTrials(scorer, texts(NEEDLES_FORM), cache=cache, longest=lengths[-1])
     if POINTERS_FORM.count_needles(words, shortest):
         yield CausalTrials(scorer, texts(POINTERS_FORM), cache=cache, longest=lengths[-1])
-    else:
-        needed = POINTERS_FORM.shortest_text(words)
-        notes.append(f"Variable tracking was not measured: it needs at least {needed:,} tokens.")
 
 
 def _predict_seconds(

@@ -69,6 +69,14 @@ class ModelFiles:
         return None
 
     @property
+    def states_head(self) -> bool:
+        """Whether its files state a class with an LM head."""
+        if (self.checkpoint.root / MODULES).is_file():
+            return False
+        stated = self.checkpoint.model_class
+        return stated is not None and stated.endswith(CLASSES_WITH_HEAD)
+
+    @property
     def unusable_rows(self) -> int:
         """The number of rows of its position table that are not usable positions."""
         return 0

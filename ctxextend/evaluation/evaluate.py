@@ -1,20 +1,29 @@
 """Measure how much a checkpoint's context length helps on a text."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ctxextend.errors import CheckpointError, CtxextendError
 from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.eval_model import PASS_BASE, EvalModel
+from ctxextend.evaluation.effective import check_effective
+from ctxextend.evaluation.eval_model import PASS_BASE, EvalModel, ModelFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.evaluation.evaluation_run import KIND_NAMES, applicable_measures, plan_evaluation
+from ctxextend.evaluation.evaluation_run import (
+    KIND_NAMES,
+    applicable_measures,
+    check_length,
+    plan_evaluation,
+)
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.evaluation.stated_files import StatedFiles, length_errors, open_to_evaluate
+from ctxextend.evaluation.unseen_text import read_start, read_unseen
+from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
 from ctxextend.recipe import (
+    MIN_WINDOW,
     TABLE_KEYS,
     CheckpointRef,
     Evaluate,
@@ -83,21 +92,23 @@ def evaluate_checkpoint(
         check_paths(settings.data)
     search_set = read_search_set(settings)
     files = open_to_evaluate(ref, settings.length)
+    documents, text_warnings = open_text(files, settings)
     model = eval_model.load_eval_model(files, settings.precision, settings.device)
     applicable_measures(model, settings)
     stated = None
-    if not settings.no_base:
+    if not settings.no_base and uses_base(settings):
         stated = find_base(read_provenance(files.checkpoint), settings.base, ref.tokenizer)
     base, failures = open_base(stated, settings, model.name, model.kind)
     notes = [*model.notes]
     if base is not None:
         notes += base.notes
     # A model that cannot be resized has no shorter base to pass.
-    if not settings.no_base and not isinstance(files, StatedFiles):
+    if not settings.no_base and uses_base(settings) and not isinstance(files, StatedFiles):
         notes += _base_notes(stated, base)
 
-    run = plan_evaluation(model, base, settings, search_set=search_set, notes=notes)
-    run.warnings = (*(f"{failure} {PASS_BASE}" for failure in failures), *run.warnings)
+    run = plan_evaluation(model, base, settings, documents, search_set=search_set, notes=notes)
+    failed = [f"{failure} {PASS_BASE}" for failure in failures]
+    run.warnings = (*failed, *text_warnings, *run.warnings)
     total = run.tokens + run.base_tokens
     longest = max(settings.length, default=model.max_len)
     try:
@@ -107,6 +118,32 @@ def evaluate_checkpoint(
     except KeyboardInterrupt:
         raise EvaluationInterrupted(run.report(complete=False)) from None
     return run.report(complete=True)
+
+
+def open_text(files: ModelFiles, settings: Evaluate) -> tuple[Iterator[Ids] | None, Sequence[str]]:
+    """Return the documents of an evaluation, if any, and warnings about them.
+
+    Checks what can be known before the model is loaded.
+
+    Raises:
+        ResizeError: A length is longer than the model's context.
+        DataError: The text is too short, or the model's vocabulary makes no needles.
+    """
+    longest = max(settings.length, default=max(files.max_len, MIN_WINDOW))
+    check_length(files, longest)
+    if not settings.data:
+        return None, ()
+    size = longest - files.tokenizer.num_special
+    unseen = read_unseen([files], settings, size)
+    start, unseen = read_start(unseen, size, files.tokenizer.separator)
+    if "effective" in settings.measure and files.states_head:
+        check_effective(files.tokenizer, files.name, start, longest, settings)
+    return unseen.documents, unseen.warnings
+
+
+def uses_base(settings: Evaluate) -> bool:
+    """Whether any measure compares with the base; the effective length does not."""
+    return settings.measure != ("effective",)
 
 
 def _base_notes(stated: BaseCheckpoint | None, base: EvalModel | None) -> list[str]:

@@ -1,6 +1,7 @@
 """Read the text of an evaluation without what the models were trained on."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from ctxextend import held_out
 from ctxextend.evaluation.eval_model import ModelOrFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.evaluation.windows import too_short_error
 from ctxextend.held_out import HeldOut, Ids, TrainedText
 from ctxextend.recipe import Evaluate
 from ctxextend.text_data import TextSource, check_paths, read_documents
@@ -66,6 +68,31 @@ def read_unseen(models: Sequence[ModelOrFiles], settings: Evaluate, minimum: int
         *held_out.trained_on_warnings(name, trained.held_out_parts, only_held_out),
     ]
     return UnseenText(documents=read(), warnings=warnings)
+
+
+def read_start(unseen: UnseenText, size: int, separator: int | None) -> tuple[Ids, UnseenText]:
+    """Return the first tokens of a text, at least `size`, and the text with them again.
+
+    Args:
+        unseen: The text.
+        size: Tokens of a window.
+        separator: The token that follows each document in windows, or None.
+
+    Raises:
+        DataError: The text is too short for a window.
+    """
+    read = list[Ids]()
+    tokens = 0
+    for document in unseen.documents:
+        read.append(document)
+        tokens += len(document)
+        if tokens >= size:
+            break
+    separators = 0 if separator is None else len(read)
+    if tokens + separators < size:
+        raise too_short_error(tokens, size)
+    start = np.concatenate([np.empty(0, np.int64), *read])
+    return start, unseen._replace(documents=chain(read, unseen.documents))
 
 
 def _find_trained(

@@ -73,7 +73,7 @@ def cut_windows(
     inside = inside[:count]
     joined = _cut(_join(read, separator), size)[:count]
     if len(joined) < minimum:
-        raise _too_short(tokens, size, minimum, short_hint)
+        raise too_short_error(tokens, size, minimum, short_hint)
     across = 2 * len(inside) < len(joined) or len(inside) < minimum
     windows = joined if across else inside
     if len(windows) == count:
@@ -100,8 +100,11 @@ def _cut(ids: Ids, size: int) -> list[Ids]:
     return [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
 
 
-def _too_short(tokens: int, size: int, minimum: int, hint: str) -> DataError:
-    """Return the error for a text of so many tokens."""
+def too_short_error(tokens: int, size: int, minimum: int = 1, hint: str = "") -> DataError:
+    """Return the error for a text of so many tokens: fewer than `minimum` windows of `size`.
+
+    `hint` is what to do, by default to pass more text or to use shorter windows.
+    """
     if minimum == 1:
         needed = f"one window needs {size:,}"
     else:
