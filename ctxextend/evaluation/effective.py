@@ -31,7 +31,12 @@ from ctxextend.evaluation.needle_text import (
     NeedleTexts,
 )
 from ctxextend.evaluation.needles import NeedleWords, find_words
-from ctxextend.evaluation.schedule import Schedule, forward_operations, schedule_texts
+from ctxextend.evaluation.schedule import (
+    Schedule,
+    forward_operations,
+    predict_seconds,
+    schedule_texts,
+)
 from ctxextend.evaluation.scorer import Scorer
 from ctxextend.evaluation.task import Task
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
@@ -53,7 +58,7 @@ TRIALS_OF_LENGTH = MIN_DEPTHS * MIN_TRIALS  # at least
 MAX_TRIALS_OF_LENGTH = 5 * TRIALS_OF_LENGTH
 SHORTEST = 256  # tokens of the shortest text by default, or a quarter of the longest if fewer
 MAX_LENGTHS = 6  # by default
-TIMED_SHARE = 0.02  # of the budget, for the text by which the time of others is predicted
+TIMED_SHARE = 0.03  # of the budget, for the text by which the time of others is predicted
 OVERTIME = 1.2  # times the budget, after which nothing more is read
 
 # The trials of texts, by group of tasks, length and index.
@@ -113,7 +118,7 @@ class EffectiveTask(Task):
         deadline = math.inf
         if self.schedule is None:
             self._ask_later_groups()
-            groups = (0, *self._groups_that_are_read())
+            groups = (0, *self._groups_that_are_found())
             spent = self.planning_seconds + time.perf_counter() - started
             self.schedule = self._choose_schedule(len(groups), self.budget - spent)
             self.scheduled_groups = groups
@@ -138,11 +143,11 @@ class EffectiveTask(Task):
             for index in range(_minimum_texts(self.groups[group])):
                 self.found[group, shortest, index] = self.groups[group].read(shortest, index)
 
-    def _groups_that_are_read(self) -> Iterator[int]:
-        """Yield the later groups of which the shortest texts are read."""
+    def _groups_that_are_found(self) -> Iterator[int]:
+        """Yield the later groups of which enough is found in the shortest texts."""
         for group in range(1, len(self.groups)):
-            results = self._results_of(group)
-            if any(one.is_read for result in results.values() for one in result.lengths):
+            shortest = [result.lengths[0] for result in self._results_of(group).values()]
+            if any(one.accuracy >= THRESHOLD for one in shortest):
                 yield group
 
     def _choose_schedule(self, groups: int, budget: float) -> Schedule:
@@ -280,9 +285,12 @@ def plan_effective(
     model = evaluator.model
     started = time.perf_counter()
     if isinstance(evaluator, Embedder):
-        lengths, notes = _usable_lengths(settings, longest, 4 * PASSAGE_TOKENS)
+        lengths, notes = _usable_lengths(settings, longest, 2 * PASSAGE_TOKENS)
         _check_passages(text, lengths[-1])
-        groups: tuple[Trials, ...] = (EncoderTrials(evaluator, text=text, seed=settings.seed),)
+        groups: tuple[Trials, ...] = tuple(
+            EncoderTrials(evaluator, text=text, seed=settings.seed, is_same_text=is_same_text)
+            for is_same_text in (True, False)
+        )
     else:
         words = find_words(model.tokenizer, model.name, text, settings.seed)
         form = NEEDLES_FORM if model.kind == CAUSAL else MASKED_FORM
@@ -294,7 +302,7 @@ def plan_effective(
             note = f"Variable tracking was not measured: it needs at least {needed:,} tokens."
             notes = (*notes, note)
     with torch_threads(model.model, settings.threads):
-        seconds = _predict_seconds(model.model, groups[0], lengths, settings.budget)
+        seconds = _time_texts(model.model, groups[0], lengths, settings.budget)
     return EffectiveTask(
         evaluator=evaluator,
         groups=groups,
@@ -346,8 +354,8 @@ def _usable_lengths(
 
 
 def _check_passages(text: Ids, longest: int) -> None:
-    """Raise DataError if a text is too short to take passages from beside the longest text."""
-    needed = longest + PASSAGES * PASSAGE_TOKENS
+    """Raise DataError if a text is too short for the longest text, or for passages from it."""
+    needed = max(longest, PASSAGES * PASSAGE_TOKENS)
     if len(text) < needed:
         message = (
             f"{SKIPPED}: passages and texts of {longest:,} tokens need {needed:,} tokens, and the "
@@ -379,20 +387,20 @@ def _needle_groups(
         yield CausalTrials(scorer, texts(POINTERS_FORM), cache=cache, longest=lengths[-1])
 
 
-def _predict_seconds(
+def _time_texts(
     model: Any, trials: Trials, lengths: Sequence[int], budget: int
 ) -> dict[int, float]:
     """Return about how long a text takes, by length.
 
-    Texts are read until one takes a share of the budget; longer ones take as much longer as they
-    have more operations.
+    Texts of growing lengths are read until one takes a share of the budget.
     """
     trials.read(lengths[0], 0)  # warms up
-    for timed in lengths:
+    timed = dict[int, float]()
+    for length in lengths:
         started = time.perf_counter()
-        trials.read(timed, 0)
-        seconds = time.perf_counter() - started
-        if seconds > TIMED_SHARE * budget:
+        trials.read(length, 0)
+        timed[length] = time.perf_counter() - started
+        if timed[length] > TIMED_SHARE * budget:
             break
-    operations = forward_operations(model, timed)
-    return {length: seconds * forward_operations(model, length) / operations for length in lengths}
+    operations = {length: forward_operations(model, length) for length in lengths}
+    return predict_seconds(operations, timed)

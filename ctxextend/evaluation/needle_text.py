@@ -30,6 +30,7 @@ NEEDLE_TASKS = (NEEDLE, KEY, TRACKING)
 MAX_NEEDLES = 24  # of a text
 MIN_NEEDLES = 6  # fewer leave too few rivals
 SOLVED = 2  # chains with their answers before a question about another one
+WORDS_OF_LONG_KEYS = 12  # of which all keys of several words are made
 STATEMENTS_SHARE = 0.6  # of the shortest text, at most, are needles and pointers
 
 
@@ -192,7 +193,7 @@ def _needles_of_words(words: NeedleWords) -> int:
     available = len(words.as_key) - RIVALS
     if words.key_words == 1:
         return available // 3  # a key, a pointer and a value
-    return available - words.key_words
+    return available - WORDS_OF_LONG_KEYS
 
 
 def _distinct_rows(random: np.random.Generator, items: Ids, count: int, size: int) -> Ids:

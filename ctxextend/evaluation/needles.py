@@ -21,7 +21,7 @@ MAX_TRIED = 8000  # words of the vocabulary that are tokenized in a line
 WORDS_FOR_SHORT_KEYS = 200
 LONG_KEY = 2  # words
 SAMPLE_CHARACTERS = 10_000  # of the text, whose script the words have
-MIN_WORDS = 24  # fewer make no needles
+MIN_WORDS = 30  # fewer make no needles
 
 
 @dataclass(frozen=True)

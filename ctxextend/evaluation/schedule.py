@@ -19,9 +19,9 @@ def schedule_texts(
 ) -> Schedule:
     """Choose lengths, and how many texts of each a model reads within a budget.
 
-    Every length has at least `minimum` texts. If not all lengths fit, those between the shortest
-    and the longest are left out first, the longest of them first; then the longest ones are. The
-    shortest is always kept. More texts follow, a round of all lengths at a time, the longest first.
+    Every length has at least `minimum` texts. The shortest is always chosen, then the longest, then
+    the others, longer ones first, as far as they fit. More texts follow, a round of all lengths at
+    a time, the longest first.
 
     Args:
         seconds: About how long a text takes, by length.
@@ -46,14 +46,37 @@ def schedule_texts(
 
 def _fitting_lengths(seconds: Mapping[int, float], budget: float) -> list[int]:
     """Return the lengths that fit a budget together, shortest first."""
-    every = sorted(seconds)
-    for longest in range(len(every) - 1, 0, -1):
-        chosen = every[: longest + 1]
-        while len(chosen) > 2 and sum(seconds[length] for length in chosen) > budget:
-            del chosen[-2]
-        if sum(seconds[length] for length in chosen) <= budget:
-            return chosen
-    return every[:1]
+    shortest, *longer = sorted(seconds)
+    remaining = budget - seconds[shortest]
+    chosen = [shortest]
+    for length in reversed(longer):
+        if seconds[length] <= remaining:
+            remaining -= seconds[length]
+            chosen.append(length)
+    return sorted(chosen)
+
+
+def predict_seconds(
+    operations: Mapping[int, float], timed: Mapping[int, float]
+) -> dict[int, float]:
+    """Return about how long a text takes, by length.
+
+    The time grows linearly with the operations of a pass, from a constant part on.
+
+    Args:
+        operations: Operations of a pass by length, of all lengths.
+        timed: Seconds of a text by length, of the shortest lengths.
+    """
+    *_, last = sorted(timed)
+    rate = timed[last] / operations[last]
+    constant = 0.0
+    if len(timed) > 1:
+        previous = sorted(timed)[-2]
+        growth = (timed[last] - timed[previous]) / (operations[last] - operations[previous])
+        if 0 < growth < rate:
+            rate = growth
+            constant = timed[last] - rate * operations[last]
+    return {length: constant + rate * count for length, count in operations.items()}
 
 
 def forward_operations(model: Any, tokens: int) -> float:

@@ -13,9 +13,12 @@ from ctxextend.evaluation.needle_text import NeedleTexts, Question
 from ctxextend.evaluation.scorer import ScoredWindow, Scorer
 from ctxextend.held_out import Ids
 
+# Tasks of encoders, after the needles of LongEmbed (Zhu et al. 2024, arXiv:2404.12096, section 3):
+# which of several texts has a passage, if they differ only in it, or if they are all different.
 PASSAGE = "passage"
-PASSAGES = 10  # texts that differ only in a passage
-PASSAGE_TOKENS = 32
+DOCUMENT = "document"
+PASSAGES = 10  # texts that are ranked, each with a passage
+PASSAGE_TOKENS = 64
 MAX_ROWS = 4  # questions that are answered at once; more gain little on a CPU
 # Where the passages of the first text are, of the second one, and so on: the ends first.
 PASSAGE_DEPTHS = (0.0, 1.0, 0.5, 0.25, 0.75)
@@ -138,19 +141,20 @@ class MaskedTrials:
 
 @dataclass(frozen=True)
 class EncoderTrials:
-    """Passages by which an encoder retrieves the text that contains them.
+    """Passages by which an encoder retrieves the texts that contain them.
 
-    The texts of a length and an index differ only in their passages, which have the same depth.
+    The texts of a length and an index have their passages at the same depth.
     """
 
     embedder: Embedder
     text: Ids  # token ids without special tokens, shape (k,)
     seed: int
+    is_same_text: bool  # whether texts differ only in their passages
 
     @property
     def chances(self) -> dict[str, float]:
         """The accuracy of guessing, by task."""
-        return {PASSAGE: 1 / PASSAGES}
+        return {PASSAGE if self.is_same_text else DOCUMENT: 1 / PASSAGES}
 
     @property
     def trials_per_text(self) -> int:
@@ -165,18 +169,26 @@ class EncoderTrials:
         """Embed texts and their passages."""
         random = np.random.default_rng((self.seed, length, index))
         size = length - self.embedder.model.tokenizer.num_special - PASSAGE_TOKENS
-        start = int(random.integers(len(self.text) - size - PASSAGES * PASSAGE_TOKENS + 1))
-        haystack = self.text[start : start + size]
-        others = np.concatenate([self.text[:start], self.text[start + size :]])
-        starts = random.permutation(len(others) // PASSAGE_TOKENS)[:PASSAGES] * PASSAGE_TOKENS
-        passages = [others[first : first + PASSAGE_TOKENS] for first in starts]
         depth = PASSAGE_DEPTHS[index % len(PASSAGE_DEPTHS)]
-        cut = round(depth * size)
-        texts = [np.concatenate([haystack[:cut], one, haystack[cut:]]) for one in passages]
+        starts = random.integers(len(self.text) - size + 1, size=PASSAGES)
+        if self.is_same_text:
+            starts = np.repeat(starts[:1], PASSAGES)
+        passages = self._draw_passages(random)
+        texts = list[Ids]()
+        for start, passage in zip(starts.tolist(), passages, strict=True):
+            cut = start + round(depth * size)
+            parts = [self.text[start:cut], passage, self.text[cut : start + size]]
+            texts.append(np.concatenate(parts))
         similar = cosines(self.embedder.embed(passages), self.embedder.embed(texts))
+        task = next(iter(self.chances))
         return [
-            Trial(PASSAGE, depth, _is_first(scores, right)) for right, scores in enumerate(similar)
+            Trial(task, depth, _is_first(scores, right)) for right, scores in enumerate(similar)
         ]
+
+    def _draw_passages(self, random: np.random.Generator) -> list[Ids]:
+        """Return passages of the text that do not overlap."""
+        starts = random.permutation(len(self.text) // PASSAGE_TOKENS)[:PASSAGES] * PASSAGE_TOKENS
+        return [self.text[start : start + PASSAGE_TOKENS] for start in starts.tolist()]
 
 
 def _is_first(scores: NDArray[np.floating], right: int) -> bool:

@@ -1,6 +1,6 @@
 """What is said of how far a model reads: one function per clause."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ctxextend.errors import joined
 from ctxextend.evaluation.effective_result import Cell, Effective, LengthResult, TaskResult
@@ -10,13 +10,15 @@ TASK_NAMES = {
     "needle": "a needle, among words that are not in the text",
     "key": "one of many needles, among the values of the others",
     "tracking": "variable tracking, among the values of other chains",
-    "passage": "a passage, among texts that differ only in it",
+    "passage": "the text with a passage, among texts that differ only in it",
+    "document": "the text with a passage, among other texts with other passages",
 }
 SHORT_NAMES = {
     "needle": "needle",
     "key": "one of many needles",
     "tracking": "variable tracking",
-    "passage": "passage",
+    "passage": "a passage in the same text",
+    "document": "a passage among other texts",
 }
 
 
@@ -28,9 +30,15 @@ def effective_verdict(effective: Effective) -> str:
             "effective length is given."
         )
     sentences = [f"{_reads(effective)}."]
-    for name, task in effective.tasks.items():
+    uncertain = dict[int, None]()
+    for task in effective.tasks.values():
         if task.effective_length == effective.effective_length and task.is_below_after is False:
-            sentences.append(_uncertain(name, task))
+            uncertain |= dict.fromkeys(one.length for one in task.longer)
+    if uncertain:
+        sentences.append(_uncertain([*uncertain]))
+    below = [SHORT_NAMES[name] for name, task in effective.tasks.items() if _is_below(task)]
+    if below and effective.effective_length is not None:
+        sentences.append(f"Below the threshold at every length: {joined(below)}.")
     if effective.left_out:
         sentences.append(f"{_left_out(effective)}.")
     return " ".join(sentences)
@@ -50,6 +58,11 @@ def _reads(effective: Effective) -> str:
     return text
 
 
+def _is_below(task: TaskResult) -> bool:
+    """Whether a task is above chance, but not read at any length."""
+    return task.is_above_chance and task.effective_length is None
+
+
 def _worst(effective: Effective) -> str:
     """Return what was found in the shortest texts, which are not read."""
     best = max(effective.tasks.values(), key=lambda task: task.lengths[0].accuracy)
@@ -60,12 +73,9 @@ def _worst(effective: Effective) -> str:
     )
 
 
-def _uncertain(name: str, task: TaskResult) -> str:
-    lengths = joined([f"{one.length:,}" for one in task.longer])
-    return (
-        f"Whether less is found at {lengths} tokens is within chance ({SHORT_NAMES[name]}): "
-        "measure longer with --budget."
-    )
+def _uncertain(lengths: Sequence[int]) -> str:
+    listed = joined([f"{length:,}" for length in lengths])
+    return f"What it misses at {listed} tokens is within chance: raise --budget to measure more."
 
 
 def _left_out(effective: Effective) -> str:
