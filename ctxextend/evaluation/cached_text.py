@@ -3,13 +3,14 @@
 import copy
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ctxextend.evaluation.eval_model import prepare_inputs
-from ctxextend.evaluation.scorer import Scorer, identity_lm_head
+from ctxextend.evaluation.scorer import UNKNOWN_VOCABULARY, Scorer, identity_lm_head
 from ctxextend.held_out import Ids
 from ctxextend.models.load import first_trial_token
 
@@ -26,11 +27,20 @@ TOLERANCE = 0.1  # in dtypes of lower precision
 
 
 @dataclass(frozen=True)
+class CacheUse:
+    """How a model reads on from a cache."""
+
+    name: str  # of the argument and the output that have it
+    # Whether it reads only one token at a time, and without a mask, as state-space models do.
+    is_stepwise: bool
+
+
+@dataclass(frozen=True)
 class CachedText:
     """A text that a causal model has read, without what followed it."""
 
     scorer: Scorer
-    name: str  # of the argument for the cache
+    use: CacheUse
     cache: Any  # after the text
     tokens: int  # of the text
 
@@ -41,27 +51,27 @@ class CachedText:
         """
         import torch
 
-        model = self.scorer.model.model
-        ids = torch.from_numpy(np.stack(questions)).to(model.device)
-        mask = ids.new_ones(len(ids), self.tokens + ids.shape[1])
-        inputs = {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "use_cache": True,
-            self.name: copy_cache(self.cache, len(ids)),
-        }
-        output, head = run_model(self.scorer, inputs)
+        ids = torch.from_numpy(np.stack(questions)).to(self.scorer.model.model.device)
+        cache = copy_cache(self.cache, len(ids))
+        read = self.tokens
+        for part in torch.split(ids, 1 if self.use.is_stepwise else ids.shape[1], dim=1):
+            read += part.shape[1]
+            inputs = {"input_ids": part, "use_cache": True, self.use.name: cache}
+            if not self.use.is_stepwise:
+                inputs["attention_mask"] = part.new_ones(len(part), read)
+            output, head = run_model(self.scorer, inputs)
+            cache = getattr(output, self.use.name)
         return [*head(output.logits[:, -1]).float()]
 
 
-def read_text(scorer: Scorer, name: str, ids: Ids) -> CachedText:
+def read_text(scorer: Scorer, use: CacheUse, ids: Ids) -> CachedText:
     """Run a model on a text, ids of shape (k,), and keep its cache."""
     import torch
 
     model = scorer.model.model
     inputs = prepare_inputs(model, torch.from_numpy(ids)[None].to(model.device))
     output, _ = run_model(scorer, inputs | {"use_cache": True})
-    return CachedText(scorer=scorer, name=name, cache=getattr(output, name), tokens=len(ids))
+    return CachedText(scorer=scorer, use=use, cache=getattr(output, use.name), tokens=len(ids))
 
 
 def run_model(scorer: Scorer, inputs: dict[str, Any]) -> tuple[Any, Callable[[Any], Any]]:
@@ -94,6 +104,7 @@ def copy_cache(cache: Any, rows: int) -> Any:
 
     Layers that replace their tensors, instead of writing to them, are copied without these.
     """
+    import torch
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
     layers = getattr(cache, "layers", ())
@@ -103,44 +114,51 @@ def copy_cache(cache: Any, rows: int) -> Any:
     else:
         copied = copy.deepcopy(cache)
     if rows > 1:
-        copied.batch_repeat_interleave(rows)
+        copied.reorder_cache(torch.zeros(rows, dtype=torch.long))
     return copied
 
 
-def find_cache(scorer: Scorer) -> str | None:
-    """Return the name of the argument for a causal model's cache; None if it is of no use.
+def find_cache(scorer: Scorer) -> CacheUse | None:
+    """Return how a causal model reads on from a cache; None if it cannot.
 
-    It is if the logits of two questions about a text are those of passes without it.
+    It can if the logits of two questions about a text are those of passes without a cache.
     """
     parameters = inspect.signature(scorer.model.model.forward).parameters
     names = [name for name in CACHE_NAMES if name in parameters]
     if not names:
         return None
-    try:
-        has_same_logits = _has_same_logits(scorer, names[0])
-    except Exception:  # model classes fail in various ways; they are read without a cache then
-        return None
-    return names[0] if has_same_logits else None
+    for is_stepwise in (False, True):
+        use = CacheUse(name=names[0], is_stepwise=is_stepwise)
+        # Model classes fail in various ways; they are read without a cache then.
+        with suppress(Exception):
+            if _has_same_logits(scorer, use):
+                return use
+    return None
 
 
-def _has_same_logits(scorer: Scorer, name: str) -> bool:
+def _has_same_logits(scorer: Scorer, use: CacheUse) -> bool:
     import torch
 
     model = scorer.model
     head = model.model.get_output_embeddings()
-    vocab_size = int(getattr(head, "out_features", 200))
+    vocab_size = int(getattr(head, "out_features", UNKNOWN_VOCABULARY))
     first = first_trial_token(vocab_size)
     ids = first + np.arange(TRIAL_TEXT + TRIAL_QUESTION, dtype=np.int64) % (vocab_size - first)
     text = ids[:TRIAL_TEXT]
     questions = [ids[TRIAL_TEXT:], ids[TRIAL_TEXT:][::-1].copy()]
-    cached_text = read_text(scorer, name, text)
+    expected = list["torch.Tensor"]()
+    for question in questions:
+        whole = torch.from_numpy(np.concatenate([text, question]))[None]
+        inputs = prepare_inputs(model.model, whole.to(model.model.device))
+        output, apply = run_model(scorer, inputs)
+        expected.append(apply(output.logits[:, -1]).float()[0])
+    cached_text = read_text(scorer, use, text)
+    found = cached_text.logits(questions)
+    again = cached_text.logits(questions)  # the cache of the text must not have changed
     tolerance = TOLERANCES.get(model.precision, TOLERANCE)
-    for rows in (questions, questions[::-1]):  # the second time, the text's cache must be the same
-        for question, logits in zip(rows, cached_text.logits(rows), strict=True):
-            whole = torch.from_numpy(np.concatenate([text, question]))[None]
-            inputs = prepare_inputs(model.model, whole.to(model.model.device))
-            output, apply = run_model(scorer, inputs)
-            expected = apply(output.logits[:, -1]).float()[0]
-            if not torch.allclose(logits, expected, rtol=tolerance, atol=tolerance):
-                return False
+    for logits in (found, again):
+        if not torch.allclose(
+            torch.stack(logits), torch.stack(expected), rtol=tolerance, atol=tolerance
+        ):
+            return False
     return True

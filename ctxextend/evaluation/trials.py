@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.evaluation.cached_text import read_text
+from ctxextend.evaluation.cached_text import CacheUse, read_text
 from ctxextend.evaluation.embedding import Embedder, cosines
 from ctxextend.evaluation.needle_text import NeedleTexts, Question
 from ctxextend.evaluation.scorer import ScoredWindow, Scorer
@@ -57,8 +57,8 @@ class CausalTrials:
 
     scorer: Scorer
     texts: NeedleTexts
-    # The argument for the cache, with which a text is read once; None: once for each question.
-    cache: str | None
+    # How a text is read once with a cache; None: it is read once for each question.
+    cache: CacheUse | None
     longest: int  # tokens of the longest text: so many are cached at most
 
     @property

@@ -1,5 +1,6 @@
 """Questions about a text that a model reads once, against passes over text and question."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,10 @@ def logits_of(scorer: Scorer, ids: np.ndarray[Any, Any]) -> torch.Tensor:
 @EACH_MODEL
 def test_cached_text_gives_the_logits_of_whole_passes(model_type: str) -> None:
     scorer = scorer_of(model_type)
-    name = find_cache(scorer)
-    assert name in CACHE_NAMES
-    cached_text = read_text(scorer, name, TEXT)
+    use = find_cache(scorer)
+    assert use is not None
+    assert use.is_stepwise == (model_type == "mamba")
+    cached_text = read_text(scorer, use, TEXT)
     expected = [logits_of(scorer, np.concatenate([TEXT, question])) for question in QUESTIONS]
     assert not torch.allclose(expected[0], expected[1], atol=1e-3)
     for _ in range(2):  # asking changes nothing
@@ -89,7 +91,7 @@ def test_find_cache_rejects_a_cache_that_changes_the_logits(
         inputs.pop("attention_mask")
         return forward(**inputs)
 
-    forget.__signature__ = __import__("inspect").signature(forward)  # type: ignore[attr-defined]
+    forget.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     monkeypatch.setattr(scorer.model.model, "forward", forget)
     assert find_cache(scorer) is None
 
@@ -106,15 +108,13 @@ def test_find_cache_is_none_for_a_model_that_fails_with_one(
     assert find_cache(scorer) is None
 
 
-def test_read_text_computes_the_logits_of_the_last_token_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_read_text_computes_the_logits_of_the_last_token_only() -> None:
     scorer = open_scorer(open_eval_model(CheckpointRef("tiny-gpt2"), "fp32"))
-    name = find_cache(scorer)
-    assert name is not None
-    sizes = list[int]()
+    use = find_cache(scorer)
+    assert use is not None
+    shapes = list[tuple[int, ...]]()
     head = scorer.model.model.get_output_embeddings()
-    head.register_forward_hook(lambda module, inputs, output: sizes.append(output.numel()))
-    cached_text = read_text(scorer, name, TEXT)
-    cached_text.logits(QUESTIONS)
-    assert sizes == [len(QUESTIONS) * head.out_features]
+    head.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
+    read_text(scorer, use, TEXT).logits(QUESTIONS)
+    logits = [shape for shape in shapes if shape[-1] == head.out_features]
+    assert logits == [(len(QUESTIONS), head.out_features)]
