@@ -19,7 +19,7 @@ class MockModel(torch.nn.Module):
         super().__init__()
         self.compute = compute
         self.device = device
-        self.config = SimpleNamespace()
+        self.config = SimpleNamespace(get_text_config=SimpleNamespace)
         self.inputs: list[torch.Tensor] = []
 
     @property
@@ -28,6 +28,9 @@ class MockModel(torch.nn.Module):
 
     def get_output_embeddings(self) -> None:
         return None
+
+    def num_parameters(self, *, exclude_embeddings: bool = False) -> int:
+        return 1000
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
         assert bool(attention_mask.all())

@@ -1,0 +1,361 @@
+"""How far models read of which that is known: they copy, from all or from the last tokens."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import ctxextend
+from ctxextend.cli.app import build_app
+from ctxextend.errors import DataError, ResizeError
+from ctxextend.evaluation import effective as effective_module
+from ctxextend.evaluation import evaluate as evaluate_module
+from ctxextend.evaluation.effective import EffectiveTask, effective_lengths, plan_effective
+from ctxextend.evaluation.effective_result import MIN_TRIALS, Effective
+from ctxextend.evaluation.embedding import open_embedder
+from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, open_eval_model
+from ctxextend.evaluation.scorer import Scorer
+from ctxextend.evaluation.trials import Trial
+from ctxextend.recipe import CheckpointRef, Evaluate
+from tests.helpers.mock_models import counts, mock_model
+
+TEXT = "The lobster lives in the sea, and is seldom seen by day. It sleeps under stones. "
+
+
+@pytest.fixture(scope="module")
+def tiny() -> EvalModel:
+    """The bundled model."""
+    return open_eval_model(CheckpointRef("tiny-gpt2"), "fp32")
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of many different sentences."""
+    path = tmp_path_factory.mktemp("book") / "book.txt"
+    words = TEXT.split()
+    lines = [" ".join(words[index % 7 :: index % 5 + 1]) for index in range(900)]
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+def copier(model: EvalModel, matched: int, window: int | None = None) -> EvalModel:
+    """Return a mock causal model that continues a text as the last time.
+
+    It predicts what followed the last `matched` tokens before, within the last `window` tokens.
+    """
+    vocab_size = len(model.tokenizer.tokenizer)
+
+    def compute(ids: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(*ids.shape, vocab_size)
+        for row, text in zip(logits, ids.tolist(), strict=True):
+            token = following(text[-window:] if window else text, text[-matched:])
+            if token is not None:
+                row[-1, token] = 1.0
+        return logits
+
+    return mock_model(model, compute, kind=CAUSAL)
+
+
+def following(text: list[int], pattern: list[int]) -> int | None:
+    """Return the token after the last earlier occurrence of a pattern; None without one."""
+    size = len(pattern)
+    for start in range(len(text) - size - 1, -1, -1):
+        if text[start : start + size] == pattern:
+            return text[start + size]
+    return None
+
+
+def masked_copier(model: EvalModel, matched: int, window: int) -> EvalModel:
+    """Return a mock masked model that predicts a mask from the `window` tokens before it."""
+    tokenizer = model.tokenizer.tokenizer
+
+    def compute(ids: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(*ids.shape, len(tokenizer))
+        for row, text in zip(logits, ids.tolist(), strict=True):
+            for index, token in enumerate(text):
+                if token == tokenizer.mask_token_id:
+                    before = text[max(index - window, 0) : index]
+                    copied = following(before, before[-matched:])
+                    if copied is not None:
+                        row[index, copied] = 1.0
+        return logits
+
+    return mock_model(model, compute, kind=MASKED)
+
+
+def plan(model: EvalModel, longest: int, **settings: Any) -> EffectiveTask:
+    """Return the task of a language model, without the checks that a mock model fails."""
+    text = model.tokenizer.encode(TEXT * 40)
+    scorer = Scorer(model=model, batch_size=None, has_separate_head=False)
+    return plan_effective(scorer, text, longest, Evaluate(data=("book.txt",), **settings))
+
+
+def measured(task: EffectiveTask) -> Effective:
+    read = list[int]()
+    expected = task.tokens
+    task.measure(read.append)
+    assert sum(read) == expected
+    found: Effective = task.report()["effective"]
+    return found
+
+
+def lengths_of(found: Effective, name: str) -> list[int]:
+    return [one.length for one in found.tasks[name].lengths]
+
+
+def test_effective_length_of_a_model_that_copies_is_the_longest(tiny: EvalModel) -> None:
+    found = measured(plan(copier(tiny, matched=3), 512))
+    assert found.effective_length == 512
+    assert found.read_tasks == {"needle": 512, "key": 512}
+    assert lengths_of(found, "key") == [128, 256, 512]
+    for result in found.tasks["key"].lengths:
+        assert result.accuracy == 1.0
+        assert len(result.cells) == 5
+        assert min(cell.trials for cell in result.cells) >= MIN_TRIALS
+    assert found.left_out == ()
+
+
+def test_effective_length_ends_where_a_model_stops_to_see(tiny: EvalModel) -> None:
+    found = measured(plan(copier(tiny, matched=3, window=200), 512))
+    assert found.effective_length == 128
+    task = found.tasks["key"]
+    assert task.is_below_after
+    at_512 = task.lengths[-1]
+    assert at_512.cells[0].found == 0
+    assert at_512.cells[-1].accuracy == 1.0
+    assert 0.3 < at_512.accuracy < 0.5
+
+
+def test_tracking_is_not_asked_about_longer_texts_if_the_shortest_are_not_read(
+    tiny: EvalModel,
+) -> None:
+    # A copier answers with the key that a pointer points to, never with its value.
+    found = measured(plan(copier(tiny, matched=3), 1024))
+    assert lengths_of(found, "tracking") == [256]
+    assert found.tasks["tracking"].lengths[0].found == 0
+    assert lengths_of(found, "needle") == [256, 512, 1024]
+
+
+def test_tracking_is_read_by_a_model_that_follows_pointers(tiny: EvalModel) -> None:
+    vocab_size = len(tiny.tokenizer.tokenizer)
+    decode = tiny.tokenizer.tokenizer.decode
+
+    def compute(ids: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(*ids.shape, vocab_size)
+        for row, text in zip(logits, ids.tolist(), strict=True):
+            lines = [line.partition(": ") for line in decode(text).split("\n") if ": " in line]
+            values = {key: value for key, _, value in lines}
+            word = decode(text).rpartition("\n")[2].rstrip(":")
+            while word in values:
+                word = values[word]
+            row[-1, tiny.tokenizer.encode(f" {word}")[0]] = 1.0
+        return logits
+
+    found = measured(plan(mock_model(tiny, compute, kind=CAUSAL), 1024))
+    assert found.read_tasks == {"needle": 1024, "key": 1024, "tracking": 1024}
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan])
+def test_model_without_preference_is_at_chance(value: float, tiny: EvalModel) -> None:
+    def compute(ids: torch.Tensor) -> torch.Tensor:
+        return torch.full((*ids.shape, len(tiny.tokenizer.tokenizer)), value)
+
+    found = measured(plan(mock_model(tiny, compute, kind=CAUSAL), 512))
+    assert not found.is_above_chance
+    assert found.effective_length is None
+    assert {result.found for task in found.tasks.values() for result in task.lengths} == {0}
+
+
+def test_masked_model_is_asked_at_the_end_of_the_text(minilm: EvalModel) -> None:
+    found = measured(plan(masked_copier(minilm, matched=2, window=10_000), 512))
+    assert set(found.tasks) == {"needle", "key"}
+    assert found.effective_length == 512
+    limited = measured(plan(masked_copier(minilm, matched=2, window=300), 512))
+    assert limited.effective_length == 256
+
+
+def encoder_task(minilm: EvalModel, tokens: slice, longest: int) -> EffectiveTask:
+    """Return the task of an encoder whose embedding counts the tokens of a slice."""
+    vocab_size = len(minilm.tokenizer.tokenizer)
+    model = mock_model(minilm, lambda ids: counts(ids[:, tokens], vocab_size).sqrt())
+    text = minilm.tokenizer.encode(" ".join(f"{TEXT} {number}" for number in range(2000)))
+    return plan_effective(open_embedder(model), text, longest, Evaluate(data=("book.txt",)))
+
+
+def test_encoder_finds_passages_in_the_tokens_that_it_sees(minilm: EvalModel) -> None:
+    whole = measured(encoder_task(minilm, slice(None), 512))
+    assert whole.scoring == "cosine rank"
+    assert whole.tasks["passage"].effective_length == 512
+    start = measured(encoder_task(minilm, slice(200), 512))
+    assert start.tasks["passage"].effective_length == 128
+    cells = start.tasks["passage"].lengths[-1].cells
+    assert cells[0].accuracy > 0.75
+    assert cells[-1].found == 0
+
+
+def test_encoder_needs_text_for_passages(minilm: EvalModel) -> None:
+    text = minilm.tokenizer.encode(TEXT * 5)
+    with pytest.raises(DataError, match=r"passages and texts of 128 tokens need 640 tokens"):
+        plan_effective(open_embedder(minilm), text, 128, Evaluate(data=("book.txt",)))
+
+
+def test_budget_leaves_out_lengths(tiny: EvalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = plan(copier(tiny, matched=3), 512, budget=100)
+    task.seconds = {128: 1.0, 256: 10.0, 512: 400.0}
+    task.planning_seconds = 0.0
+    found = measured(task)
+    assert lengths_of(found, "key") == [128, 256]
+    assert found.left_out == (512,)
+    assert found.left_out_seconds == 800.0  # two texts, each of 12 needles
+    assert found.effective_length == 256
+    assert found.max_len == 512
+
+
+def test_measure_stops_after_the_budget(tiny: EvalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = plan(copier(tiny, matched=3), 512, budget=100)
+    task.seconds = {128: 0.01, 256: 0.01, 512: 0.01}  # far too low
+    now = [0.0]
+    monkeypatch.setattr(effective_module.time, "perf_counter", lambda: now[0])
+
+    def read(tokens: int) -> None:
+        now[0] += 25.0
+
+    task.measure(read)
+    found = task.report()["effective"]
+    assert lengths_of(found, "key") == [128, 256]
+    assert found.left_out == (512,)
+    assert [one.texts for one in found.tasks["key"].lengths] == [2, 2]
+
+
+def test_another_task_reads_the_same_texts_without_a_budget(tiny: EvalModel) -> None:
+    first = plan(copier(tiny, matched=3), 512)
+    measured(first)
+    second = plan(copier(tiny, matched=3, window=200), 512, budget=1)
+    second.schedule = first.schedule
+    second.scheduled_groups = first.scheduled_groups
+    found = measured(second)
+    assert [one.texts for one in found.tasks["key"].lengths] == [
+        one.texts for one in first.report()["effective"].tasks["key"].lengths
+    ]
+    assert [len(one) for one in first.scores] == [len(two) for two in second.scores]
+    assert sum(map(sum, first.scores)) > sum(map(sum, second.scores))
+
+
+def test_measure_twice_reads_the_same(tiny: EvalModel) -> None:
+    task = plan(copier(tiny, matched=3, window=200), 512)
+    first = measured(task)
+    assert measured(task) == first
+
+
+def test_report_has_complete_lengths_after_an_interruption(tiny: EvalModel) -> None:
+    def stop(tokens: int) -> None:
+        if sum(length == 256 for _, length, _ in task.found) == 1:
+            raise KeyboardInterrupt
+
+    task = plan(copier(tiny, matched=3), 512)
+    assert task.report() == {}
+    with pytest.raises(KeyboardInterrupt):
+        task.measure(stop)
+    found = task.report()["effective"]
+    assert lengths_of(found, "key") == [128]
+
+
+def test_cells_count_trials_of_their_depths(tiny: EvalModel) -> None:
+    task = plan(copier(tiny, matched=3), 128)
+    trials = [Trial("key", depth, depth < 0.5) for depth in [index / 23 for index in range(24)]]
+    task.found = {(0, 128, 0): trials[:12], (0, 128, 1): trials[12:]}
+    (result,) = task.report()["effective"].tasks["key"].lengths
+    assert [(cell.found, cell.trials) for cell in result.cells] == [(8, 8), (4, 8), (0, 8)]
+    assert result.texts == 2
+
+
+@pytest.mark.parametrize(
+    ("longest", "lengths"),
+    [
+        (8192, [256, 512, 1024, 2048, 4096, 8192]),
+        (131_072, [4096, 8192, 16_384, 32_768, 65_536, 131_072]),
+        (512, [128, 256, 512]),
+        (1000, [250, 500, 1000]),
+        (100, [100]),
+    ],
+)
+def test_effective_lengths_double_up_to_the_longest(longest: int, lengths: Sequence[int]) -> None:
+    assert effective_lengths(longest, shortest=70) == tuple(lengths)
+
+
+def test_plan_skips_lengths_below_the_needles_with_a_note(tiny: EvalModel) -> None:
+    task = plan(copier(tiny, matched=3), 256, length=(16, 32, 256))
+    assert task.lengths == (256,)
+    assert task.notes[0].startswith("The effective length was not measured at 16, 32 tokens")
+    with pytest.raises(DataError, match=r"needs texts of at least \d+ tokens.*--length"):
+        plan(copier(tiny, matched=3), 32, length=(16, 32))
+
+
+def test_trials_depend_on_the_seed(tiny: EvalModel) -> None:
+    first, same, other = (plan(copier(tiny, 3), 256, seed=seed).groups[0] for seed in (0, 0, 1))
+    assert first.read(256, 0) == same.read(256, 0)
+    texts = [group.texts.text(256, 0).ids.tolist() for group in (first, other)]  # type: ignore[attr-defined]
+    assert texts[0] != texts[1]
+
+
+# ---- the command
+
+
+def run_evaluate(*arguments: str) -> str:
+    """Run the command, and return what it prints to stdout."""
+    result = CliRunner().invoke(build_app(), ["evaluate", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def no_model(*_: object) -> None:
+    pytest.fail("a model was loaded")
+
+
+def test_evaluate_says_that_the_bundled_model_is_at_chance(book: Path) -> None:
+    found = ctxextend.evaluate("tiny-gpt2", book, measure=["effective"])
+    assert found.effective is not None
+    assert not found.effective.is_above_chance
+    assert found.effective.effective_length is None
+    text = run_evaluate("tiny-gpt2", "--data", str(book), "--measure", "effective")
+    assert text.startswith("At chance in texts of every length")
+
+
+def test_evaluate_prints_the_effective_length_as_json(book: Path) -> None:
+    flags = ["--data", str(book), "--measure", "effective", "--budget", "20", "--json"]
+    values = json.loads(run_evaluate("tiny-gpt2", *flags))
+    assert values["positions"] is None
+    assert values["effective"]["budget"] == 20
+    assert values["effective"]["effective_length"] is None
+    assert set(values["effective"]["tasks"]) == {"needle", "key"}
+    assert "Variable tracking was not measured: it needs at least" in values["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "match"),
+    [
+        ({"length": [512]}, ResizeError, "context length of 128, too short"),
+        ({"length": [16]}, DataError, "needs texts of at least"),
+        ({}, DataError, "The text has 4 tokens; one window needs 128"),
+    ],
+)
+def test_evaluate_rejects_bad_input_before_a_model_is_loaded(
+    settings: dict[str, Any],
+    error: type[Exception],
+    match: str,
+    book: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evaluate_module.eval_model, "load_eval_model", no_model)
+    data = book
+    if not settings:
+        data = tmp_path / "short.txt"
+        data.write_text("The sea.", "utf-8")
+    with pytest.raises(error, match=match):
+        ctxextend.evaluate("tiny-gpt2", data, measure=["effective"], **settings)
