@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -72,11 +73,9 @@ class EffectiveTask(Task):
     Tasks of later groups that it cannot do in the shortest texts are not asked about longer ones.
     """
 
-    evaluator: Scorer | Embedder
     groups: tuple[Trials, ...]  # of tasks that share their texts
     lengths: tuple[int, ...]  # shortest first
     budget: int  # seconds
-    threads: int | None
     seconds: Mapping[int, float]  # about how long a text of a group takes, by length
     planning_seconds: float  # that are part of the budget
     notes: tuple[str, ...]
@@ -86,9 +85,9 @@ class EffectiveTask(Task):
     scheduled_groups: tuple[int, ...] = ()
     found: Found = field(default_factory=dict)
 
-    @property
+    @cached_property
     def tokens(self) -> int:
-        """The number of tokens that the model reads, as far as is known before."""
+        """The number of tokens that the model reads, as far as is known before it does."""
         budget = self.budget - self.planning_seconds
         schedule = self.schedule or self._choose_schedule(len(self.groups), budget)
         groups = self.scheduled_groups or range(len(self.groups))
@@ -304,11 +303,9 @@ def plan_effective(
     with torch_threads(model.model, settings.threads):
         seconds = _time_texts(model.model, groups[0], lengths, settings.budget)
     return EffectiveTask(
-        evaluator=evaluator,
         groups=groups,
         lengths=lengths,
         budget=settings.budget,
-        threads=settings.threads,
         seconds=seconds,
         planning_seconds=time.perf_counter() - started,
         notes=notes,
