@@ -17,7 +17,7 @@ from ctxextend.evaluation.evaluation_result import (
     PositionLosses,
     Recall,
 )
-from tests.helpers.evaluations import SEARCH, context_losses, estimate, passkey, retrieval, share
+from tests.helpers.evaluations import SEARCH, context_losses, effective, estimate, retrieval, share
 
 BEFORE, AFTER = 128, 512
 
@@ -77,7 +77,7 @@ def evaluation(method: str, beyond: float, within: float) -> Evaluation:
         tokens=24_576,
         positions=losses(beyond, within),
         contexts=context_losses((32, 64, 128, 256, 512), BEFORE),
-        passkey=passkey("loss rank", (64, 128, 256, 512), 0.1),
+        effective=effective((64, 128, 256, 512)),
     )
 
 
@@ -128,7 +128,7 @@ def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Com
         tokens=24_576,
         seconds=84.2,
         warnings=("Few documents have 512 tokens, so windows span several documents.",),
-        notes=("Passkey retrieval was skipped at 16 tokens: it needs at least 40.",),
+        notes=("The effective length was not measured at 16 tokens: it needs at least 60.",),
     )
 
 
