@@ -32,7 +32,7 @@ def effective_verdict(effective: Effective) -> str:
         if task.effective_length == effective.effective_length and task.is_below_after is False:
             sentences.append(_uncertain(name, task))
     if effective.left_out:
-        sentences.append(f"{_left_out(effective)}.")
+        sentences.append(f"{left_out(effective)}.")
     return " ".join(sentences)
 
 
@@ -68,7 +68,7 @@ def _uncertain(name: str, task: TaskResult) -> str:
     )
 
 
-def _left_out(effective: Effective) -> str:
+def left_out(effective: Effective) -> str:
     """Return which lengths were not measured, without a full stop."""
     lengths = joined([f"{length:,}" for length in effective.left_out])
     text = f"Not measured: {lengths} tokens"
@@ -90,13 +90,11 @@ def task_remark(task: TaskResult, effective: Effective) -> str:
     length = task.effective_length
     if length is not None:
         return f"Reads {length:,} of {effective.max_len:,} tokens."
-    last = task.lengths[-1]
-    where = f"at {last.length:,} tokens"
-    if len(task.lengths) < len(effective.lengths):
-        where = f"at {last.length:,} tokens, so it was not asked about longer texts"
-    if not task.is_above_chance:
-        return f"At chance {where}."
-    return f"Below the threshold {where}."
+    level = "Below the threshold" if task.is_above_chance else "At chance"
+    if len(task.lengths) == len(effective.lengths):
+        return f"{level} at every length."
+    longest = task.lengths[-1].length
+    return f"{level} at {longest:,} tokens, so it was not asked about longer texts."
 
 
 def task_facts(effective: Effective) -> Iterator[str]:

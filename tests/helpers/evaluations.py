@@ -97,14 +97,18 @@ def _point(context: int, reference: int, base_len: int | None) -> ContextPoint:
     return replace(point, base=estimate(mean + 0.013, 0.022))
 
 
-def effective(lengths: tuple[int, ...]) -> Effective:
+def effective(lengths: tuple[int, ...], limit: int = 512) -> Effective:
     """Return how far a language model reads, at chance in one of three tasks.
 
     What is found decreases with the length and with the distance from the end.
+
+    Args:
+        lengths: The lengths of the texts.
+        limit: A length that the model does not read.
     """
     tasks = {
-        "needle": _task(lengths, chance=0.1, lost=0.4),
-        "key": _task(lengths, chance=0.1, lost=0.9),
+        "needle": _task(lengths, chance=0.1, lost=0.4 / limit),
+        "key": _task(lengths, chance=0.1, lost=0.9 / limit),
         "tracking": at_chance(_task(lengths[:1], chance=0.25, lost=0.0)),
     }
     return _effective("likelihood rank", lengths, tasks)
@@ -112,7 +116,7 @@ def effective(lengths: tuple[int, ...]) -> Effective:
 
 def effective_of_encoder(lengths: tuple[int, ...]) -> Effective:
     """Return how far an encoder reads, which is asked for passages only."""
-    tasks = {"passage": _task(lengths, chance=0.1, lost=0.9)}
+    tasks = {"passage": _task(lengths, chance=0.1, lost=0.9 / lengths[-1])}
     return _effective("cosine rank", lengths, tasks)
 
 
@@ -138,14 +142,14 @@ def _task(lengths: tuple[int, ...], chance: float, lost: float) -> TaskResult:
     Args:
         lengths: Its lengths.
         chance: The accuracy of guessing.
-        lost: The share of answers that is not found at the start of a text of 512 tokens.
+        lost: The share of answers at the start of a text that each of its tokens hides.
     """
     results = []
     for length in lengths:
         cells = []
         for start in (0, 1, 2):
             depth = (start + 0.5) / 3
-            found = 1 - lost * (length / 512) * (1 - depth)
+            found = max(1 - lost * length * (1 - depth), chance)
             cells.append(cell(start / 3, (start + 1) / 3, round(TRIALS * found)))
         results.append(LengthResult(length, texts=3, cells=tuple(cells), chance=chance))
     return TaskResult(chance=chance, lengths=tuple(results))
@@ -332,6 +336,23 @@ ENCODER = replace(
     seconds=19.0,
 )
 
+EFFECTIVE = Evaluation(
+    source="llama-8192",
+    model_type="llama",
+    kind="causal",
+    max_len=8192,
+    base=None,
+    base_max_len=None,
+    documents=3,
+    tokens=32_768,
+    effective=replace(
+        effective((256, 512, 1024, 8192), limit=12_288),
+        left_out=(2048, 4096),
+        left_out_seconds=317.2,
+    ),
+    seconds=118.0,
+)
+
 SEARCH = replace(MINILM, search=search(), seconds=185.0)
 
 MASKED = replace(
@@ -348,6 +369,10 @@ EVALUATIONS = {
     "evaluate-interrupted": INTERRUPTED,
     "evaluate-encoder": ENCODER,
     "evaluate-masked": MASKED,
+    "evaluate-effective": EFFECTIVE,
+    "evaluate-effective-at-chance": replace(
+        EFFECTIVE, effective=all_at_chance(effective((256, 512, 1024, 8192)))
+    ),
     "evaluate-search": SEARCH,
 }
 
