@@ -312,7 +312,7 @@ def test_report_of_a_comparison_by_effective_length_has_no_other_columns(tmp_pat
     assert head[:4] == ["#", "checkpoint", "answers found ± 95 %", "delta vs. best ± 95 %"]
     assert head[4] == "positions"
     assert [row[1] for row in rows] == [row.method for row in found.rows]
-    assert rows[0][2:4] == ["0.913 ± 0.042", "0 best"]
+    assert rows[0][2:4] == ["0.913 ± 0.042", "best"]
     assert "paired by text." in page
     assert "By context length (x) and depth (y; 0: start, 100: end of the text)." in page
 
@@ -320,10 +320,16 @@ def test_report_of_a_comparison_by_effective_length_has_no_other_columns(tmp_pat
 def test_report_of_an_evaluation_shows_what_each_task_found(tmp_path: Path) -> None:
     page = page_of(EFFECTIVE, tmp_path)
     assert EFFECTIVE.effective is not None
-    texts = [text.strip() for text in PageParser(page).texts]
-    table = texts[texts.index("task") :]
-    assert table[: table.index("needle")] == ["task", "", "256", "", "512"]
+    texts = [text.strip() for text in PageParser(page).texts if text.strip()]
     assert effective_verdict(EFFECTIVE.effective) in texts
+    first = texts.index("task")
+    head = ["task", "256", "512", "1,024", "8,192", "result"]
+    assert texts[first : first + 6] == head
+    needle = [f"100 % ({interval})" for interval in ("95 to 100", "95 to 100")]
+    assert texts[first + 6 : first + 9] == ["needle", *needle]
+    row = texts[texts.index("tracking") :]
+    asked = "At chance at 256 tokens, so it was not asked about longer texts."
+    assert row[1:6] == ["25 % (16 to 36)", "-", "-", "-", asked]
 
 
 def test_report_escapes_all_values(tmp_path: Path) -> None:
