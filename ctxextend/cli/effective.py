@@ -94,7 +94,7 @@ def _heat(page: Page, share: float, effective: "Effective") -> Cell:
 
 def add_effective_lengths(page: Page, results: "Mapping[str, Effective]", row_type: str) -> None:
     """Add a table of how far several models read, by name: one for each task."""
-    from ctxextend.report.effective_text import SHORT_NAMES, TASK_NAMES, left_out
+    from ctxextend.report.effective_text import SHORT_NAMES, TASK_NAMES, left_out_remark
 
     if page.lines[-1]:  # without notes on the columns above, the last line is empty
         page.line()
@@ -115,9 +115,8 @@ def add_effective_lengths(page: Page, results: "Mapping[str, Effective]", row_ty
     at_chance = [SHORT_NAMES[task] for task in _tasks_of(results) if task not in above_chance]
     if at_chance:
         page.text(f"Every {row_type} is at chance: {joined(at_chance)}.")
-    first = next(iter(results.values()))
-    if first.left_out:  # the same for all, which read the same texts
-        page.text(f"{left_out(first)}.")
+    for remark in left_out_remark(next(iter(results.values()))):  # all read the same texts
+        page.text(remark)
 
 
 def _tasks_of(results: "Mapping[str, Effective]") -> list[str]:

@@ -32,7 +32,7 @@ def effective_verdict(effective: Effective) -> str:
         if task.effective_length == effective.effective_length and task.is_below_after is False:
             sentences.append(_uncertain(name, task))
     if effective.left_out:
-        sentences.append(f"{left_out(effective)}.")
+        sentences.append(f"{_left_out(effective)}.")
     return " ".join(sentences)
 
 
@@ -68,7 +68,7 @@ def _uncertain(name: str, task: TaskResult) -> str:
     )
 
 
-def left_out(effective: Effective) -> str:
+def _left_out(effective: Effective) -> str:
     """Return which lengths were not measured, without a full stop."""
     lengths = joined([f"{length:,}" for length in effective.left_out])
     text = f"Not measured: {lengths} tokens"
@@ -95,6 +95,12 @@ def task_remark(task: TaskResult, effective: Effective) -> str:
         return f"{level} at every length."
     longest = task.lengths[-1].length
     return f"{level} at {longest:,} tokens, so it was not asked about longer texts."
+
+
+def left_out_remark(effective: Effective) -> Iterator[str]:
+    """Yield a sentence on the lengths that were not measured, if there are any."""
+    if effective.left_out:
+        yield f"{_left_out(effective)}."
 
 
 def task_facts(effective: Effective) -> Iterator[str]:
