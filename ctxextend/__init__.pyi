@@ -174,6 +174,7 @@ def compare(
     precision: str = "auto",
     seed: int = 0,
     measure: str | Sequence[str] = (),
+    budget: int = 120,
     text_field: str = "text",
     device: str | None = None,
     threads: int | None = None,
@@ -238,6 +239,7 @@ def compare_checkpoints(
     precision: str = "auto",
     seed: int = 0,
     measure: str | Sequence[str] = (),
+    budget: int = 120,
     text_field: str = "text",
     device: str | None = None,
     threads: int | None = None,
@@ -285,15 +287,16 @@ def evaluate(
     precision: str = "auto",
     seed: int = 0,
     measure: str | Sequence[str] = (),
+    budget: int = 120,
     text_field: str = "text",
     device: str | None = None,
     threads: int | None = None,
 ) -> Evaluation:
     """Measure how much a checkpoint's context length helps on a text.
 
-    Language models: loss by position, loss by context length and passkey retrieval. Encoders:
-    passkey retrieval and document retrieval. If the base checkpoint is known, it reads the same
-    tokens in chunks and sliding windows, as a user without the longer context would.
+    Language models: loss by position and by context length. Encoders: document retrieval. Both: the
+    length up to which they find what a text hides. If the base checkpoint is known, it reads the
+    same tokens in chunks and sliding windows, as a user without the longer context would.
 
     Args:
         reference: As in `resize`; or a causal language model of transformers that cannot be

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ctxextend.cli.tables import Cell, Page
+from ctxextend.errors import joined
 
 if TYPE_CHECKING:
     from ctxextend.evaluation.effective_result import Effective, LengthResult, TaskResult
@@ -45,12 +46,17 @@ def add_effective(
             _add_map(page, task, effective, base_max_len)
         else:
             page.text(title, "title")
-        page.text(task_remark(task, effective))
+        is_said = len(effective.tasks) == 1  # by the verdict
+        if not is_said:
+            page.text(task_remark(task, effective))
     page.line()
-    facts = [*task_facts(effective)]
-    if base_max_len is not None and effective.lengths[-1] > base_max_len:
-        facts.append("* longer than the base's context.")
-    page.text(" ".join(facts))
+    page.text(" ".join(task_facts(effective)))
+    if effective.is_above_chance and _has_longer(effective, base_max_len):
+        page.text("* longer than the base's context.")
+
+
+def _has_longer(effective: "Effective", base_max_len: int | None) -> bool:
+    return base_max_len is not None and effective.lengths[-1] > base_max_len
 
 
 def _add_map(
@@ -62,7 +68,7 @@ def _add_map(
     header = ["depth"]
     for one in task.lengths:
         is_longer = base_max_len is not None and one.length > base_max_len
-        header.append(f"{one.length}*" if is_longer else str(one.length))
+        header.append(f"{one.length:,}*" if is_longer else f"{one.length:,}")
     rows = list[list[Cell]]()
     for index, cell in enumerate(task.lengths[0].cells):
         shares = [one.cells[index].accuracy for one in task.lengths]
@@ -88,28 +94,34 @@ def _heat(page: Page, share: float, effective: "Effective") -> Cell:
 
 def add_effective_lengths(page: Page, results: "Mapping[str, Effective]", row_type: str) -> None:
     """Add a table of how far several models read, by name: one for each task."""
-    from ctxextend.report.effective_text import TASK_NAMES
+    from ctxextend.report.effective_text import SHORT_NAMES, TASK_NAMES, left_out_remark
 
-    page.line()
+    if page.lines[-1]:  # without notes on the columns above, the last line is empty
+        page.line()
     page.text("Effective context: answers found (%) at the worst depth", "title")
-    for task in _tasks_of(results):
-        lengths = sorted({length for one in results.values() for length in one.lengths})
+    above_chance = [
+        task
+        for task in _tasks_of(results)
+        if any(task in one.tasks and one.tasks[task].is_above_chance for one in results.values())
+    ]
+    lengths = sorted({length for one in results.values() for length in one.lengths})
+    for task in above_chance:
         rows = [
             [name, *_worst_by_length(one.tasks.get(task), lengths), _reads(one.tasks.get(task))]
             for name, one in results.items()
         ]
         page.text(f"{task}: {TASK_NAMES[task]}")
-        page.table([row_type, *map(str, lengths), "reads"], rows)
+        page.table([row_type, *(f"{length:,}" for length in lengths), "reads"], rows)
+    at_chance = [SHORT_NAMES[task] for task in _tasks_of(results) if task not in above_chance]
+    if at_chance:
+        page.text(f"Every {row_type} is at chance: {joined(at_chance)}.")
+    for remark in left_out_remark(next(iter(results.values()))):  # all read the same texts
+        page.text(remark)
 
 
-def _tasks_of(results: "Mapping[str, Effective]") -> Sequence[str]:
-    """Return the tasks that any of the models is above chance in."""
-    names = dict[str, None]()
-    for one in results.values():
-        for name, task in one.tasks.items():
-            if task.is_above_chance:
-                names[name] = None
-    return list(names)
+def _tasks_of(results: "Mapping[str, Effective]") -> list[str]:
+    """Return the tasks of all models, each once."""
+    return list(dict.fromkeys(task for one in results.values() for task in one.tasks))
 
 
 def _worst_by_length(task: "TaskResult | None", lengths: Sequence[int]) -> list[str]:

@@ -56,8 +56,8 @@ class Page:
 
     def text(self, text: str, style: str = "", indent: str = "") -> None:
         """Add wrapped text; lines after the first are indented by two more characters."""
-        # keeps a number and its error on one line
-        joined = re.sub(r" (±|\+-) ", "\0\\1\0", printable(text))
+        # keeps a number with its error or its unit on one line
+        joined = re.sub(r" (±|\+-) | (%)", _unbroken, printable(text))
         wrapped = textwrap.wrap(
             joined,
             self.width,
@@ -136,6 +136,10 @@ class Page:
         for columns in _split(widths, self.width):
             for row in grid:
                 self.lines += _row_lines(row, columns, widths, left)
+
+
+def _unbroken(match: re.Match[str]) -> str:
+    return match[0].replace(" ", "\0")
 
 
 def _with_styles(cells: Iterable[Cell]) -> Pieces:

@@ -164,7 +164,7 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     tokens: int = 0  # tokens of the windows cut from them, special tokens included
     # what limited the text: ``tokens``, ``time``, or its own end, ``text``; empty without text
     limited_by: str = ""
-    seed: int = 0  # for masks, passkeys and the order of training
+    seed: int = 0  # for masks, needles and the order of training
     precision: str = "float32"  # dtype of the forward passes
     complete: bool = True  # False if interrupted
     seconds: float = 0.0

@@ -229,7 +229,7 @@ def with_ranking(settings: Evaluate, kind: str) -> Evaluate:
     """Return the settings with the measure that ranks a kind of models.
 
     The default measures include it, and a search set ranks by itself, as the effective length does
-    if nothing else is measured.
+    if only this is measured.
     """
     is_complete = settings.measure == DEFAULT_MEASURES or ranks_by_effective_length(settings)
     if settings.corpus is not None or is_complete:
@@ -239,7 +239,7 @@ def with_ranking(settings: Evaluate, kind: str) -> Evaluate:
 
 
 def ranks_by_effective_length(settings: Evaluate) -> bool:
-    """Whether models are ranked by how far they read, as nothing else is measured."""
+    """Whether models are ranked by how far they read, as only this is measured."""
     return settings.measure == ("effective",)
 
 

@@ -1,1 +1,1 @@
-"""Evaluate checkpoints on a text: losses, passkey retrieval and document retrieval."""
+"""Evaluate checkpoints on a text: losses, effective lengths and document retrieval."""

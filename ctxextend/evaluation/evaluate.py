@@ -52,9 +52,9 @@ def evaluate(
 ) -> Evaluation:
     """Measure how much a checkpoint's context length helps on a text.
 
-    Language models: loss by position, loss by context length and passkey retrieval. Encoders:
-    passkey retrieval and document retrieval. If the base checkpoint is known, it reads the same
-    tokens in chunks and sliding windows, as a user without the longer context would.
+    Language models: loss by position and by context length. Encoders: document retrieval. Both: the
+    length up to which they find what a text hides. If the base checkpoint is known, it reads the
+    same tokens in chunks and sliding windows, as a user without the longer context would.
 
     Args:
         reference: As in `resize`; or a causal language model of transformers that cannot be

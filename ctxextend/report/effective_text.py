@@ -100,13 +100,17 @@ def task_remark(task: TaskResult, effective: Effective) -> str:
     length = task.effective_length
     if length is not None:
         return f"Reads {length:,} of {effective.max_len:,} tokens."
-    last = task.lengths[-1]
-    where = f"at {last.length:,} tokens"
-    if len(task.lengths) < len(effective.lengths):
-        where = f"at {last.length:,} tokens, so it was not asked about longer texts"
-    if not task.is_above_chance:
-        return f"At chance {where}."
-    return f"Below the threshold {where}."
+    level = "Below the threshold" if task.is_above_chance else "At chance"
+    if len(task.lengths) == len(effective.lengths):
+        return f"{level} at every length."
+    longest = task.lengths[-1].length
+    return f"{level} at {longest:,} tokens, so it was not asked about longer texts."
+
+
+def left_out_remark(effective: Effective) -> Iterator[str]:
+    """Yield a sentence on the lengths that were not measured, if there are any."""
+    if effective.left_out:
+        yield f"{_left_out(effective)}."
 
 
 def task_facts(effective: Effective) -> Iterator[str]:

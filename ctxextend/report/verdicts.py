@@ -201,6 +201,8 @@ def _best(comparison: Comparison, best: Named, numbers: NumberFormat) -> str:
             clause += f" (reference rows {score(comparison.base)})"
         return clause
     when = f"at {comparison.max_len_after:,} tokens"
+    if comparison.metric == FOUND:  # in texts of all lengths
+        when = f"up to {comparison.max_len_after:,} tokens"
     if _is_trained(comparison):
         when += f" {after_training(comparison)}"
     return f"{name} is best {when}: {result}"

@@ -278,9 +278,9 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ("evaluate m --data a --device cudda", "got cudda. Did you mean cuda?"),
         ("train m --data a --steps 5 --device cudda:1", "got cudda. Did you mean cuda?"),
         (
-            "evaluate m --data a --measure pasky",
-            "--measure must be one of position, context, passkey, retrieval, shift, got pasky. "
-            "Did you mean passkey?",
+            "evaluate m --data a --measure efective",
+            "--measure must be one of position, context, effective, retrieval, shift, got "
+            "efective. Did you mean effective?",
         ),
         (
             "train m --data a --steps 5 --precision bf61",

@@ -4,6 +4,7 @@
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,15 +13,18 @@ import pytest
 
 from ctxextend.cli.console import STYLES
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.evaluation.evaluation_result import ContextPoint, Estimate, Evaluation, Passkey
+from ctxextend.evaluation.effective_result import LengthResult, TaskResult
+from ctxextend.evaluation.evaluation_result import ContextPoint, Estimate, Evaluation
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.report.verdicts import comparison_verdict
 from tests.helpers.comparisons import COMPARISONS
 from tests.helpers.evaluations import (
+    EFFECTIVE,
     ENCODER,
     EXTENDED,
     EXTREMES,
     WITHOUT_BASE,
+    cell,
     extreme_evaluation,
 )
 from tests.helpers.result_screens import NAMES, RESULTS, SCREENS, page_of, screen, screen_of
@@ -188,13 +192,13 @@ def test_evaluation_screen_says_that_no_longer_context_was_measured() -> None:
     ("result", "verdict"),
     [
         (ENCODER, "Longer context helps: recall@1 +30.5 ± 7.7 points at 512 vs. 128."),
-        (replace(ENCODER, retrieval=None), "Passkey retrieval is above chance."),
+        (replace(ENCODER, retrieval=None), "Reads 128 of 512 tokens."),
         (
-            replace(ENCODER, retrieval=None, passkey=None),
+            replace(ENCODER, retrieval=None, effective=None),
             "Passages that reach beyond 128 positions: cosine 0.931 ± 0.012 to the same at "
             "position 0.",
         ),
-        (replace(ENCODER, retrieval=None, passkey=None, shift=None), "Nothing was measured."),
+        (replace(ENCODER, retrieval=None, effective=None, shift=None), "Nothing was measured."),
         (replace(WITHOUT_BASE, contexts=None), "Perplexity 49.8 ± 1.1 at 128 tokens."),
     ],
 )
@@ -224,34 +228,54 @@ def test_number_shows_two_digits_of_its_interval(
     assert NumberFormat().number(value, ci95) == text
 
 
-@pytest.mark.parametrize(
-    ("share", "trials", "style"),
-    [(1.0, 1, "faint"), (1.0, 2, "right"), (0.3, 10, "faint"), (0.4, 10, "right")],
-)
-def test_evaluation_screen_highlights_only_passkey_cells_above_chance(
-    share: float, trials: int, style: str
-) -> None:
-    accuracy = ((share, 0.0, 0.0), (1.0, 1.0, 1.0))
-    passkey = Passkey("loss rank", (32, 64), (0.0, 0.5, 1.0), accuracy, trials, 0.1)
-    lines = page_of(replace(ENCODER, passkey=passkey, retrieval=None)).lines
-    (row,) = (line for line in lines if line and line[0][0] == "  0 %")
-    _, style_of_cell = row[1]
+def with_shares(*found: int) -> Evaluation:
+    """Return an evaluation with so many of 24 answers found at each length, from 32 tokens on."""
+    assert ENCODER.effective is not None
+    lengths = tuple(
+        LengthResult(32 * 2**index, texts=3, cells=(cell(0.0, 1.0, share),), chance=0.1)
+        for index, share in enumerate(found)
+    )
+    tasks = {"passage": TaskResult(chance=0.1, lengths=lengths)}
+    return replace(ENCODER, retrieval=None, effective=replace(ENCODER.effective, tasks=tasks))
+
+
+@pytest.mark.parametrize(("found", "style"), [(18, "right"), (17, "faint"), (0, "faint")])
+def test_evaluation_screen_highlights_only_cells_at_the_threshold(found: int, style: str) -> None:
+    lines = page_of(with_shares(24, found)).lines
+    (row,) = (line for line in lines if line and line[0][0] == "0-100 %")
+    _, style_of_cell = row[2]
     assert style_of_cell == style
 
 
-@pytest.mark.parametrize(
-    ("shares", "is_drawn"),
-    [((0.1, 0.2, 0.1), False), ((0.1, 0.1, 0.5), True), ((1.0, None, math.nan), True)],
-)
-def test_evaluation_screen_draws_the_passkey_map_only_above_chance(
-    shares: Sequence[float], is_drawn: bool
+@pytest.mark.parametrize(("found", "is_drawn"), [((2, 5, 2), False), ((2, 2, 12), True)])
+def test_evaluation_screen_draws_a_map_only_above_chance(
+    found: Sequence[int], is_drawn: bool
 ) -> None:
-    accuracy = tuple((share,) for share in shares)
-    passkey = Passkey("loss rank", (32, 64, 128), (0.0,), accuracy, 20, 0.1)
-    text = screen_of(replace(ENCODER, passkey=passkey, retrieval=None), 80)
-    not_above_chance = "Passkey retrieval: not above chance in texts of 32 to 128 tokens."
-    assert ("depth" in text) == is_drawn
-    assert (not_above_chance in text) != is_drawn
+    text = screen_of(with_shares(*found), 80)
+    assert ("depth " in text) == is_drawn
+    assert ("At chance in texts of every length" in text) != is_drawn
+
+
+def test_evaluation_screen_says_what_stays_open() -> None:
+    """A shorter length may be read by chance, and a longer one not measured."""
+    uncertain = with_shares(24, 19, 17)
+    text = screen_of(uncertain, 300)
+    assert "at 128 tokens is within chance" in text
+    assert "within chance" not in screen_of(with_shares(24, 24, 2), 300)
+
+    assert EFFECTIVE.effective is not None
+    left_out = replace(EFFECTIVE.effective, left_out=(2048,), left_out_seconds=1234.0, budget=60)
+    text = screen_of(replace(EFFECTIVE, effective=left_out), 300)
+    assert "Not measured: 2,048 tokens, for which --budget 60 is about 1,200 s too short." in text
+
+
+def test_evaluation_screen_marks_lengths_beyond_the_base() -> None:
+    text = screen_of(EXTENDED, 80)
+    assert re.search(r"depth +64 +128 +256\* +512\*\n", text)
+    assert "\n* longer than the base's context.\n" in text
+    text = screen_of(EFFECTIVE, 80)
+    assert re.search(r"depth +256 +512 +1,024 +8,192\n", text)
+    assert "*" not in text
 
 
 @pytest.mark.parametrize(("mean", "error"), EXTREMES)

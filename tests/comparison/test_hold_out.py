@@ -221,7 +221,7 @@ def write_documents(name: str, words: int, documents: int) -> None:
         ({"hold_out": None}, ResizeError, "--to or --hold-out is missing"),
         ({"steps": 1}, ResizeError, "--steps cannot be used with --hold-out"),
         ({"length": [64]}, ResizeError, "--length cannot be used with --hold-out"),
-        ({"measure": ["passkey"]}, ResizeError, "--measure cannot be used with --hold-out"),
+        ({"measure": ["effective"]}, ResizeError, "--measure cannot be used with --hold-out"),
     ],
 )
 def test_compare_hold_out_rejects_bad_input_before_a_model_is_loaded(

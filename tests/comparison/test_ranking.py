@@ -13,7 +13,7 @@ from ctxextend.comparison.comparison_settings import (
     TextUse,
     read_methods,
 )
-from ctxextend.comparison.metrics import LOSS
+from ctxextend.comparison.metrics import FOUND, LOSS, choose_metric
 from ctxextend.comparison.ranking import rank
 from ctxextend.errors import ResizeError
 from ctxextend.recipe import Resize
@@ -115,6 +115,20 @@ def test_read_methods_rejects_what_resize_rejects(spec: str, message: str) -> No
 
 
 def test_evaluate_for_adds_the_measure_that_ranks_methods() -> None:
-    found = Compare.from_request(64, TextUse.from_values(["a"], 0, {"measure": ("passkey",)}))
-    assert found.evaluate_for("causal", 64).measure == ("passkey", "position")
-    assert found.evaluate_for("encoder", 64).measure == ("passkey", "retrieval")
+    found = Compare.from_request(64, TextUse.from_values(["a"], 0, {"measure": ("context",)}))
+    assert found.evaluate_for("causal", 64).measure == ("context", "position")
+    assert found.evaluate_for("encoder", 64).measure == ("context", "retrieval")
+
+
+@pytest.mark.parametrize("name", ["effective", "passkey"])
+def test_evaluate_for_ranks_by_the_effective_length_if_nothing_else_is_measured(name: str) -> None:
+    found = Compare.from_request(64, TextUse.from_values(["a"], 0, {"measure": (name,)}))
+    for kind in ("causal", "masked", "encoder"):
+        settings = found.evaluate_for(kind, 64)
+        assert settings.measure == ("effective",)
+        assert choose_metric(kind, settings) == FOUND
+    measured = {"measure": (name, "context")}
+    found = Compare.from_request(64, TextUse.from_values(["a"], 0, measured))
+    settings = found.evaluate_for("causal", 64)
+    assert settings.measure == ("effective", "context", "position")
+    assert choose_metric("causal", settings) == LOSS

@@ -5,6 +5,7 @@ import json
 import re
 import weakref
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,14 @@ import transformers
 from sentence_transformers import SentenceTransformer
 
 import ctxextend
-from ctxextend.comparison import costs
+from ctxextend.comparison import costs, side_by_side
 from ctxextend.errors import CtxextendError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.eval_model import EvalModel, load_eval_model
 from ctxextend.evaluation.evaluation_result import Evaluation, estimate
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.json_output import to_json
-from tests.helpers.json_schemas import check
+from tests.helpers.json_schemas import check, check_result
 from tests.helpers.rotary_models import make as make_rotary
 from tests.helpers.trainings import invoke, make_encoder, make_source, train, write_book
 from tests.helpers.word_tokenizer import add_tokenizer, write_texts
@@ -221,6 +222,49 @@ def test_compare_checkpoints_ranks_encoders_and_compares_short_texts_with_the_ba
     distance = short_inputs["linear"]
     assert distance is not None
     assert distance.mean == pytest.approx(1 - cosines.mean(), abs=1e-5)
+
+
+def test_compare_by_effective_length_ranks_by_answers_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(topics[name] for name in sorted(topics)[:20]), "utf-8")
+    folders = resized(Path("tiny-gpt2"), "copy", "linear", to=256)
+    monkeypatch.setattr(side_by_side, "find_base", None)  # no base is read
+
+    flags = ("--data", text, "--tokens", 1024, "--measure", "effective", "--budget", 600)
+    pages = ("--report", "page.html", "--plot", "figure.svg")
+    done = invoke("compare", *folders, *flags, *pages, "--json")
+    values = json.loads(done.stdout)
+    check_result(values)
+    assert values["metric"] == "found"
+    assert values["base"] is None
+    assert values["max_len_after"] == 256
+    scores = [row["untrained"]["score"]["mean"] for row in values["rows"]]
+    assert scores == sorted(scores, reverse=True)
+    texts = []
+    for row, score in zip(values["rows"], scores, strict=True):
+        evaluation = row["untrained"]["evaluation"]
+        assert evaluation["positions"] is None
+        tasks = evaluation["effective"]["tasks"]
+        found = 0
+        trials = 0
+        for name in ("needle", "key"):
+            for length in tasks[name]["lengths"]:
+                found += sum(cell["found"] for cell in length["cells"])
+                trials += sum(cell["trials"] for cell in length["cells"])
+        assert score == pytest.approx(found / trials)
+        texts.append([(one["length"], one["texts"]) for one in tasks["key"]["lengths"]])
+    assert texts[0] == texts[1]  # both read the same
+
+    single = ctxextend.evaluate("copy", text, tokens=1024, length=[128, 256], measure="effective")
+    (copied,) = [row for row in values["rows"] if row["method"] == "copy"]
+    assert (
+        copied["untrained"]["evaluation"]["effective"]["tasks"]
+        == to_json(single)["effective"]["tasks"]
+    )
+    assert "answers found" in Path("page.html").read_text()
+    assert Path("figure.svg").stat().st_size
 
 
 def test_compare_checkpoints_uses_only_text_that_all_held_out(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from ctxextend.evaluation.scorer import open_scorer
 from ctxextend.json_output import to_json
 from ctxextend.plan.opened_model import open_model
 from ctxextend.provenance import FINGERPRINT
-from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef
+from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef, Evaluate
 from tests.helpers import pico
 from tests.helpers.pico import Pico
 from tests.helpers.word_tokenizer import add_tokenizer, write_texts
@@ -192,10 +192,25 @@ def test_evaluate_notes_skipped_measures_and_rejects_requested_ones(masked: Path
     text = write_texts(300, 1)
     found = ctxextend.evaluate(masked, text, tokens=64)
     assert found.kind == MASKED
-    assert found.passkey is None
-    assert any("no ten numbers of one token" in note for note in found.notes)
-    with pytest.raises(DataError, match=r"no ten numbers of one token.*Remove it from --measure"):
-        ctxextend.evaluate(masked, text, tokens=64, measure=["passkey"])
+    assert found.effective is None
+    few_words = "0 words and letters that are single tokens; needles need"
+    assert any(few_words in note for note in found.notes)
+    with pytest.raises(DataError, match=f"{few_words}.*Measure the loss by position instead"):
+        ctxextend.evaluate(masked, text, tokens=64, measure=["effective"])
+
+
+def test_passkey_is_another_name_of_the_effective_length(texts: Path) -> None:
+    settings = Evaluate(("a",), measure=("passkey", "context", "effective"))
+    assert settings.measure == ("effective", "context")
+    lengths = [32, 128]
+    found = ctxextend.evaluate("tiny-gpt2", texts, length=lengths, measure=["passkey"])
+    assert found.positions is None
+    assert found.contexts is None
+    assert found.effective is not None
+    assert found.effective.lengths == (128,)
+    assert any("was not measured at 32 tokens" in note for note in found.notes)
+    same = ctxextend.evaluate("tiny-gpt2", texts, length=lengths, measure=["effective"])
+    assert same.effective == found.effective
 
 
 @pytest.fixture
@@ -304,7 +319,9 @@ def test_evaluate_prints_identical_json_except_seconds(extended: Path, texts: Pa
     again = json.loads(second.stdout)
     again["seconds"] = values["seconds"]
     assert again == values
-    assert values["passkey"]["lengths"] == [64, 128, 256, 512]
+    for task in ("needle", "key"):
+        lengths = values["effective"]["tasks"][task]["lengths"]
+        assert [one["length"] for one in lengths] == [128, 256, 512]
     assert values["shift"] is None  # only by name
     loss = values["positions"]["losses"]["model"]
     assert loss["perplexity"] == pytest.approx(math.exp(loss["mean"]))
@@ -340,7 +357,7 @@ def test_evaluate_interrupted_prints_results_so_far(
     assert values["complete"] is False
     assert values["positions"]["windows"] == 4
     assert values["tokens"] == 4 * 512
-    assert values["passkey"] is None
+    assert values["effective"] is None
 
 
 def test_evaluate_rejects_model_shorter_than_the_shortest_context(make_pico: Make) -> None:

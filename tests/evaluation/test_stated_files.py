@@ -128,7 +128,10 @@ def test_evaluate_reads_a_model_at_the_length_that_its_config_states(
     assert values["base"] is None
     assert [point["context"] for point in values["contexts"]["points"]] == [16, 32, 64, STATED]
     assert values["positions"]["length"] == STATED
-    assert values["passkey"] is not None or any("assk" in note for note in values["notes"])
+    effective = values["effective"]
+    assert effective["max_len"] == STATED
+    assert {*effective["tasks"]} == {"needle", "key"}
+    assert any(note.startswith("Variable tracking was not measured") for note in values["notes"])
 
 
 def test_evaluate_of_mamba_equals_the_loss_of_transformers(make: Make, text: Path) -> None:

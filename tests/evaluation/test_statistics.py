@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
+from ctxextend.evaluation.effective_result import tail
 from ctxextend.evaluation.evaluation_result import (
     Estimate,
-    Passkey,
     estimate,
     estimate_loss,
     t_quantile,
@@ -58,23 +58,18 @@ def test_estimate_of_nonfinite_losses_is_nonfinite(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shares", "trials", "probability"),
+    ("found", "trials", "probability"),
     [
-        ([0.0], 10, 1.0),
-        ([1.0], 1, 0.1),
-        ([1.0], 10, 1e-10),
-        ([0.9], 10, 9.1e-9),
-        ([0.5, 0.4, None], 10, 5.9859e-5),
-        ([math.nan], 10, 1.0),
-        ([0.0], 0, 1.0),
+        (0, 10, 1.0),
+        (1, 1, 0.1),
+        (10, 10, 1e-10),
+        (9, 10, 9.1e-9),
+        (9, 20, 5.9859e-5),
+        (0, 0, 1.0),
     ],
 )
-def test_passkey_beats_chance_below_probability_of_guessing(
-    shares: list[float | None], trials: int, probability: float
-) -> None:
-    passkey = Passkey("loss rank", (64,), (0.0,), ((),), trials, 0.1)
-    assert passkey.beats_chance(shares, 1.001 * probability)
-    assert not passkey.beats_chance(shares, 0.999 * probability)
+def test_tail_is_the_probability_of_guessing(found: int, trials: int, probability: float) -> None:
+    assert tail(found, trials, 0.1) == pytest.approx(probability, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import math
 from dataclasses import replace
 
-from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
-from ctxextend.comparison.metrics import LOSS, NDCG, RECIPROCAL_RANK
+from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison, Outcome, Row
+from ctxextend.comparison.metrics import FOUND, LOSS, NDCG, RECIPROCAL_RANK
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     REFERENCE,
@@ -17,7 +17,17 @@ from ctxextend.evaluation.evaluation_result import (
     PositionLosses,
     Recall,
 )
-from tests.helpers.evaluations import SEARCH, context_losses, estimate, passkey, retrieval, share
+from tests.helpers.evaluations import (
+    EFFECTIVE,
+    SEARCH,
+    all_at_chance,
+    context_losses,
+    effective,
+    effective_of_encoder,
+    estimate,
+    retrieval,
+    share,
+)
 
 BEFORE, AFTER = 128, 512
 
@@ -77,7 +87,7 @@ def evaluation(method: str, beyond: float, within: float) -> Evaluation:
         tokens=24_576,
         positions=losses(beyond, within),
         contexts=context_losses((32, 64, 128, 256, 512), BEFORE),
-        passkey=passkey("loss rank", (64, 128, 256, 512), 0.1),
+        effective=effective((64, 128, 256, 512)),
     )
 
 
@@ -128,7 +138,7 @@ def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Com
         tokens=24_576,
         seconds=84.2,
         warnings=("Few documents have 512 tokens, so windows span several documents.",),
-        notes=("Passkey retrieval was skipped at 16 tokens: it needs at least 40.",),
+        notes=("The effective length was not measured at 16 tokens: it needs at least 60.",),
     )
 
 
@@ -141,7 +151,14 @@ def encoders() -> Comparison:
         found = replace(retrieval(), modes={**retrieval().modes, MODEL: own})
         delta = share(0.03 * number, 0.018) if number else None
         measured = evaluation(method, 0.1 * number, 0.0)
-        measured = replace(measured, kind="encoder", positions=None, contexts=None, retrieval=found)
+        measured = replace(
+            measured,
+            kind="encoder",
+            positions=None,
+            contexts=None,
+            effective=effective_of_encoder((128, 256, 512)),
+            retrieval=found,
+        )
         untrained = Outcome(share(rank, 0.0311), delta, None, measured)
         rows.append(Row(method, METHODS[method][1] == 0, recipe(method), untrained, None, 2.5))
     other = {"source": "minilm", "model_type": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}
@@ -156,6 +173,51 @@ def searched() -> Comparison:
         measured = replace(SEARCH, source=row.method)
         rows.append(replace(row, untrained=replace(row.untrained, evaluation=measured)))
     return replace(found, metric=NDCG, rows=tuple(rows), documents=0, tokens=0)
+
+
+def effective_only() -> Comparison:
+    """Return a comparison of checkpoints by how far they read, the last one at chance."""
+    lengths = (256, 512, 1024, 8192)
+    measured = {
+        "llama-8192": effective(lengths, limit=12_288),
+        "llama-yarn": effective(lengths, limit=4096),
+        "llama-random": all_at_chance(effective(lengths)),
+    }
+    rows = list[Row]()
+    best = None
+    for name, found in measured.items():
+        score = sum(one.accuracy for one in found.tasks["key"].lengths) / len(lengths)
+        best = score if best is None else best
+        delta = share(best - score, 0.021) if rows else None
+        within_budget = replace(found, left_out=(2048, 4096), left_out_seconds=317.2)
+        own = replace(EFFECTIVE, source=name, effective=within_budget)
+        facts = CheckpointFacts(
+            source=name,
+            model_type="llama",
+            scheme="rotary",
+            max_len=8192,
+            parameters=134_515_008,
+            bytes=269_030_016,
+            peak_bytes=1_312_345_678,
+            tokens_per_second=3123.4,
+        )
+        outcome = Outcome(share(score, 0.0214), delta, None, own)
+        rows.append(Row(name, False, "", outcome, None, 118.0, checkpoint=facts))
+    return Comparison(
+        source="",
+        model_type="",
+        kind="causal",
+        table="",
+        max_len_before=256,
+        max_len_after=8192,
+        metric=FOUND,
+        base=None,
+        rows=tuple(rows),
+        row_type="checkpoint",
+        documents=3,
+        tokens=32_768,
+        seconds=361.5,
+    )
 
 
 def unknown_intervals() -> Comparison:
@@ -186,7 +248,11 @@ def held_out_rows() -> Comparison:
         buckets = (Bucket(0, AFTER, {MODEL: new, REFERENCE: old}),)
         measured = HeldOutRows(BEFORE, AFTER, 48, scores, buckets)
         evaluation = replace(
-            row.untrained.evaluation, positions=None, contexts=None, held_out_rows=measured
+            row.untrained.evaluation,
+            positions=None,
+            contexts=None,
+            effective=None,
+            held_out_rows=measured,
         )
         untrained = replace(row.untrained, score=new, evaluation=evaluation)
         rows.append(replace(row, untrained=untrained))
@@ -213,6 +279,7 @@ COMPARISONS = {
     "compare-untrained": comparison(),
     "compare-encoders": encoders(),
     "compare-search": searched(),
+    "compare-effective": effective_only(),
     "compare-held-out-rows": held_out_rows(),
     "compare-one-window": unknown_intervals(),
     "compare-interrupted": interrupted_comparison(),

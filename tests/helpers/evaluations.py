@@ -3,6 +3,13 @@
 import math
 from dataclasses import replace
 
+from ctxextend.evaluation.effective_result import (
+    THRESHOLD,
+    Cell,
+    Effective,
+    LengthResult,
+    TaskResult,
+)
 from ctxextend.evaluation.evaluation_result import (
     CHUNKS,
     MODEL,
@@ -14,7 +21,6 @@ from ctxextend.evaluation.evaluation_result import (
     Estimate,
     Evaluation,
     LossEstimate,
-    Passkey,
     PositionLosses,
     Recall,
     Retrieval,
@@ -91,15 +97,84 @@ def _point(context: int, reference: int, base_len: int | None) -> ContextPoint:
     return replace(point, base=estimate(mean + 0.013, 0.022))
 
 
-def passkey(scoring: str, lengths: tuple[int, ...], chance: float) -> Passkey:
-    """Return accuracies that decrease with the length and with the distance from the end."""
-    depths = (0.0, 0.25, 0.5, 0.75, 1.0)
-    accuracy = []
+def effective(lengths: tuple[int, ...], limit: int = 512) -> Effective:
+    """Return how far a language model reads, at chance in one of three tasks.
+
+    What is found decreases with the length and with the distance from the end.
+
+    Args:
+        lengths: The lengths of the texts.
+        limit: A length that the model does not read.
+    """
+    tasks = {
+        "needle": _task(lengths, chance=0.1, lost=0.4 / limit),
+        "key": _task(lengths, chance=0.1, lost=0.9 / limit),
+        "tracking": at_chance(_task(lengths[:1], chance=0.25, lost=0.0)),
+    }
+    return _effective("likelihood rank", lengths, tasks)
+
+
+def effective_of_encoder(lengths: tuple[int, ...]) -> Effective:
+    """Return how far an encoder reads, which is asked for passages only."""
+    tasks = {"passage": _task(lengths, chance=0.1, lost=0.9 / lengths[-1])}
+    return _effective("cosine rank", lengths, tasks)
+
+
+def _effective(scoring: str, lengths: tuple[int, ...], tasks: dict[str, TaskResult]) -> Effective:
+    return Effective(
+        scoring=scoring,
+        max_len=lengths[-1],
+        threshold=THRESHOLD,
+        tasks=tasks,
+        questions=24,
+        budget=120,
+        left_out=(),
+        left_out_seconds=None,
+    )
+
+
+TRIALS = 24  # of each cell
+
+
+def _task(lengths: tuple[int, ...], chance: float, lost: float) -> TaskResult:
+    """Return the results of a task.
+
+    Args:
+        lengths: Its lengths.
+        chance: The accuracy of guessing.
+        lost: The share of answers at the start of a text that each of its tokens hides.
+    """
+    results = []
     for length in lengths:
-        found = [1 - 0.9 * (length / 512) * (1 - depth) for depth in depths]
-        of_20_trials = [round(20 * share) / 20 for share in found]
-        accuracy.append(tuple(max(share, chance) for share in of_20_trials))
-    return Passkey(scoring, lengths, depths, tuple(accuracy), trials=20, chance=chance)
+        cells = []
+        for start in (0, 1, 2):
+            depth = (start + 0.5) / 3
+            found = max(1 - lost * length * (1 - depth), chance)
+            cells.append(cell(start / 3, (start + 1) / 3, round(TRIALS * found)))
+        results.append(LengthResult(length, texts=3, cells=tuple(cells), chance=chance))
+    return TaskResult(chance=chance, lengths=tuple(results))
+
+
+def cell(start: float, stop: float, found: int, trials: int = TRIALS) -> Cell:
+    return Cell(start=start, stop=stop, found=found, trials=trials)
+
+
+def at_chance(task: TaskResult) -> TaskResult:
+    """Return a task in which as much is found as by guessing."""
+    lengths = []
+    for result in task.lengths:
+        guessed = tuple(
+            replace(cell, found=round(task.chance * cell.trials)) for cell in result.cells
+        )
+        lengths.append(replace(result, cells=guessed))
+    return replace(task, lengths=tuple(lengths))
+
+
+def all_at_chance(effective: Effective) -> Effective:
+    """Return the results of a model that is at chance in all tasks."""
+    return replace(
+        effective, tasks={name: at_chance(task) for name, task in effective.tasks.items()}
+    )
 
 
 def share(mean: float, error: float | None) -> Estimate:
@@ -216,7 +291,7 @@ EXTENDED = Evaluation(
     across_documents=True,
     positions=position_losses(512, BASE_LEN),
     contexts=context_losses((32, 64, 128, 256, 512), BASE_LEN),
-    passkey=passkey("loss rank", (64, 128, 256, 512), 0.1),
+    effective=effective((64, 128, 256, 512)),
     retrieval=retrieval(),
     shift=shift_of_losses(),
     seconds=41.25,
@@ -234,7 +309,7 @@ WITHOUT_BASE = Evaluation(
     tokens=6144,
     positions=position_losses(BASE_LEN, None),
     contexts=context_losses((32, 64, 128), None),
-    passkey=passkey("loss rank", (64, 128), 0.1),
+    effective=effective((64, 128)),
     seconds=7.5,
 )
 
@@ -255,10 +330,27 @@ ENCODER = replace(
     documents=200,
     tokens=102_400,
     seed=7,
-    passkey=passkey("retrieval", (128, 256, 512), 0.125),
+    effective=effective_of_encoder((128, 256, 512)),
     retrieval=retrieval(),
     shift=shift_of_embeddings(),
     seconds=19.0,
+)
+
+EFFECTIVE = Evaluation(
+    source="llama-8192",
+    model_type="llama",
+    kind="causal",
+    max_len=8192,
+    base=None,
+    base_max_len=None,
+    documents=3,
+    tokens=32_768,
+    effective=replace(
+        effective((256, 512, 1024, 8192), limit=12_288),
+        left_out=(2048, 4096),
+        left_out_seconds=317.2,
+    ),
+    seconds=118.0,
 )
 
 SEARCH = replace(MINILM, search=search(), seconds=185.0)
@@ -277,6 +369,10 @@ EVALUATIONS = {
     "evaluate-interrupted": INTERRUPTED,
     "evaluate-encoder": ENCODER,
     "evaluate-masked": MASKED,
+    "evaluate-effective": EFFECTIVE,
+    "evaluate-effective-at-chance": replace(
+        EFFECTIVE, effective=all_at_chance(effective((256, 512, 1024, 8192)))
+    ),
     "evaluate-search": SEARCH,
 }
 
@@ -303,14 +399,11 @@ def extreme_evaluation(mean: float, error: float | None) -> Evaluation:
     )
     short = ContextPoint(32, extreme, extreme, base=extreme, against_base=extreme)
     long = replace(short, context=512, base=None)
-    passkeys = Passkey(
-        scoring="loss rank",
-        lengths=(8, 99_999),
-        depths=(0.0, 1.0),
-        accuracy=((math.nan, None), (1.0, 0.0)),
-        trials=0,
-        chance=0.1,
+    lengths = (
+        LengthResult(8, texts=1, cells=(cell(0.0, 1.0, found=0, trials=1),), chance=0.1),
+        LengthResult(99_999, texts=1, cells=(cell(0.0, 1.0, found=9, trials=9),), chance=0.1),
     )
+    tasks = {"key": TaskResult(chance=0.1, lengths=lengths)}
     recall = Recall(
         recall=share(math.nan, error),
         reciprocal_rank=share(0.5, error),
@@ -321,7 +414,11 @@ def extreme_evaluation(mean: float, error: float | None) -> Evaluation:
         source="--><script>$\\frac{$\na\x1b[31m",
         positions=positions,
         contexts=ContextLosses(BASE_LEN, windows=1, points=(short, long)),
-        passkey=passkeys,
+        effective=replace(
+            _effective("likelihood rank", (8, 99_999), tasks),
+            left_out=(10**9,),
+            left_out_seconds=1e18,
+        ),
         retrieval=replace(retrieval(), documents=0, queries=0, modes={MODEL: recall}),
         shift=Shift(1, 1, 1, effect=extreme, points=(ShiftPoint(0, extreme, extreme),)),
     )

@@ -23,7 +23,8 @@ from matplotlib.text import Text
 from safetensors.torch import save_file
 
 from ctxextend import report, resize
-from ctxextend.evaluation.evaluation_result import Evaluation, Passkey
+from ctxextend.evaluation.effective_result import LengthResult, TaskResult
+from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.report.figures import (
@@ -43,12 +44,14 @@ from ctxextend.tables.sinusoids import sinusoidal_rows
 from tests.helpers import pico
 from tests.helpers.comparisons import METHODS, comparison, encoders
 from tests.helpers.evaluations import (
+    EFFECTIVE,
     ENCODER,
     EXTENDED,
     EXTREMES,
     INTERRUPTED,
     MASKED,
     WITHOUT_BASE,
+    cell,
     extreme_evaluation,
 )
 from tests.helpers.repository import ROOT
@@ -153,7 +156,7 @@ def test_figures_and_reports_do_not_depend_on_rcparams_or_hash_seed(tmp_path: Pa
 FIGURES: dict[str, Callable[[], Any]] = {
     "evaluate": lambda: evaluation_figure(EXTENDED),
     "evaluate by position": lambda: evaluation_figure(
-        replace(WITHOUT_BASE, contexts=None, passkey=None)
+        replace(WITHOUT_BASE, contexts=None, effective=None)
     ),
     "compare": lambda: comparison_figure(comparison()),
     "compare encoders": lambda: comparison_figure(encoders()),
@@ -411,17 +414,18 @@ def test_tables_figure_samples_long_tables_in_cosine_maps(tmp_path: Path) -> Non
 # Figures of evaluate, train and compare
 
 BY_POSITION, BY_CONTEXT = "Loss by position", "Loss by context length"
-PASSKEY, RETRIEVAL = "Passkey retrieval accuracy (%)", "Retrieval"
+MAP, RETRIEVAL = "Answers found (%)", "Retrieval"
 
 
 @pytest.mark.parametrize(
     ("evaluation", "titles"),
     [
-        (EXTENDED, [BY_POSITION, BY_CONTEXT, PASSKEY, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
-        (WITHOUT_BASE, [BY_POSITION, BY_CONTEXT, PASSKEY]),
+        (EXTENDED, [MAP, MAP, BY_POSITION, BY_CONTEXT, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
+        (WITHOUT_BASE, [MAP, MAP, BY_POSITION, BY_CONTEXT]),
+        (EFFECTIVE, [MAP, MAP]),
         (INTERRUPTED, [""]),
         (MASKED, [""]),
-        (ENCODER, [PASSKEY, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
+        (ENCODER, [MAP, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
         (replace(INTERRUPTED, positions=None), []),
     ],
 )
@@ -442,7 +446,7 @@ def test_evaluation_figure_has_a_panel_per_measurement(
 
 def test_evaluation_figure_plots_losses_as_steps_and_points() -> None:
     assert EXTENDED.positions is not None
-    by_position, by_context, *_ = panels(evaluation_figure(EXTENDED))
+    by_position, by_context, *_ = panels(evaluation_figure(replace(EXTENDED, effective=None)))
     assert legend(by_position) == ["model", "base, sliding windows", "base, separate windows"]
     assert ticks(by_position.texts) == ["base: 128"]
     steps = curve(by_position, "model")
@@ -461,15 +465,21 @@ def test_evaluation_figure_plots_losses_as_steps_and_points() -> None:
 
 
 def test_evaluation_figure_labels_heat_map_cells_and_draws_error_bars() -> None:
-    accuracy: tuple[tuple[float | None, ...], ...] = ((1.0, 0.25), (None, 0.5))
-    passkey = Passkey("loss rank", (64, 256), (0.0, 1.0), accuracy, 20, 0.1)
-    figure = evaluation_figure(replace(ENCODER, passkey=passkey))
+    assert ENCODER.effective is not None
+    lengths = tuple(
+        LengthResult(length, texts=2, cells=(cell(0.0, 0.5, first), cell(0.5, 1.0, 12)), chance=0.1)
+        for length, first in ((64, 24), (256, 6))
+    )
+    tasks = {"passage": TaskResult(chance=0.1, lengths=lengths)}
+    figure = evaluation_figure(replace(ENCODER, effective=replace(ENCODER.effective, tasks=tasks)))
     cells, ranks, recalls, _ = panels(figure)
 
     texts = {text.get_position(): text.get_text() for text in cells.texts if text.get_text()}
-    assert texts == {(0, 0): "100", (0, 1): "25", (1, 0): "-", (1, 1): "50"}
+    assert texts == {(0, 0): "100", (0, 1): "50", (1, 0): "25", (1, 1): "50"}
     assert len(recalls.containers) == 6
-    assert ticks(cells.get_yticklabels()) == ["0", "100"]
+    assert ticks(cells.get_yticklabels()) == ["0", "50", "100"]
+    assert ticks(cells.get_xticklabels()) == ["64", "256"]
+    assert list(cells.lines[0].get_xdata()) == [0.5, 0.5]  # the base has 128 tokens
     modes = ["base, truncated", "base, in chunks", "resized model"]
     assert ticks(recalls.get_yticklabels()) == modes
     assert widths(recalls) == [0.165, 0.415, 0.47]
@@ -496,11 +506,14 @@ def test_training_figure_plots_training_and_held_out_loss(tmp_path: Path) -> Non
 
 
 def test_comparison_panels_show_deltas_and_losses() -> None:
-    deltas, by_position, by_context, passkeys = comparison_panels(comparison())
+    deltas, by_position, by_context, *maps = comparison_panels(comparison())
     assert not deltas.is_small
     assert not by_position.is_small
     assert not by_context.is_small
-    assert passkeys.is_small
+    assert [panel.key for panel in maps] == ["effective-needle", "effective-key"]
+    for panel in maps:
+        assert panel.is_small
+        assert [plot.title for plot in panel.plots] == list(METHODS)
     axes: list[Any] = panel_figure([deltas, by_position, by_context], "").axes
     assert ticks(axes[0].get_yticklabels()) == list(METHODS)
     assert axes[0].patches[1].get_width() == pytest.approx(0.05175)

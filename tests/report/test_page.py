@@ -19,11 +19,19 @@ from ctxextend.comparison.comparison_result import Comparison, Outcome
 from ctxextend.evaluation.evaluation_result import MODEL, Estimate, Evaluation, LossEstimate
 from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.inspection_result import Inspection
+from ctxextend.report.effective_text import effective_verdict
 from ctxextend.report.figures import NUMBERS, write_figure
 from ctxextend.report.html import comparison_figure, write_report
 from ctxextend.report.verdicts import comparison_verdict
 from tests.helpers.comparisons import COMPARISONS, METHODS, comparison, encoders
-from tests.helpers.evaluations import ENCODER, EXTENDED, EXTREMES, extreme_evaluation
+from tests.helpers.evaluations import (
+    EFFECTIVE,
+    ENCODER,
+    EXTENDED,
+    EXTREMES,
+    all_at_chance,
+    extreme_evaluation,
+)
 from tests.helpers.trainings import invoke
 
 Found = Comparison | Evaluation | Sequence[Inspection]
@@ -85,10 +93,10 @@ def with_outcome(found: Comparison, outcome: Outcome) -> Comparison:
 
 
 def without_small_plots(found: Comparison) -> Comparison:
-    """Remove the data of small plots, passkeys, from a comparison."""
+    """Remove the data of small plots, effective lengths, from a comparison."""
     rows = []
     for row in found.rows:
-        evaluation = replace(row.untrained.evaluation, passkey=None)
+        evaluation = replace(row.untrained.evaluation, effective=None)
         rows.append(replace(row, untrained=replace(row.untrained, evaluation=evaluation)))
     return replace(found, rows=tuple(rows))
 
@@ -107,12 +115,14 @@ INTERRUPTED = COMPARISONS["compare-interrupted"]
 
 # Results, and the number of plots in their reports.
 REPORTS: dict[str, tuple[Found, int]] = {
-    "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 3),
-    "trained": (comparison(("bands", "stretch --keep-first 20"), steps=200), 2 + 2 + 2),
+    "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 2 * 3),
+    "trained": (comparison(("bands", "stretch --keep-first 20"), steps=200), 2 + 2 + 2 * 2),
     "encoder": (without_small_plots(encoders()), 1 + 2),
-    "one": (comparison(("linear",)), 2 + 1),
-    "evaluation": (EXTENDED, 2 + 1 + 2 + 1),
+    "one": (comparison(("linear",)), 2 + 2),
+    "effective": (COMPARISONS["compare-effective"], 1 + 2 * 2),
+    "evaluation": (EXTENDED, 2 + 2 + 2 + 1),
     "evaluated encoder": (ENCODER, 1 + 2 + 1),
+    "evaluated effective length": (EFFECTIVE, 2),
     "tables": ([inspect("tiny-gpt2")], 4),
     "two tables": ([inspect("tiny-gpt2")] * 2, 3 + 2),
 }
@@ -226,9 +236,9 @@ def test_report_labels_every_plot_and_uses_css_variables_as_colours(pages: dict[
     for _, attributes in PageParser(page).tags:
         if attributes.get("role") == "img":
             labels.append(str(attributes["aria-label"]))
-    assert "Passkey retrieval accuracy (%): copy" in labels
+    assert "Effective context: answers found (%), one of many needles: copy" in labels
     assert "Loss by position. Data in the table below." in labels
-    assert page.count('<section class="panel') == 4
+    assert page.count('<section class="panel') == 5
     assert page.count('class="numbers"') == 2  # other plots or the ranking show all numbers
 
     plot = list(plots(page))[2]
@@ -271,23 +281,57 @@ def test_report_notes_clipped_values(tmp_path: Path) -> None:
     assert "+40.00 ± 0.20" in page
 
 
-def test_report_omits_passkey_plots_at_chance_level(tmp_path: Path) -> None:
+def test_report_omits_maps_at_chance_level(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
     outcome = found.rows[1].untrained
-    passkey = outcome.evaluation.passkey
-    assert passkey is not None
-    chance = (0.1,) * len(passkey.depths)
-    at_chance = replace(passkey, accuracy=(chance,) * len(passkey.lengths))
-    evaluation = replace(outcome.evaluation, passkey=at_chance)
+    effective = outcome.evaluation.effective
+    assert effective is not None
+    evaluation = replace(outcome.evaluation, effective=all_at_chance(effective))
     changed = with_outcome(found, replace(outcome, evaluation=evaluation))
     page = page_of(changed, tmp_path)
-    assert "not above chance: copy" in page
-    assert "Passkey retrieval accuracy (%): linear" in page
-    assert "Passkey retrieval accuracy (%): copy" not in page
+    facts = re.findall(r"<dt>Effective context of (\w+)</dt><dd>([^<]*)</dd>", page)
+    assert [name for name, _ in facts] == ["linear", "copy"]
+    assert facts[0][1].startswith("Reads 128 of 512 tokens")
+    assert facts[1][1].startswith("At chance in texts of every length")
+    for task in ("needle", "one of many needles"):
+        title = f"Effective context: answers found (%), {task}"
+        assert f"{title}: linear" in page
+        assert f"{title}: copy" not in page
+    assert "variable tracking: linear" not in page
+    assert page.count("The other methods are not above chance.") == 2
 
-    path = tmp_path / "evaluation.html"
-    write_report(evaluation, path)
-    assert "Not above chance, so no heat map is shown." in path.read_text("utf-8")
+    page = page_of(evaluation, tmp_path)
+    assert "effective-heading" not in page
+    assert "At chance at every length." in page
+
+
+def test_report_of_a_comparison_by_effective_length_has_no_other_columns(tmp_path: Path) -> None:
+    found = COMPARISONS["compare-effective"]
+    page = page_of(found, tmp_path)
+    head, *rows = cells(page)
+    assert head[:4] == ["#", "checkpoint", "answers found ± 95 %", "delta vs. best ± 95 %"]
+    assert head[4] == "positions"
+    assert [row[1] for row in rows] == [row.method for row in found.rows]
+    assert rows[0][2:4] == ["0.913 ± 0.042", "best"]
+    assert "paired by text." in page
+    assert "By context length (x) and depth (y; 0: start, 100: end of the text)." in page
+
+
+def test_report_of_an_evaluation_shows_what_each_task_found(tmp_path: Path) -> None:
+    page = page_of(EFFECTIVE, tmp_path)
+    assert EFFECTIVE.effective is not None
+    texts = [text.strip() for text in PageParser(page).texts if text.strip()]
+    assert texts.count(effective_verdict(EFFECTIVE.effective)) == 1
+    for task in ("needle", "one of many needles"):
+        assert f"Answers found (%): {task}" in texts  # above its map
+    first = texts.index("task")
+    head = ["task", "256", "512", "1,024", "8,192", "result"]
+    assert texts[first : first + 6] == head
+    needle = [f"100 % ({interval})" for interval in ("95 to 100", "95 to 100")]
+    assert texts[first + 6 : first + 9] == ["needle", *needle]
+    row = texts[texts.index("variable tracking") :]
+    asked = "At chance at 256 tokens, so it was not asked about longer texts."
+    assert row[1:6] == ["25 % (16 to 36)", "-", "-", "-", asked]
 
 
 def test_report_escapes_all_values(tmp_path: Path) -> None:
@@ -404,13 +448,11 @@ def test_report_of_an_evaluation_contains_verdict_and_numbers_without_script(
     headings = {
         "Loss by position",
         "Loss by context length",
-        "Passkey retrieval accuracy (%)",
+        "Effective context: answers found (%)",
+        "Effective context by task",
         "Document retrieval",
     }
     assert headings <= set(texts)
-    assert EXTENDED.passkey is not None
-    at_chance = replace(EXTENDED.passkey, accuracy=((0.1, 0.1, 0.1, 0.1, 0.1),) * 4)
-    assert "Not above chance" in page_of(replace(EXTENDED, passkey=at_chance), tmp_path)
     incomplete = page_of(replace(EXTENDED, complete=False, warnings=("Few windows.",)), tmp_path)
     assert "Incomplete" in incomplete
     assert "Few windows." in incomplete
@@ -472,7 +514,7 @@ def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
     page = page_of(
         replace(found, rows=tuple(replace(row, untrained=nothing) for row in found.rows)), tmp_path
     )
-    assert "passkey-heading" not in page
+    assert "Effective context" not in page
     assert "by position" not in page
 
 
