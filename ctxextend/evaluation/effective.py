@@ -42,19 +42,19 @@ from ctxextend.evaluation.scorer import Scorer
 from ctxextend.evaluation.task import Task
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.evaluation.trials import (
-    PASSAGE_TOKENS,
+    HIDDEN_TOKENS,
     PASSAGES,
+    Answer,
     CausalTrials,
     EncoderTrials,
     MaskedTrials,
-    Trial,
     Trials,
 )
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.recipe import Evaluate
 
-SKIPPED = "The effective length was not measured"
+NOT_MEASURED = "The effective length was not measured"
 TRIALS_OF_LENGTH = MIN_DEPTHS * MIN_TRIALS  # at least
 MAX_TRIALS_OF_LENGTH = 5 * TRIALS_OF_LENGTH
 SHORTEST = 256  # tokens of the shortest text by default, or a quarter of the longest if fewer
@@ -63,7 +63,7 @@ TIMED_SHARE = 0.03  # of the budget, for the text by which the time of others is
 OVERTIME = 1.2  # times the budget, after which nothing more is read
 
 # The trials of texts, by group of tasks, length and index.
-Found = dict[tuple[int, int, int], list[Trial]]
+Found = dict[tuple[int, int, int], list[Answer]]
 
 
 @dataclass
@@ -284,7 +284,7 @@ def plan_effective(
     model = evaluator.model
     started = time.perf_counter()
     if isinstance(evaluator, Embedder):
-        lengths, notes = _usable_lengths(settings, longest, 2 * PASSAGE_TOKENS)
+        lengths, notes = _usable_lengths(settings, longest, 2 * HIDDEN_TOKENS)
         _check_passages(text, lengths[-1])
         groups: tuple[Trials, ...] = tuple(
             EncoderTrials(evaluator, text=text, seed=settings.seed, is_same_text=is_same_text)
@@ -342,21 +342,21 @@ def _usable_lengths(
     requested = tuple(sorted({*settings.length})) or effective_lengths(longest, shortest)
     lengths = tuple(length for length in requested if length >= shortest)
     if not lengths:
-        message = f"{SKIPPED}: it needs texts of at least {shortest:,} tokens."
+        message = f"{NOT_MEASURED}: it needs texts of at least {shortest:,} tokens."
         raise DataError(message, f"Pass --length {shortest} or more.")
     if len(lengths) == len(requested):
         return lengths, ()
     listed = ", ".join(f"{length:,}" for length in requested if length < shortest)
-    return lengths, (f"{SKIPPED} at {listed} tokens: it needs at least {shortest:,}.",)
+    return lengths, (f"{NOT_MEASURED} at {listed} tokens: it needs at least {shortest:,}.",)
 
 
 def _check_passages(text: Ids, longest: int) -> None:
     """Raise DataError if a text is too short for the longest text, or for passages from it."""
-    needed = max(longest, PASSAGES * PASSAGE_TOKENS)
+    needed = max(longest, PASSAGES * HIDDEN_TOKENS)
     if len(text) < needed:
         message = (
-            f"{SKIPPED}: passages and texts of {longest:,} tokens need {needed:,} tokens, and the "
-            f"text has {len(text):,}."
+            f"{NOT_MEASURED}: passages and texts of {longest:,} tokens need {needed:,} tokens, and "
+            f"the text has {len(text):,}."
         )
         raise DataError(message, "Pass more text with --data.")
 

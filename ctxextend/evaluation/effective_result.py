@@ -202,12 +202,12 @@ def probability_of_drop(found: int, trials: int, later_found: int, later_trials:
     of the Royal Statistical Society 98.
     """
     total = found + later_found
-    ways = math.comb(trials + later_trials, total)
+    outcomes = math.comb(trials + later_trials, total)
     fewest = max(total - trials, 0)
     drops = 0
     for hits in range(fewest, later_found + 1):
         drops += math.comb(later_trials, hits) * math.comb(trials, total - hits)
-    return drops / ways
+    return drops / outcomes
 
 
 def count_depths(trials: Sequence[Sequence[float]]) -> int:

@@ -11,7 +11,7 @@ ones, as base models and small ones can be measured so too:
   two chains with their answers.
 
 All needles of a text are in it at the same time: a model reads the text once and answers all
-questions about it. Pointers are in texts of their own, as they make the other tasks harder.
+questions about it. Pointers are in separate texts, as they make the other tasks harder.
 """
 
 import math
@@ -65,8 +65,8 @@ class NeedleForm:
 
     def count_needles(self, words: NeedleWords, shortest: int) -> int:
         """Return how many needles fit texts of at least so many tokens; 0 if too few do."""
-        room = STATEMENTS_SHARE * shortest - self.question_tokens(words)
-        fitting = int(room / self.tokens_per_needle(words))
+        available = STATEMENTS_SHARE * shortest - self.question_tokens(words)
+        fitting = int(available / self.tokens_per_needle(words))
         count = min(fitting, _needles_of_words(words), MAX_NEEDLES)
         return count if count >= MIN_NEEDLES else 0
 

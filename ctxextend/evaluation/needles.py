@@ -34,8 +34,8 @@ class NeedleWords:
     before: Ids  # of a line break, maybe none
     between: Ids  # of a colon
     after: Ids  # of a line break, maybe none
-    as_key: Ids  # token of each word in the place of a key, shape (n,)
-    as_value: Ids  # token of each word in the place of a value, shape (n,)
+    as_key: Ids  # token of each word as a key, shape (n,)
+    as_value: Ids  # token of each word as a value, shape (n,)
     key_words: int  # words of a key
 
     @property

@@ -18,14 +18,14 @@ from ctxextend.held_out import Ids
 PASSAGE = "passage"
 DOCUMENT = "document"
 PASSAGES = 10  # texts that are ranked, each with a passage
-PASSAGE_TOKENS = 64
+HIDDEN_TOKENS = 64
 MAX_ROWS = 4  # questions that are answered at once; more gain little on a CPU
 # Where the passages of the first text are, of the second one, and so on: the ends first.
 PASSAGE_DEPTHS = (0.0, 1.0, 0.5, 0.25, 0.75)
 
 
 @dataclass(frozen=True)
-class Trial:
+class Answer:
     """A question, and whether the model ranks the right answer first; ties and NaN do not count."""
 
     task: str
@@ -47,7 +47,7 @@ class Trials(Protocol):
     def tokens(self, length: int) -> int:
         """Return how many tokens a model reads for one text of a length."""
 
-    def read(self, length: int, index: int) -> list[Trial]:
+    def read(self, length: int, index: int) -> list[Answer]:
         """Read the text of a length and an index, and answer all questions about it."""
 
 
@@ -77,7 +77,7 @@ class CausalTrials:
             return length
         return self.texts.needles * length
 
-    def read(self, length: int, index: int) -> list[Trial]:
+    def read(self, length: int, index: int) -> list[Answer]:
         """Read a text, and answer each question after it."""
         before = np.array(self.scorer.model.tokenizer.before, np.int64)
         text = self.texts.text(length - len(before), index)
@@ -86,7 +86,7 @@ class CausalTrials:
             return [*self._read_again(ids, text.questions)]
         cached_text = read_text(self.scorer, self.cache, ids)
         rows = min(max(self.longest // length, 1), MAX_ROWS)
-        found = list[Trial]()
+        found = list[Answer]()
         for start in range(0, len(text.questions), rows):
             asked = text.questions[start : start + rows]
             logits = cached_text.logits([question.ids for question in asked])
@@ -94,7 +94,7 @@ class CausalTrials:
                 found += _rank(question, scores[question.labels].cpu().numpy())
         return found
 
-    def _read_again(self, ids: Ids, questions: Sequence[Question]) -> Iterator[Trial]:
+    def _read_again(self, ids: Ids, questions: Sequence[Question]) -> Iterator[Answer]:
         """Yield the trials of questions, for each of which the model reads the whole text."""
         for question in questions:
             whole = np.concatenate([ids, question.ids])
@@ -122,7 +122,7 @@ class MaskedTrials:
         """Return how many tokens a model reads for one text of a length."""
         return length
 
-    def read(self, length: int, index: int) -> list[Trial]:
+    def read(self, length: int, index: int) -> list[Answer]:
         """Read a text that ends with all questions."""
         tokenizer = self.scorer.model.tokenizer
         words = self.texts.words
@@ -163,12 +163,12 @@ class EncoderTrials:
 
     def tokens(self, length: int) -> int:
         """Return how many tokens a model reads for an index."""
-        return PASSAGES * (length + PASSAGE_TOKENS)
+        return PASSAGES * (length + HIDDEN_TOKENS)
 
-    def read(self, length: int, index: int) -> list[Trial]:
+    def read(self, length: int, index: int) -> list[Answer]:
         """Embed texts and their passages."""
         random = np.random.default_rng((self.seed, length, index))
-        size = length - self.embedder.model.tokenizer.num_special - PASSAGE_TOKENS
+        size = length - self.embedder.model.tokenizer.num_special - HIDDEN_TOKENS
         depth = PASSAGE_DEPTHS[index % len(PASSAGE_DEPTHS)]
         starts = random.integers(len(self.text) - size + 1, size=PASSAGES)
         if self.is_same_text:
@@ -182,13 +182,13 @@ class EncoderTrials:
         similar = cosines(self.embedder.embed(passages), self.embedder.embed(texts))
         task = next(iter(self.chances))
         return [
-            Trial(task, depth, _is_first(scores, right)) for right, scores in enumerate(similar)
+            Answer(task, depth, _is_first(scores, right)) for right, scores in enumerate(similar)
         ]
 
     def _draw_passages(self, random: np.random.Generator) -> list[Ids]:
         """Return passages of the text that do not overlap."""
-        starts = random.permutation(len(self.text) // PASSAGE_TOKENS)[:PASSAGES] * PASSAGE_TOKENS
-        return [self.text[start : start + PASSAGE_TOKENS] for start in starts.tolist()]
+        starts = random.permutation(len(self.text) // HIDDEN_TOKENS)[:PASSAGES] * HIDDEN_TOKENS
+        return [self.text[start : start + HIDDEN_TOKENS] for start in starts.tolist()]
 
 
 def _is_first(scores: NDArray[np.floating], right: int) -> bool:
@@ -196,19 +196,19 @@ def _is_first(scores: NDArray[np.floating], right: int) -> bool:
     return bool(np.all(scores[right] > np.delete(scores, right)))
 
 
-def _rank(question: Question, scores: NDArray[np.floating]) -> Iterator[Trial]:
+def _rank(question: Question, scores: NDArray[np.floating]) -> Iterator[Answer]:
     """Yield the trials of a question, from the scores of its labels; higher is likelier."""
     start = 1
     for task, rivals in question.rivals.items():
         stop = start + len(rivals)
         is_found = bool(np.all(scores[0] > scores[start:stop]))
-        yield Trial(task=task, depth=question.depth, is_found=is_found)
+        yield Answer(task=task, depth=question.depth, is_found=is_found)
         start = stop
 
 
 def _rank_in_pass(
     scorer: Scorer, ids: Ids, questions: Sequence[Question], outputs: Sequence[int]
-) -> Iterator[Trial]:
+) -> Iterator[Answer]:
     """Yield the trials of questions in a text, all of which one pass answers.
 
     Args:

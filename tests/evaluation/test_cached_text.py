@@ -38,7 +38,7 @@ QUESTIONS = [np.array([3, 4, 5]), np.array([5, 4, 3]), np.array([40, 40, 9])]
 def scorer_of(model_type: str) -> Scorer:
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(model_type, **CONFIGS[model_type])
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for parameter in model.parameters():  # the default weights give nearly equal logits
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -74,8 +74,8 @@ def test_cached_text_gives_the_logits_of_whole_passes(model_type: str) -> None:
     assert not torch.allclose(expected[0], expected[1], atol=1e-3)
     for _ in range(2):  # asking changes nothing
         together = cached_text.logits(QUESTIONS)
-        alone = [cached_text.logits([question])[0] for question in QUESTIONS]
-        for found in (together, alone):
+        separate = [cached_text.logits([question])[0] for question in QUESTIONS]
+        for found in (together, separate):
             torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 

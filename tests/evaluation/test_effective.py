@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,13 @@ from typer.testing import CliRunner
 import ctxextend
 from ctxextend.cli.app import build_app
 from ctxextend.errors import DataError, ResizeError
-from ctxextend.evaluation import effective as effective_module
-from ctxextend.evaluation import evaluate as evaluate_module
+from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.effective import EffectiveTask, effective_lengths, plan_effective
 from ctxextend.evaluation.effective_result import MIN_TRIALS, Effective
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, open_eval_model
 from ctxextend.evaluation.scorer import Scorer
-from ctxextend.evaluation.trials import Trial
+from ctxextend.evaluation.trials import Answer
 from ctxextend.recipe import CheckpointRef, Evaluate
 from tests.helpers.mock_models import counts, mock_model
 
@@ -220,7 +220,7 @@ def test_measure_stops_after_the_budget(tiny: EvalModel, monkeypatch: pytest.Mon
     task = plan(copier(tiny, matched=3), 512, budget=100)
     task.seconds = {128: 0.01, 256: 0.01, 512: 0.01}  # far too low
     now = [0.0]
-    monkeypatch.setattr(effective_module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
     def read(tokens: int) -> None:
         now[0] += 25.0
@@ -267,7 +267,7 @@ def test_report_has_complete_lengths_after_an_interruption(tiny: EvalModel) -> N
 
 def test_cells_count_trials_of_their_depths(tiny: EvalModel) -> None:
     task = plan(copier(tiny, matched=3), 128)
-    trials = [Trial("key", depth, depth < 0.5) for depth in [index / 23 for index in range(24)]]
+    trials = [Answer("key", depth, depth < 0.5) for depth in [index / 23 for index in range(24)]]
     task.found = {(0, 128, 0): trials[:12], (0, 128, 1): trials[12:]}
     (result,) = task.report()["effective"].tasks["key"].lengths
     assert [(cell.found, cell.trials) for cell in result.cells] == [(8, 8), (4, 8), (0, 8)]
@@ -352,7 +352,7 @@ def test_evaluate_rejects_bad_input_before_a_model_is_loaded(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(evaluate_module.eval_model, "load_eval_model", no_model)
+    monkeypatch.setattr(eval_model, "load_eval_model", no_model)
     data = book
     if not settings:
         data = tmp_path / "short.txt"

@@ -57,7 +57,7 @@ def statements(ids: list[int]) -> list[tuple[int, int, int]]:
 
 
 @EACH_FORM
-def test_text_leaves_room_for_its_questions(form: NeedleForm) -> None:
+def test_text_is_shorter_by_its_questions(form: NeedleForm) -> None:
     text = texts(form).text(400, 0)
     tokens = len(text.ids)
     if form.is_masked:
@@ -105,7 +105,7 @@ def test_pointers_follow_their_needles_and_are_asked_after_solved_chains() -> No
     assert len(values) == 16
 
     def follow(pointer: int) -> int:
-        key = values[pointer] - FIRST_WORD  # its value is the key, in the place of a value
+        key = values[pointer] - FIRST_WORD  # its value is the key, as a value
         assert order[key] < order[pointer]
         return values[key]
 
