@@ -13,6 +13,7 @@ from ctxextend.cli.console import Console, Pieces
 from ctxextend.cli.effective import add_effective
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
+from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.cli.plots import Curve
@@ -113,6 +114,7 @@ def evaluate(
 
     from ctxextend.report.figures import evaluation_figure, write_figure
     from ctxextend.report.html import write_report
+    from ctxextend.report.verdicts import evaluation_verdict
 
     def write_page(path: Path) -> None:
         write_report(evaluation, path, options.command_line())
@@ -123,7 +125,8 @@ def evaluate(
     page = Page.for_stdout()
     add_evaluation(page, evaluation)
     files = [(report, write_page), (plot, write_plot)]
-    console.measurement("evaluate", evaluation, page.lines, files)
+    values = to_json(evaluation) | {"verdict": evaluation_verdict(evaluation, page.numbers)}
+    console.measurement("evaluate", evaluation, page.lines, files, values)
 
 
 def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
