@@ -95,9 +95,8 @@ class EffectiveTask(Task):
 
     def _tokens_of(self, schedule: Schedule, groups: Sequence[int]) -> int:
         tokens = 0
-        for group in groups:
-            for length, texts in schedule.texts.items():
-                tokens += texts * self.groups[group].tokens(length)
+        for group, length, _ in self._order(schedule, groups):
+            tokens += self.groups[group].tokens(length)
         return tokens
 
     @property
@@ -115,8 +114,8 @@ class EffectiveTask(Task):
         expected = self.tokens
         started = time.perf_counter()
         deadline = math.inf
+        self._ask_later_groups()
         if self.schedule is None:
-            self._ask_later_groups()
             groups = (0, *self._groups_that_are_found())
             spent = self.planning_seconds + time.perf_counter() - started
             self.schedule = self._choose_schedule(len(groups), self.budget - spent)
@@ -124,7 +123,7 @@ class EffectiveTask(Task):
             deadline = started + OVERTIME * self.budget - self.planning_seconds
         total = self._tokens_of(self.schedule, self.scheduled_groups)
         read = 0
-        for group, length, index in self._order(self.schedule):
+        for group, length, index in self._order(self.schedule, self.scheduled_groups):
             if (group, length, index) not in self.found:
                 if time.perf_counter() > deadline:
                     self._cut_schedule()
@@ -136,9 +135,9 @@ class EffectiveTask(Task):
         advance(expected - expected * read // total)
 
     def _ask_later_groups(self) -> None:
-        """Ask the questions of all groups but the first about the shortest texts."""
-        shortest = self.lengths[0]
+        """Ask the questions of all groups but the first about their shortest texts."""
         for group in range(1, len(self.groups)):
+            shortest = self._lengths_of(group)[0]
             for index in range(_minimum_texts(self.groups[group])):
                 self.found[group, shortest, index] = self.groups[group].read(shortest, index)
 
@@ -158,14 +157,21 @@ class EffectiveTask(Task):
             budget=budget,
         )
 
-    def _order(self, schedule: Schedule) -> list[tuple[int, int, int]]:
+    def _order(self, schedule: Schedule, groups: Sequence[int]) -> list[tuple[int, int, int]]:
         """Return the groups, lengths and indices of texts, those that are needed most first."""
         order = list[tuple[bool, int, int, int]]()
-        for length, texts in schedule.texts.items():
-            for index in range(texts):
-                is_more = index >= _minimum_texts(self.groups[0])
-                order += [(is_more, length, index, group) for group in self.scheduled_groups]
+        for group in groups:
+            minimum = _minimum_texts(self.groups[group])
+            for length in self._lengths_of(group):
+                texts = schedule.texts.get(length, 0)
+                if texts:
+                    texts = max(texts, minimum)
+                order += [(index >= minimum, length, index, group) for index in range(texts)]
         return [(group, length, index) for _, length, index, group in sorted(order)]
+
+    def _lengths_of(self, group: int) -> list[int]:
+        """Return the lengths that a group can be asked about, shortest first."""
+        return [length for length in self.lengths if length >= self.groups[group].shortest]
 
     def _cut_schedule(self) -> None:
         """Reduce the schedule to the texts that were read, as the time is over."""
@@ -252,7 +258,7 @@ def _minimum_texts(trials: Trials) -> int:
     return math.ceil(TRIALS_OF_LENGTH / trials.trials_per_text)
 
 
-def effective_lengths(longest: int, shortest: int = 1) -> tuple[int, ...]:
+def effective_lengths(longest: int, shortest: int = SHORTEST // 2) -> tuple[int, ...]:
     """Return the lengths to measure: the longest, its half, and so on.
 
     Args:
@@ -362,26 +368,27 @@ def _check_passages(text: Ids, longest: int) -> None:
 
 
 def _needle_groups(
-    scorer: Scorer,
-    words: NeedleWords,
-    text: Ids,
-    lengths: Sequence[int],
-    seed: int,
+    scorer: Scorer, words: NeedleWords, text: Ids, lengths: Sequence[int], seed: int
 ) -> Iterator[Trials]:
     """Yield the trials of a language model: of needles, and of pointers to them if they fit."""
-    shortest = lengths[0] - scorer.model.tokenizer.num_special
+    special = scorer.model.tokenizer.num_special
 
-    def texts(form: NeedleForm) -> NeedleTexts:
-        needles = form.count_needles(words, shortest)
-        return NeedleTexts(words=words, haystack=text, needles=needles, seed=seed, form=form)
+    def texts(form: NeedleForm) -> tuple[NeedleTexts, int]:
+        needed = special + form.shortest_text(words)
+        shortest = min(length for length in lengths if length >= needed)
+        needles = form.count_needles(words, shortest - special)
+        return NeedleTexts(words, text, needles=needles, seed=seed, form=form), shortest
 
     if scorer.model.kind != CAUSAL:
-        yield MaskedTrials(scorer, texts(MASKED_FORM))
+        about_masks, shortest = texts(MASKED_FORM)
+        yield MaskedTrials(scorer, about_masks, shortest=shortest)
         return
     cache = find_cache(scorer)
-    yield CausalTrials(scorer, texts(NEEDLES_FORM), cache=cache, longest=lengths[-1])
-    if POINTERS_FORM.count_needles(words, shortest):
-        yield CausalTrials(scorer, texts(POINTERS_FORM), cache=cache, longest=lengths[-1])
+    for form in (NEEDLES_FORM, POINTERS_FORM):
+        if lengths[-1] < special + form.shortest_text(words):
+            continue
+        asked, shortest = texts(form)
+        yield CausalTrials(scorer, asked, cache=cache, shortest=shortest, longest=lengths[-1])
 
 
 def _time_texts(

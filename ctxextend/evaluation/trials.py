@@ -44,6 +44,10 @@ class Trials(Protocol):
     def trials_per_text(self) -> int:
         """The number of trials of each task that a text gives."""
 
+    @property
+    def shortest(self) -> int:
+        """The number of tokens of the shortest text that can be asked about."""
+
     def tokens(self, length: int) -> int:
         """Return how many tokens a model reads for one text of a length."""
 
@@ -59,6 +63,7 @@ class CausalTrials:
     texts: NeedleTexts
     # How a text is read once with a cache; None: it is read once for each question.
     cache: CacheUse | None
+    shortest: int  # tokens of the shortest text, special tokens included
     longest: int  # tokens of the longest text: so many are cached at most
 
     @property
@@ -107,6 +112,7 @@ class MaskedTrials:
 
     scorer: Scorer
     texts: NeedleTexts
+    shortest: int  # tokens of the shortest text, special tokens included
 
     @property
     def chances(self) -> dict[str, float]:
@@ -150,6 +156,7 @@ class EncoderTrials:
     text: Ids  # token ids without special tokens, shape (k,)
     seed: int
     is_same_text: bool  # whether texts differ only in their passages
+    shortest: int = 2 * HIDDEN_TOKENS  # tokens of the shortest text, special tokens included
 
     @property
     def chances(self) -> dict[str, float]:

@@ -101,7 +101,7 @@ def task_remark(task: TaskResult, effective: Effective) -> str:
     if length is not None:
         return f"Reads {length:,} of {effective.max_len:,} tokens."
     level = "Below the threshold" if task.is_above_chance else "At chance"
-    if len(task.lengths) == len(effective.lengths):
+    if task.lengths[-1].length == effective.lengths[-1]:
         return f"{level} at every length."
     longest = task.lengths[-1].length
     return f"{level} at {longest:,} tokens, so it was not asked about longer texts."

@@ -665,12 +665,13 @@ def _loss_panel_of(evaluation: Evaluation, by: str) -> Panel | None:
 
 
 def _effective_panel(evaluation: Evaluation) -> Panel | None:
-    """Return a map for each task that the model is above chance in."""
-    if evaluation.effective is None:
+    """Return a map for each task that the model is above chance in; without any, of all tasks."""
+    effective = evaluation.effective
+    if effective is None:
         return None
     plots = list[Plot]()
-    for name, task in evaluation.effective.tasks.items():
-        if task.is_above_chance:
+    for name, task in effective.tasks.items():
+        if task.is_above_chance or not effective.is_above_chance:
             draw = partial(draw_effective, task=task, base_max_len=evaluation.base_max_len)
             plots.append(Plot(f"{EFFECTIVE_TITLE}: {SHORT_NAMES[name]}", draw))
     if not plots:
