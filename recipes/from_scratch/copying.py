@@ -203,7 +203,7 @@ def lines_and_questions(
     words: Words, chains: list[Chain], has_links: bool, rng: np.random.Generator
 ) -> Iterator[Part]:
     """Yield the needles, links and questions of a text in order; the last part is questions. Each
-    needle is asked about once.
+    needle is asked about at most once.
     """
     lines = rng.permutation(np.repeat(np.arange(len(chains)), 2 if has_links else 1))
     breaks = rng.integers(len(lines), size=rng.integers(3))
@@ -226,7 +226,8 @@ def lines_and_questions(
             stated.append(number)
             unasked.append(number)
             yield statement(words.line(chain.key, chain.value))
-    yield ask(len(chains))
+    # Half of the texts end with fewer questions, so that needles come near the end, too.
+    yield ask(int(rng.integers(1, 2 * len(chains) + 1)))
 
 
 def statement(line: list[int]) -> Part:
