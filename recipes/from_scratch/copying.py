@@ -211,7 +211,8 @@ def lines_and_questions(
     unasked: list[int] = []
 
     def ask(most: int) -> Part:
-        chosen = rng.permutation(unasked)[:most].astype(int).tolist()
+        # Near needles are asked about more often: otherwise, there are few at each short distance.
+        chosen = rng.permutation(unasked[-most:]).astype(int).tolist()
         for number in chosen:
             unasked.remove(number)
         return questions(words, [chains[number] for number in chosen])
