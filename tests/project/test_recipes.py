@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -16,6 +18,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner, Result
 
+import copying
 import corpus
 import mini_bert
 import rotary_lm
@@ -296,3 +299,37 @@ def test_rotary_lm_script_trains_a_llama(
     assert model.generation_config.eos_token_id == 0
     assert rope["original_max_position_embeddings"] == 64
     pico.logits(model, 128)
+
+
+def test_copying_script_trains_a_checkpoint_and_checks_it(
+    few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few_documents)
+    folder = tmp_path / "copying"
+    arguments = ["copying.py", str(folder), "--steps", "3", "--context", "128"]
+    monkeypatch.setattr("sys.argv", arguments)
+    copying.main()
+    card = (folder / "README.md").read_text()
+    assert re.search(r"\| 128 \| \d+% \(\d+%\)", card)
+
+    output = resize(folder, to="4x", method="copy", output=tmp_path / "out").output
+    model = pico.Pico(output, transformers.GPT2LMHeadModel).load()
+    pico.logits(model, 512)
+
+
+def test_training_text_has_the_answers_to_its_questions(few_documents: list[str]) -> None:
+    tokenizer = copying.train_tokenizer(few_documents, 128)
+    words = copying.find_words(tokenizer)
+    tokens = corpus.tokenize(tokenizer, few_documents, copying.END_OF_TEXT).numpy()
+    rng = np.random.default_rng(0)
+    answers = 0
+    for _ in range(20):
+        text = copying.training_text(words, tokens, 128, rng)
+        assert len(text.ids) == len(text.weights) == 128
+        lines = [text.ids[start : start + copying.LINE_TOKENS] for start in range(128)]
+        for position, weight in enumerate(text.weights):
+            if weight == copying.ANSWER_WEIGHT:
+                line = lines[position - 3]
+                assert lines.index(line) < position - 3
+                answers += 1
+    assert answers > 20
