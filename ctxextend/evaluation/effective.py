@@ -62,77 +62,75 @@ MAX_LENGTHS = 6  # by default
 TIMED_SHARE = 0.03  # of the budget, for the text by which the time of others is predicted
 OVERTIME = 1.2  # times the budget, after which nothing more is read
 
-# The trials of texts, by group of tasks, length and index.
-Found = dict[tuple[int, int, int], list[Answer]]
+# A text that is read: the group of tasks that are asked about it, its length and its index.
+TextKey = tuple[int, int, int]
 
 
 @dataclass
 class EffectiveTask(Task):
     """What a model is asked about texts of several lengths, and what it found so far.
 
-    Tasks of later groups that it cannot do in the shortest texts are not asked about longer ones.
+    Tasks of later groups of which it finds too little in their shortest texts are not asked about
+    longer ones.
     """
 
     groups: tuple[Trials, ...]  # of tasks that share their texts
     lengths: tuple[int, ...]  # shortest first
     budget: int  # seconds
-    seconds: Mapping[int, float]  # about how long a text of a group takes, by length
+    predicted: Mapping[int, float]  # about how many seconds a text of a group takes, by length
     planning_seconds: float  # that are part of the budget
     notes: tuple[str, ...]
     # What is read: `groups` by index, and texts by length. `measure` chooses it, or another task
     # has, so that several models read the same texts.
     schedule: Schedule | None = None
     scheduled_groups: tuple[int, ...] = ()
-    found: Found = field(default_factory=dict)
+    found: dict[TextKey, list[Answer]] = field(default_factory=dict)
+    seconds: dict[TextKey, float] = field(default_factory=dict)  # that texts have taken
+    started: float | None = None
 
     @cached_property
     def tokens(self) -> int:
         """The number of tokens that the model reads, as far as is known before it does."""
-        budget = self.budget - self.planning_seconds
-        schedule = self.schedule or self._choose_schedule(len(self.groups), budget)
-        groups = self.scheduled_groups or range(len(self.groups))
-        return self._tokens_of(schedule, groups)
+        if self.schedule is not None:
+            return self._tokens_of(self._order(self.schedule, self.scheduled_groups))
+        schedule = self._schedule(self.predicted, len(self.groups), self._remaining())
+        return self._tokens_of(self._order(schedule, range(len(self.groups))))
 
-    def _tokens_of(self, schedule: Schedule, groups: Sequence[int]) -> int:
-        tokens = 0
-        for group, length, _ in self._order(schedule, groups):
-            tokens += self.groups[group].tokens(length)
-        return tokens
+    def _tokens_of(self, order: Sequence[TextKey]) -> int:
+        return sum(self.groups[group].tokens(length) for group, length, _ in order)
 
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
         """For each text of the first group, whether each answer was found, as 0 or 1."""
         scores = list[NDArray[np.float64]]()
-        for (group, _, _), trials in sorted(self.found.items(), key=lambda item: item[0]):
+        for (group, _, _), answers in sorted(self.found.items(), key=lambda item: item[0]):
             if group == 0:
-                scores.append(np.array([trial.is_found for trial in trials], np.float64))
+                scores.append(np.array([answer.is_found for answer in answers], np.float64))
         return tuple(scores)
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Read texts within the budget, or as many as another model has read."""
         self.found = {}
-        expected = self.tokens
-        started = time.perf_counter()
-        deadline = math.inf
+        self.seconds = {}
+        self.started = time.perf_counter()
         self._ask_later_groups()
-        if self.schedule is None:
-            groups = (0, *self._groups_that_are_found())
-            spent = self.planning_seconds + time.perf_counter() - started
-            self.schedule = self._choose_schedule(len(groups), self.budget - spent)
-            self.scheduled_groups = groups
-            deadline = started + OVERTIME * self.budget - self.planning_seconds
-        total = self._tokens_of(self.schedule, self.scheduled_groups)
-        read = 0
-        for group, length, index in self._order(self.schedule, self.scheduled_groups):
-            if (group, length, index) not in self.found:
-                if time.perf_counter() > deadline:
-                    self._cut_schedule()
-                    break
-                self.found[group, length, index] = self.groups[group].read(length, index)
-            before = expected * read // total
-            read += self.groups[group].tokens(length)
-            advance(expected * read // total - before)
-        advance(expected - expected * read // total)
+        if self.schedule is not None:
+            order = self._order(self.schedule, self.scheduled_groups)
+            self._read(order, self.tokens, advance, budget=math.inf)
+            return
+        self.scheduled_groups = (0, *self._groups_that_are_found())
+        count = len(self.scheduled_groups)
+        needed = self._schedule(self.predicted, count, self._remaining(), is_minimal=True)
+        order = self._order(needed, self.scheduled_groups)
+        expected = min(self._tokens_of(order), self.tokens)
+        self._read(order, expected, advance, budget=self.budget)
+        # What was read tells better how many more texts the time suffices for.
+        seconds = self._seconds_by_length()
+        spent = sum(count * texts * seconds[length] for length, texts in needed.texts.items())
+        more = self._schedule(seconds, count, self._remaining() + spent)
+        order = self._order(more, self.scheduled_groups)
+        self._read(order, self.tokens - expected, advance, budget=self.budget)
+        self.schedule = self._schedule_of_read_texts(seconds, count)
 
     def _ask_later_groups(self) -> None:
         """Ask the questions of all groups but the first about their shortest texts."""
@@ -148,17 +146,36 @@ class EffectiveTask(Task):
             if any(one.accuracy >= THRESHOLD for one in shortest):
                 yield group
 
-    def _choose_schedule(self, groups: int, budget: float) -> Schedule:
+    def _remaining(self) -> float:
+        """Return how many seconds of the budget are left."""
+        spent = self.planning_seconds
+        if self.started is not None:
+            spent += time.perf_counter() - self.started
+        return self.budget - spent
+
+    def _schedule(
+        self, seconds: Mapping[int, float], groups: int, budget: float, *, is_minimal: bool = False
+    ) -> Schedule:
+        """Return how many texts of each length fit a budget.
+
+        Args:
+            seconds: About how long a text of a group takes, by length.
+            groups: The number of groups.
+            budget: Seconds.
+            is_minimal: Whether to read only as many texts of a length as it needs.
+        """
         first = self.groups[0]
+        minimum = _minimum_texts(first)
+        most = max(MAX_TRIALS_OF_LENGTH // first.trials_per_text, minimum)
         return schedule_texts(
-            {length: groups * seconds for length, seconds in self.seconds.items()},
-            minimum=_minimum_texts(first),
-            maximum=max(MAX_TRIALS_OF_LENGTH // first.trials_per_text, _minimum_texts(first)),
+            {length: groups * one for length, one in seconds.items()},
+            minimum=minimum,
+            maximum=minimum if is_minimal else most,
             budget=budget,
         )
 
-    def _order(self, schedule: Schedule, groups: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Return the groups, lengths and indices of texts, those that are needed most first."""
+    def _order(self, schedule: Schedule, groups: Sequence[int]) -> list[TextKey]:
+        """Return the texts of a schedule, those that are needed first, then by length."""
         order = list[tuple[bool, int, int, int]]()
         for group in groups:
             minimum = _minimum_texts(self.groups[group])
@@ -173,23 +190,59 @@ class EffectiveTask(Task):
         """Return the lengths that a group can be asked about, shortest first."""
         return [length for length in self.lengths if length >= self.groups[group].shortest]
 
-    def _cut_schedule(self) -> None:
-        """Reduce the schedule to the texts that were read, as the time is over."""
-        assert self.schedule is not None
+    def _read(
+        self,
+        order: Sequence[TextKey],
+        expected: int,
+        advance: Callable[[int], None],
+        *,
+        budget: float,
+    ) -> None:
+        """Read those texts that were not read yet, until the budget is exceeded.
+
+        `advance` gets `expected` tokens in all.
+        """
+        unread = [key for key in order if key not in self.found]
+        total = self._tokens_of(unread)
+        read = 0
+        advanced = 0
+        for key in unread:
+            if self.budget - self._remaining() > OVERTIME * budget:
+                break
+            group, length, index = key
+            started = time.perf_counter()
+            self.found[key] = self.groups[group].read(length, index)
+            self.seconds[key] = time.perf_counter() - started
+            read += self.groups[group].tokens(length)
+            advance(expected * read // total - advanced)
+            advanced = expected * read // total
+        advance(expected - advanced)
+
+    def _seconds_by_length(self) -> dict[int, float]:
+        """Return how long a text takes by length, as measured or, in relation to it, predicted."""
+        measured = dict[int, float]()
+        for length in self.lengths:
+            own = [one for (_, at, _), one in self.seconds.items() if at == length]
+            if own:
+                measured[length] = sum(own) / len(own)
+        if not measured:
+            return dict(self.predicted)
+        longest = max(measured)
+        ratio = measured[longest] / self.predicted[longest]
+        return {length: ratio * one for length, one in self.predicted.items()} | measured
+
+    def _schedule_of_read_texts(self, seconds: Mapping[int, float], groups: int) -> Schedule:
+        """Return what was read as a schedule; lengths with too few texts are left out."""
+        minimum = _minimum_texts(self.groups[0])
         texts = dict[int, int]()
-        left_out = {*self.schedule.left_out}
-        for length in self.schedule.texts:
-            read = sum((0, length, index) in self.found for index in range(MAX_TRIALS_OF_LENGTH))
-            if read >= _minimum_texts(self.groups[0]):
-                texts[length] = read
-            else:
-                left_out.add(length)
-        self.schedule = Schedule(
-            texts=texts,
-            left_out=tuple(sorted(left_out)),
-            left_out_seconds=sum(
-                _minimum_texts(self.groups[0]) * self.seconds[length] for length in left_out
-            ),
+        for length in self.lengths:
+            count = self._texts_read(0, length)
+            if count >= minimum:
+                texts[length] = count
+        left_out = tuple(length for length in self.lengths if length not in texts)
+        missing = sum(groups * minimum * seconds[length] for length in left_out)
+        return Schedule(
+            texts=texts, left_out=left_out, left_out_seconds=missing if left_out else None
         )
 
     def report(self) -> dict[str, Any]:
@@ -248,7 +301,7 @@ class EffectiveTask(Task):
             found = list[tuple[float, bool]]()
             for (one, at, _), read in self.found.items():
                 if (one, at) == (group, length):
-                    found += [(trial.depth, trial.is_found) for trial in read if trial.task == task]
+                    found += [(one.depth, one.is_found) for one in read if one.task == task]
             trials[length] = found
         return trials
 
@@ -307,12 +360,12 @@ def plan_effective(
             note = f"Variable tracking was not measured: it needs at least {needed:,} tokens."
             notes = (*notes, note)
     with torch_threads(model.model, settings.threads):
-        seconds = _time_texts(model.model, groups[0], lengths, settings.budget)
+        predicted = _time_texts(model.model, groups[0], lengths, settings.budget)
     return EffectiveTask(
         groups=groups,
         lengths=lengths,
         budget=settings.budget,
-        seconds=seconds,
+        predicted=predicted,
         planning_seconds=time.perf_counter() - started,
         notes=notes,
     )

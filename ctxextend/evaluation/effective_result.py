@@ -91,7 +91,7 @@ class TaskResult:
     chance: float  # accuracy of guessing
     lengths: tuple[LengthResult, ...]  # shortest first
 
-    json_properties: ClassVar = ("effective_length", "is_above_chance", "is_below_after")
+    json_properties: ClassVar = ("effective_length", "is_above_chance", "uncertain_lengths")
 
     @property
     def is_above_chance(self) -> bool:
@@ -113,24 +113,17 @@ class TaskResult:
         return None if effective is None else effective.length
 
     @property
-    def longer(self) -> tuple[LengthResult, ...]:
-        """The results at lengths that are not read, beyond the largest one that is."""
-        effective = self.effective_length or 0
-        return tuple(one for one in self.lengths if one.length > effective)
-
-    @property
-    def is_below_after(self) -> bool | None:
-        """Whether less is found beyond the effective length by more than chance.
-
-        None without an effective length, or if no longer length was measured.
-        """
+    def uncertain_lengths(self) -> tuple[int, ...]:
+        """Lengths beyond the effective one at which no less is found by more than chance."""
         effective = self.effective
-        if effective is None or not self.longer:
-            return None
-        unlikely = UNLIKELY / len(self.longer)
-        return any(
-            probability_of_drop(effective.found, effective.trials, one.found, one.trials) < unlikely
-            for one in self.longer
+        if effective is None:
+            return ()
+        longer = [one for one in self.lengths if one.length > effective.length]
+        return tuple(
+            one.length
+            for one in longer
+            if probability_of_drop(effective.found, effective.trials, one.found, one.trials)
+            >= UNLIKELY
         )
 
 

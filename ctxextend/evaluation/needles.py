@@ -18,7 +18,7 @@ MIN_LETTERS = 3  # of a word, if the vocabulary has enough of them
 MAX_TRIED = 8000  # words of the vocabulary that are tokenized in a line
 # With fewer usable words, as in vocabularies of bytes or characters, a key is several tokens: one
 # would occur all over the text.
-WORDS_FOR_SHORT_KEYS = 200
+WORDS_FOR_SHORT_KEYS = 120
 LONG_KEY = 2  # words
 SAMPLE_CHARACTERS = 10_000  # of the text, whose script the words have
 MIN_WORDS = 30  # fewer make no needles

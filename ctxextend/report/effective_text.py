@@ -32,8 +32,8 @@ def effective_verdict(effective: Effective) -> str:
     sentences = [f"{_reads(effective)}."]
     uncertain = dict[int, None]()
     for task in effective.tasks.values():
-        if task.effective_length == effective.effective_length and task.is_below_after is False:
-            uncertain |= dict.fromkeys(one.length for one in task.longer)
+        if task.effective_length == effective.effective_length:
+            uncertain |= dict.fromkeys(task.uncertain_lengths)
     if uncertain:
         sentences.append(_uncertain([*uncertain]))
     below = [SHORT_NAMES[name] for name, task in effective.tasks.items() if _is_below(task)]

@@ -227,8 +227,9 @@ def lines_and_questions(
             stated.append(number)
             unasked.append(number)
             yield statement(words.line(chain.key, chain.value))
-    # Half of the texts end with fewer questions, so that needles come near the end, too.
-    yield ask(int(rng.integers(1, 2 * len(chains) + 1)))
+    # Half of the texts end with few questions, so that needles come near the end, too.
+    most = 4 if rng.random() < 0.5 else 2 * len(chains) + 1
+    yield ask(int(rng.integers(1, most)))
 
 
 def statement(line: list[int]) -> Part:

@@ -20,7 +20,7 @@ from ctxextend.evaluation.effective_result import MIN_TRIALS, Effective
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, open_eval_model
 from ctxextend.evaluation.scorer import Scorer
-from ctxextend.evaluation.trials import Answer
+from ctxextend.evaluation.trials import Answer, Trials
 from ctxextend.recipe import CheckpointRef, Evaluate
 from tests.helpers.mock_models import counts, mock_model
 
@@ -124,7 +124,7 @@ def test_effective_length_ends_where_a_model_stops_to_see(tiny: EvalModel) -> No
     found = measured(plan(copier(tiny, matched=3, window=200), 512))
     assert found.effective_length == 128
     task = found.tasks["key"]
-    assert task.is_below_after
+    assert task.uncertain_lengths == ()
     at_512 = task.lengths[-1]
     assert at_512.cells[0].found == 0
     assert at_512.cells[-1].accuracy == 1.0
@@ -208,32 +208,70 @@ def test_encoder_needs_text_for_passages(minilm: EvalModel) -> None:
         plan_effective(open_embedder(minilm), text, 128, Evaluate(data=("book.txt",)))
 
 
-def test_budget_leaves_out_lengths(tiny: EvalModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = plan(copier(tiny, matched=3), 512, budget=100)
-    task.seconds = {128: 1.0, 256: 10.0, 512: 400.0}
+class SlowTrials:
+    """Trials that take so many seconds of a clock by length."""
+
+    def __init__(self, trials: Trials, seconds: dict[int, float]) -> None:
+        self.trials = trials
+        self.seconds = seconds
+        self.now = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.trials, name)
+
+    def read(self, length: int, index: int) -> list[Answer]:
+        self.now += self.seconds[length]
+        return self.trials.read(length, index)
+
+
+def slow_task(
+    model: EvalModel, seconds: dict[int, float], monkeypatch: pytest.MonkeyPatch, **settings: Any
+) -> EffectiveTask:
+    """Return a task without pointers whose texts take so many seconds by length."""
+    task = plan(model, max(seconds), **settings)
+    trials = SlowTrials(task.groups[0], seconds)
+    task.groups = (trials,)
+    task.predicted = seconds
     task.planning_seconds = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: trials.now)
+    return task
+
+
+def texts_of(found: Effective) -> dict[int, int]:
+    """Return how many texts were read by length."""
+    return {one.length: one.texts for one in found.tasks["key"].lengths}
+
+
+def test_budget_leaves_out_lengths(tiny: EvalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {128: 1.0, 256: 10.0, 512: 400.0}
+    task = slow_task(copier(tiny, matched=3), seconds, monkeypatch, budget=100)
     found = measured(task)
-    assert lengths_of(found, "key") == [128, 256]
+    assert texts_of(found) == {128: 10, 256: 9}  # of 12 needles, so that at least two are needed
     assert found.left_out == (512,)
-    assert found.left_out_seconds == 800.0  # two texts, each of 12 needles
+    assert found.left_out_seconds == 800.0
     assert found.effective_length == 256
     assert found.max_len == 512
 
 
+def test_budget_is_planned_again_from_the_times_of_the_texts(
+    tiny: EvalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {128: 1.0, 256: 2.0, 512: 4.0}
+    task = slow_task(copier(tiny, matched=3), seconds, monkeypatch, budget=50)
+    task.predicted = {128: 10.0, 256: 20.0, 512: 40.0}  # ten times too high
+    found = measured(task)
+    assert found.left_out == ()
+    assert texts_of(found) == {128: 8, 256: 7, 512: 7}
+    assert sum(texts * seconds[length] for length, texts in texts_of(found).items()) == 50
+
+
 def test_measure_stops_after_the_budget(tiny: EvalModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = plan(copier(tiny, matched=3), 512, budget=100)
-    task.seconds = {128: 0.01, 256: 0.01, 512: 0.01}  # far too low
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-
-    def read(tokens: int) -> None:
-        now[0] += 25.0
-
-    task.measure(read)
-    found = task.report()["effective"]
-    assert lengths_of(found, "key") == [128, 256]
+    seconds = {128: 25.0, 256: 25.0, 512: 25.0}
+    task = slow_task(copier(tiny, matched=3), seconds, monkeypatch, budget=100)
+    task.predicted = {128: 0.01, 256: 0.01, 512: 0.01}  # far too low
+    found = measured(task)
+    assert texts_of(found) == {128: 2, 256: 2}
     assert found.left_out == (512,)
-    assert [one.texts for one in found.tasks["key"].lengths] == [2, 2]
 
 
 def test_another_task_reads_the_same_texts_without_a_budget(tiny: EvalModel) -> None:

@@ -126,11 +126,13 @@ def test_effective_length_is_the_largest_that_is_read() -> None:
     assert task(result(64, (5, 8)), result(128, (8, 8))).effective_length == 128
 
 
-def test_is_below_after_needs_a_drop_beyond_chance() -> None:
-    assert task(result(64, (8, 8)), result(128, (0, 8))).is_below_after is True
-    assert task(result(64, (7, 7)), result(128, (5, 7))).is_below_after is False
-    assert task(result(64, (8, 8))).is_below_after is None
-    assert task(result(64, (0, 8))).is_below_after is None
+def test_uncertain_lengths_miss_no_more_than_chance() -> None:
+    assert task(result(64, (8, 8)), result(128, (0, 8))).uncertain_lengths == ()
+    assert task(result(64, (7, 7)), result(128, (5, 7))).uncertain_lengths == (128,)
+    lengths = task(result(64, (8, 8)), result(128, (5, 8)), result(256, (0, 3)))
+    assert lengths.uncertain_lengths == (128,)
+    assert task(result(64, (8, 8))).uncertain_lengths == ()
+    assert task(result(64, (0, 8))).uncertain_lengths == ()
 
 
 def test_is_above_chance_counts_all_depths_of_a_length() -> None:
