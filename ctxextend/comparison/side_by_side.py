@@ -136,9 +136,11 @@ class SideBySide:
         """
         started = time.perf_counter()
         model = eval_model.load_eval_model(files, self.settings.precision, self.settings.device)
-        run = self._plan(model)
+        with length_errors(files, self.longest):
+            run = self._plan(model)
         total = run.base_tokens + len(self.files) * run.tokens
-        with torch_threads(model.model, self.settings.threads):
+        threads = torch_threads(model.model, self.settings.threads)
+        with threads, length_errors(files, self.longest):
             if self.run is None:
                 run.run_base(lambda tokens: progress(tokens, total, "the base"))
             else:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ctxextend.evaluation.eval_model import prepare_inputs
+from ctxextend.evaluation.eval_model import prepare_inputs, rope_types
 from ctxextend.evaluation.scorer import UNKNOWN_VOCABULARY, Scorer, identity_lm_head
 from ctxextend.held_out import Ids
 from ctxextend.models.load import first_trial_token
@@ -17,9 +18,13 @@ from ctxextend.models.load import first_trial_token
 if TYPE_CHECKING:
     import torch
 
+    # From the logits of a token, or what the LM head turns into them, and labels.
+    ScoreLabels = Callable[[torch.Tensor, torch.Tensor], NDArray[np.float32]]
+
 # The argument and the output that have the cache: of attention, before transformers 5.24, and of
 # state-space models before that.
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+LENGTH_DEPENDENT = {"dynamic", "longrope"}  # rope types
 TRIAL_TEXT = 24  # tokens of the text, and of a question, by which a cache is tried
 TRIAL_QUESTION = 3
 TOLERANCES = {"float32": 1e-3}  # of logits with and without the cache, relative and absolute
@@ -33,6 +38,7 @@ class CacheUse:
     name: str  # of the argument and the output that have it
     # Whether it reads only one token at a time, and without a mask, as state-space models do.
     is_stepwise: bool
+    depends_on_length: bool = False  # whether what it caches depends on the tokens of a pass
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,8 @@ class CachedText:
     cache: Any  # after the text
     tokens: int  # of the text
 
-    def logits(self, questions: Sequence[Ids]) -> "list[torch.Tensor]":
-        """Return the logits after each question, in float32, shape (vocabulary,).
+    def logits(self, questions: Sequence[Ids], labels: Sequence[Ids]) -> list[NDArray[np.float32]]:
+        """Return the logits of each question's labels after it, each of shape (labels,).
 
         All questions have the same length.
         """
@@ -59,44 +65,66 @@ class CachedText:
             inputs = {"input_ids": part, "use_cache": True, self.use.name: cache}
             if not self.use.is_stepwise:
                 inputs["attention_mask"] = part.new_ones(len(part), read)
-            output, head = run_model(self.scorer, inputs)
+            output, score = run_model(self.scorer, inputs)
             cache = getattr(output, self.use.name)
-        return [*head(output.logits[:, -1]).float()]
+        last = output.logits[:, -1]
+        pairs = zip(last, labels, strict=True)
+        return [score(states, torch.from_numpy(wanted)) for states, wanted in pairs]
 
 
-def read_text(scorer: Scorer, use: CacheUse, ids: Ids) -> CachedText:
-    """Run a model on a text, ids of shape (k,), and keep its cache."""
-    import torch
+def read_text(scorer: Scorer, use: CacheUse, ids: Ids, question: Ids) -> CachedText:
+    """Run a model on a text, ids of shape (k,), and keep its cache.
 
-    model = scorer.model.model
-    inputs = prepare_inputs(model, torch.from_numpy(ids)[None].to(model.device))
-    output, _ = run_model(scorer, inputs | {"use_cache": True})
-    return CachedText(scorer=scorer, use=use, cache=getattr(output, use.name), tokens=len(ids))
-
-
-def run_model(scorer: Scorer, inputs: dict[str, Any]) -> tuple[Any, Callable[[Any], Any]]:
-    """Return the output of a pass, and what turns its logits into logits: the LM head, if separate.
-
-    Only the last token's logits are computed where the model can.
+    `question` is any question that follows: with frequencies that depend on the length, the text is
+    read with as many tokens as it has with a question.
     """
     import torch
 
     model = scorer.model.model
-    if not scorer.has_separate_head:
+    tokens = len(ids)
+    if use.depends_on_length:
+        ids = np.concatenate([ids, question])
+    inputs = prepare_inputs(model, torch.from_numpy(ids)[None].to(model.device))
+    output, _ = run_model(scorer, inputs | {"use_cache": True})
+    cache = getattr(output, use.name)
+    if use.depends_on_length:
+        cache.crop(-len(question))
+    return CachedText(scorer=scorer, use=use, cache=cache, tokens=tokens)
+
+
+def run_model(scorer: Scorer, inputs: dict[str, Any]) -> "tuple[Any, ScoreLabels]":
+    """Return the output of a pass, and a function from its logits of a token to those of labels.
+
+    With a separate LM head, the output has hidden states as logits, and only the labels' rows of
+    the head are applied to them, in float32: in bfloat16, many logits are equal. Without one, only
+    the last token's logits are computed where the model can.
+    """
+    import torch
+
+    model = scorer.model.model
+    head = model.get_output_embeddings()
+    if scorer.has_separate_head:
+        with torch.inference_mode(), identity_lm_head(head):
+            output = model(**inputs)
+    else:
         if "logits_to_keep" in inspect.signature(model.forward).parameters:
             inputs = inputs | {"logits_to_keep": 1}
         with torch.inference_mode():
-            return model(**inputs), torch.nn.Identity()
-    head = model.get_output_embeddings()
-    with torch.inference_mode(), identity_lm_head(head):
-        output = model(**inputs)
+            output = model(**inputs)
 
-    def apply(states: "torch.Tensor") -> "torch.Tensor":
+    def score(states: "torch.Tensor", labels: "torch.Tensor") -> NDArray[np.float32]:
+        labels = labels.to(states.device)
         with torch.inference_mode():
-            logits: torch.Tensor = head(states)
-            return logits
+            if not scorer.has_separate_head:
+                logits = states.float()[labels]
+            else:
+                logits = head.weight[labels].float() @ states.float()
+                if head.bias is not None:
+                    logits = logits + head.bias[labels].float()
+        scored: NDArray[np.float32] = logits.cpu().numpy()
+        return scored
 
-    return output, apply
+    return output, score
 
 
 def copy_cache(cache: Any, rows: int) -> Any:
@@ -123,12 +151,14 @@ def find_cache(scorer: Scorer) -> CacheUse | None:
 
     It can if the logits of two questions about a text are those of passes without a cache.
     """
-    parameters = inspect.signature(scorer.model.model.forward).parameters
+    model = scorer.model.model
+    parameters = inspect.signature(model.forward).parameters
     names = [name for name in CACHE_NAMES if name in parameters]
     if not names:
         return None
+    depends_on_length = not LENGTH_DEPENDENT.isdisjoint(rope_types(model.config))
     for is_stepwise in (False, True):
-        use = CacheUse(name=names[0], is_stepwise=is_stepwise)
+        use = CacheUse(name=names[0], is_stepwise=is_stepwise, depends_on_length=depends_on_length)
         # Model classes fail in various ways; they are read without a cache then.
         with suppress(Exception):
             if _has_same_logits(scorer, use):
@@ -146,19 +176,17 @@ def _has_same_logits(scorer: Scorer, use: CacheUse) -> bool:
     ids = first + np.arange(TRIAL_TEXT + TRIAL_QUESTION, dtype=np.int64) % (vocab_size - first)
     text = ids[:TRIAL_TEXT]
     questions = [ids[TRIAL_TEXT:], ids[TRIAL_TEXT:][::-1].copy()]
-    expected = list["torch.Tensor"]()
+    labels = np.arange(vocab_size)
+    expected = list[NDArray[np.float32]]()
     for question in questions:
         whole = torch.from_numpy(np.concatenate([text, question]))[None]
         inputs = prepare_inputs(model.model, whole.to(model.model.device))
-        output, apply = run_model(scorer, inputs)
-        expected.append(apply(output.logits[:, -1]).float()[0])
-    cached_text = read_text(scorer, use, text)
-    found = cached_text.logits(questions)
-    again = cached_text.logits(questions)  # the cache of the text must not have changed
+        output, score = run_model(scorer, inputs)
+        expected.append(score(output.logits[0, -1], torch.from_numpy(labels)))
+    cached_text = read_text(scorer, use, text, questions[0])
+    found = cached_text.logits(questions, [labels, labels])
+    again = cached_text.logits(questions, [labels, labels])  # the cache must not have changed
     tolerance = TOLERANCES.get(model.precision, TOLERANCE)
-    for logits in (found, again):
-        if not torch.allclose(
-            torch.stack(logits), torch.stack(expected), rtol=tolerance, atol=tolerance
-        ):
-            return False
-    return True
+    return all(
+        np.allclose(logits, expected, rtol=tolerance, atol=tolerance) for logits in (found, again)
+    )

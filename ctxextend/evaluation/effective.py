@@ -23,7 +23,7 @@ from ctxextend.evaluation.effective_result import (
     make_cells,
 )
 from ctxextend.evaluation.embedding import Embedder
-from ctxextend.evaluation.eval_model import CAUSAL
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, ModelFiles
 from ctxextend.evaluation.needle_text import (
     MASKED_FORM,
     NEEDLES_FORM,
@@ -31,7 +31,7 @@ from ctxextend.evaluation.needle_text import (
     NeedleForm,
     NeedleTexts,
 )
-from ctxextend.evaluation.needles import NeedleWords, find_words
+from ctxextend.evaluation.needles import OTHER_MEASURE, NeedleWords, find_words
 from ctxextend.evaluation.schedule import (
     Schedule,
     forward_operations,
@@ -40,10 +40,10 @@ from ctxextend.evaluation.schedule import (
 )
 from ctxextend.evaluation.scorer import Scorer
 from ctxextend.evaluation.task import Task
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.evaluation.trials import (
     HIDDEN_TOKENS,
     PASSAGES,
+    SHORTEST_OF_ENCODERS,
     Answer,
     CausalTrials,
     EncoderTrials,
@@ -57,7 +57,7 @@ from ctxextend.recipe import Evaluate
 NOT_MEASURED = "The effective length was not measured"
 TRIALS_OF_LENGTH = MIN_DEPTHS * MIN_TRIALS  # at least
 MAX_TRIALS_OF_LENGTH = 5 * TRIALS_OF_LENGTH
-SHORTEST = 256  # tokens of the shortest text by default, or a quarter of the longest if fewer
+SHORTEST = 256  # tokens of the shortest text by default, or an eighth of the longest if fewer
 MAX_LENGTHS = 6  # by default
 TIMED_SHARE = 0.03  # of the budget, for the text by which the time of others is predicted
 OVERTIME = 1.2  # times the budget, after which nothing more is read
@@ -200,16 +200,18 @@ class EffectiveTask(Task):
     ) -> None:
         """Read those texts that were not read yet, until the budget is exceeded.
 
-        `advance` gets `expected` tokens in all.
+        The shortest ones that are needed are read in any case. `advance` gets `expected` tokens in
+        all.
         """
         unread = [key for key in order if key not in self.found]
         total = self._tokens_of(unread)
         read = 0
         advanced = 0
         for key in unread:
-            if self.budget - self._remaining() > OVERTIME * budget:
-                break
             group, length, index = key
+            is_first = length == self.lengths[0] and index < _minimum_texts(self.groups[group])
+            if not is_first and self.budget - self._remaining() > OVERTIME * budget:
+                break
             started = time.perf_counter()
             self.found[key] = self.groups[group].read(length, index)
             self.seconds[key] = time.perf_counter() - started
@@ -319,7 +321,7 @@ def effective_lengths(longest: int, shortest: int = SHORTEST // 2) -> tuple[int,
         shortest: Texts have at least so many tokens.
     """
     lengths = [longest]
-    shortest = max(shortest, min(SHORTEST, longest // 4))
+    shortest = max(shortest, min(SHORTEST, longest // 8))
     while len(lengths) < MAX_LENGTHS and lengths[-1] // 2 >= shortest:
         lengths.append(lengths[-1] // 2)
     return tuple(reversed(lengths))
@@ -343,10 +345,12 @@ def plan_effective(
     model = evaluator.model
     started = time.perf_counter()
     if isinstance(evaluator, Embedder):
-        lengths, notes = _usable_lengths(settings, longest, 2 * HIDDEN_TOKENS)
-        _check_passages(text, lengths[-1])
+        lengths, notes = _usable_lengths(settings, longest, SHORTEST_OF_ENCODERS)
+        hidden, haystack = _split_passages(text, lengths[-1])
         groups: tuple[Trials, ...] = tuple(
-            EncoderTrials(evaluator, text=text, seed=settings.seed, is_same_text=is_same_text)
+            EncoderTrials(
+                evaluator, haystack, hidden, seed=settings.seed, is_same_text=is_same_text
+            )
             for is_same_text in (True, False)
         )
     else:
@@ -371,14 +375,11 @@ def plan_effective(
     )
 
 
-def check_effective(
-    tokenizer: TextTokenizer, name: str, text: Ids, longest: int, settings: Evaluate
-) -> None:
-    """Check that needles can be made for a language model that is not loaded yet.
+def check_effective(files: ModelFiles, text: Ids, longest: int, settings: Evaluate) -> None:
+    """Check what can be known about a measurement before the model is loaded.
 
     Args:
-        tokenizer: Its tokenizer.
-        name: The model, for messages.
+        files: The model, which states its kind.
         text: What hides the needles, or the start of it, shape (k,).
         longest: Tokens of the longest text.
         settings: Its lengths and seed.
@@ -386,8 +387,13 @@ def check_effective(
     Raises:
         DataError: The vocabulary has too few words for needles, or all lengths are too short.
     """
-    words = find_words(tokenizer, name, text, settings.seed)
-    _usable_lengths(settings, longest, tokenizer.num_special + NEEDLES_FORM.shortest_text(words))
+    if files.stated_kind == ENCODER:
+        shortest = SHORTEST_OF_ENCODERS
+    else:
+        words = find_words(files.tokenizer, files.name, text, settings.seed)
+        form = MASKED_FORM if files.stated_kind == MASKED else NEEDLES_FORM
+        shortest = files.tokenizer.num_special + form.shortest_text(words)
+    _usable_lengths(settings, longest, shortest)
 
 
 def _usable_lengths(
@@ -402,22 +408,32 @@ def _usable_lengths(
     lengths = tuple(length for length in requested if length >= shortest)
     if not lengths:
         message = f"{NOT_MEASURED}: it needs texts of at least {shortest:,} tokens."
-        raise DataError(message, f"Pass --length {shortest} or more.")
+        hint = f"Pass --length {shortest} or more."
+        if longest < shortest and not settings.length:
+            hint = OTHER_MEASURE
+        raise DataError(message, hint)
     if len(lengths) == len(requested):
         return lengths, ()
     listed = ", ".join(f"{length:,}" for length in requested if length < shortest)
     return lengths, (f"{NOT_MEASURED} at {listed} tokens: it needs at least {shortest:,}.",)
 
 
-def _check_passages(text: Ids, longest: int) -> None:
-    """Raise DataError if a text is too short for the longest text, or for passages from it."""
-    needed = max(longest, PASSAGES * HIDDEN_TOKENS)
+def _split_passages(text: Ids, longest: int) -> tuple[Ids, Ids]:
+    """Return the part of a text that passages are made of, and the part that hides them.
+
+    Raises:
+        DataError: The text is too short for both.
+    """
+    needed = longest + PASSAGES * HIDDEN_TOKENS
     if len(text) < needed:
         message = (
             f"{NOT_MEASURED}: passages and texts of {longest:,} tokens need {needed:,} tokens, and "
             f"the text has {len(text):,}."
         )
         raise DataError(message, "Pass more text with --data.")
+    # At most a quarter hides nothing; the passages must not be in what hides them.
+    size = max(min(len(text) - longest, len(text) // 4), PASSAGES * HIDDEN_TOKENS)
+    return text[:size], text[size:]
 
 
 def _needle_groups(

@@ -17,6 +17,7 @@ THRESHOLD = 0.75  # share of answers found
 UNLIKELY = 0.025
 MIN_TRIALS = 8  # of a cell
 MAX_DEPTHS = 5
+OPTIONAL_TASKS = {"tracking", "document"}
 MIN_DEPTHS = 3
 Z_95 = 1.959964  # of the normal distribution, for 95 % intervals
 
@@ -149,9 +150,13 @@ class Effective:
 
     @property
     def read_tasks(self) -> dict[str, int]:
-        """The effective length by task, of tasks that have one."""
-        lengths = {name: task.effective_length for name, task in self.tasks.items()}
-        return {name: length for name, length in lengths.items() if length is not None}
+        """The effective length by task, of tasks that have one and were asked at all lengths."""
+        lengths = dict[str, int]()
+        for name, task in self.tasks.items():
+            is_complete = task.lengths[-1].length == self.lengths[-1]
+            if is_complete and task.effective_length is not None:
+                lengths[name] = task.effective_length
+        return lengths
 
     @property
     def is_above_chance(self) -> bool:
@@ -160,11 +165,15 @@ class Effective:
 
     @property
     def effective_length(self) -> int | None:
-        """The smallest effective length of the tasks that have one; None without any.
+        """The smallest effective length of the tasks that have one.
 
-        A task that a model cannot do in the shortest text tells nothing about longer ones.
+        A task of `OPTIONAL_TASKS` that a model cannot do in the shortest texts tells nothing about
+        longer ones. None if another task has no effective length.
         """
-        return min(self.read_tasks.values(), default=None)
+        lengths = self.read_tasks
+        if not lengths.keys() >= self.tasks.keys() - OPTIONAL_TASKS:
+            return None
+        return min(lengths.values(), default=None)
 
 
 def wilson_interval(found: int, trials: int) -> tuple[float, float]:

@@ -43,6 +43,7 @@ COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
 UNKNOWN_SCHEME = "-"  # of positions that no list has
 SINUSOIDAL_SHARE = 0.9  # of the variance of rows that sinusoids explain, also after some training
+LONGEST_READ = "max_seq_len_cached"  # end of the names of what a rotary module remembers
 CLASSES_WITH_HEAD = ("ForMaskedLM", "ForCausalLM", "LMHeadModel")  # ends of their names
 
 
@@ -69,12 +70,17 @@ class ModelFiles:
         return None
 
     @property
-    def states_head(self) -> bool:
-        """Whether its files state a class with an LM head."""
+    def stated_kind(self) -> str | None:
+        """The kind that its files state; None if they do not, or if it is only known when loaded.
+
+        The weights may lack the head of the stated class.
+        """
         if (self.checkpoint.root / MODULES).is_file():
-            return False
+            return ENCODER
         stated = self.checkpoint.model_class
-        return stated is not None and stated.endswith(CLASSES_WITH_HEAD)
+        if stated is None or not stated.endswith(CLASSES_WITH_HEAD):
+            return self.kind
+        return MASKED if stated.endswith("ForMaskedLM") else CAUSAL
 
     @property
     def unusable_rows(self) -> int:
@@ -425,13 +431,43 @@ def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, s
 
 
 def reset_attention(model: Any) -> None:
-    """Set the attention type of a model to that of its config, if it has several types.
+    """Undo what earlier texts have changed in the attention of a model.
 
     BigBird switches to full attention for good when a text is too short for block-sparse attention.
     """
     set_attention_type = getattr(model.base_model, "set_attention_type", None)
     if set_attention_type is not None:
         set_attention_type(model.config.attention_type)
+    if "dynamic" in rope_types(model.config):
+        _reset_dynamic_rope(model)
+
+
+def rope_types(config: Any) -> set[str]:
+    """Return the rope types that a config of transformers states, of all layer types."""
+    settings = getattr(config, "rope_parameters", None)
+    if not isinstance(settings, Mapping):
+        return set()
+    if "rope_type" in settings:
+        return {str(settings["rope_type"])}
+    by_layer = [one for one in settings.values() if isinstance(one, Mapping)]
+    return {str(one["rope_type"]) for one in by_layer if "rope_type" in one}
+
+
+def _reset_dynamic_rope(model: Any) -> None:
+    """Set the frequencies of dynamic NTK scaling to those of a model that has read nothing.
+
+    They grow with the longest text that a model has read, and stay so for shorter ones: see
+    `dynamic_rope_update` in modeling_rope_utils.py of transformers.
+    """
+    for module in model.modules():
+        for name in list(vars(module)):
+            if name.endswith(LONGEST_READ):
+                prefix = name.removesuffix(LONGEST_READ)
+                original = getattr(module, f"{prefix}original_inv_freq", None)
+                if original is not None:
+                    frequencies = original.to(model.device)
+                    module.register_buffer(f"{prefix}inv_freq", frequencies, persistent=False)
+                    setattr(module, name, module.original_max_seq_len)
 
 
 def prepare_inputs(

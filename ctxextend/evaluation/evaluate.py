@@ -106,11 +106,12 @@ def evaluate_checkpoint(
     if not settings.no_base and uses_base(settings) and not isinstance(files, StatedFiles):
         notes += _base_notes(stated, base)
 
-    run = plan_evaluation(model, base, settings, documents, search_set=search_set, notes=notes)
+    longest = max(settings.length, default=model.max_len)
+    with length_errors(files, longest):
+        run = plan_evaluation(model, base, settings, documents, search_set=search_set, notes=notes)
     failed = [f"{failure} {PASS_BASE}" for failure in failures]
     run.warnings = (*failed, *text_warnings, *run.warnings)
     total = run.tokens + run.base_tokens
-    longest = max(settings.length, default=model.max_len)
     try:
         threads = torch_threads(model.model, settings.threads)
         with threads, length_errors(files, longest):
@@ -136,8 +137,8 @@ def open_text(files: ModelFiles, settings: Evaluate) -> tuple[Iterator[Ids] | No
     size = longest - files.tokenizer.num_special
     unseen = read_unseen([files], settings, size)
     start, unseen = read_start(unseen, size, files.tokenizer.separator)
-    if "effective" in settings.measure and files.states_head:
-        check_effective(files.tokenizer, files.name, start, longest, settings)
+    if "effective" in settings.measure and files.stated_kind is not None:
+        check_effective(files, start, longest, settings)
     return unseen.documents, unseen.warnings
 
 

@@ -23,7 +23,12 @@ from ctxextend.evaluation.search_set import SearchSet
 from ctxextend.evaluation.shift import plan_shift
 from ctxextend.evaluation.task import Task
 from ctxextend.evaluation.unseen_text import read_unseen
-from ctxextend.evaluation.windows import TextWindows, context_lengths, cut_windows
+from ctxextend.evaluation.windows import (
+    TextWindows,
+    context_lengths,
+    cut_windows,
+    join_documents,
+)
 from ctxextend.held_out import Ids
 from ctxextend.recipe import MEASURES, MIN_WINDOW, Evaluate
 from ctxextend.text_data import empty_files
@@ -266,7 +271,9 @@ class TaskPlanner:
         settings = self.settings
         if "effective" in self.measures:
             with self._optional():
-                effective = plan_effective(evaluator, self.text.ids, self.longest, settings)
+                separator = self.model.tokenizer.separator
+                haystack = join_documents(self.text.documents, separator)
+                effective = plan_effective(evaluator, haystack, self.longest, settings)
                 self.tasks.append(effective)
                 self.notes += effective.notes
         if "shift" in self.measures:

@@ -30,6 +30,7 @@ NEEDLE_TASKS = (NEEDLE, KEY, TRACKING)
 MAX_NEEDLES = 24  # of a text
 MIN_NEEDLES = 6  # fewer leave too few rivals
 SOLVED = 2  # chains with their answers before a question about another one
+ABSENT_WORDS = 2 * RIVALS  # from which the rivals of a question are drawn, at least
 WORDS_OF_LONG_KEYS = 12  # of which all keys of several words are made
 STATEMENTS_SHARE = 0.6  # of the shortest text, at most, are needles and pointers
 
@@ -139,9 +140,11 @@ class NeedleTexts:
         questions = list[Question]()
         for i, depth in enumerate(depths):
             if self.form.has_pointers:
-                questions.append(self._about_pointer(i, depth, pointers, values))
+                ids, rivals = self._about_pointer(random, i, pointers, values)
             else:
-                questions.append(self._about_needle(i, depth, keys, values, absent))
+                ids, rivals = self._about_needle(random, i, keys, values, absent)
+            answer = int(self.words.as_value[values[i]])
+            questions.append(Question(depth=float(depth), ids=ids, answer=answer, rivals=rivals))
         return NeedleText(ids=_insert(haystack, statements), questions=tuple(questions))
 
     def _draw_words(self, random: np.random.Generator, haystack: Ids) -> tuple[Ids, Ids, Ids, Ids]:
@@ -153,44 +156,52 @@ class NeedleTexts:
         order = random.permutation(len(words.as_key))
         is_present = np.isin(words.as_value[order], haystack)
         is_present |= np.isin(words.as_key[order], haystack)
-        order = np.concatenate([order[~is_present], order[is_present]])
+        absent = order[~is_present]
+        order = np.concatenate([absent, order[is_present]])
         values = order[: self.needles]
-        absent = order[self.needles : self.needles + RIVALS]
-        others = order[self.needles + RIVALS :]
-        count = 2 * self.needles
         if words.key_words == 1:
-            names = others[:count, None]
+            end = 3 * self.needles
+            names = order[self.needles : end, None]
         else:
-            names = _distinct_rows(random, others, count, words.key_words)
-        return names[: self.needles], names[self.needles :], values, absent
+            end = self.needles + WORDS_OF_LONG_KEYS
+            count = 2 * self.needles
+            names = _distinct_rows(random, order[self.needles : end], count, words.key_words)
+        others = order[end : max(len(absent), end + ABSENT_WORDS)]
+        return names[: self.needles], names[self.needles :], values, others
 
-    def _about_needle(self, i: int, depth: float, keys: Ids, values: Ids, absent: Ids) -> Question:
-        others = np.delete(values, i)
-        return Question(
-            depth=float(depth),
-            ids=self.words.question(keys[i]),
-            answer=int(self.words.as_value[values[i]]),
-            rivals={
-                NEEDLE: self.words.as_value[absent],
-                KEY: self.words.as_value[np.roll(others, -i)[:RIVALS]],
-            },
-        )
+    def _about_needle(
+        self, random: np.random.Generator, i: int, keys: Ids, values: Ids, absent: Ids
+    ) -> tuple[Ids, dict[str, Ids]]:
+        """Return the question about a needle, and what its answer is ranked among.
 
-    def _about_pointer(self, i: int, depth: float, pointers: Ids, values: Ids) -> Question:
-        solved = [(i + 1 + step) % self.needles for step in range(SOLVED)]
+        Each question has other rivals: what a model prefers, whatever it reads, is none of them
+        more often than the answer.
+        """
+        rivals = {
+            NEEDLE: self._draw_rivals(random, absent),
+            KEY: self._draw_rivals(random, np.delete(values, i)),
+        }
+        return self.words.question(keys[i]), rivals
+
+    def _about_pointer(
+        self, random: np.random.Generator, i: int, pointers: Ids, values: Ids
+    ) -> tuple[Ids, dict[str, Ids]]:
+        """Return the question about a pointer, after solved chains, and its rivals."""
+        solved = random.choice(np.delete(np.arange(self.needles), i), SOLVED, replace=False)
         lines = [self.words.line(pointers[j], values[j : j + 1]) for j in solved]
-        others = np.delete(values, [i, *solved])
-        return Question(
-            depth=float(depth),
-            ids=np.concatenate([*lines, self.words.question(pointers[i])]),
-            answer=int(self.words.as_value[values[i]]),
-            rivals={TRACKING: self.words.as_value[np.roll(others, -i)[:RIVALS]]},
-        )
+        rivals = self._draw_rivals(random, np.delete(values, [i, *solved]))
+        return np.concatenate([*lines, self.words.question(pointers[i])]), {TRACKING: rivals}
+
+    def _draw_rivals(self, random: np.random.Generator, words: Ids) -> Ids:
+        """Return the tokens of random words, as values."""
+        count = min(RIVALS, len(words))
+        rivals: Ids = self.words.as_value[random.choice(words, count, replace=False)]
+        return rivals
 
 
 def _needles_of_words(words: NeedleWords) -> int:
     """Return how many needles so many words suffice for."""
-    available = len(words.as_key) - RIVALS
+    available = len(words.as_key) - ABSENT_WORDS
     if words.key_words == 1:
         return available // 3  # a key, a pointer and a value
     return available - WORDS_OF_LONG_KEYS

@@ -4,6 +4,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 
 import numpy as np
@@ -12,16 +13,19 @@ from ctxextend.errors import DataError
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import Ids
 
+OTHER_MEASURE = "Measure the loss by position instead: --measure position."
 LINE = "\n{key}: {value}\n"
 RIVALS = 9  # wrong answers that an answer is ranked among, at most
 MIN_LETTERS = 3  # of a word, if the vocabulary has enough of them
-MAX_TRIED = 8000  # words of the vocabulary that are tokenized in a line
+MAX_TRIED = 6000  # words of the vocabulary that are tokenized in a line
 # With fewer usable words, as in vocabularies of bytes or characters, a key is several tokens: one
 # would occur all over the text.
 WORDS_FOR_SHORT_KEYS = 120
 LONG_KEY = 2  # words
+# Share of lines that have the same tokens around their words; others merge with a line break.
+SHARED = 0.8
 SAMPLE_CHARACTERS = 10_000  # of the text, whose script the words have
-MIN_WORDS = 30  # fewer make no needles
+MIN_WORDS = 36  # fewer make no needles
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def find_words(tokenizer: TextTokenizer, name: str, text: Ids, seed: int) -> Nee
             f"The vocabulary of {name} has {len(tried)} words and letters that are single tokens; "
             f"needles need {MIN_WORDS}."
         )
-        raise DataError(message, "Measure the loss by position instead: --measure position.")
+        raise DataError(message, OTHER_MEASURE)
     lines = [tokenizer.encode(LINE.format(key=word, value=word)).tolist() for word in tried]
     words = _usable_words(lines, tokenizer.tokenizer.unk_token_id)
     if words is None or len(words.as_key) < MIN_WORDS:
@@ -98,7 +102,7 @@ def find_words(tokenizer: TextTokenizer, name: str, text: Ids, seed: int) -> Nee
             f"The tokenizer of {name} splits needles such as {example!r}: {kept} of {len(tried)} "
             f"words stay single tokens, and {MIN_WORDS} are needed."
         )
-        raise DataError(message, "Measure the loss by position instead: --measure position.")
+        raise DataError(message, OTHER_MEASURE)
     return words
 
 
@@ -122,10 +126,12 @@ def _candidate_words(tokenizer: TextTokenizer, script: str, seed: int) -> list[s
 
     Without enough words, letters and digits of any script follow.
     """
-    special = {*tokenizer.tokenizer.all_special_ids}
-    ids = [token for token in tokenizer.tokenizer.get_vocab().values() if token not in special]
-    order = np.random.default_rng(seed).permutation(np.sort(np.array(ids, np.int64)))
-    texts = [tokenizer.tokenizer.decode([token]).strip() for token in order.tolist()]
+    special = {*tokenizer.tokenizer.all_special_tokens}
+    names = {name for name in tokenizer.tokenizer.get_vocab() if name not in special}
+    # By hash, so that added tokens do not change the order of the others.
+    order = sorted(names, key=lambda name: sha256(f"{seed} {name}".encode()).digest())
+    ids = tokenizer.tokenizer.convert_tokens_to_ids(order)
+    texts = [tokenizer.tokenizer.decode([token]).strip() for token in ids]
     words = list(islice(_distinct(texts, script), MAX_TRIED))
     if len(words) >= WORDS_FOR_SHORT_KEYS:
         return words
@@ -153,39 +159,44 @@ def _usable_words(lines: list[list[int]], unknown: int | None) -> NeedleWords | 
 
     None if the lines have no tokens in common between the two.
     """
-    start = _common_prefix(lines)
-    end = _common_prefix([ids[start:][::-1] for ids in lines])
-    middles = [ids[start : len(ids) - end] for ids in lines]
+    before = _shared_start(lines)
+    after = _shared_start([ids[len(before) :][::-1] for ids in lines])[::-1]
+    middles = [ids[len(before) : len(ids) - len(after)] for ids in lines]
     separators = Counter(tuple(middle[1:-1]) for middle in middles if len(middle) > 2)
     if not separators:
         return None
     between = separators.most_common(1)[0][0]
-    template = [*lines[0][:start], *between, *lines[0][len(lines[0]) - end :]]
-    if unknown in template:
+    if unknown in (*before, *between, *after):
         return None
     pairs = dict[int, int]()  # tokens as values by tokens as keys
-    for middle in middles:
-        if tuple(middle[1:-1]) == between and unknown not in middle:
+    for ids, middle in zip(lines, middles, strict=True):
+        is_whole = ids == [*before, *middle, *after]
+        if is_whole and tuple(middle[1:-1]) == between and unknown not in middle:
             pairs.setdefault(middle[0], middle[-1])
     # Two words of different case may be one token as a value.
     by_value = {value: key for key, value in pairs.items()}
     as_value = np.array([*by_value], np.int64)
     key_words = 1 if len(as_value) >= WORDS_FOR_SHORT_KEYS else LONG_KEY
     return NeedleWords(
-        before=np.array(lines[0][:start], np.int64),
+        before=np.array(before, np.int64),
         between=np.array(between, np.int64),
-        after=np.array(lines[0][len(lines[0]) - end :], np.int64),
+        after=np.array(after, np.int64),
         as_key=np.array([*by_value.values()], np.int64),
         as_value=as_value,
         key_words=key_words,
     )
 
 
-def _common_prefix(rows: list[list[int]]) -> int:
-    """Return how many first items all rows share."""
-    count = 0
-    for column in zip(*rows, strict=False):
-        if len(set(column)) > 1:
-            break
-        count += 1
-    return count
+def _shared_start(rows: list[list[int]]) -> list[int]:
+    """Return the first items that nearly all rows share."""
+    shared = list[int]()
+    needed = SHARED * len(rows)
+    while True:
+        following = Counter(row[len(shared)] for row in rows if len(row) > len(shared))
+        if not following:
+            return shared
+        item, count = following.most_common(1)[0]
+        if count < needed:
+            return shared
+        shared.append(item)
+        rows = [row for row in rows if row[: len(shared)] == shared]

@@ -19,6 +19,7 @@ PASSAGE = "passage"
 DOCUMENT = "document"
 PASSAGES = 10  # texts that are ranked, each with a passage
 HIDDEN_TOKENS = 64
+SHORTEST_OF_ENCODERS = 2 * HIDDEN_TOKENS  # tokens of a text
 MAX_ROWS = 4  # questions that are answered at once; more gain little on a CPU
 # Where the passages of the first text are, of the second one, and so on: the ends first.
 PASSAGE_DEPTHS = (0.0, 1.0, 0.5, 0.25, 0.75)
@@ -89,14 +90,16 @@ class CausalTrials:
         ids = np.concatenate([before, text.ids])
         if self.cache is None:
             return [*self._read_again(ids, text.questions)]
-        cached_text = read_text(self.scorer, self.cache, ids)
+        cached_text = read_text(self.scorer, self.cache, ids, text.questions[0].ids)
         rows = min(max(self.longest // length, 1), MAX_ROWS)
         found = list[Answer]()
         for start in range(0, len(text.questions), rows):
             asked = text.questions[start : start + rows]
-            logits = cached_text.logits([question.ids for question in asked])
+            logits = cached_text.logits(
+                [question.ids for question in asked], [question.labels for question in asked]
+            )
             for question, scores in zip(asked, logits, strict=True):
-                found += _rank(question, scores[question.labels].cpu().numpy())
+                found += _rank(question, scores)
         return found
 
     def _read_again(self, ids: Ids, questions: Sequence[Question]) -> Iterator[Answer]:
@@ -153,10 +156,11 @@ class EncoderTrials:
     """
 
     embedder: Embedder
-    text: Ids  # token ids without special tokens, shape (k,)
+    haystack: Ids  # token ids without special tokens, shape (k,)
+    hidden: Ids  # other tokens of the same text, of which passages are made
     seed: int
     is_same_text: bool  # whether texts differ only in their passages
-    shortest: int = 2 * HIDDEN_TOKENS  # tokens of the shortest text, special tokens included
+    shortest: int = SHORTEST_OF_ENCODERS  # tokens, special tokens included
 
     @property
     def chances(self) -> dict[str, float]:
@@ -177,14 +181,14 @@ class EncoderTrials:
         random = np.random.default_rng((self.seed, length, index))
         size = length - self.embedder.model.tokenizer.num_special - HIDDEN_TOKENS
         depth = PASSAGE_DEPTHS[index % len(PASSAGE_DEPTHS)]
-        starts = random.integers(len(self.text) - size + 1, size=PASSAGES)
+        starts = random.integers(len(self.haystack) - size + 1, size=PASSAGES)
         if self.is_same_text:
             starts = np.repeat(starts[:1], PASSAGES)
         passages = self._draw_passages(random)
         texts = list[Ids]()
         for start, passage in zip(starts.tolist(), passages, strict=True):
             cut = start + round(depth * size)
-            parts = [self.text[start:cut], passage, self.text[cut : start + size]]
+            parts = [self.haystack[start:cut], passage, self.haystack[cut : start + size]]
             texts.append(np.concatenate(parts))
         similar = cosines(self.embedder.embed(passages), self.embedder.embed(texts))
         task = next(iter(self.chances))
@@ -193,9 +197,9 @@ class EncoderTrials:
         ]
 
     def _draw_passages(self, random: np.random.Generator) -> list[Ids]:
-        """Return passages of the text that do not overlap."""
-        starts = random.permutation(len(self.text) // HIDDEN_TOKENS)[:PASSAGES] * HIDDEN_TOKENS
-        return [self.text[start : start + HIDDEN_TOKENS] for start in starts.tolist()]
+        """Return passages that do not overlap."""
+        starts = random.permutation(len(self.hidden) // HIDDEN_TOKENS)[:PASSAGES] * HIDDEN_TOKENS
+        return [self.hidden[start : start + HIDDEN_TOKENS] for start in starts.tolist()]
 
 
 def _is_first(scores: NDArray[np.floating], right: int) -> bool:

@@ -71,7 +71,7 @@ def cut_windows(
             limited_by = "tokens"
             break
     inside = inside[:count]
-    joined = _cut(_join(read, separator), size)[:count]
+    joined = _cut(join_documents(read, separator), size)[:count]
     if len(joined) < minimum:
         raise too_short_error(tokens, size, minimum, short_hint)
     across = 2 * len(inside) < len(joined) or len(inside) < minimum
@@ -86,7 +86,7 @@ def cut_windows(
     )
 
 
-def _join(documents: Sequence[Ids], separator: int | None) -> Ids:
+def join_documents(documents: Sequence[Ids], separator: int | None) -> Ids:
     """Return all documents with a separator after each."""
     parts = [np.empty(0, np.int64)]
     for ids in documents:

@@ -3,7 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from ctxextend.errors import joined
-from ctxextend.evaluation.effective_result import Cell, Effective, LengthResult, TaskResult
+from ctxextend.evaluation.effective_result import (
+    OPTIONAL_TASKS,
+    Cell,
+    Effective,
+    LengthResult,
+    TaskResult,
+)
 
 EFFECTIVE_TITLE = "Answers found (%)"
 TASK_NAMES = {
@@ -49,7 +55,7 @@ def _reads(effective: Effective) -> str:
     of_all = f"of {effective.max_len:,} tokens"
     length = effective.effective_length
     if length is None:
-        return f"Reads less than {effective.lengths[0]:,} {of_all}: {_worst(effective)}"
+        return f"Reads less than {effective.lengths[0]:,} {of_all}: {_missed(effective)}"
     longer = {name: one for name, one in effective.read_tasks.items() if one > length}
     text = f"Reads {length:,} {of_all}"
     if longer:
@@ -63,14 +69,20 @@ def _is_below(task: TaskResult) -> bool:
     return task.is_above_chance and task.effective_length is None
 
 
-def _worst(effective: Effective) -> str:
-    """Return what was found in the shortest texts, which are not read."""
-    best = max(effective.tasks.values(), key=lambda task: task.lengths[0].accuracy)
-    cell = worst_cell(best.lengths[0])
-    return (
-        f"at {best.lengths[0].length:,} tokens, {percent(cell.accuracy)} of the answers are found "
-        f"at a depth of {depth_range(cell)}, below the threshold of {percent(effective.threshold)}"
+def _missed(effective: Effective) -> str:
+    """Return what was not found in the shortest texts, and how far the other tasks are read."""
+    missed = [name for name in effective.tasks if name not in effective.read_tasks]
+    name = next(name for name in missed if name not in OPTIONAL_TASKS)
+    shortest = effective.tasks[name].lengths[0]
+    cell = worst_cell(shortest)
+    text = (
+        f"at {shortest.length:,} tokens, {percent(cell.accuracy)} of the answers are found at a "
+        f"depth of {depth_range(cell)} ({SHORT_NAMES[name]}), and the threshold is "
+        f"{percent(effective.threshold)}"
     )
+    for other, length in effective.read_tasks.items():
+        text += f"; {SHORT_NAMES[other]}: up to {length:,}"
+    return text
 
 
 def _uncertain(lengths: Sequence[int]) -> str:
@@ -98,12 +110,14 @@ def seconds_missing(effective: Effective) -> str:
 def task_remark(task: TaskResult, effective: Effective) -> str:
     """Return what a task says about the length, as a sentence."""
     length = task.effective_length
-    if length is not None:
-        return f"Reads {length:,} of {effective.max_len:,} tokens."
-    level = "Below the threshold" if task.is_above_chance else "At chance"
-    if task.lengths[-1].length == effective.lengths[-1]:
-        return f"{level} at every length."
     longest = task.lengths[-1].length
+    is_complete = longest == effective.lengths[-1]
+    if length is not None:
+        text = f"Reads {length:,} of {effective.max_len:,} tokens"
+        return f"{text}." if is_complete else f"{text}; longer texts were not asked about."
+    level = "Below the threshold" if task.is_above_chance else "At chance"
+    if is_complete:
+        return f"{level} at every length."
     return f"{level} at {longest:,} tokens, so it was not asked about longer texts."
 
 

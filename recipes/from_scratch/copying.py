@@ -10,7 +10,7 @@ Each word is one token. Each text has other words, so the model can only look th
 in a short training run, the position rows are initialised as sinusoids of random frequencies and
 the heads as induction heads; all parameters are trained.
 
-    python recipes/from_scratch/copying.py OUT_FOLDER [--steps 4000] [--context 128] [--seed 1]
+    python recipes/from_scratch/copying.py OUT_FOLDER [--steps 5000] [--context 128] [--seed 1]
 
 Less than ten minutes on one CPU core. Prints at the end how often the model answers right, by
 length.
@@ -490,7 +490,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> None:
-    args = arguments(__doc__, steps=4000, add_flags=add_flags)
+    args = arguments(__doc__, steps=5000, add_flags=add_flags)
     start = time.monotonic()
     torch.manual_seed(args.seed)
     train_texts, held_out_texts = split(CORPORA["docs"]())

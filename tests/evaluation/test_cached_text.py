@@ -25,6 +25,24 @@ SMALL: dict[str, Any] = {
 }
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": SMALL,
+    "llama-dynamic": SMALL
+    | {
+        "max_position_embeddings": 32,  # shorter than the text
+        "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0},
+    },
+    "phi3-longrope": SMALL
+    | {
+        "max_position_embeddings": 128,
+        "original_max_position_embeddings": 42,  # between the text and the text with a question
+        "pad_token_id": 0,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "short_factor": [1.0] * 4,
+            "long_factor": [1.0, 2.0, 4.0, 8.0],
+            "original_max_position_embeddings": 42,
+            "rope_theta": 10_000.0,
+        },
+    },
     "mistral": SMALL | {"sliding_window": 16},  # shorter than the text
     "gpt2": {"vocab_size": 64, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 128},
     "bloom": {"vocab_size": 64, "hidden_size": 16, "n_layer": 2, "n_head": 2},
@@ -37,7 +55,8 @@ QUESTIONS = [np.array([3, 4, 5]), np.array([5, 4, 3]), np.array([40, 40, 9])]
 
 def scorer_of(model_type: str) -> Scorer:
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(model_type, **CONFIGS[model_type])
+    name = model_type.partition("-")[0]
+    config = transformers.AutoConfig.for_model(name, **CONFIGS[model_type])
     model = transformers.AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for parameter in model.parameters():  # the default weights give nearly equal logits
@@ -55,12 +74,11 @@ def scorer_of(model_type: str) -> Scorer:
     )
 
 
-def logits_of(scorer: Scorer, ids: np.ndarray[Any, Any]) -> torch.Tensor:
+def logits_of(scorer: Scorer, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the logits after ids, from a pass over all of them."""
     inputs = prepare_inputs(scorer.model.model, torch.from_numpy(ids)[None])
-    output, head = run_model(scorer, inputs)
-    logits: torch.Tensor = head(output.logits[:, -1])[0]
-    return logits
+    output, score = run_model(scorer, inputs)
+    return score(output.logits[0, -1], torch.arange(64))
 
 
 @EACH_MODEL
@@ -69,14 +87,35 @@ def test_cached_text_gives_the_logits_of_whole_passes(model_type: str) -> None:
     use = find_cache(scorer)
     assert use is not None
     assert use.is_stepwise == (model_type == "mamba")
-    cached_text = read_text(scorer, use, TEXT)
-    expected = [logits_of(scorer, np.concatenate([TEXT, question])) for question in QUESTIONS]
-    assert not torch.allclose(expected[0], expected[1], atol=1e-3)
+    cached_text = read_text(scorer, use, TEXT, QUESTIONS[0])
+    labels = [np.arange(64)] * len(QUESTIONS)
+    found = list[list[np.ndarray[Any, Any]]]()
     for _ in range(2):  # asking changes nothing
-        together = cached_text.logits(QUESTIONS)
-        separate = [cached_text.logits([question])[0] for question in QUESTIONS]
-        for found in (together, separate):
-            torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+        found.append(cached_text.logits(QUESTIONS, labels))
+        found.append([cached_text.logits([question], labels[:1])[0] for question in QUESTIONS])
+    expected = [logits_of(scorer, np.concatenate([TEXT, question])) for question in QUESTIONS]
+    assert not np.allclose(expected[0], expected[1], atol=1e-3)
+    for logits in found:
+        np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_read_text_does_not_depend_on_longer_texts_before() -> None:
+    scorer = scorer_of("llama-dynamic")
+    first = logits_of(scorer, TEXT)
+    logits_of(scorer, np.concatenate([TEXT] * 3))
+    np.testing.assert_array_equal(logits_of(scorer, TEXT), first)
+    short = logits_of(scorer, TEXT[:20])
+    np.testing.assert_array_equal(short, logits_of(scorer_of("llama-dynamic"), TEXT[:20]))
+
+
+def test_logits_of_labels_are_in_float32() -> None:
+    scorer = scorer_of("llama")
+    scorer.model.model.bfloat16()
+    use = find_cache(scorer)
+    assert use is not None
+    (logits,) = read_text(scorer, use, TEXT, QUESTIONS[0]).logits(QUESTIONS[:1], [np.arange(64)])
+    assert logits.dtype == np.float32
+    assert len(set(logits.tolist())) == 64
 
 
 def test_find_cache_rejects_a_cache_that_changes_the_logits(
@@ -108,13 +147,14 @@ def test_find_cache_is_none_for_a_model_that_fails_with_one(
     assert find_cache(scorer) is None
 
 
-def test_read_text_computes_the_logits_of_the_last_token_only() -> None:
+def test_read_text_computes_the_logits_of_labels_only() -> None:
     scorer = open_scorer(open_eval_model(CheckpointRef("tiny-gpt2"), "fp32"))
     use = find_cache(scorer)
     assert use is not None
     shapes = list[tuple[int, ...]]()
     head = scorer.model.model.get_output_embeddings()
     head.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
-    read_text(scorer, use, TEXT).logits(QUESTIONS)
-    logits = [shape for shape in shapes if shape[-1] == head.out_features]
-    assert logits == [(len(QUESTIONS), head.out_features)]
+    labels = [np.array([3, 4])] * len(QUESTIONS)
+    logits = read_text(scorer, use, TEXT, QUESTIONS[0]).logits(QUESTIONS, labels)
+    assert [one.shape for one in logits] == [(2,)] * len(QUESTIONS)
+    assert not [shape for shape in shapes if shape[-1] == head.out_features]

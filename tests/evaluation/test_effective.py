@@ -3,10 +3,12 @@
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -20,7 +22,7 @@ from ctxextend.evaluation.effective_result import MIN_TRIALS, Effective
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, open_eval_model
 from ctxextend.evaluation.scorer import Scorer
-from ctxextend.evaluation.trials import Answer, Trials
+from ctxextend.evaluation.trials import Answer, EncoderTrials, Trials
 from ctxextend.recipe import CheckpointRef, Evaluate
 from tests.helpers.mock_models import counts, mock_model
 
@@ -138,7 +140,7 @@ def test_tracking_is_not_asked_about_longer_texts_if_the_shortest_are_not_read(
     found = measured(plan(copier(tiny, matched=3), 1024))
     assert lengths_of(found, "tracking") == [256]
     assert found.tasks["tracking"].lengths[0].found == 0
-    assert lengths_of(found, "needle") == [256, 512, 1024]
+    assert lengths_of(found, "needle") == [128, 256, 512, 1024]
     # In the shortest texts, there is only space for needles.
     shorter = measured(plan(copier(tiny, matched=3), 512))
     assert lengths_of(shorter, "tracking") == [256]
@@ -175,6 +177,59 @@ def test_model_without_preference_is_at_chance(value: float, tiny: EvalModel) ->
     assert {result.found for task in found.tasks.values() for result in task.lengths} == {0}
 
 
+def ranking_model(model: EvalModel, rank: Callable[[list[int]], dict[int, float]]) -> EvalModel:
+    """Return a mock causal model that scores tokens by a text, whatever it ends with."""
+    vocab_size = len(model.tokenizer.tokenizer)
+
+    def compute(ids: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(*ids.shape, vocab_size)
+        for row, text in zip(logits, ids.tolist(), strict=True):
+            for token, score in rank(text).items():
+                row[-1, token] = score
+        return logits
+
+    return mock_model(model, compute, kind=CAUSAL)
+
+
+def by_first_place(text: list[int]) -> dict[int, float]:
+    return {token: -float(index) for index, token in reversed([*enumerate(text)])}
+
+
+def by_last_place(text: list[int]) -> dict[int, float]:
+    return {token: float(index) for index, token in enumerate(text)}
+
+
+@pytest.mark.parametrize("rank", [by_first_place, by_last_place])
+def test_model_that_ignores_the_question_does_not_answer_it(
+    rank: Callable[[list[int]], dict[int, float]], minilm: EvalModel
+) -> None:
+    """The rivals of a question are any other needles, so their places tell nothing."""
+    model = ranking_model(minilm, rank)
+    scorer = Scorer(model=model, batch_size=None, has_separate_head=False)
+    text = minilm.tokenizer.encode(TEXT * 60)
+    settings = Evaluate(data=("book.txt",), length=(256, 400))
+    found = measured(plan_effective(scorer, text, 400, settings))
+    for name in ("key", "tracking"):
+        task = found.tasks[name]
+        share = sum(one.found for one in task.lengths) / sum(one.trials for one in task.lengths)
+        assert share < 2 * task.chance
+    assert found.effective_length is None
+
+
+def test_model_that_prefers_some_words_is_at_chance(minilm: EvalModel) -> None:
+    """Each question has other rivals, so a preference for words does not decide many of them."""
+    above = 0
+    for seed in range(16):
+        scores = torch.rand(len(minilm.tokenizer.tokenizer), generator=torch.manual_seed(seed))
+        model = mock_model(minilm, lambda ids, scores=scores: scores.expand(*ids.shape, -1))  # type: ignore[misc]
+        scorer = Scorer(replace(model, kind=CAUSAL), batch_size=None, has_separate_head=False)
+        text = minilm.tokenizer.encode(TEXT * 10)
+        settings = Evaluate(data=("book.txt",), seed=seed, length=(128,))
+        found = measured(plan_effective(scorer, text, 128, settings))
+        above += found.tasks["needle"].is_above_chance
+    assert above <= 2  # 0.4 are expected
+
+
 def test_masked_model_is_asked_at_the_end_of_the_text(minilm: EvalModel) -> None:
     found = measured(plan(masked_copier(minilm, matched=2, window=10_000), 512))
     assert set(found.tasks) == {"needle", "key"}
@@ -202,9 +257,19 @@ def test_encoder_finds_passages_in_the_tokens_that_it_sees(minilm: EvalModel) ->
     assert cells[-1].found == 0
 
 
+def test_passages_are_not_in_the_texts_that_hide_others(minilm: EvalModel) -> None:
+    task = encoder_task(minilm, slice(None), 512)
+    for group in task.groups:
+        assert isinstance(group, EncoderTrials)
+        assert len(group.hidden) >= 640
+        assert len(group.haystack) >= 512
+        whole = minilm.tokenizer.encode(" ".join(f"{TEXT} {number}" for number in range(2000)))
+        assert np.concatenate([group.hidden, group.haystack]).tolist() == whole.tolist()
+
+
 def test_encoder_needs_text_for_passages(minilm: EvalModel) -> None:
     text = minilm.tokenizer.encode(TEXT * 5)
-    with pytest.raises(DataError, match=r"passages and texts of 128 tokens need 640 tokens"):
+    with pytest.raises(DataError, match=r"passages and texts of 128 tokens need 768 tokens"):
         plan_effective(open_embedder(minilm), text, 128, Evaluate(data=("book.txt",)))
 
 
@@ -246,9 +311,9 @@ def test_budget_leaves_out_lengths(tiny: EvalModel, monkeypatch: pytest.MonkeyPa
     seconds = {128: 1.0, 256: 10.0, 512: 400.0}
     task = slow_task(copier(tiny, matched=3), seconds, monkeypatch, budget=100)
     found = measured(task)
-    assert texts_of(found) == {128: 10, 256: 9}  # of 12 needles, so that at least two are needed
+    assert texts_of(found) == {128: 10, 256: 9}  # of 9 needles, so that at least three are needed
     assert found.left_out == (512,)
-    assert found.left_out_seconds == 800.0
+    assert found.left_out_seconds == 1200.0
     assert found.effective_length == 256
     assert found.max_len == 512
 
@@ -270,8 +335,19 @@ def test_measure_stops_after_the_budget(tiny: EvalModel, monkeypatch: pytest.Mon
     task = slow_task(copier(tiny, matched=3), seconds, monkeypatch, budget=100)
     task.predicted = {128: 0.01, 256: 0.01, 512: 0.01}  # far too low
     found = measured(task)
-    assert texts_of(found) == {128: 2, 256: 2}
-    assert found.left_out == (512,)
+    assert texts_of(found) == {128: 3}
+    assert found.left_out == (256, 512)
+
+
+def test_measure_reads_the_shortest_texts_after_a_plan_that_took_too_long(
+    tiny: EvalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {128: 1.0, 256: 1.0, 512: 1.0}
+    task = slow_task(copier(tiny, matched=3), seconds, monkeypatch, budget=10)
+    task.planning_seconds = 99.0
+    found = measured(task)
+    assert texts_of(found) == {128: 3}
+    assert found.left_out == (256, 512)
 
 
 def test_another_task_reads_the_same_texts_without_a_budget(tiny: EvalModel) -> None:
@@ -286,6 +362,14 @@ def test_another_task_reads_the_same_texts_without_a_budget(tiny: EvalModel) -> 
     ]
     assert [len(one) for one in first.scores] == [len(two) for two in second.scores]
     assert sum(map(sum, first.scores)) > sum(map(sum, second.scores))
+
+
+def test_task_that_was_not_asked_at_all_lengths_does_not_set_the_length(tiny: EvalModel) -> None:
+    task = plan(copier(tiny, matched=3), 512)
+    found = measured(task)
+    read = found.tasks["key"]
+    shortest = replace(read, lengths=read.lengths[:1])
+    assert replace(found, tasks={**found.tasks, "tracking": shortest}).effective_length == 512
 
 
 def test_measure_twice_reads_the_same(tiny: EvalModel) -> None:
@@ -310,10 +394,10 @@ def test_report_has_complete_lengths_after_an_interruption(tiny: EvalModel) -> N
 def test_cells_count_trials_of_their_depths(tiny: EvalModel) -> None:
     task = plan(copier(tiny, matched=3), 128)
     trials = [Answer("key", depth, depth < 0.5) for depth in [index / 23 for index in range(24)]]
-    task.found = {(0, 128, 0): trials[:12], (0, 128, 1): trials[12:]}
+    task.found = {(0, 128, 0): trials[:8], (0, 128, 1): trials[8:16], (0, 128, 2): trials[16:]}
     (result,) = task.report()["effective"].tasks["key"].lengths
     assert [(cell.found, cell.trials) for cell in result.cells] == [(8, 8), (4, 8), (0, 8)]
-    assert result.texts == 2
+    assert result.texts == 3
 
 
 @pytest.mark.parametrize(
@@ -322,7 +406,8 @@ def test_cells_count_trials_of_their_depths(tiny: EvalModel) -> None:
         (8192, [256, 512, 1024, 2048, 4096, 8192]),
         (131_072, [4096, 8192, 16_384, 32_768, 65_536, 131_072]),
         (512, [128, 256, 512]),
-        (1000, [250, 500, 1000]),
+        (4000, [500, 1000, 2000, 4000]),
+        (1000, [125, 250, 500, 1000]),
         (100, [100]),
     ],
 )
@@ -366,6 +451,13 @@ def test_evaluate_says_that_the_bundled_model_is_at_chance(book: Path) -> None:
     assert found.effective.effective_length is None
     text = run_evaluate("tiny-gpt2", "--data", str(book), "--measure", "effective")
     assert text.startswith("At chance in texts of every length")
+
+
+def test_evaluate_joins_short_documents(tmp_path: Path) -> None:
+    data = tmp_path / "letters.jsonl"
+    data.write_text("\n".join(json.dumps({"text": "a"}) for _ in range(90)), "utf-8")
+    found = ctxextend.evaluate("tiny-gpt2", data, measure=["effective"])
+    assert found.effective is not None
 
 
 def test_evaluate_prints_the_effective_length_as_json(book: Path) -> None:

@@ -107,7 +107,7 @@ def test_find_words_depends_on_the_seed(minilm: EvalModel) -> None:
 
 def test_find_words_rejects_a_vocabulary_without_words_and_letters() -> None:
     tokenizer = word_tokenizer(["aaa", "bbb", "ccc"])
-    with pytest.raises(DataError, match=r"vocabulary of m has 3 words.*needles need 30"):
+    with pytest.raises(DataError, match=r"vocabulary of m has 3 words.*needles need 36"):
         find_words(tokenizer, "m", np.array([3, 4]), seed=0)
 
 
