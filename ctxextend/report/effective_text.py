@@ -87,7 +87,7 @@ def _missed(effective: Effective) -> str:
 
 def _uncertain(lengths: Sequence[int]) -> str:
     listed = joined([f"{length:,}" for length in lengths])
-    return f"What it misses at {listed} tokens is within chance: raise --budget to measure more."
+    return f"The difference at {listed} tokens is within chance: raise --budget to measure more."
 
 
 def _left_out(effective: Effective) -> str:

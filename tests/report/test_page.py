@@ -300,7 +300,7 @@ def test_report_omits_maps_at_chance_level(tmp_path: Path) -> None:
     assert "variable tracking: linear" not in page
     assert page.count("The other methods are not above chance.") == 2
 
-    page = page_of(evaluation, tmp_path)  # which has nothing else to show
+    page = page_of(evaluation, tmp_path)  # which shows only that
     assert "Answers found (%): variable tracking" in page
     assert "At chance at every length." in page
 
