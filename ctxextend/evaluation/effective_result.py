@@ -12,9 +12,11 @@ from typing import ClassVar
 from ctxextend.json_output import not_in_json
 
 THRESHOLD = 0.75  # share of answers found
-# Accuracy is above chance if guessing reaches it with a lower probability than this: one tail of a
-# 95 % interval.
+# One tail of a 95 % interval: the probability by which chance explains what a cell or a drop shows.
 UNLIKELY = 0.025
+# A task is above chance if guessing reaches its accuracy with a lower probability than this. It is
+# low because trials of one text are not quite independent.
+VERY_UNLIKELY = 0.001
 MIN_TRIALS = 8  # of a cell
 MAX_DEPTHS = 5
 OPTIONAL_TASKS = {"tracking", "document"}
@@ -96,8 +98,8 @@ class TaskResult:
 
     @property
     def is_above_chance(self) -> bool:
-        """Whether guessing is unlikely to reach the accuracy of any length."""
-        unlikely = UNLIKELY / len(self.lengths)
+        """Whether guessing is very unlikely to reach the accuracy of any length."""
+        unlikely = VERY_UNLIKELY / len(self.lengths)
         return any(tail(one.found, one.trials, self.chance) < unlikely for one in self.lengths)
 
     @property
