@@ -98,7 +98,10 @@ def add_effective_lengths(page: Page, results: "Mapping[str, Effective]", row_ty
 
     if page.lines[-1]:  # without notes on the columns above, the last line is empty
         page.line()
-    page.text("Effective context: answers found (%) at the worst depth", "title")
+    longest = next(iter(results.values())).max_len
+    page.text(f"Effective context, of {longest:,} tokens", "title")
+    page.table([row_type, "reads"], [[name, _overall(one)] for name, one in results.items()])
+    page.text("Answers found (%) at the worst depth", "title")
     above_chance = [
         task
         for task in _tasks_of(results)
@@ -132,6 +135,16 @@ def _worst_by_length(task: "TaskResult | None", lengths: Sequence[int]) -> list[
         return ["-"] * len(lengths)
     shares = {one.length: f"{100 * worst_cell(one).accuracy:.0f}" for one in task.lengths}
     return [shares.get(length, "-") for length in lengths]
+
+
+def _overall(effective: "Effective") -> str:
+    """Return how far a model reads, of all tasks together."""
+    if not effective.is_above_chance:
+        return "at chance"
+    length = effective.effective_length
+    if length is None:
+        return f"< {effective.lengths[0]:,}"
+    return f"{length:,}"
 
 
 def _reads(task: "TaskResult | None") -> str:

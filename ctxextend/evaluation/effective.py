@@ -56,7 +56,7 @@ from ctxextend.recipe import Evaluate
 
 NOT_MEASURED = "The effective length was not measured"
 TRIALS_OF_LENGTH = MIN_DEPTHS * MIN_TRIALS  # at least
-MAX_TRIALS_OF_LENGTH = 5 * TRIALS_OF_LENGTH
+MAX_TRIALS_OF_LENGTH = 10 * TRIALS_OF_LENGTH
 SHORTEST = 256  # tokens of the shortest text by default, or an eighth of the longest if fewer
 MAX_LENGTHS = 6  # by default
 TIMED_SHARE = 0.03  # of the budget, for the text by which the time of others is predicted
@@ -101,11 +101,22 @@ class EffectiveTask(Task):
 
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
-        """For each text of the first group, whether each answer was found, as 0 or 1."""
+        """Whether the answers of the first group were found, as 0 or 1, by question.
+
+        A sample has the question with the same number of a text of each length, so that differences
+        between lengths do not count as chance. Lengths with more texts lose the others.
+        """
+        first = self.groups[0]
+        lengths = sorted({length for group, length, _ in self.found if group == 0})
+        texts = min((self._texts_read(0, length) for length in lengths), default=0)
+        tasks = len(first.chances)
         scores = list[NDArray[np.float64]]()
-        for (group, _, _), answers in sorted(self.found.items(), key=lambda item: item[0]):
-            if group == 0:
-                scores.append(np.array([answer.is_found for answer in answers], np.float64))
+        for index in range(texts):
+            found = [self.found[0, length, index] for length in lengths]
+            for number in range(first.trials_per_text):
+                question = slice(number * tasks, (number + 1) * tasks)
+                answers = [answer.is_found for one in found for answer in one[question]]
+                scores.append(np.array(answers, np.float64))
         return tuple(scores)
 
     def measure(self, advance: Callable[[int], None]) -> None:

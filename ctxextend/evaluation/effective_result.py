@@ -116,6 +116,14 @@ class TaskResult:
         return None if effective is None else effective.length
 
     @property
+    def shorter_unread(self) -> tuple[int, ...]:
+        """Lengths below the effective one that are not read."""
+        effective = self.effective_length or 0
+        return tuple(
+            one.length for one in self.lengths if one.length < effective and not one.is_read
+        )
+
+    @property
     def uncertain_lengths(self) -> tuple[int, ...]:
         """Lengths beyond the effective one at which no less is found by more than chance."""
         effective = self.effective
@@ -188,7 +196,10 @@ def wilson_interval(found: int, trials: int) -> tuple[float, float]:
     weight = Z_95**2 / trials
     middle = (share + weight / 2) / (1 + weight)
     half = math.sqrt(weight * share * (1 - share) + weight**2 / 4) / (1 + weight)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
+    # Without rounding errors at the ends.
+    lower = middle - half if found else 0.0
+    upper = middle + half if found < trials else 1.0
+    return lower, upper
 
 
 def tail(found: int, trials: int, chance: float) -> float:

@@ -136,7 +136,8 @@ def open_text(files: ModelFiles, settings: Evaluate) -> tuple[Iterator[Ids] | No
         return None, ()
     size = longest - files.tokenizer.num_special
     unseen = read_unseen([files], settings, size)
-    start, unseen = read_start(unseen, size, files.tokenizer.separator)
+    hint = "Pass more text with --data." if "effective" in settings.measure else ""
+    start, unseen = read_start(unseen, size, files.tokenizer.separator, hint)
     if "effective" in settings.measure and files.stated_kind is not None:
         check_effective(files, start, longest, settings)
     return unseen.documents, unseen.warnings

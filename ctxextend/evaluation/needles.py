@@ -14,6 +14,7 @@ from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import Ids
 
 OTHER_MEASURE = "Measure the loss by position instead: --measure position."
+SEPARATOR = ":"  # of key and value
 LINE = "\n{key}: {value}\n"
 RIVALS = 9  # wrong answers that an answer is ranked among, at most
 MIN_LETTERS = 3  # of a word, if the vocabulary has enough of them
@@ -93,8 +94,12 @@ def find_words(tokenizer: TextTokenizer, name: str, text: Ids, seed: int) -> Nee
             f"needles need {MIN_WORDS}."
         )
         raise DataError(message, OTHER_MEASURE)
+    unknown = tokenizer.tokenizer.unk_token_id
+    if unknown is not None and unknown in tokenizer.encode(SEPARATOR):
+        message = f"The tokenizer of {name} has no token for {SEPARATOR!r}, which needles contain."
+        raise DataError(message, OTHER_MEASURE)
     lines = [tokenizer.encode(LINE.format(key=word, value=word)).tolist() for word in tried]
-    words = _usable_words(lines, tokenizer.tokenizer.unk_token_id)
+    words = _usable_words(lines, unknown)
     if words is None or len(words.as_key) < MIN_WORDS:
         kept = 0 if words is None else len(words.as_key)
         example = LINE.format(key=tried[0], value=tried[-1]).strip()

@@ -70,13 +70,16 @@ def read_unseen(models: Sequence[ModelOrFiles], settings: Evaluate, minimum: int
     return UnseenText(documents=read(), warnings=warnings)
 
 
-def read_start(unseen: UnseenText, size: int, separator: int | None) -> tuple[Ids, UnseenText]:
+def read_start(
+    unseen: UnseenText, size: int, separator: int | None, hint: str = ""
+) -> tuple[Ids, UnseenText]:
     """Return the first tokens of a text, at least `size`, and the text with them again.
 
     Args:
         unseen: The text.
         size: Tokens of a window.
         separator: The token that follows each document in windows, or None.
+        hint: What to do if the text is too short; by default, to use shorter windows.
 
     Raises:
         DataError: The text is too short for a window.
@@ -90,7 +93,7 @@ def read_start(unseen: UnseenText, size: int, separator: int | None) -> tuple[Id
             break
     separators = 0 if separator is None else len(read)
     if tokens + separators < size:
-        raise too_short_error(tokens, size)
+        raise too_short_error(tokens, size, hint=hint)
     start = np.concatenate([np.empty(0, np.int64), *read])
     return start, unseen._replace(documents=chain(read, unseen.documents))
 

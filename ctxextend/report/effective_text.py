@@ -37,9 +37,14 @@ def effective_verdict(effective: Effective) -> str:
         )
     sentences = [f"{_reads(effective)}."]
     uncertain = dict[int, None]()
+    unread = dict[int, None]()
     for task in effective.tasks.values():
         if task.effective_length == effective.effective_length:
             uncertain |= dict.fromkeys(task.uncertain_lengths)
+            unread |= dict.fromkeys(task.shorter_unread)
+    if unread:
+        listed = joined([f"{length:,}" for length in unread])
+        sentences.append(f"Shorter texts of {listed} tokens are below the threshold.")
     if uncertain:
         sentences.append(_uncertain([*uncertain]))
     below = [SHORT_NAMES[name] for name, task in effective.tasks.items() if _is_below(task)]
@@ -56,11 +61,10 @@ def _reads(effective: Effective) -> str:
     length = effective.effective_length
     if length is None:
         return f"Reads less than {effective.lengths[0]:,} {of_all}: {_missed(effective)}"
-    longer = {name: one for name, one in effective.read_tasks.items() if one > length}
     text = f"Reads {length:,} {of_all}"
-    if longer:
-        parts = [f"{SHORT_NAMES[name]} {one:,}" for name, one in longer.items()]
-        text += f" ({joined(parts)})"
+    for name, one in effective.read_tasks.items():
+        if one > length:
+            text += f"; {SHORT_NAMES[name]}: up to {one:,}"
     return text
 
 

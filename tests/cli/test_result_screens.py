@@ -194,8 +194,8 @@ def test_evaluation_screen_says_that_no_longer_context_was_measured() -> None:
         (ENCODER, "Longer context helps: recall@1 +30.5 ± 7.7 points at 512 vs. 128."),
         (
             replace(ENCODER, retrieval=None),
-            "Reads 128 of 512 tokens. The difference at 256 tokens is within chance: raise --budget to "
-            "measure more.",
+            "Reads 128 of 512 tokens. The difference at 256 tokens is within chance: "
+            "raise --budget to measure more.",
         ),
         (
             replace(ENCODER, retrieval=None, effective=None),

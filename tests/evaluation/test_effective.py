@@ -372,6 +372,16 @@ def test_task_that_was_not_asked_at_all_lengths_does_not_set_the_length(tiny: Ev
     assert replace(found, tasks={**found.tasks, "tracking": shortest}).effective_length == 512
 
 
+def test_scores_pair_the_questions_of_all_lengths(tiny: EvalModel) -> None:
+    task = plan(copier(tiny, matched=3, window=200), 256)
+    found = measured(task)
+    texts = min(texts_of(found).values())
+    assert len(task.scores) == 9 * texts  # needles of each text
+    assert {len(one) for one in task.scores} == {2 * len(task.lengths)}  # needle and key
+    shares = [one.accuracy for result in found.tasks.values() for one in result.lengths]
+    assert np.mean(np.concatenate(task.scores)) == pytest.approx(np.mean(shares[:4]), abs=0.02)
+
+
 def test_measure_twice_reads_the_same(tiny: EvalModel) -> None:
     task = plan(copier(tiny, matched=3, window=200), 512)
     first = measured(task)

@@ -126,6 +126,12 @@ def test_effective_length_is_the_largest_that_is_read() -> None:
     assert task(result(64, (5, 8)), result(128, (8, 8))).effective_length == 128
 
 
+def test_shorter_unread_lengths_are_below_the_effective_one() -> None:
+    found = task(result(64, (8, 8)), result(128, (2, 8)), result(256, (8, 8)), result(512, (0, 0)))
+    assert found.effective_length == 256
+    assert found.shorter_unread == (128,)
+
+
 def test_uncertain_lengths_miss_no_more_than_chance() -> None:
     assert task(result(64, (8, 8)), result(128, (0, 8))).uncertain_lengths == ()
     assert task(result(64, (7, 7)), result(128, (5, 7))).uncertain_lengths == (128,)

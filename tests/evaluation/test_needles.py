@@ -123,5 +123,5 @@ def test_find_words_rejects_a_tokenizer_without_colons(tmp_path: Path) -> None:
     vocabulary.pop(":")
     core = tokenizer.tokenizer.backend_tokenizer
     core.model = models.WordLevel(vocabulary, unk_token="[UNK]")
-    with pytest.raises(DataError, match=r"splits needles.*0 of 300 words"):
+    with pytest.raises(DataError, match=r"has no token for ':', which needles contain"):
         find_words(tokenizer, "m", np.array([3, 4]), seed=0)
