@@ -182,11 +182,11 @@ def ranking_model(model: EvalModel, rank: Callable[[list[int]], dict[int, float]
     vocab_size = len(model.tokenizer.tokenizer)
 
     def compute(ids: torch.Tensor) -> torch.Tensor:
-        logits = torch.zeros(*ids.shape, vocab_size)
+        logits = torch.zeros(len(ids), 1, vocab_size)
         for row, text in zip(logits, ids.tolist(), strict=True):
             for token, score in rank(text).items():
-                row[-1, token] = score
-        return logits
+                row[0, token] = score
+        return logits.expand(-1, ids.shape[1], -1)
 
     return mock_model(model, compute, kind=CAUSAL)
 
@@ -219,7 +219,7 @@ def test_model_that_ignores_the_question_does_not_answer_it(
 def test_model_that_prefers_some_words_is_at_chance(minilm: EvalModel) -> None:
     """Each question has other rivals, so a preference for words does not decide many of them."""
     above = 0
-    for seed in range(16):
+    for seed in range(8):
         scores = torch.rand(len(minilm.tokenizer.tokenizer), generator=torch.manual_seed(seed))
         model = mock_model(minilm, lambda ids, scores=scores: scores.expand(*ids.shape, -1))  # type: ignore[misc]
         scorer = Scorer(replace(model, kind=CAUSAL), batch_size=None, has_separate_head=False)
@@ -227,7 +227,7 @@ def test_model_that_prefers_some_words_is_at_chance(minilm: EvalModel) -> None:
         settings = Evaluate(data=("book.txt",), seed=seed, length=(128,))
         found = measured(plan_effective(scorer, text, 128, settings))
         above += found.tasks["needle"].is_above_chance
-    assert above <= 2  # 0.4 are expected
+    assert above <= 1
 
 
 def test_masked_model_is_asked_at_the_end_of_the_text(minilm: EvalModel) -> None:
