@@ -329,6 +329,11 @@ class Evaluate:
     # CPU threads; defaults to ``OMP_NUM_THREADS``, else to one for small models or all CPUs.
     threads: int | None = None
 
+    @property
+    def measures_effective_only(self) -> bool:
+        """Whether only the effective length is measured, which needs no base."""
+        return self.measure == ("effective",)
+
     def __post_init__(self) -> None:
         if isinstance(self.measure, tuple):
             measures = [MEASURE_ALIASES.get(name, name) for name in self.measure]

@@ -139,20 +139,21 @@ def _worst_by_length(task: "TaskResult | None", lengths: Sequence[int]) -> list[
 
 def _overall(effective: "Effective") -> str:
     """Return how far a model reads, of all tasks together."""
-    if not effective.is_above_chance:
-        return "at chance"
-    length = effective.effective_length
-    if length is None:
-        return f"< {effective.lengths[0]:,}"
-    return f"{length:,}"
+    return _how_far(
+        effective.effective_length, effective.lengths[0], is_above=effective.is_above_chance
+    )
 
 
 def _reads(task: "TaskResult | None") -> str:
     if task is None:
         return "-"
-    if not task.is_above_chance:
+    return _how_far(task.effective_length, task.lengths[0].length, is_above=task.is_above_chance)
+
+
+def _how_far(length: int | None, shortest: int, *, is_above: bool) -> str:
+    """Return an effective length, or why there is none."""
+    if not is_above:
         return "at chance"
-    length = task.effective_length
     if length is None:
-        return f"< {task.lengths[0].length:,}"
+        return f"< {shortest:,}"
     return f"{length:,}"

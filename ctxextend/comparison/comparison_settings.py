@@ -231,16 +231,11 @@ def with_ranking(settings: Evaluate, kind: str) -> Evaluate:
     The default measures include it, and a search set ranks by itself, as the effective length does
     if only this is measured.
     """
-    is_complete = settings.measure == DEFAULT_MEASURES or ranks_by_effective_length(settings)
+    is_complete = settings.measure == DEFAULT_MEASURES or settings.measures_effective_only
     if settings.corpus is not None or is_complete:
         return settings
     ranking = "retrieval" if kind == ENCODER else "position"
     return replace(settings, measure=(*settings.measure, ranking))
-
-
-def ranks_by_effective_length(settings: Evaluate) -> bool:
-    """Whether models are ranked by how far they read, as only this is measured."""
-    return settings.measure == ("effective",)
 
 
 def read_methods(

@@ -7,7 +7,6 @@ from math import inf, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_settings import ranks_by_effective_length
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
 from ctxextend.evaluation.evaluation_result import (
     COSINE_BOUNDS,
@@ -102,7 +101,7 @@ def choose_metric(kind: str, settings: Evaluate, *, has_held_out_rows: bool = Fa
     """Return the name of the metric that ranks models of a kind."""
     if has_held_out_rows and kind == ENCODER:
         return COSINE
-    if ranks_by_effective_length(settings):
+    if settings.measures_effective_only:
         return FOUND
     if settings.corpus is not None:
         return NDCG

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ctxextend.comparison.candidates import Candidate, Measurement
 from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
-from ctxextend.comparison.comparison_settings import ranks_by_effective_length
 from ctxextend.comparison.metrics import METRICS, Metric
 from ctxextend.errors import DataError
 from ctxextend.evaluation.effective import EffectiveTask
@@ -23,7 +22,7 @@ def check_ranked(run: EvaluationRun, advice: str = "") -> None:
     """
     if run.tasks and not isinstance(run.tasks[0], EffectiveTask):
         return
-    if ranks_by_effective_length(run.settings):
+    if run.settings.measures_effective_only:
         return
     reason = next(note for note in run.notes if note.startswith("Retrieval"))
     message = f"Encoders such as {run.model.name} are ranked by document retrieval. {reason}"

@@ -14,7 +14,7 @@ from ctxextend.checkpoints.source import public_name
 from ctxextend.comparison.candidates import Candidate
 from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison, Row
 from ctxextend.comparison.comparison_run import ComparisonInterrupted
-from ctxextend.comparison.comparison_settings import ranks_by_effective_length, with_ranking
+from ctxextend.comparison.comparison_settings import with_ranking
 from ctxextend.comparison.costs import measure_cost
 from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
@@ -23,7 +23,7 @@ from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.effective import EffectiveTask, effective_lengths
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ModelFiles
-from ctxextend.evaluation.evaluate import open_base, uses_base
+from ctxextend.evaluation.evaluate import open_base
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.evaluation.evaluation_run import (
     KIND_NAMES,
@@ -265,7 +265,7 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
         eval_model.check_same_tokens(one, first, sample, hint)
 
     kind, facts = _measure_costs(files, settings, longest)
-    stated = _common_base(files, settings) if uses_base(settings) else None
+    stated = _common_base(files, settings)
     base, failures = open_base(stated, settings, first.name, kind)
     base_len = None if base is None else base.max_len
     lengths = settings.length or _default_lengths(settings, longest, base_len)
@@ -282,7 +282,7 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
 
 
 def _default_lengths(settings: Evaluate, longest: int, base_len: int | None) -> tuple[int, ...]:
-    if ranks_by_effective_length(settings):
+    if settings.measures_effective_only:
         return effective_lengths(longest)
     return context_lengths(longest, base_len)
 
@@ -316,7 +316,7 @@ def _short_names(files: Sequence[ModelFiles]) -> list[str]:
 
 def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckpoint | None:
     """Return the base that all recipes name; a checkpoint without a recipe is its own base."""
-    if settings.no_base:
+    if settings.no_base or settings.measures_effective_only:
         return None
     bases = dict[str, BaseCheckpoint]()
     for files in opened:

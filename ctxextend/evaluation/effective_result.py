@@ -19,8 +19,8 @@ UNLIKELY = 0.025
 VERY_UNLIKELY = 0.001
 MIN_TRIALS = 8  # of a cell
 MAX_DEPTHS = 5
-OPTIONAL_TASKS = {"tracking", "document"}
 MIN_DEPTHS = 3
+OPTIONAL_TASKS = {"tracking", "document"}
 Z_95 = 1.959964  # of the normal distribution, for 95 % intervals
 
 

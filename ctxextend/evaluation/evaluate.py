@@ -96,14 +96,15 @@ def evaluate_checkpoint(
     model = eval_model.load_eval_model(files, settings.precision, settings.device)
     applicable_measures(model, settings)
     stated = None
-    if not settings.no_base and uses_base(settings):
+    compares_with_base = not settings.no_base and not settings.measures_effective_only
+    if compares_with_base:
         stated = find_base(read_provenance(files.checkpoint), settings.base, ref.tokenizer)
     base, failures = open_base(stated, settings, model.name, model.kind)
     notes = [*model.notes]
     if base is not None:
         notes += base.notes
     # A model that cannot be resized has no shorter base to pass.
-    if not settings.no_base and uses_base(settings) and not isinstance(files, StatedFiles):
+    if compares_with_base and not isinstance(files, StatedFiles):
         notes += _base_notes(stated, base)
 
     longest = max(settings.length, default=model.max_len)
@@ -141,11 +142,6 @@ def open_text(files: ModelFiles, settings: Evaluate) -> tuple[Iterator[Ids] | No
     if "effective" in settings.measure and files.stated_kind is not None:
         check_effective(files, start, longest, settings)
     return unseen.documents, unseen.warnings
-
-
-def uses_base(settings: Evaluate) -> bool:
-    """Whether any measure compares with the base; the effective length does not."""
-    return settings.measure != ("effective",)
 
 
 def _base_notes(stated: BaseCheckpoint | None, base: EvalModel | None) -> list[str]:

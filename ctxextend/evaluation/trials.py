@@ -57,15 +57,12 @@ class Trials(Protocol):
 
 
 @dataclass(frozen=True)
-class CausalTrials:
-    """Questions that a causal model answers after a text."""
+class NeedleTrials:
+    """Questions about needles, which a language model answers."""
 
     scorer: Scorer
     texts: NeedleTexts
-    # How a text is read once with a cache; None: it is read once for each question.
-    cache: CacheUse | None
     shortest: int  # tokens of the shortest text, special tokens included
-    longest: int  # tokens of the longest text: so many are cached at most
 
     @property
     def chances(self) -> dict[str, float]:
@@ -76,6 +73,15 @@ class CausalTrials:
     def trials_per_text(self) -> int:
         """The number of trials of each task that a text gives."""
         return self.texts.needles
+
+
+@dataclass(frozen=True)
+class CausalTrials(NeedleTrials):
+    """Questions that a causal model answers after a text."""
+
+    # How a text is read once with a cache; None: it is read once for each question.
+    cache: CacheUse | None
+    longest: int  # tokens of the longest text: so many are cached at most
 
     def tokens(self, length: int) -> int:
         """Return how many tokens a model reads for one text of a length."""
@@ -110,22 +116,8 @@ class CausalTrials:
 
 
 @dataclass(frozen=True)
-class MaskedTrials:
+class MaskedTrials(NeedleTrials):
     """Questions at the end of a text, whose answers are masked; one pass answers all of them."""
-
-    scorer: Scorer
-    texts: NeedleTexts
-    shortest: int  # tokens of the shortest text, special tokens included
-
-    @property
-    def chances(self) -> dict[str, float]:
-        """The accuracy of guessing, by task."""
-        return self.texts.chances
-
-    @property
-    def trials_per_text(self) -> int:
-        """The number of trials of each task that a text gives."""
-        return self.texts.needles
 
     def tokens(self, length: int) -> int:
         """Return how many tokens a model reads for one text of a length."""
