@@ -23,7 +23,6 @@ from ctxextend.recipe import BOTH, Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
 from ctxextend.tables.rope_types import (
-    FACTOR,
     KEPT_TYPES,
     LLAMA_4_BETA,
     TRAINED,
@@ -223,7 +222,7 @@ def _plan_layers(
         ),
         rotary_dim(location, layers.parameters),
         name=settings.choice.name,
-        factor=settings.choice.settings.get(FACTOR),
+        given=settings.choice.settings,
         methods=facts.methods,
         is_corrected=_is_corrected(location, layers),
     )
