@@ -113,8 +113,8 @@ def yarn(
     settings={FACTOR: SCALE, **YARN_SETTINGS},
     convention="rope type longrope: short_factor is 1 for each pair, long_factor divides as yarn "
     "does, attention_factor is 1; scaled settings are switched from their own to longer ones",
-    long_inputs="they get the frequencies of yarn, but keys that were cached before the input "
-    "grew keep theirs",
+    long_inputs="low frequencies stay within the angles of training, and high ones keep neighbours "
+    "apart",
     when="short inputs must give identical outputs, in transformers",
 )
 def switch(
@@ -189,7 +189,7 @@ def linear(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -
     "values per head",
     long_inputs="the angles of all positions change as the input grows, but cached keys keep "
     "theirs",
-    when="short inputs must give identical outputs, in transformers",
+    when="short inputs must give identical outputs, and the model does not apply switch",
     keeps_max_len=True,
 )
 def dynamic(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -> Parameters:
