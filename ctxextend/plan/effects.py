@@ -137,7 +137,10 @@ def _suggest_switch(plan: Plan) -> str:
     if folder is None:
         return f"{suggestion}."
     statements = runtime_statements(replace(folder, positions=SWITCHED))
-    serving = [item.name for item in statements if item.outcome is RuntimeOutcome.SERVES]
+    serving = list[str]()
+    for item in statements:
+        if item.outcome is RuntimeOutcome.SERVES and not item.ignores_short_list:
+            serving.append(item.name)
     if not serving:
         return f"{suggestion}."
     return f"{suggestion} (right in {joined(serving)})."

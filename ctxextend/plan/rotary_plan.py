@@ -31,7 +31,7 @@ from ctxextend.tables.rope_types import (
     rope_type,
 )
 from ctxextend.tables.rotary import frequencies
-from ctxextend.tables.rotary_methods import RopeLengths, long_settings, resize_rope
+from ctxextend.tables.rotary_methods import MSCALE, RopeLengths, long_settings, resize_rope
 
 # Frequencies that differ by less are those of another order of float64 operations.
 FREQUENCY_TOLERANCE = 1e-12
@@ -230,7 +230,8 @@ def _plan_layers(
     )
     long_inputs_as = None
     if choice.name == SWITCH:
-        long_inputs_as = long_settings(layers.parameters, changed_lengths, dim, **choice.settings)
+        used = {key: value for key, value in choice.settings.items() if key != MSCALE}
+        long_inputs_as = long_settings(layers.parameters, changed_lengths, dim, **used)
     _check_query_scaling(location, layers, parameters)
     _check_limits_can_state(location, layers, lengths, choice, new_length)
     # A file whose key states the first trained length keeps this convention.

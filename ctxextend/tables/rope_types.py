@@ -20,12 +20,16 @@ BETA_SLOW = "beta_slow"
 ALPHA = "alpha"
 LLAMA_4_BETA = "llama_4_scaling_beta"  # scales queries by their position, from `TRAINED` on
 ATTENTION_FACTOR = "attention_factor"
+# By which vLLM and SGLang multiply cosines and sines of ``longrope`` settings, for each list. They
+# read no `ATTENTION_FACTOR`, and transformers reads neither of these.
+LIST_MSCALES = ("short_mscale", "long_mscale")
 MSCALE_ALL_DIM = "mscale_all_dim"
 # Settings of single rope types, which have no meaning in others.
 TYPE_SETTINGS = (
     FACTOR,
     TRAINED,
     *LISTS,
+    *LIST_MSCALES,
     BETA_FAST,
     BETA_SLOW,
     ATTENTION_FACTOR,

@@ -29,6 +29,7 @@ from ctxextend.tables.rope_types import (
     BETA_SLOW,
     FACTOR,
     KEPT_TYPES,
+    LIST_MSCALES,
     LONG_LIST,
     MSCALE_ALL_DIM,
     NTK_ALPHA,
@@ -71,6 +72,9 @@ YARN_SETTINGS = {
     ATTENTION_FACTOR: positive_setting("factor of cosines and sines"),
 }
 
+MSCALE = "mscale"
+LIST_MSCALE = positive_setting("also state short_mscale and long_mscale, for vLLM and SGLang")
+
 # The types whose frequencies are the same for all inputs, and none of them 0: those of `switch`.
 SWITCHED_TYPES = ("default", "linear", "yarn", "llama3")
 
@@ -110,7 +114,7 @@ def yarn(
 
 @rotary(
     summary="keep all frequencies up to the trained length, and switch to those of yarn beyond it",
-    settings={FACTOR: SCALE, **YARN_SETTINGS},
+    settings={FACTOR: SCALE, **YARN_SETTINGS, MSCALE: LIST_MSCALE},
     convention="rope type longrope: short_factor is 1 for each pair, long_factor divides as yarn "
     "does, attention_factor is 1; scaled settings are switched from their own to longer ones",
     long_inputs="low frequencies stay within the angles of training, and high ones keep neighbours "
@@ -130,11 +134,12 @@ def switch(
     frequencies of long inputs those of Peng et al. 2023, YaRN, section 3.1, arXiv:2309.00071.
     """
     others = without_type_settings(rope)
+    mscale = stated.pop(MSCALE, None)
     longer = long_settings(rope, lengths, dim, factor=factor, **stated)
     plain = frequencies({**others, TYPE: "default"}, dim, lengths.served).inverse
     short = frequencies(rope, dim, lengths.served).inverse
     long = frequencies(longer, dim, lengths.after)
-    return {
+    settings = {
         **others,
         TYPE: "longrope",
         FACTOR: lengths.after / lengths.served,
@@ -143,6 +148,9 @@ def switch(
         SHORT_LIST: (plain / short).tolist(),
         LONG_LIST: (plain / long.inverse).tolist(),
     }
+    if mscale is not None:
+        settings |= dict.fromkeys(LIST_MSCALES, mscale)
+    return settings
 
 
 def long_settings(
@@ -152,7 +160,7 @@ def long_settings(
 
     Args:
         rope, lengths, dim: As in `resize_rope`.
-        settings: Those of `switch`, with its factor.
+        settings: Those of `switch`, with its factor and without ``mscale``.
 
     Raises:
         MethodError: One of them has no meaning for the type of the settings.
