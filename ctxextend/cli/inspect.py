@@ -445,6 +445,9 @@ def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
     if rope.positions != trained:
         yield f"less than a turn in {rope.positions}", f"{rope.partial_turns} of {pairs} pairs"
         yield "slowed", f"{rope.slowed} of {pairs} pairs, up to {rope.slowdown:.3g} x"
+        if rope.slowed_for_short != rope.slowed:
+            short = f"{rope.slowed_for_short} of {pairs} pairs"
+            yield f"slowed in inputs up to {trained}", short
         yield "beyond trained angles", f"{rope.untrained} of {pairs} pairs"
 
 
