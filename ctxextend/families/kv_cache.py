@@ -111,7 +111,8 @@ def _has_other_rules(config: Config, facts: CacheFacts) -> bool:
     """Whether the cache has another shape than the keys of sizes say."""
     if facts.windows != "none" and config.get("use_bidirectional_attention") in HALVED_WINDOW:
         return True
-    # Of Falcon: transformers caches a copy of each head for every query head, and engines do not.
+    # Of Falcon: transformers caches a copy of each key-value head for every query head, which no
+    # other program has to do.
     return bool(config.get("new_decoder_architecture"))
 
 
@@ -252,7 +253,7 @@ def _layer_shape(config: Config, facts: CacheFacts, layer_type: Any) -> LayerSha
 def _latent_sizes(config: Config, facts: CacheFacts) -> tuple[int, int, int] | None:
     """Return one head, and the sizes of compressed keys and values and of rotary keys.
 
-    transformers 5.24 caches these, as engines do, and expands them in each step
+    transformers 5.24 caches these, and expands them in each step
     (https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/deepseek_v3/modeling_deepseek_v3.py).
     """
     latent = _size(config, facts, "kv_lora_rank")

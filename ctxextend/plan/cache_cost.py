@@ -75,7 +75,8 @@ def find_kv_cache(
     """Return the key-value cache of a model, of its decoder if it has an encoder too.
 
     None if it has no cache, or if it is not known. Of a GGUF file, it is not: llama.cpp chooses
-    the dtype of the cache, whatever that of the weights is.
+    the dtype of the cache, whatever that of the weights is
+    (https://github.com/ggml-org/llama.cpp/issues/10373).
 
     Args:
         checkpoint: The files of the model.
