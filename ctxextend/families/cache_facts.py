@@ -29,19 +29,16 @@ class CacheFacts(NamedTuple):
     # - ``but every n-th layer``, see `period`.
     # - ``listed``: without the list, it is unknown.
     # - ``listed if used``: so it is, unless ``use_sliding_window`` is false.
-    # - ``listed if used``: so it is, unless ``use_sliding_window`` is false.
     windows: Literal[
         "none", "all layers", "last layers", "but every n-th layer", "listed", "listed if used"
     ] = "none"
     period: int = 1  # every so many layers, one sees all tokens
     period_key: str | None = None  # states another period
     older_keys: Mapping[str, str] = {}  # other spellings of keys, which transformers reads too
-    older_keys: Mapping[str, str] = {}  # other spellings of keys, which transformers reads too
     # transformers' defaults for missing keys.
     defaults: Mapping[str, Any] = {}
 
 
-# By measurement: tests/families/test_kv_cache.py builds small models of each type.
 # By measurement: tests/families/test_kv_cache.py builds small models of each type.
 CACHE_FACTS: Mapping[str, CacheFacts] = {
     **dict.fromkeys(

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from ctxextend.families.cache_facts import CACHE_FACTS, CONTAINERS, CacheFacts
 from ctxextend.families.lookup import Architecture, TableLocation, nested, whole_number
 
-# Values of ``layer_types``, by what the caches of such layers keep
+# Values of ``layer_types``, with what the caches of such layers keep
 # (https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/cache_utils.py,
 # DYNAMIC_LAYER_TYPE_MAPPING): all tokens, those of a window, or no tokens, but perhaps a state.
 FULL = "full_attention"
-SLIDING = "sliding_attention"
+WINDOWED = "sliding_attention"
 WINDOW_KEYS: Mapping[str, str] = {
-    SLIDING: "sliding_window",
+    WINDOWED: "sliding_window",
     "chunked_attention": "attention_chunk_size",
 }
 WITHOUT_CACHE = ("conv", "linear_attention", "mlp", "moe")
@@ -148,7 +148,7 @@ def _size(config: Config, facts: CacheFacts, key: str) -> int | None:
 
 
 def _layer_types(config: Config, facts: CacheFacts) -> list[Any] | None:
-    """Return the types of the layers that have a cache of their own; None if they are unknown."""
+    """Return the types of the layers that do not read the cache of another; None if they are unknown."""
     count = _size(config, facts, facts.layers)
     if count is None or count > 2**16:
         return None
@@ -190,7 +190,7 @@ def _types_of_all_layers(config: Config, facts: CacheFacts, count: int) -> list[
     if "sliding_window" not in config and "sliding_window" not in facts.defaults:
         return None
     window = _stated(config, facts, "sliding_window")
-    return [FULL if window is None else SLIDING] * count
+    return [FULL if window is None else WINDOWED] * count
 
 
 def _types_of_last_layers(config: Config, count: int) -> list[str] | None:
@@ -200,7 +200,7 @@ def _types_of_last_layers(config: Config, count: int) -> list[str] | None:
     full = whole_number(config.get("max_window_layers"))
     if full is None or config.get("sliding_window") is None:
         return None
-    return [FULL if layer < full else SLIDING for layer in range(count)]
+    return [FULL if layer < full else WINDOWED for layer in range(count)]
 
 
 def _types_by_period(config: Config, facts: CacheFacts, count: int) -> list[str] | None:
@@ -211,7 +211,7 @@ def _types_by_period(config: Config, facts: CacheFacts, count: int) -> list[str]
         if stated is None or stated < 1:
             return None
         period = stated
-    return [SLIDING if (layer + 1) % period else FULL for layer in range(count)]
+    return [WINDOWED if (layer + 1) % period else FULL for layer in range(count)]
 
 
 def _config_of_layer(config: Config, facts: CacheFacts, layer: int, layer_type: Any) -> Config:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ctxextend.checkpoints.config_file import DTYPE_KEYS
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.safetensors_file import BITS, TORCH_DTYPES
@@ -15,7 +16,6 @@ from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.json_output import fields_in_json
 
 DECODER = "decoder"
-DTYPE_KEYS = ("dtype", "torch_dtype")  # of transformers 5, and of transformers 4
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     dropped: tuple[str, ...]
     # Position buffers at the new length.
     rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)
-    # What the new length costs; None if it is not known, or if the model has no such cache.
+    # What the new length costs; None if that is not known, or if no part that generates has it.
     kv_cache: CacheCost | None
 
     @property
@@ -202,16 +202,19 @@ def plan_model(
 
 
 def _cache_cost(model: OpenedModel, tables: Sequence[TablePlan]) -> CacheCost | None:
-    """Return what the new length costs; None if it is not known."""
-    table = tables[generating([table.location for table in tables])]
-    cache = find_kv_cache(model.checkpoint, model.architecture, table.location)
+    """Return what the new length costs; None if that is not known, or if only an encoder has it."""
+    found = model.tables[generating([table.location for table in model.tables])]
+    cache = find_kv_cache(model.checkpoint, model.architecture, found.location)
     if cache is None:
         return None
-    return CacheCost(
-        cache=cache,
-        tokens_before=table.max_len_before,
-        tokens_after=table.max_len_after,
-    )
+    for table in tables:
+        if table.name == found.name:
+            return CacheCost(
+                cache=cache,
+                tokens_before=table.max_len_before,
+                tokens_after=table.max_len_after,
+            )
+    return None
 
 
 def with_settings(plan: Plan, settings: Resize) -> Plan:

@@ -206,7 +206,7 @@ VARIANTS: Mapping[str, Callable[[Content], Content]] = {
     "with a head for each query": _replacing("multi_query", False),
     "with attention to both sides": _replacing("use_bidirectional_attention", True),
     "with attention to both sides in images": _replacing("use_bidirectional_attention", "vision"),
-    "with values of their own": _replacing("attention_k_eq_v", False),
+    "with separate values": _replacing("attention_k_eq_v", False),
 }
 
 
