@@ -148,7 +148,7 @@ def _size(config: Config, facts: CacheFacts, key: str) -> int | None:
 
 
 def _layer_types(config: Config, facts: CacheFacts) -> list[Any] | None:
-    """Return the types of the layers that do not read the cache of another; None if they are unknown."""
+    """Return the types of layers that have a separate cache; None if they are unknown."""
     count = _size(config, facts, facts.layers)
     if count is None or count > 2**16:
         return None
