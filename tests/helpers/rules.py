@@ -131,12 +131,12 @@ def save(config: Any, folder: Path) -> dict[str, Any]:
     config.save_pretrained(folder)
     save_file({"weight": torch.zeros(1)}, folder / "model.safetensors")
     content: dict[str, Any] = json.loads(
-        (folder / "config.json").read_text(), object_hook=_read_infinity
+        (folder / "config.json").read_text(), object_hook=read_infinity
     )
     return content
 
 
-def _read_infinity(content: dict[str, Any]) -> Any:
+def read_infinity(content: dict[str, Any]) -> Any:
     return float(content["__float__"]) if content.keys() == {"__float__"} else content
 
 
