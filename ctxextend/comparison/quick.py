@@ -48,6 +48,7 @@ def compare_quickly(
     data: Sequence[str] = (),
     progress: Progress = no_progress,
     tokens: int | None = None,
+    seconds: float = SECONDS,
     **settings: Any,
 ) -> Comparison:
     """Compare the methods that apply with the base that reads in pieces, on little text.
@@ -57,7 +58,8 @@ def compare_quickly(
         to: New context length, by default twice the checkpoint's.
         data: Text, by default Python's documentation.
         progress: As in `compare`.
-        tokens: Maximum number of tokens to use, by default what can be read within `SECONDS`.
+        tokens: Maximum number of tokens to use, by default what can be read in a time.
+        seconds: This time.
         settings: Fields of `Evaluate` by name.
 
     Raises:
@@ -79,7 +81,7 @@ def compare_quickly(
         requested = Compare.from_request(
             plan.max_len_after, text_use, methods, can_skip_methods=True
         )
-        requested = replace(requested, seconds=SECONDS if tokens is None else inf)
+        requested = replace(requested, seconds=seconds if tokens is None else inf)
         comparison = compare_model(opened, requested, progress)
     notes = [*comparison.notes]
     if not data:
@@ -102,12 +104,17 @@ def _little_text_note(comparison: Comparison) -> str:
 
 
 def choose_method(
-    plan: Plan, data: Sequence[str], hold_out: int | None, progress: Progress = no_progress
+    plan: Plan,
+    data: Sequence[str],
+    hold_out: int | None,
+    progress: Progress = no_progress,
+    seconds: float = SECONDS,
 ) -> tuple[str, Comparison]:
     """Choose the method of a resize by a comparison on a text, and return both.
 
     With held-out rows, the cut tables are extended by the same factor if the checkpoint has as many
-    rows. Without them, the methods of rotary positions are compared quickly.
+    rows. Without them, the methods of rotary positions are compared quickly, on as much text as is
+    read in so many seconds.
 
     Raises:
         CtxextendError: As `compare`.
@@ -117,7 +124,7 @@ def choose_method(
     before = plan.max_len_before
     after = plan.max_len_after
     if hold_out is None:
-        comparison = compare_quickly(plan.model, after, data, progress)
+        comparison = compare_quickly(plan.model, after, data, progress, seconds=seconds)
         return comparison.recommended, comparison
     if not plan.creates_rows:
         source = plan.model.ref.source

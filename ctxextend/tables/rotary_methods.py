@@ -131,6 +131,10 @@ def switch(
     """
     scaled_by = "yarn" if rope[TYPE] == "default" else rope[TYPE]
     attention_factor = stated.pop(ATTENTION_FACTOR, None)
+    if stated and scaled_by != "yarn":
+        names = " and ".join(key.replace("_", "-") for key in stated)
+        message = f"--method switch: {names} is of yarn, and long inputs get {scaled_by} settings."
+        raise MethodError(message, f"Remove {names}.")
     longer = ROTARY_METHODS[scaled_by].function(rope, lengths, dim, factor=factor, **stated)
     unscaled = without_type_settings(rope) | {TYPE: "default"}
     plain = frequencies(unscaled, dim, lengths.served).inverse
