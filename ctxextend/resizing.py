@@ -115,9 +115,7 @@ class ResizeOptions(NamedTuple):
         facts, _ = parse_method(method)
         if facts.name not in SEARCHED_METHODS:
             methods = ", ".join((DEFAULT_METHOD, *SEARCHED_METHODS[:-1]))
-            message = (
-                f"--data requires --method {methods} or {SEARCHED_METHODS[-1]}, got {method}."
-            )
+            message = f"--data requires --method {methods} or {SEARCHED_METHODS[-1]}, got {method}."
             raise ResizeError(message, "Remove --method, or --data.")
         if self.hold_out is not None:
             message = f"--hold-out chooses the method, and cannot be used with --method {method}."

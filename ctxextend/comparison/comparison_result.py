@@ -1,6 +1,6 @@
 """Results of a comparison of methods, and of a calibration."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from ctxextend.evaluation.evaluation_result import (
     SearchResult,
 )
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
+from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH, method_text
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,18 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
         for row in self.rows:
             if row.method in names_of_auto and (row.final.is_tied or self.has_little_text):
                 return row
-        return self.rows[0] if self.rows else None
+        return next(iter(self._rows_to_recommend), None)
+
+    @property
+    def _rows_to_recommend(self) -> Sequence[Row]:
+        """The rows of which the best is recommended.
+
+        `switch` is for short inputs, which scores of long ones do not rank: long inputs get from it
+        what the method of `auto` gives them, up to an attention factor. So it is left to the user.
+        """
+        if self.auto not in [_method_name(row) for row in self.rows]:
+            return self.rows
+        return [row for row in self.rows if _method_name(row) != SWITCH]
 
     @property
     def recommended(self) -> str:
@@ -226,6 +237,11 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     def search(self) -> SearchResult | None:
         """The search set's counts and the best method's scores; None without a search set."""
         return next((row.final.evaluation.search for row in self.rows), None)
+
+
+def _method_name(row: Row) -> str:
+    """Return the name of the method of a row, without settings and flags."""
+    return row.method.partition(" ")[0].partition(":")[0]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.own_code import own_class
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, length_to_state
-from ctxextend.runtimes.rule_schema import RAISED_THETA, UNSCALED, FolderFacts
-from ctxextend.tables.rope_types import FACTOR, THETA, TYPE
+from ctxextend.runtimes.rule_schema import LONGROPE, RAISED_THETA, SWITCHED, UNSCALED, FolderFacts
+from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, THETA, TYPE
 
 # Runtimes that were run on folders with Mistral's own weights only, and load them.
 READ_PARAMS = ("vllm",)
@@ -59,6 +59,8 @@ def _positions_of(table: TablePlan) -> str:
         return UNSCALED
     layers = table.rope[0]
     kind: str = layers.after[TYPE]
+    if kind == LONGROPE and layers.after.get(ATTENTION_FACTOR) is not None:
+        return SWITCHED
     if kind != "default":
         return kind
     if layers.after[THETA] != facts.theta[layers.before.layer_type]:

@@ -23,6 +23,7 @@ YARN = "yarn"  # this and all others are rope types
 LINEAR = "linear"
 DYNAMIC = "dynamic"
 LONGROPE = "longrope"
+SWITCHED = "switch"  # rope type ``longrope`` with an attention factor, as the method states it
 LLAMA3 = "llama3"
 PROPORTIONAL = "proportional"
 COMMON_ROPE_TYPES = (YARN, LINEAR, DYNAMIC, LONGROPE, LLAMA3)  # that many classes apply

@@ -18,6 +18,9 @@ SWITCH = "switch"  # other frequencies for long inputs only
 # The methods that change unscaled rotary settings, the default first.
 SCALING_METHODS = ("yarn", SWITCH, "linear", "dynamic", "theta")
 
+# Of these, the methods whose frequencies follow the length of each input.
+FOLLOWING_METHODS = ("dynamic", SWITCH)
+
 # Effects on inputs up to the old length: of methods that keep learned rows, and of all others.
 UNCHANGED = "inputs up to the old length give identical outputs if padded as before"
 MOVED = "outputs for short inputs change too, because positions move"

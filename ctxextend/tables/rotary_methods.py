@@ -129,28 +129,43 @@ def switch(
     Source: ctxextend; the lists are those of Ding et al. 2024, LongRoPE, arXiv:2402.13753, and the
     frequencies of long inputs those of Peng et al. 2023, YaRN, section 3.1, arXiv:2309.00071.
     """
-    scaled_by = "yarn" if rope[TYPE] == "default" else rope[TYPE]
-    attention_factor = stated.pop(ATTENTION_FACTOR, None)
-    if stated and scaled_by != "yarn":
-        names = " and ".join(key.replace("_", "-") for key in stated)
-        message = f"--method switch: {names} is of yarn, and long inputs get {scaled_by} settings."
-        raise MethodError(message, f"Remove {names}.")
-    longer = ROTARY_METHODS[scaled_by].function(rope, lengths, dim, factor=factor, **stated)
-    unscaled = without_type_settings(rope) | {TYPE: "default"}
-    plain = frequencies(unscaled, dim, lengths.served).inverse
-    short = frequencies(rope, dim, lengths.served)
+    others = without_type_settings(rope)
+    longer = long_settings(rope, lengths, dim, factor=factor, **stated)
+    plain = frequencies({**others, TYPE: "default"}, dim, lengths.served).inverse
+    short = frequencies(rope, dim, lengths.served).inverse
     long = frequencies(longer, dim, lengths.after)
-    if attention_factor is None:
-        attention_factor = short.attention_factor
     return {
-        **without_type_settings(rope),
+        **others,
         TYPE: "longrope",
         FACTOR: lengths.after / lengths.served,
         TRAINED: lengths.served,
-        ATTENTION_FACTOR: attention_factor,
-        SHORT_LIST: (plain / short.inverse).tolist(),
+        ATTENTION_FACTOR: long.attention_factor,
+        SHORT_LIST: (plain / short).tolist(),
         LONG_LIST: (plain / long.inverse).tolist(),
     }
+
+
+def long_settings(
+    rope: Parameters, lengths: RopeLengths, dim: int, **settings: float
+) -> Parameters:
+    """Return settings that give inputs of any length what `switch` gives long ones.
+
+    Args:
+        rope, lengths, dim: As in `resize_rope`.
+        settings: Those of `switch`, with its factor.
+
+    Raises:
+        MethodError: One of them has no meaning for the type of the settings.
+    """
+    if rope[TYPE] in ("default", "yarn"):
+        attention_factor = frequencies(rope, dim, lengths.served).attention_factor
+        return yarn(rope, lengths, dim, **{ATTENTION_FACTOR: attention_factor, **settings})
+    for name in YARN_SETTINGS:
+        if name in settings:
+            message = f"--method {SWITCH}: {rope[TYPE]} settings have no {name}."
+            raise MethodError(message, f"Remove {name.replace('_', '-')}.")
+    longer: Parameters = ROTARY_METHODS[rope[TYPE]].function(rope, lengths, dim, **settings)
+    return longer
 
 
 @scaling(
@@ -412,13 +427,13 @@ def _applicable_methods(rope: Parameters, methods: Sequence[str]) -> list[str]:
         return []
     if rope[TYPE] == "default":
         return [method for method in SCALING_METHODS if method in methods]
-    if SWITCH in methods and _can_switch(rope):
+    if SWITCH in methods and can_switch(rope):
         return [rope[TYPE], SWITCH]
     return [rope[TYPE]]
 
 
-def _can_switch(rope: Parameters) -> bool:
-    """Whether lists of factors can state what scaled settings give inputs that they serve.
+def can_switch(rope: Parameters) -> bool:
+    """Whether lists of factors can state what settings give the inputs that they serve.
 
     Some classes multiply attention scores by a function of ``mscale_all_dim`` and ``factor``, which
     is another one in the new settings:
