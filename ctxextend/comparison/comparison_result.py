@@ -170,6 +170,8 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     seconds: float = 0.0
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()
+    # The searches for settings that methods leave open, on windows that rank nothing.
+    searches: "tuple[SettingsSearch, ...]" = ()
 
     json_properties: ClassVar = ("recommended",)
 

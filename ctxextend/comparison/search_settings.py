@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from ctxextend.evaluation.eval_model import (
 from ctxextend.evaluation.losses import BY_POSITION, ReadingMode, TargetWindows
 from ctxextend.evaluation.scorer import Scorer, open_scorer
 from ctxextend.evaluation.unseen_text import read_unseen
-from ctxextend.evaluation.windows import cut_windows
+from ctxextend.evaluation.windows import TextWindows, cut_windows
 from ctxextend.families.rope import rotary_dim
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
@@ -65,7 +66,8 @@ def free_settings(plan: Plan) -> tuple[str, ...]:
     None are free if the user gave all, or if the method has none for these positions.
     """
     table = plan.tables[0]
-    if not table.rope or plan.method not in OPEN_IN:
+    is_requested = plan.settings.choice.name == plan.method
+    if not table.rope or plan.method not in OPEN_IN or not is_requested:
         return ()
     kind = table.rope[0].before.parameters[TYPE]
     if plan.method == SWITCH and kind not in SWITCHED_TO_YARN:
@@ -124,44 +126,52 @@ def search_settings(
         ResizeError: The model is an encoder without an LM head.
     """
     files = open_files(plan.model)
-    unseen = UnseenWindows(files, text, plan.max_len_after)
-    unseen.cut(MIN_WINDOWS)
+    length = plan.max_len_after
+    few = read_windows(files, replace(text, tokens=length), length, MIN_WINDOWS)
     base = load_eval_model(files, text.precision, text.device)
     resizer = open_resizer(base, plan)
+
+    def cut(count: int) -> Sequence[Ids]:
+        more = replace(text, tokens=count * length)
+        return read_windows(files, more, length, MIN_WINDOWS).text.windows
+
     with torch_threads(base.model, text.threads):
-        found = search_on_windows(plan, resizer, unseen.cut, budget, progress, clock)
-    return replace(found, notes=base.notes, warnings=unseen.warnings)
+        found = search_on_windows(plan, resizer, cut, budget, progress, clock)
+    return replace(found, notes=base.notes, warnings=few.warnings)
 
 
-@dataclass
-class UnseenWindows:
-    """Windows of a text that a model was not trained on, as many as are asked for."""
+class UnseenWindows(NamedTuple):
+    """Windows of a text that a model was not trained on."""
 
-    files: ResizableFiles
-    text: Evaluate
-    length: int  # of a window in tokens, special tokens included
-    warnings: tuple[str, ...] = ()  # about files that the model was trained on
+    text: TextWindows
+    warnings: tuple[str, ...]  # about files that it was trained on
 
-    def cut(self, count: int) -> Sequence[Ids]:
-        """Return so many windows without special tokens, or fewer if the text is too short.
 
-        Raises:
-            DataError: It has fewer than `MIN_WINDOWS`.
-        """
-        tokenizer = self.files.tokenizer
-        size = self.length - tokenizer.num_special
-        settings = replace(self.text, tokens=count * self.length)
-        unseen = read_unseen([self.files], settings, size * MIN_WINDOWS)
-        self.warnings = tuple(unseen.warnings)
-        text = cut_windows(
-            unseen.documents,
-            size,
-            count,
-            tokenizer.separator,
-            minimum=MIN_WINDOWS,
-            short_hint="Pass more text with --data, or use a smaller --to.",
-        )
-        return text.windows
+def read_windows(files: ResizableFiles, text: Evaluate, length: int, minimum: int) -> UnseenWindows:
+    """Return windows of a text that a model was not trained on.
+
+    Args:
+        files: The model.
+        text: The text, and the maximum number of its tokens.
+        length: Tokens of a window, special tokens included.
+        minimum: Windows that are read even if they have more tokens.
+
+    Raises:
+        DataError: The text has fewer windows than the minimum.
+    """
+    tokenizer = files.tokenizer
+    size = length - tokenizer.num_special
+    count = max(text.tokens // length, minimum)
+    unseen = read_unseen([files], replace(text, tokens=count * length), size * minimum)
+    cut = cut_windows(
+        unseen.documents,
+        size,
+        count,
+        tokenizer.separator,
+        minimum=minimum,
+        short_hint="Pass more text with --data, or use a smaller --to.",
+    )
+    return UnseenWindows(text=cut, warnings=tuple(unseen.warnings))
 
 
 def search_on_windows(
