@@ -447,11 +447,14 @@ def _choose_rotary(planned: Planned, options: ResizeOptions, events: Events) -> 
 
     A requested method stays. Otherwise, a part of the budget chooses it.
     """
-    from ctxextend.comparison.search_settings import check_can_search, free_settings
+    from ctxextend.comparison.search_settings import check_can_search, check_text, free_settings
 
     chosen = Chosen(method=planned.plan.settings.method)
     budget: float = _seconds(options)
     plan = planned.plan
+    if plan.settings.choice.name != DEFAULT_METHOD:
+        check_can_search(plan)
+    check_text(plan, Evaluate(options.data))
     if plan.settings.choice.name == DEFAULT_METHOD:
         chosen = _choose_method(planned, options, events)
         assert chosen.comparison is not None
@@ -459,8 +462,6 @@ def _choose_rotary(planned: Planned, options: ResizeOptions, events: Events) -> 
         plan = plan_model(planned.model, replace(plan.settings, method=chosen.method))
         if not free_settings(plan):
             return chosen
-    else:
-        check_can_search(plan)
     return _search_settings(plan, options.data, budget, chosen, events)
 
 

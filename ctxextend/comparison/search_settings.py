@@ -47,6 +47,7 @@ from ctxextend.tables.rope_types import (
     YARN_BETAS,
 )
 from ctxextend.tables.rotary import frequencies, yarn_attention_factor
+from ctxextend.text_data import check_paths
 
 YARN = "yarn"
 # The settings of each method that a search may change. `switch` keeps the attention factor, which
@@ -127,7 +128,7 @@ def search_settings(
     """
     files = open_files(plan.model)
     length = plan.max_len_after
-    few = read_windows(files, replace(text, tokens=length), length, MIN_WINDOWS)
+    few = _read_few_windows(files, text, length)
     base = load_eval_model(files, text.precision, text.device)
     resizer = open_resizer(base, plan)
 
@@ -138,6 +139,22 @@ def search_settings(
     with torch_threads(base.model, text.threads):
         found = search_on_windows(plan, resizer, cut, budget, progress, clock)
     return replace(found, notes=base.notes, warnings=few.warnings)
+
+
+def check_text(plan: Plan, text: Evaluate) -> None:
+    """Check that a text suffices for a search, without loading the model.
+
+    Raises:
+        DataError: It cannot be read, or has fewer than four windows of the new length.
+        CheckpointError: The model has no tokenizer.
+    """
+    check_paths(text.data)
+    _read_few_windows(open_files(plan.model), text, plan.max_len_after)
+
+
+def _read_few_windows(files: ResizableFiles, text: Evaluate, length: int) -> "UnseenWindows":
+    """Return as few windows as a search needs."""
+    return read_windows(files, replace(text, tokens=length), length, MIN_WINDOWS)
 
 
 class UnseenWindows(NamedTuple):

@@ -47,7 +47,7 @@ MAX_CANDIDATES = len(SLOW_RATIOS) + ATTENTION_VALUES + len(FAST_RATIOS)
 class SearchSize(NamedTuple):
     """How many candidates are tried, on how many windows."""
 
-    candidates: int  # besides the values as they are
+    candidates: int  # besides the values as they are; 0: no other ones change the positions
     choosing: int  # windows on which the best candidate is chosen; 0: there is only one
     confirming: int  # other windows, on which it is compared with the values as they are
 
@@ -193,7 +193,10 @@ class YarnSearch:
         self.cut(MIN_WINDOWS)
         self.reader.read(self.requested, [0])
         affordable = self.budget / self.reader.seconds_per_pass - 1
-        count = max(len(self._distinct(OPEN_SETTINGS, self.requested)), 1)
+        count = len(self._distinct(OPEN_SETTINGS, self.requested))
+        if count == 0:
+            self.size = SearchSize(candidates=0, choosing=0, confirming=0)
+            return None
         size = plan_search(affordable, count, MAX_WINDOWS)
         if size is None:
             return None
@@ -224,7 +227,7 @@ class YarnSearch:
     def _choose(self, size: SearchSize) -> Resize | None:
         """Return the candidate to confirm: the best one, or the only one; None if none is ahead."""
         if size.candidates == 1:
-            return next(iter(self._distinct(OPEN_SETTINGS, self.requested)), None)
+            return self._distinct(OPEN_SETTINGS, self.requested)[0]
         self.reader.read(self.requested, self.choosing)
         current = self.requested
         for name in OPEN_SETTINGS:

@@ -37,6 +37,8 @@ def describe_search(search: SettingsSearch) -> str:
             f"{before} keeps its settings: a search takes {needed:,} s or more, and the budget is "
             f"{search.budget:,.0f} s (--method {before} --budget {needed})"
         )
+    if len(search.trials) == 1:
+        return f"{before} keeps its settings: no others that a search tries change its positions"
     tried = counted(len(search.trials) - 1, "candidate")
     searched = f"searched {tried} in {time_text(search.seconds)}"
     if search.best is None or search.lead is None:
