@@ -40,7 +40,6 @@ from ctxextend.recipe import (
 from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH
-from ctxextend.tables.method_parser import parse_method
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration, Comparison, SettingsSearch
@@ -110,10 +109,10 @@ class ResizeOptions(NamedTuple):
         if self.budget is not None and self.budget < 1:
             message = f"--budget must be at least 1 second, got {self.budget}."
             raise ResizeError(message, "The default is 60.")
-        if not self.data or method in (None, DEFAULT_METHOD):
+        if not self.data or method is None or method == DEFAULT_METHOD:
             return
-        facts, _ = parse_method(method)
-        if facts.name not in SEARCHED_METHODS:
+        name = method.partition(":")[0].strip()
+        if name not in SEARCHED_METHODS:
             methods = ", ".join((DEFAULT_METHOD, *SEARCHED_METHODS[:-1]))
             message = f"--data requires --method {methods} or {SEARCHED_METHODS[-1]}, got {method}."
             raise ResizeError(message, "Remove --method, or --data.")
