@@ -27,7 +27,7 @@ def resize(
         list[str] | None, basic("--data PATH", "Tune bands, or choose a method, on this text.")
     ] = None,
     budget: Annotated[
-        int | None, basic("--budget SECONDS", "With --data, of rotary models: its time.", "60")
+        int | None, basic("--budget S", "With --data, of rotary models: seconds for it.", "60")
     ] = None,
     hold_out: options.HoldOut = None,
     keep_first: Annotated[

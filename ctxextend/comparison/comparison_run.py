@@ -29,7 +29,7 @@ from ctxextend.comparison.search_settings import (
     read_windows,
     search_on_windows,
 )
-from ctxextend.comparison.yarn_search import MIN_WINDOWS as MIN_SEARCHED
+from ctxextend.comparison.yarn_search import FEWEST_WINDOWS
 from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.embedding import last_states
 from ctxextend.evaluation.eval_model import (
@@ -248,7 +248,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     search_windows: Sequence[Ids] = ()
     unseen: UnseenWindows | None = None
     if settings.search_seconds is not None:
-        unseen = read_windows(files, evaluate, methods.max_len, 2 * MIN_SEARCHED)
+        unseen = read_windows(files, evaluate, methods.max_len, 2 * FEWEST_WINDOWS)
         search_windows = unseen.text.windows[1::2]
         documents = unseen.text.windows[::2]
     notes = (*base.notes, *notes)

@@ -11,8 +11,8 @@ from ctxextend.comparison.comparison_result import SettingsSearch, Trial
 from ctxextend.comparison.in_memory import InMemoryResizer, open_resizer
 from ctxextend.comparison.metrics import LOSS, METRICS
 from ctxextend.comparison.yarn_search import (
+    FEWEST_WINDOWS,
     MIN_PASSES,
-    MIN_WINDOWS,
     OPEN_SETTINGS,
     Losses,
     OpenValues,
@@ -37,6 +37,7 @@ from ctxextend.models.devices import torch_threads
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Evaluate, Resize
+from ctxextend.runtimes.rule_schema import YARN
 from ctxextend.tables.method_facts import SWITCH
 from ctxextend.tables.rope_types import (
     ATTENTION_FACTOR,
@@ -49,7 +50,6 @@ from ctxextend.tables.rope_types import (
 from ctxextend.tables.rotary import frequencies, yarn_attention_factor
 from ctxextend.text_data import check_paths
 
-YARN = "yarn"
 # The settings of each method that a search may change. `switch` keeps the attention factor, which
 # inputs up to the old length share.
 OPEN_IN: Mapping[str, tuple[str, ...]] = {
@@ -134,7 +134,7 @@ def search_settings(
 
     def cut(count: int) -> Sequence[Ids]:
         more = replace(text, tokens=count * length)
-        return read_windows(files, more, length, MIN_WINDOWS).text.windows
+        return read_windows(files, more, length, FEWEST_WINDOWS).text.windows
 
     with torch_threads(base.model, text.threads):
         found = search_on_windows(plan, resizer, cut, budget, progress, clock)
@@ -154,7 +154,7 @@ def check_text(plan: Plan, text: Evaluate) -> None:
 
 def _read_few_windows(files: ResizableFiles, text: Evaluate, length: int) -> "UnseenWindows":
     """Return as few windows as a search needs."""
-    return read_windows(files, replace(text, tokens=length), length, MIN_WINDOWS)
+    return read_windows(files, replace(text, tokens=length), length, FEWEST_WINDOWS)
 
 
 class UnseenWindows(NamedTuple):

@@ -22,11 +22,11 @@ from ctxextend.tables.rope_types import ATTENTION_FACTOR, BETA_FAST, BETA_SLOW
 
 Losses = NDArray[np.float64]  # of the scored tokens of a window, shape (k,)
 
-MIN_WINDOWS = 4  # on which two candidates can be told apart
-MIN_PASSES = 2 * MIN_WINDOWS  # of the values as they are, and one other candidate
+FEWEST_WINDOWS = 4  # that compare two candidates
+MIN_PASSES = 2 * FEWEST_WINDOWS  # of the values as they are, and one other candidate
 MAX_CHOOSING = 16  # windows, on which candidates are compared
 MAX_CONFIRMING = 32  # windows, on which the best one is compared with the values as they are
-MAX_WINDOWS = MAX_CHOOSING + MAX_CONFIRMING
+MOST_WINDOWS = MAX_CHOOSING + MAX_CONFIRMING
 CONFIRMING_PER_CHOOSING = 2  # the windows that decide are more than those that choose
 
 SHORTEST_PASS = 1e-9  # seconds, below which clocks tell nothing
@@ -71,17 +71,17 @@ def plan_search(passes: float, candidates: int, windows: int) -> SearchSize | No
     Args:
         passes: Windows that can be read in the time.
         candidates: Candidates to try at most, besides the values as they are, at least 1.
-        windows: Windows of the text, at least `MIN_WINDOWS`.
+        windows: Windows of the text, at least `FEWEST_WINDOWS`.
     """
     if passes < MIN_PASSES:
         return None
-    count = min(candidates, int(passes - 2 * MIN_WINDOWS) // MIN_WINDOWS - 1)
-    if count < 2 or windows < 2 * MIN_WINDOWS:
+    count = min(candidates, int(passes - 2 * FEWEST_WINDOWS) // FEWEST_WINDOWS - 1)
+    if count < 2 or windows < 2 * FEWEST_WINDOWS:
         confirming = min(int(passes) // 2, windows, MAX_CONFIRMING)
         return SearchSize(candidates=1, choosing=0, confirming=confirming)
     affordable = int(passes) // (1 + count + 2 * CONFIRMING_PER_CHOOSING)
     in_text = windows // (1 + CONFIRMING_PER_CHOOSING)
-    choosing = min(max(min(affordable, in_text), MIN_WINDOWS), MAX_CHOOSING)
+    choosing = min(max(min(affordable, in_text), FEWEST_WINDOWS), MAX_CHOOSING)
     left = int(passes) - (1 + count) * choosing
     confirming = min(left // 2, windows - choosing, MAX_CONFIRMING)
     return SearchSize(candidates=count, choosing=choosing, confirming=confirming)
@@ -190,14 +190,14 @@ class YarnSearch:
         Without a `size` afterwards, the budget is too small. A candidate is ahead if it leads by
         more than a standard error.
         """
-        self.cut(MIN_WINDOWS)
+        self.cut(FEWEST_WINDOWS)
         self.reader.read(self.requested, [0])
         affordable = self.budget / self.reader.seconds_per_pass - 1
         count = len(self._distinct(OPEN_SETTINGS, self.requested))
         if count == 0:
             self.size = SearchSize(candidates=0, choosing=0, confirming=0)
             return None
-        size = plan_search(affordable, count, MAX_WINDOWS)
+        size = plan_search(affordable, count, MOST_WINDOWS)
         if size is None:
             return None
         self.reader.forget()
@@ -253,7 +253,7 @@ class YarnSearch:
     def _can_try_another(self, size: SearchSize) -> bool:
         """Whether there is time for another candidate, and to confirm the best one after it."""
         tried = len(self.reader.losses) - 1
-        passes = size.choosing + 2 * MIN_WINDOWS
+        passes = size.choosing + 2 * FEWEST_WINDOWS
         seconds = self.reader.seconds + passes * self.reader.seconds_per_pass
         return tried < size.candidates and seconds <= self.budget
 
@@ -262,7 +262,7 @@ class YarnSearch:
         chosen_by = self.choosing
         others = [number for number in range(size.windows) if number not in chosen_by]
         left = (self.budget - self.reader.seconds) / (2 * self.reader.seconds_per_pass)
-        count = max(int(left), MIN_WINDOWS)
+        count = max(int(left), FEWEST_WINDOWS)
         if size.candidates == 1:
             count = size.confirming
         self.confirmed = tuple(others[:count])

@@ -102,7 +102,7 @@ def test_search_measures_losses_of_the_written_checkpoint(
         first, resizer, open_scorer(resizer.model), lambda count: windows, no_progress
     )
     reader.cut_windows(2)
-    # What another candidate has read must leave nothing behind.
+    # What another candidate has read must not count any more.
     reader.losses(plan_of(llama.folder, f"{first.method}:beta-slow=0.5").settings, [0])
     measured = reader.losses(plan_of(llama.folder, method).settings, [0, 1])
 
