@@ -446,20 +446,28 @@ def _choose_rotary(planned: Planned, options: ResizeOptions, events: Events) -> 
 
     A requested method stays. Otherwise, a part of the budget chooses it.
     """
-    from ctxextend.comparison.search_settings import check_can_search, check_text, free_settings
+    from ctxextend.comparison.search_settings import (
+        OPEN_IN,
+        check_can_search,
+        check_text,
+        free_settings,
+    )
+    from ctxextend.evaluation.eval_model import ENCODER
 
     chosen = Chosen(method=planned.plan.settings.method)
     budget: float = _seconds(options)
     plan = planned.plan
     if plan.settings.choice.name != DEFAULT_METHOD:
         check_can_search(plan)
-    check_text(plan, Evaluate(options.data))
+    if plan.method in OPEN_IN:
+        check_text(plan, Evaluate(options.data))
     if plan.settings.choice.name == DEFAULT_METHOD:
         chosen = _choose_method(planned, options, events)
         assert chosen.comparison is not None
         budget = max(budget - chosen.comparison.seconds, 0)
         plan = plan_model(planned.model, replace(plan.settings, method=chosen.method))
-        if not free_settings(plan):
+        # Encoders are ranked by retrieval, which few windows do not measure.
+        if chosen.comparison.kind == ENCODER or not free_settings(plan):
             return chosen
     return _search_settings(plan, options.data, budget, chosen, events)
 

@@ -145,7 +145,7 @@ class ComparisonRun:
                 seconds / len(plans),
             )
             self.searches.append(found)
-            if found.is_better:
+            if found.is_better and found.method not in self.methods.plans:
                 self._add(found.method)
 
     def _add(self, method: str) -> None:
