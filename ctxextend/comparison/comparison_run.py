@@ -51,7 +51,7 @@ from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import Ids, shared_texts, split_documents
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.plan import plan_model
+from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Resize
 from ctxextend.text_data import check_paths
@@ -135,7 +135,7 @@ class ComparisonRun:
         seconds = self.settings.search_seconds
         if seconds is None:
             return
-        plans = [plan for plan in self.methods.plans.values() if free_settings(plan)]
+        plans = [plan for plan in self.methods.plans.values() if _is_searched(plan)]
         for plan in plans:
             progress(0, self.tokens, f"settings of {plan.method}")
             found = search_on_windows(
@@ -292,10 +292,15 @@ def _check_search(settings: Compare, methods: MethodPlans) -> None:
     """Raise ResizeError if settings are to be searched, and no method leaves any open."""
     if settings.search_seconds is None:
         return
-    if not any(free_settings(plan) for plan in methods.plans.values()):
-        names = " or ".join(OPEN_IN)
-        message = f"--tune searches settings of {names}, and none is compared that has any."
+    if not any(_is_searched(plan) for plan in methods.plans.values()):
+        names = " and ".join(OPEN_IN)
+        message = f"--tune searches settings of {names}, and none is compared without its settings."
         raise ResizeError(message, f"Add --method {next(iter(OPEN_IN))}, or remove --tune.")
+
+
+def _is_searched(plan: Plan) -> bool:
+    """Whether settings of a method are searched: those that are given are compared as they are."""
+    return plan.method in OPEN_IN and free_settings(plan) == OPEN_IN[plan.method]
 
 
 def _check_text(settings: Compare) -> None:

@@ -294,7 +294,8 @@ def test_compare_with_tune_adds_searched_settings_on_other_windows(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"methods": ["linear"]}, "none is compared that has any"),
+        ({"methods": ["linear"]}, "none is compared without its settings"),
+        ({"methods": ["yarn:beta-slow=2"]}, "none is compared without its settings"),
         ({"steps": 1}, "--tune cannot be used with --steps"),
         ({"hold_out": 16}, "--tune cannot be used with --hold-out"),
         ({"quick": True}, "--quick cannot be used with --tune"),
