@@ -43,7 +43,8 @@ def compare(model: str, times: int, data: Sequence[str]) -> Comparison:
 def lines(comparison: Comparison) -> Iterator[str]:
     """Yield a table of a comparison, as Markdown, and what the searches have found."""
     lengths = f"{comparison.max_len_before} → {comparison.max_len_after}"
-    yield f"| {lengths}, {comparison.samples} windows | perplexity | against the best | short texts |"
+    text = f"{lengths}, {comparison.samples} windows"
+    yield f"| {text} | perplexity | against the best | short texts |"
     yield "|---|---:|---:|---:|"
     for row in comparison.rows:
         yield _table_line(row)

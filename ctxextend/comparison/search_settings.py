@@ -61,6 +61,13 @@ SWITCHED_TO_YARN = ("default", YARN)
 POSITION_DECIMALS = 12  # of frequencies and attention factors that count as equal
 
 
+class UnseenWindows(NamedTuple):
+    """Windows of a text that a model was not trained on."""
+
+    text: TextWindows
+    warnings: tuple[str, ...]  # about files that it was trained on
+
+
 def free_settings(plan: Plan) -> tuple[str, ...]:
     """Return the names of the settings that a search may change, in search order.
 
@@ -152,16 +159,9 @@ def check_text(plan: Plan, text: Evaluate) -> None:
     _read_few_windows(open_files(plan.model), text, plan.max_len_after)
 
 
-def _read_few_windows(files: ResizableFiles, text: Evaluate, length: int) -> "UnseenWindows":
+def _read_few_windows(files: ResizableFiles, text: Evaluate, length: int) -> UnseenWindows:
     """Return as few windows as a search needs."""
     return read_windows(files, replace(text, tokens=length), length, FEWEST_WINDOWS)
-
-
-class UnseenWindows(NamedTuple):
-    """Windows of a text that a model was not trained on."""
-
-    text: TextWindows
-    warnings: tuple[str, ...]  # about files that it was trained on
 
 
 def read_windows(files: ResizableFiles, text: Evaluate, length: int, minimum: int) -> UnseenWindows:
@@ -260,23 +260,30 @@ class PlanReader:
     cut: Callable[[int], Sequence[Ids]]
     progress: Progress
     windows: Sequence[Ids] = ()
-    # Windows to read in all, for the progress.
-    passes: int = MIN_PASSES
+    passes: int = MIN_PASSES  # that are planned, for the progress
 
-    def cut_windows(self, count: int) -> int:
-        """Cut the text into so many windows or fewer, and return how many.
+    def cut_windows(self, count: int, passes: int) -> int:
+        """Cut the text into so many windows or fewer, for so many passes, and return how many.
 
         Raises:
             CheckpointError: The tokenizer is not that of the model.
         """
         self.windows = self.cut(count)
+        self.passes = passes
         check_vocabulary(self.resizer.model, np.concatenate(self.windows))
         return len(self.windows)
 
-    def positions(self, candidate: Resize) -> bytes:
-        """Return the rotary settings of a candidate as they count: frequencies and attention."""
+    def positions(self, candidate: Resize) -> bytes | None:
+        """Return the rotary settings of a candidate as they count: frequencies and attention.
+
+        None if the files cannot state them, as those with Mistral's params.json.
+        """
+        try:
+            plan = self._plan_of(candidate)
+        except MethodError:
+            return None
         found = list[bytes]()
-        for table in self._plan_of(candidate).tables:
+        for table in plan.tables:
             for layers in table.rope:
                 computed = frequencies(
                     layers.after,

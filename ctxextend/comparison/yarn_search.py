@@ -176,10 +176,12 @@ class YarnSearch:
     requested: Resize  # by yarn or switch, with the settings that the user gave
     opened: OpenValues
     reader: WindowReader
-    # ``positions(candidate)`` is equal for candidates with equal positions, of which one is read.
+    # ``positions(candidate)`` is equal for candidates with equal positions, of which one is read,
+    # and None for those that cannot be written.
     positions: Callable[[Resize], Hashable]
-    # ``cut(count)`` cuts the text into so many windows, or fewer, and returns how many.
-    cut: Callable[[int], int]
+    # ``cut(count, passes)`` cuts the text into so many windows, or fewer, of which so many are
+    # read over all candidates, and returns how many there are.
+    cut: Callable[[int, int], int]
     budget: float  # seconds for reading windows
     size: SearchSize | None = None  # None: the time is too short
     confirmed: tuple[int, ...] = ()  # the windows that compared the best candidate
@@ -190,7 +192,7 @@ class YarnSearch:
         Without a `size` afterwards, the budget is too small. A candidate is ahead if it leads by
         more than a standard error.
         """
-        self.cut(FEWEST_WINDOWS)
+        self.cut(FEWEST_WINDOWS, MIN_PASSES)
         self.reader.read(self.requested, [0])
         affordable = self.budget / self.reader.seconds_per_pass - 1
         count = len(self._distinct(OPEN_SETTINGS, self.requested))
@@ -201,7 +203,7 @@ class YarnSearch:
         if size is None:
             return None
         self.reader.forget()
-        windows = self.cut(size.windows)
+        windows = self.cut(size.windows, size.passes)
         if windows < size.windows:
             size = plan_search(affordable, count, windows)
         assert size is not None
@@ -278,7 +280,7 @@ class YarnSearch:
         found = list[Resize]()
         for candidate in self._others(names, current):
             positions = self.positions(candidate)
-            if positions not in known:
+            if positions is not None and positions not in known:
                 known.add(positions)
                 found.append(candidate)
         return found

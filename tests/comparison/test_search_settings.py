@@ -101,7 +101,7 @@ def test_search_measures_losses_of_the_written_checkpoint(
     reader = PlanReader(
         first, resizer, open_scorer(resizer.model), lambda count: windows, no_progress
     )
-    reader.cut_windows(2)
+    reader.cut_windows(2, passes=3)
     # What another candidate has read must not count any more.
     reader.losses(plan_of(llama.folder, f"{first.method}:beta-slow=0.5").settings, [0])
     measured = reader.losses(plan_of(llama.folder, method).settings, [0, 1])
@@ -171,12 +171,17 @@ def test_search_with_too_small_a_budget_changes_nothing_and_states_the_time(
 
 def test_search_reports_tokens_to_a_progress_bar(llama: pico.Pico, text: str) -> None:
     calls = list[int]()
-    found = run_search(
-        llama.folder, text, progress=lambda tokens, total, label="": calls.append(tokens)
-    )
+    totals = list[int]()
+
+    def record(advance: int, total: int, label: str = "") -> None:
+        calls.append(advance)
+        totals.append(total)
+
+    found = run_search(llama.folder, text, progress=record)
     assert found.lead is not None
     windows = 1 + len(found.trials) * found.windows + 2 * found.lead.samples
     assert sum(calls) == windows * NEW
+    assert sum(calls) <= max(totals) + NEW  # with the window that tells the time
 
 
 @pytest.mark.parametrize(

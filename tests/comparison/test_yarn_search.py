@@ -75,7 +75,7 @@ def make_search(
         ),
         reader=WindowReader(measure=model.measure, clock=model.clock),
         positions=lambda candidate: str(candidate.method),
-        cut=lambda count: min(count, windows),
+        cut=lambda count, passes: min(count, windows),
         budget=budget,
     )
 
@@ -123,6 +123,18 @@ def test_search_reads_candidates_with_the_same_positions_once() -> None:
     search.run()
     for name, _ in model.read:
         assert "beta" not in name
+
+
+def test_search_tries_no_value_that_cannot_be_written() -> None:
+    model = FakeModel(early_slowing_helps)
+    search = make_search(model)
+    search.positions = lambda candidate: (
+        None if "attention-factor" in str(candidate.method) else str(candidate.method)
+    )
+    best = search.run()
+    assert best is not None
+    for name, _ in model.read:
+        assert "attention-factor" not in name
 
 
 def test_search_starts_from_the_values_that_the_settings_state() -> None:
