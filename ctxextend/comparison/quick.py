@@ -48,7 +48,7 @@ def compare_quickly(
     data: Sequence[str] = (),
     progress: Progress = no_progress,
     tokens: int | None = None,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     **settings: Any,
 ) -> Comparison:
     """Compare the methods that apply with the base that reads in pieces, on little text.
@@ -59,7 +59,7 @@ def compare_quickly(
         data: Text, by default Python's documentation.
         progress: As in `compare`.
         tokens: Maximum number of tokens to use, by default what can be read in a time.
-        seconds: This time.
+        seconds: This time, by default `SECONDS`.
         settings: Fields of `Evaluate` by name.
 
     Raises:
@@ -68,6 +68,8 @@ def compare_quickly(
     """
     if to is None:
         to = QUICK_LENGTH
+    if seconds is None:
+        seconds = SECONDS
     plan = plan_model(opened, Resize(to))
     methods = list[str]()
     if plan.tables[0].has_rows:
@@ -108,7 +110,7 @@ def choose_method(
     data: Sequence[str],
     hold_out: int | None,
     progress: Progress = no_progress,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
 ) -> tuple[str, Comparison]:
     """Choose the method of a resize by a comparison on a text, and return both.
 
