@@ -108,7 +108,10 @@ class ResizeOptions(NamedTuple):
             raise ResizeError("--budget requires --data.", "Add --data, or remove --budget.")
         if self.budget is not None and self.budget < 1:
             message = f"--budget must be at least 1 second, got {self.budget}."
-            raise ResizeError(message, "The default is 60.")
+            raise ResizeError(message, f"The default is {SEARCH_SECONDS}.")
+        if self.budget is not None and self.hold_out is not None:
+            message = "--budget cannot be used with --hold-out, which reads a fixed text."
+            raise ResizeError(message, "Remove one of them.")
         if not self.data or method is None or method == DEFAULT_METHOD:
             return
         name = method.partition(":")[0].strip()

@@ -195,6 +195,7 @@ def test_search_reports_tokens_to_a_progress_bar(llama: pico.Pico, text: str) ->
         (["--budget", 0], "--budget must be at least 1 second, got 0"),
         (["--budget", -5], "--budget must be at least 1 second, got -5"),
         (["--method", "yarn", "--hold-out", 8], "--hold-out chooses the method"),
+        (["--budget", 60, "--hold-out", 8], "--budget cannot be used with --hold-out"),
         (["--method", "yarn", "--data", "little.txt"], "4 windows of 256 are needed"),
         (["--data", "little.txt"], "4 windows of 256 are needed"),
         (["--method", "yarn", "--to", 32], "The model accepts 64 tokens"),
