@@ -158,6 +158,7 @@ def compare(
     steps: int = 0,
     hold_out: int | None = None,
     quick: bool = False,
+    tune: bool = False,
     progress: Progress = ...,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -210,6 +211,8 @@ def compare(
             to the reference embeddings.
         quick: Compare five methods, or all of rotary positions, on what can be read in half a
             minute. Without `methods`, `steps`, `hold_out`, ``length``, ``measure`` and ``corpus``.
+        tune: Also search the settings that `yarn` and `switch` leave open, on every other window of
+            the text, for ``budget`` seconds (by default 60); the other windows rank the methods.
         progress: Called with the number of tokens read since the last call, the total, and the name
             of the method.
         settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with
@@ -543,6 +546,7 @@ def resize(
     output: str | PathLike[str] | None = None,
     force: bool = False,
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    budget: int | None = None,
     hold_out: int | None = None,
     edit_only: bool = False,
     runtime: str | None = None,
@@ -579,7 +583,9 @@ def resize(
             the current folder.
         force: Replace an existing checkpoint folder or GGUF file, once the new one is complete.
         data: Text files or folders on which the settings of `bands` are tuned or, for positions
-            without rows, a method is chosen.
+            without rows, a method is chosen and the settings that `yarn` and `switch` leave open
+            are searched.
+        budget: With `data` and rotary positions: seconds for reading text, by default 60.
         hold_out: With `data`, choose a method by the rows from this one on.
         edit_only: Write only edited and created files, and no weights.
         runtime: The runtime that must read the output right: ``"vllm"``, ``"llama.cpp"``, … (see

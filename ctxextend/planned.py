@@ -179,10 +179,12 @@ class ResizeResult(Result, shows=("output", "seconds")):
     for_runtime: RuntimePlan | None = field(default=None, metadata=not_in_json)
     # Warnings about the choice of the method, by text or runtime.
     choice_warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
-    # The results of further steps: a `TrainResult`, a `Calibration` and a `Comparison`.
+    # The results of further steps: a `TrainResult`, a `Calibration`, a `Comparison`, a
+    # `SettingsSearch`.
     training: Result | None = field(default=None, metadata=not_in_json)
     calibration: Result | None = field(default=None, metadata=not_in_json)
     comparison: Result | None = field(default=None, metadata=not_in_json)
+    search: Result | None = field(default=None, metadata=not_in_json)
 
     @property
     def plan(self) -> Plan:
@@ -195,6 +197,7 @@ class ResizeResult(Result, shows=("output", "seconds")):
             "train": self.training,
             "calibration": self.calibration,
             "comparison": self.comparison,
+            "search": self.search,
         }
         taken = {name: result for name, result in steps.items() if result is not None}
         values = {"files": self.planned.output.files_in(self.output), "serve": self.serve}

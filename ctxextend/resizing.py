@@ -13,6 +13,7 @@ from ctxextend.errors import CtxextendError, MethodError, ResizeError
 from ctxextend.output.write import output_path
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import open_model
+from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.planned import (
     Planned,
     Reference,
@@ -24,6 +25,7 @@ from ctxextend.planned import (
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import (
     BOTH,
+    SEARCH_SECONDS,
     TABLE_KEYS,
     CheckpointRef,
     Convert,
@@ -37,10 +39,14 @@ from ctxextend.recipe import (
 )
 from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
 from ctxextend.runtimes.runtimes import find_runtime
-from ctxextend.tables.method_facts import DEFAULT_METHOD
+from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH
 
 if TYPE_CHECKING:
-    from ctxextend.comparison.comparison_result import Calibration, Comparison
+    from ctxextend.comparison.comparison_result import Calibration, Comparison, SettingsSearch
+
+# Methods of which text can choose settings if the user requests them.
+SEARCHED_METHODS = ("yarn", SWITCH)
+SHARE_FOR_METHODS = 1 / 2  # of the budget, to choose a method before its settings
 
 Texts = Reference | Sequence[Reference]
 
@@ -48,7 +54,9 @@ Texts = Reference | Sequence[Reference]
 class ResizeOptions(NamedTuple):
     """What a resize does besides its settings; recipes do not contain it."""
 
-    data: tuple[str, ...] = ()  # text to tune the settings of `bands`, or to choose a method
+    # Text to tune the settings of `bands`, or to choose a method and search its settings.
+    data: tuple[str, ...] = ()
+    budget: int | None = None  # with `data`: seconds for reading it; None: `SEARCH_SECONDS`
     hold_out: int | None = None  # with `data`: choose by the rows from this one on
     edit_only: bool = False  # write only edited and created files, and no weights
     verify: bool = False  # verify the output before it is moved into place
@@ -75,9 +83,7 @@ class ResizeOptions(NamedTuple):
         """
         if self.runtime is not None:
             find_runtime(self.runtime)
-        if self.data and method not in (None, DEFAULT_METHOD):
-            message = "--data requires --method auto, the default."
-            raise ResizeError(message, "Remove --method, or --data.")
+        self._check_data(method)
         if self.hold_out is not None and not self.data:
             message = "--hold-out requires --data."
             raise ResizeError(message, "Add --data, or remove --hold-out.")
@@ -92,6 +98,31 @@ class ResizeOptions(NamedTuple):
             message = f"--edit-only cannot be used with {other}, which needs weights."
             raise ResizeError(message, "Remove one of them.")
 
+    def _check_data(self, method: str | None) -> None:
+        """Check that text can choose a method, or settings of the requested one.
+
+        Raises:
+            ResizeError: It cannot, or the budget is invalid.
+        """
+        if self.budget is not None and not self.data:
+            raise ResizeError("--budget requires --data.", "Add --data, or remove --budget.")
+        if self.budget is not None and self.budget < 1:
+            message = f"--budget must be at least 1 second, got {self.budget}."
+            raise ResizeError(message, f"The default is {SEARCH_SECONDS}.")
+        if self.budget is not None and self.hold_out is not None:
+            message = "--budget cannot be used with --hold-out, which reads a fixed text."
+            raise ResizeError(message, "Remove one of them.")
+        if not self.data or method is None or method == DEFAULT_METHOD:
+            return
+        name = method.partition(":")[0].strip()
+        if name not in SEARCHED_METHODS:
+            methods = ", ".join((DEFAULT_METHOD, *SEARCHED_METHODS[:-1]))
+            message = f"--data requires --method {methods} or {SEARCHED_METHODS[-1]}, got {method}."
+            raise ResizeError(message, "Remove --method, or --data.")
+        if self.hold_out is not None:
+            message = f"--hold-out chooses the method, and cannot be used with --method {method}."
+            raise ResizeError(message, "Remove one of them.")
+
 
 class Chosen(NamedTuple):
     """A method that was chosen on text, and what was measured."""
@@ -100,6 +131,7 @@ class Chosen(NamedTuple):
     warnings: tuple[str, ...] = ()
     calibration: "Calibration | None" = None
     comparison: "Comparison | None" = None
+    search: "SettingsSearch | None" = None
 
 
 @accepts_settings(CheckpointRef, Resize)
@@ -111,6 +143,7 @@ def resize(
     output: Reference | None = None,
     force: bool = False,
     data: Texts = (),
+    budget: int | None = None,
     hold_out: int | None = None,
     edit_only: bool = False,
     runtime: str | None = None,
@@ -133,7 +166,9 @@ def resize(
             the current folder.
         force: Replace an existing checkpoint folder or GGUF file, once the new one is complete.
         data: Text files or folders on which the settings of `bands` are tuned or, for positions
-            without rows, a method is chosen.
+            without rows, a method is chosen and the settings that `yarn` and `switch` leave open
+            are searched.
+        budget: With `data` and rotary positions: seconds for reading text, by default 60.
         hold_out: With `data`, choose a method by the rows from this one on.
         edit_only: Write only edited and created files, and no weights.
         runtime: The runtime that must read the output right: ``"vllm"``, ``"llama.cpp"``, … (see
@@ -160,6 +195,7 @@ def resize(
     training = _training(train, steps, lora)
     options = ResizeOptions(
         data=path_names(data),
+        budget=budget,
         hold_out=hold_out,
         edit_only=edit_only,
         verify=verify,
@@ -289,6 +325,7 @@ def resize_checkpoint(
         choice_warnings=chosen.warnings,
         calibration=chosen.calibration,
         comparison=chosen.comparison,
+        search=chosen.search,
     )
 
 
@@ -381,17 +418,85 @@ def _chosen_for_runtime(planned: RuntimePlan, options: ResizeOptions) -> Chosen:
 
 def _choose_on_text(planned: Planned, options: ResizeOptions, events: Events) -> Chosen:
     """Return a method that is chosen on text, and the measurements that chose it."""
-    if options.hold_out is None and planned.plan.tables[0].has_rows:
+    if options.hold_out is not None:
+        return _choose_method(planned, options, events)
+    if planned.plan.tables[0].has_rows:
+        if options.budget is not None:
+            message = "--budget is for rotary positions, and this model has a table of rows."
+            raise MethodError(message, "Remove --budget.")
         return _tune_bands(planned, options.data, events)
+    return _choose_rotary(planned, options, events)
+
+
+def _choose_method(planned: Planned, options: ResizeOptions, events: Events) -> Chosen:
+    """Return the method that a comparison on text recommends."""
     from ctxextend.comparison.quick import choose_method
     from ctxextend.report.numbers import NumberFormat
     from ctxextend.report.verdicts import comparison_verdict
 
+    seconds = _seconds(options) * SHARE_FOR_METHODS
     with events.progress("Choosing", unit="tokens") as progress:
-        method, comparison = choose_method(planned.plan, options.data, options.hold_out, progress)
+        method, comparison = choose_method(
+            planned.plan, options.data, options.hold_out, progress, seconds
+        )
     events.note(comparison_verdict(comparison, NumberFormat()).replace("`", ""))
     events.warning(*comparison.warnings)
     return Chosen(method=method, warnings=comparison.warnings, comparison=comparison)
+
+
+def _choose_rotary(planned: Planned, options: ResizeOptions, events: Events) -> Chosen:
+    """Return a method of rotary positions, and its settings that a search has found.
+
+    A requested method stays. Otherwise, a part of the budget chooses it.
+    """
+    from ctxextend.comparison.search_settings import (
+        OPEN_IN,
+        check_can_search,
+        check_text,
+        free_settings,
+    )
+    from ctxextend.evaluation.eval_model import ENCODER
+
+    chosen = Chosen(method=planned.plan.settings.method)
+    budget: float = _seconds(options)
+    plan = planned.plan
+    if plan.settings.choice.name != DEFAULT_METHOD:
+        check_can_search(plan)
+    if plan.method in OPEN_IN:
+        check_text(plan, Evaluate(options.data))
+    if plan.settings.choice.name == DEFAULT_METHOD:
+        chosen = _choose_method(planned, options, events)
+        assert chosen.comparison is not None
+        budget = max(budget - chosen.comparison.seconds, 0)
+        plan = plan_model(planned.model, replace(plan.settings, method=chosen.method))
+        # Encoders are ranked by retrieval, which few windows do not measure.
+        if chosen.comparison.kind == ENCODER or not free_settings(plan):
+            return chosen
+    return _search_settings(plan, options.data, budget, chosen, events)
+
+
+def _search_settings(
+    plan: Plan, data: tuple[str, ...], budget: float, chosen: Chosen, events: Events
+) -> Chosen:
+    """Return a chosen method with the settings that a search has found."""
+    from ctxextend.comparison.search_settings import search_settings
+    from ctxextend.report.tuning import describe_search
+
+    with events.progress("Searching", unit="tokens") as progress:
+        search = search_settings(plan, Evaluate(data), budget, progress)
+    warnings = [text for text in search.warnings if text not in chosen.warnings]
+    events.warning(*warnings)
+    events.note(describe_search(search))
+    return chosen._replace(
+        method=search.method,
+        warnings=(*chosen.warnings, *warnings),
+        search=search,
+    )
+
+
+def _seconds(options: ResizeOptions) -> int:
+    """Return the time for reading text, in seconds."""
+    return SEARCH_SECONDS if options.budget is None else options.budget
 
 
 def _tune_bands(planned: Planned, data: tuple[str, ...], events: Events) -> Chosen:

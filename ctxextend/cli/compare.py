@@ -27,6 +27,7 @@ OF_ONE_MODEL = (
     "to",
     "quick",
     "hold_out",
+    "tune",
     "method",
     "eval_data",
     "steps",
@@ -61,13 +62,21 @@ def compare(
         bool, options.basic("--quick", "Advice within a minute; --to is 2x by default.")
     ] = False,
     hold_out: options.HoldOut = None,
+    tune: Annotated[
+        bool, options.basic("--tune", "Also search the settings that yarn and switch leave open.")
+    ] = False,
     method: Annotated[
         list[str] | None,
         measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", complete_method),
     ] = None,
     length: options.Length = None,
     measure: options.Measure = None,
-    budget: options.Budget = None,
+    budget: Annotated[
+        int | None,
+        measures(
+            "--budget SECONDS", "Time for --tune (60) and for --measure effective (120).", False
+        ),
+    ] = None,
     corpus: options.Corpus = None,
     queries: options.Queries = None,
     qrels: options.Qrels = None,
@@ -107,7 +116,8 @@ def compare(
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by
     nDCG@10 in a search set (--corpus, --queries, --qrels). With --steps, each method is first
     trained on the rest of the text. With --quick, five methods at 2x the length on Python's text.
-    With --hold-out, the rows cut off are the reference.
+    With --hold-out, the rows cut off are the reference. With --tune, every other window of the text
+    searches settings of yarn and switch.
     """
     flags = options.given(context)
     _check_flags(flags)
@@ -116,6 +126,7 @@ def compare(
     run = _read_flags(flags)
 
     from ctxextend.comparison.comparison_run import ComparisonInterrupted
+    from ctxextend.report.tuning import describe_search
 
     try:
         with console.progress("Comparing", unit="tokens") as progress:
@@ -125,8 +136,8 @@ def compare(
 
     page = Page.for_stdout()
     add_comparison(page, result)
-    for note in _skipped(result):
-        console.note(note)
+    console.note(*_skipped(result))
+    console.note(*map(describe_search, result.searches))
     values = to_json(result) | {"verdict": _verdict(result, page.numbers)}
     console.measurement("compare", result, page.lines, _files(result, report, plot), values)
 
@@ -149,7 +160,7 @@ def _read_flags(flags: Mapping[str, Any]) -> Run:
     from ctxextend.comparison.quick import check_quick, compare_quickly
     from ctxextend.comparison.side_by_side import compare_checkpoints
     from ctxextend.plan.opened_model import open_model
-    from ctxextend.recipe import CheckpointRef, Evaluate, Train
+    from ctxextend.recipe import SEARCH_SECONDS, CheckpointRef, Evaluate, Train
 
     sources = flags["source"]
     if len(sources) > 1:
@@ -165,10 +176,17 @@ def _read_flags(flags: Mapping[str, Any]) -> Run:
         return lambda progress: compare_quickly(
             open_model(ref), flags["to"], data, progress, **given
         )
+    search_seconds = None
+    if flags["tune"]:
+        search_seconds = flags["budget"] or SEARCH_SECONDS
     with options.usage_errors():
         text_use = TextUse.from_values(data, steps, given)
         settings = Compare.from_request(
-            flags["to"], text_use, flags["method"] or (), flags["hold_out"]
+            flags["to"],
+            text_use,
+            flags["method"] or (),
+            flags["hold_out"],
+            search_seconds=search_seconds,
         )
     return lambda progress: compare_model(open_model(ref), settings, progress)
 

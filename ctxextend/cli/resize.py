@@ -26,6 +26,9 @@ def resize(
     data: Annotated[
         list[str] | None, basic("--data PATH", "Tune bands, or choose a method, on this text.")
     ] = None,
+    budget: Annotated[
+        int | None, basic("--budget S", "With --data, of rotary models: seconds for it.", "60")
+    ] = None,
     hold_out: options.HoldOut = None,
     keep_first: Annotated[
         int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")
@@ -92,6 +95,7 @@ def resize(
         training = options.short_training(train, steps, lora, verify=verify)
         more = ResizeOptions(
             data=tuple(data or ()),
+            budget=budget,
             hold_out=hold_out,
             edit_only=edit_only,
             verify=verify,

@@ -11,6 +11,7 @@ from ctxextend.comparison.quick import check_quick, compare_quickly
 from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
+    SEARCH_SECONDS,
     TENSOR_KEYS,
     CheckpointRef,
     Evaluate,
@@ -48,6 +49,7 @@ def compare(
     steps: int = 0,
     hold_out: int | None = None,
     quick: bool = False,
+    tune: bool = False,
     progress: Progress = no_progress,
     **settings: Any,
 ) -> Comparison:
@@ -74,6 +76,8 @@ def compare(
             to the reference embeddings.
         quick: Compare five methods, or all of rotary positions, on what can be read in half a
             minute. Without `methods`, `steps`, `hold_out`, ``length``, ``measure`` and ``corpus``.
+        tune: Also search the settings that `yarn` and `switch` leave open, on every other window of
+            the text, for ``budget`` seconds (by default 60); the other windows rank the methods.
         progress: Called with the number of tokens read since the last call, the total, and the name
             of the method.
         settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with
@@ -91,10 +95,18 @@ def compare(
     if isinstance(methods, str):
         methods = (methods,)
     if quick:
-        given = others | {"methods": methods, "steps": steps, "hold_out": hold_out}
+        given = others | {
+            "methods": methods,
+            "steps": steps,
+            "hold_out": hold_out,
+            "tune": tune,
+        }
         check_quick(given)
         return compare_quickly(open_model(ref), to, text, progress, **others)
+    search_seconds = None
+    if tune:
+        search_seconds = others.get("budget") or SEARCH_SECONDS
     others["eval_data"] = path_names(others.get("eval_data") or ())
     text_use = TextUse.from_values(text, steps, others)
-    requested = Compare.from_request(to, text_use, methods, hold_out)
+    requested = Compare.from_request(to, text_use, methods, hold_out, search_seconds=search_seconds)
     return compare_model(open_model(ref), requested, progress)

@@ -1,6 +1,6 @@
 """Results of a comparison of methods, and of a calibration."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from ctxextend.evaluation.evaluation_result import (
     SearchResult,
 )
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
+from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH, method_text
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,8 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     seconds: float = 0.0
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()
+    # The searches for settings that methods leave open, on windows that rank nothing.
+    searches: "tuple[SettingsSearch, ...]" = ()
 
     json_properties: ClassVar = ("recommended",)
 
@@ -198,7 +200,18 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
         for row in self.rows:
             if row.method in names_of_auto and (row.final.is_tied or self.has_little_text):
                 return row
-        return self.rows[0] if self.rows else None
+        return next(iter(self._rows_to_recommend), None)
+
+    @property
+    def _rows_to_recommend(self) -> Sequence[Row]:
+        """The rows of which the best is recommended.
+
+        `switch` is for short inputs, which scores of long ones do not rank: long inputs get from it
+        what the method of `auto` gives them, up to an attention factor. So it is left to the user.
+        """
+        if self.auto not in [_method_name(row) for row in self.rows]:
+            return self.rows
+        return [row for row in self.rows if _method_name(row) != SWITCH]
 
     @property
     def recommended(self) -> str:
@@ -228,19 +241,25 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
         return next((row.final.evaluation.search for row in self.rows), None)
 
 
+def _method_name(row: Row) -> str:
+    """Return the name of the method of a row, without settings and flags."""
+    return row.method.partition(" ")[0].partition(":")[0]
+
+
 @dataclass(frozen=True)
 class Trial:
-    """Settings of `bands` and their score."""
+    """Settings of a method and their score."""
 
     settings: Mapping[str, Any]  # by name
     score: Estimate  # loss in nats per token, or the mean reciprocal rank
+    name: str = field(default="bands", metadata=not_in_json)  # of the method
 
     json_properties: ClassVar = ("method",)
 
     @property
     def method(self) -> str:
         """The method with these settings, for `resize`."""
-        return method_text("bands", self.settings)
+        return method_text(self.name, self.settings)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -269,3 +288,42 @@ class Calibration(Result, shows=("method", "metric", "windows", "length")):
     def method(self) -> str:
         """The tuned method, for `resize` and `plan_resize`: ``bands:sigma=4,gain=1.2``."""
         return self.after.method
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SettingsSearch(Result, shows=("method", "windows", "length")):
+    """Settings that YaRN leaves open, searched on a text.
+
+    Scores are losses at positions from `first_position` on, in windows that chose the best
+    candidate. What decides is its lead in other windows.
+    """
+
+    before: Trial  # the settings as the user, the model or YaRN's paper states them
+    best: Trial | None  # the candidate that was ahead of these; None if none was, or none was tried
+    # How much lower the loss of `best` is than that of `before`, paired by window, in windows that
+    # did not choose it; above 0 is better. None without `best`.
+    lead: Estimate | None
+    trials: tuple[Trial, ...]  # all of them in order, `before` first
+    windows: int  # that chose; 0 if there was one candidate, which needs no choice
+    length: int  # of each in tokens, special tokens included
+    first_position: int  # that counts: the context length before
+    budget: float  # seconds for reading windows
+    seconds: float  # taken for reading them
+    # How long two candidates on four windows take; None if the budget sufficed.
+    seconds_needed: float | None = None
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
+
+    json_properties: ClassVar = ("method", "is_better")
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the best candidate is better than the settings before by more than chance."""
+        return self.lead is not None and self.lead.sign == 1
+
+    @property
+    def method(self) -> str:
+        """The method with its settings, for `resize`: ``yarn:beta-slow=2``."""
+        if self.best is not None and self.is_better:
+            return self.best.method
+        return self.before.method

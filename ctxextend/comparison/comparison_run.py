@@ -12,7 +12,7 @@ from ctxextend.comparison.candidates import (
     open_candidates,
     plan_methods,
 )
-from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.comparison.comparison_result import Comparison, SettingsSearch
 from ctxextend.comparison.comparison_settings import Compare
 from ctxextend.comparison.in_memory import (
     InMemoryResizer,
@@ -22,7 +22,15 @@ from ctxextend.comparison.in_memory import (
 )
 from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
-from ctxextend.errors import DataError, TrainingError
+from ctxextend.comparison.search_settings import (
+    OPEN_IN,
+    UnseenWindows,
+    free_settings,
+    read_windows,
+    search_on_windows,
+)
+from ctxextend.comparison.yarn_search import FEWEST_WINDOWS
+from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.embedding import last_states
 from ctxextend.evaluation.eval_model import (
     ENCODER,
@@ -40,10 +48,12 @@ from ctxextend.evaluation.evaluation_run import (
 from ctxextend.evaluation.losses import LossTask
 from ctxextend.evaluation.reference_rows import HeldOutText, plan_held_out_rows, read_texts
 from ctxextend.evaluation.search_set import read_search_set
-from ctxextend.held_out import shared_texts, split_documents
+from ctxextend.held_out import Ids, shared_texts, split_documents
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
+from ctxextend.recipe import Resize
 from ctxextend.text_data import check_paths
 
 HELD_OUT_NOTE = (
@@ -91,6 +101,8 @@ class ComparisonRun:
     evaluation: EvaluationRun
     trainer: InMemoryTrainer | None  # None: no training
     candidates: list[Candidate]
+    search_windows: Sequence[Ids] = ()  # that search settings and rank nothing
+    searches: list[SettingsSearch] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)  # messages of failed training runs
     started: float = field(default_factory=time.perf_counter)
 
@@ -103,7 +115,8 @@ class ComparisonRun:
         return self.evaluation.base_tokens + len(self.candidates) * each
 
     def measure(self, progress: Progress) -> None:
-        """Run the base, then evaluate each candidate untrained, then train and evaluate each."""
+        """Search settings, run the base, then evaluate each candidate untrained, then trained."""
+        self._search_settings(progress)
         total = self.tokens
 
         def advance(name: str) -> Callable[[int], None]:
@@ -116,6 +129,32 @@ class ComparisonRun:
         if self.trainer is not None:
             for candidate in self.candidates:
                 self._measure_trained(candidate, self.trainer, advance(candidate.name))
+
+    def _search_settings(self, progress: Progress) -> None:
+        """Search settings that methods leave open; what is better becomes a candidate too."""
+        seconds = self.settings.search_seconds
+        if seconds is None:
+            return
+        plans = [plan for plan in self.methods.plans.values() if _is_searched(plan)]
+        for plan in plans:
+            progress(0, self.tokens, f"settings of {plan.method}")
+            found = search_on_windows(
+                plan,
+                self.resizer,
+                lambda count: self.search_windows[:count],
+                seconds / len(plans),
+            )
+            self.searches.append(found)
+            if found.is_better and found.method not in self.methods.plans:
+                self._add(found.method)
+
+    def _add(self, method: str) -> None:
+        """Add a method with settings to the candidates."""
+        opened = self.files.opened
+        plan = plan_model(opened, Resize(self.methods.max_len, method=method))
+        added = replace(self.methods, plans={method: plan})
+        self.candidates += open_candidates(opened, self.settings, added)
+        self.methods = replace(self.methods, plans={**self.methods.plans, method: plan})
 
     def _measure_untrained(self, candidate: Candidate, advance: Callable[[int], None]) -> None:
         started = time.perf_counter()
@@ -163,6 +202,7 @@ class ComparisonRun:
             auto=self.methods.auto,
             skipped=self.methods.skipped,
             complete=complete,
+            searches=tuple(self.searches),
             warnings=(*comparison.warnings, *self.failures),
         )
         if settings.train is not None and self.trainer is not None:
@@ -189,6 +229,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     search_set = read_search_set(settings.evaluate)
     files = open_files(opened)
     methods = plan_methods(files, settings)
+    _check_search(settings, methods)
     held_out_text = _read_held_out_text(files, settings, methods)
     settings, notes = _choose_trainable(files, settings)
 
@@ -200,10 +241,16 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     if settings.train is not None:
         trainer = open_trainer(files, methods.first, settings.train, base, folder)
 
-    documents = None
+    documents: Sequence[Ids] | None = None
     if trainer is not None and search_set is None and not trainer.task.settings.eval_data:
         documents = split_documents(trainer.held_out_windows, files.tokenizer.separator)
         notes = (*notes, HELD_OUT_NOTE)
+    search_windows: Sequence[Ids] = ()
+    unseen: UnseenWindows | None = None
+    if settings.search_seconds is not None:
+        unseen = read_windows(files, evaluate, methods.max_len, 2 * FEWEST_WINDOWS)
+        search_windows = unseen.text.windows[1::2]
+        documents = unseen.text.windows[::2]
     notes = (*base.notes, *notes)
     advice = little_text(methods.auto)
     if held_out_text is not None:
@@ -219,6 +266,9 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
             short_hint=f"Pass more text with --data, or use a smaller --to. {advice}",
             notes=notes,
         )
+    if unseen is not None:
+        evaluation.warnings += unseen.warnings
+        evaluation.text = replace(unseen.text, windows=evaluation.text.windows)
     if trainer is not None and documents is not None:
         evaluation.warnings += trainer.task.warnings
     check_ranked(evaluation, advice)
@@ -234,7 +284,23 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         evaluation=evaluation,
         trainer=trainer,
         candidates=open_candidates(opened, settings, methods),
+        search_windows=search_windows,
     )
+
+
+def _check_search(settings: Compare, methods: MethodPlans) -> None:
+    """Raise ResizeError if settings are to be searched, and no method leaves any open."""
+    if settings.search_seconds is None:
+        return
+    if not any(_is_searched(plan) for plan in methods.plans.values()):
+        names = " and ".join(OPEN_IN)
+        message = f"--tune searches settings of {names}, and none is compared without its settings."
+        raise ResizeError(message, f"Add --method {next(iter(OPEN_IN))}, or remove --tune.")
+
+
+def _is_searched(plan: Plan) -> bool:
+    """Whether settings of a method are searched: those that are given are compared as they are."""
+    return plan.method in OPEN_IN and free_settings(plan) == OPEN_IN[plan.method]
 
 
 def _check_text(settings: Compare) -> None:

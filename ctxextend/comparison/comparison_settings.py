@@ -81,6 +81,8 @@ class Compare:
     # Time for reading text, which sets the number of windows; `compare_quickly` sets it. None: a
     # full comparison.
     seconds: float | None = None
+    # Time for reading text to search settings that methods leave open; None: they are not searched.
+    search_seconds: float | None = None
 
     @classmethod
     def from_request(
@@ -91,6 +93,7 @@ class Compare:
         hold_out: int | None = None,
         *,
         can_skip_methods: bool = False,
+        search_seconds: float | None = None,
     ) -> "Compare":
         """Check that the requested length, text and methods go together, and fill in defaults.
 
@@ -102,6 +105,7 @@ class Compare:
             hold_out: The first held-out row.
             can_skip_methods: Whether `methods` may include some that do not apply to the
                 checkpoint.
+            search_seconds: Time to search settings that methods leave open.
 
         Raises:
             ResizeError: A value is invalid, or values do not go together.
@@ -111,6 +115,8 @@ class Compare:
             _check_length_given(to)
         else:
             _check_hold_out(hold_out, text_use)
+        if search_seconds is not None:
+            _check_search(hold_out, text_use)
         length = _read_length(to, text_use.evaluate)
         if text_use.train is not None and not methods:
             methods = [DEFAULT_METHOD]
@@ -120,6 +126,7 @@ class Compare:
             methods=read_methods(methods, can_be_skipped=can_skip_methods),
             train=text_use.train,
             hold_out=hold_out,
+            search_seconds=search_seconds,
         )
 
     @property
@@ -202,6 +209,18 @@ def _check_hold_out(hold_out: int, text_use: TextUse) -> None:
                 "its own way."
             )
             raise ResizeError(reason, "Remove one of them.")
+
+
+def _check_search(hold_out: int | None, text_use: TextUse) -> None:
+    """Raise ResizeError for what a search for settings cannot be combined with."""
+    is_set = {
+        "--steps": text_use.train is not None,
+        "--hold-out": hold_out is not None,
+        "--corpus": text_use.evaluate.corpus is not None,
+    }
+    for flag, value in is_set.items():
+        if value:
+            raise ResizeError(f"--tune cannot be used with {flag}.", "Remove one of them.")
 
 
 def _read_length(to: int | str | None, evaluate: Evaluate) -> int | str | None:

@@ -27,7 +27,7 @@ SECONDS = 35.0  # for reading text, so that loading and all else fit a minute to
 MORE_WINDOWS = 20  # to suggest if the time is enough for fewer than a choice needs
 NEXT_STEPS = 200  # of training, to suggest if the base in pieces is better
 # Settings of a full comparison only.
-NOT_QUICK = ("steps", "methods", "length", "measure", "hold_out", "corpus")
+NOT_QUICK = ("steps", "methods", "length", "measure", "hold_out", "corpus", "tune")
 
 
 def check_quick(given: Mapping[str, Any]) -> None:
@@ -48,6 +48,7 @@ def compare_quickly(
     data: Sequence[str] = (),
     progress: Progress = no_progress,
     tokens: int | None = None,
+    seconds: float | None = None,
     **settings: Any,
 ) -> Comparison:
     """Compare the methods that apply with the base that reads in pieces, on little text.
@@ -57,7 +58,8 @@ def compare_quickly(
         to: New context length, by default twice the checkpoint's.
         data: Text, by default Python's documentation.
         progress: As in `compare`.
-        tokens: Maximum number of tokens to use, by default what can be read within `SECONDS`.
+        tokens: Maximum number of tokens to use, by default what can be read in a time.
+        seconds: This time, by default `SECONDS`.
         settings: Fields of `Evaluate` by name.
 
     Raises:
@@ -66,6 +68,8 @@ def compare_quickly(
     """
     if to is None:
         to = QUICK_LENGTH
+    if seconds is None:
+        seconds = SECONDS
     plan = plan_model(opened, Resize(to))
     methods = list[str]()
     if plan.tables[0].has_rows:
@@ -79,7 +83,7 @@ def compare_quickly(
         requested = Compare.from_request(
             plan.max_len_after, text_use, methods, can_skip_methods=True
         )
-        requested = replace(requested, seconds=SECONDS if tokens is None else inf)
+        requested = replace(requested, seconds=seconds if tokens is None else inf)
         comparison = compare_model(opened, requested, progress)
     notes = [*comparison.notes]
     if not data:
@@ -102,12 +106,17 @@ def _little_text_note(comparison: Comparison) -> str:
 
 
 def choose_method(
-    plan: Plan, data: Sequence[str], hold_out: int | None, progress: Progress = no_progress
+    plan: Plan,
+    data: Sequence[str],
+    hold_out: int | None,
+    progress: Progress = no_progress,
+    seconds: float | None = None,
 ) -> tuple[str, Comparison]:
     """Choose the method of a resize by a comparison on a text, and return both.
 
     With held-out rows, the cut tables are extended by the same factor if the checkpoint has as many
-    rows. Without them, the methods of rotary positions are compared quickly.
+    rows. Without them, the methods of rotary positions are compared quickly, on as much text as is
+    read in so many seconds.
 
     Raises:
         CtxextendError: As `compare`.
@@ -117,7 +126,7 @@ def choose_method(
     before = plan.max_len_before
     after = plan.max_len_after
     if hold_out is None:
-        comparison = compare_quickly(plan.model, after, data, progress)
+        comparison = compare_quickly(plan.model, after, data, progress, seconds=seconds)
         return comparison.recommended, comparison
     if not plan.creates_rows:
         source = plan.model.ref.source

@@ -32,7 +32,7 @@ from ctxextend.families.schema import (
 )
 from ctxextend.families.unsupported import NO_POSITIONS
 from ctxextend.tables.method_facts import SCALING_METHODS, SWITCH
-from ctxextend.tables.rope_types import LISTS, LLAMA_4_BETA
+from ctxextend.tables.rope_types import LISTS, LLAMA_4_BETA, YARN_BETAS
 
 PARTIAL_FACTOR = "partial_rotary_factor"
 
@@ -73,9 +73,8 @@ LIMITS_ONLY = RotaryFacts(methods=())  # the classes ignore other rotary setting
 # Latent attention rotates a part of each head, with its own size.
 LATENT = RotaryFacts(dim_key="qk_rope_head_dim")
 SARVAM_MLA = LATENT._replace(type_names={"deepseek_yarn": "yarn"})
-BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}
 MISTRAL_LARGE4 = LATENT._replace(
-    defaults=unstated("yarn", 2048.0, 512, rope_theta=10_000.0, attention_factor=1.0, **BETAS),
+    defaults=unstated("yarn", 2048.0, 512, rope_theta=10_000.0, attention_factor=1.0, **YARN_BETAS),
 )
 ONLY_THETA = RotaryFacts(methods=THETA_METHOD)
 PER_LAYER_THETA = RotaryFacts(methods=PER_LAYER_METHODS)
@@ -99,7 +98,7 @@ COSMOS3 = RotaryFacts(
     methods=THETA_METHOD,
 )
 
-MISTRAL_SETTINGS = BETAS | {"mscale": 1.0, "mscale_all_dim": 1.0, LLAMA_4_BETA: 0.1}
+MISTRAL_SETTINGS = YARN_BETAS | {"mscale": 1.0, "mscale_all_dim": 1.0, LLAMA_4_BETA: 0.1}
 MINISTRAL3 = RotaryFacts(
     defaults=unstated("yarn", 16.0, 16_384, rope_theta=1_000_000.0, **MISTRAL_SETTINGS),
     methods=QUERY_METHODS,

@@ -198,7 +198,20 @@ def set_length(
     _set_configs(model, edits)
     for change in changes:
         setattr(change.module, change.name, change.value)
+    _forget_long_frequencies(model)
     set_tables(model, weights)
+
+
+def _forget_long_frequencies(model: "torch.nn.Module") -> None:
+    """Delete what rotary modules of type ``longrope`` keep from the first long input on.
+
+    Source: ``longrope_frequency_update`` of
+    https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_rope_utils.py.
+    """
+    for module in model.modules():
+        kept = [name for name in vars(module) if name.endswith("long_inv_freq")]
+        for name in kept:
+            delattr(module, name)
 
 
 def _set_configs(model: Any, edits: Mapping[Keys, Any]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.gguf_checkpoint import gguf_values
-from ctxextend.errors import ResizeError
+from ctxextend.errors import MethodError, ResizeError
 from ctxextend.families.gguf_architectures import (
     GGUF_ARCHITECTURES,
     GGUF_METHODS,
@@ -34,7 +34,15 @@ from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state, scales
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD
-from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, THETA, TRAINED, TYPE, Parameters
+from ctxextend.tables.rope_types import (
+    ATTENTION_FACTOR,
+    FACTOR,
+    THETA,
+    TRAINED,
+    TYPE,
+    YARN_BETAS,
+    Parameters,
+)
 
 
 def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
@@ -51,8 +59,25 @@ def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
         raise ResizeError(message, f"Use a length below {MAX_LENGTH_STATED}.")
     location = model.tables[0].location
     name = settings.choice.name
+    _check_no_betas(settings)
     if name in NOT_STATED or (location.table.rope is not None and name in GGUF_METHODS):
         check_scales(model.checkpoint, location, name)
+
+
+def _check_no_betas(settings: Resize) -> None:
+    """Raise MethodError if the method states betas.
+
+    The format has keys for them, but llama.cpp's converter writes none for Llama, and the model
+    then gets the defaults: `tests.engines` runs it.
+    """
+    given = [key for key in YARN_BETAS if settings.choice.settings.get(key) is not None]
+    if not given:
+        return
+    names = [key.replace("_", "-") for key in given]
+    flags = " and ".join(f"--yarn-{name}" for name in names)
+    listed = " and ".join(names)
+    message = f"--method {settings.method}: a GGUF file does not state {listed}."
+    raise MethodError(message, f"Remove {listed}, and pass {flags} to llama.cpp.")
 
 
 def with_methods_note(model: OpenedModel, settings: Resize) -> OpenedModel:

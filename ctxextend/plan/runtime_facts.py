@@ -6,8 +6,25 @@ from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.own_code import own_class
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, length_to_state
-from ctxextend.runtimes.rule_schema import LONGROPE, RAISED_THETA, SWITCHED, UNSCALED, FolderFacts
-from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, LIST_MSCALES, THETA, TYPE
+from ctxextend.runtimes.rule_schema import (
+    LONGROPE,
+    RAISED_THETA,
+    SWITCHED,
+    UNSCALED,
+    YARN,
+    FolderFacts,
+)
+from ctxextend.tables.rope_types import (
+    ATTENTION_FACTOR,
+    BETA_FAST,
+    BETA_SLOW,
+    FACTOR,
+    LIST_MSCALES,
+    THETA,
+    TYPE,
+    YARN_BETAS,
+    Parameters,
+)
 
 # Runtimes that were run on folders with Mistral's own weights only, and load them.
 READ_PARAMS = ("vllm",)
@@ -44,11 +61,20 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         dialects=table.rope_dialects,
         states_attention_factor=rope.get(ATTENTION_FACTOR) is not None,
         states_list_mscales=all(rope.get(key) is not None for key in LIST_MSCALES),
+        betas=_other_betas(rope),
         has_sentence_length=MODULES in plan.checkpoint.copied,
         has_tokenizer_length=TOKENIZER_CONFIG in plan.checkpoint.copied,
         table_name=table.name,
         only_read_by=READ_PARAMS if has_only_format(checkpoint) else (),
     )
+
+
+def _other_betas(rope: Parameters) -> tuple[float, float] | None:
+    """Return the betas of yarn settings; None if they are the defaults, or of another type."""
+    betas = {name: rope.get(name) or default for name, default in YARN_BETAS.items()}
+    if rope.get(TYPE) != YARN or betas == YARN_BETAS:
+        return None
+    return betas[BETA_FAST], betas[BETA_SLOW]
 
 
 def _positions_of(table: TablePlan) -> str:

@@ -24,7 +24,15 @@ from ctxextend.plan.table_plan import TablePlan, scales
 from ctxextend.recipe import TENSOR_KEYS, CheckpointRef, Resize, accepts_settings, split_ref
 from ctxextend.runtimes.commands import base_command
 from ctxextend.runtimes.runtimes import find_runtime
-from ctxextend.tables.rope_types import FACTOR, THETA, TRAINED, TYPE
+from ctxextend.tables.rope_types import (
+    BETA_FAST,
+    BETA_SLOW,
+    FACTOR,
+    THETA,
+    TRAINED,
+    TYPE,
+    YARN_BETAS,
+)
 
 # Settings that change nothing of what flags state: of weights, of rows and of files.
 NOT_IN_FLAGS = (
@@ -268,7 +276,7 @@ def _llama_cpp_flags(planned: RuntimePlan, params: ParamsFile | None) -> _FlagWo
     """Return the flags of llama.cpp, which replace what the GGUF file of the checkpoint states.
 
     Source: ``common/arg.cpp`` of llama.cpp: ``--rope-scaling``, ``--rope-scale``,
-    ``--yarn-orig-ctx`` and ``--rope-freq-base``.
+    ``--yarn-orig-ctx``, ``--yarn-beta-fast``, ``--yarn-beta-slow`` and ``--rope-freq-base``.
 
     Raises:
         ResizeError: It has no flags for the settings.
@@ -298,6 +306,10 @@ def _scaling_words(table: TablePlan) -> Iterator[str]:
     elif kind == "yarn" and is_one_kind:
         yield from ("--rope-scaling", "yarn", "--rope-scale", _number(after[FACTOR]))
         yield from ("--yarn-orig-ctx", _number(after[TRAINED]))
+        if any(after.get(name) for name in YARN_BETAS):
+            betas = {name: after.get(name) or default for name, default in YARN_BETAS.items()}
+            yield from ("--yarn-beta-fast", _number(betas[BETA_FAST]))
+            yield from ("--yarn-beta-slow", _number(betas[BETA_SLOW]))
     else:
         message = f"llama.cpp has no flags for the {kind} settings of this model."
         raise ResizeError(message, "Write a folder with `ctxextend resize`, and convert it.")

@@ -1,7 +1,10 @@
 """What was found on a text: the settings of a method, and how much better they are."""
 
-from ctxextend.comparison.comparison_result import Calibration
-from ctxextend.errors import time_text
+import math
+
+from ctxextend.comparison.comparison_result import Calibration, SettingsSearch
+from ctxextend.errors import counted, time_text
+from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import NumberFormat
 
 
@@ -23,3 +26,36 @@ def _gain(calibration: Calibration) -> str:
     if better.ci95 is not None:
         amount = f"{better.mean:.2g} ± {better.ci95:.1g}"
     return f"better than untuned by {amount} (95 %) {unit}"
+
+
+def describe_search(search: SettingsSearch) -> str:
+    """Return what was tried, what won, by how much, and how long it took, as a sentence."""
+    before = search.before.method
+    if search.seconds_needed is not None:
+        needed = math.ceil(search.seconds_needed)
+        return (
+            f"{before} keeps its settings: a search takes {needed:,} s or more, and the budget is "
+            f"{search.budget:,.0f} s (--method {before} --budget {needed})"
+        )
+    if len(search.trials) == 1:
+        return f"{before} keeps its settings: no others that a search tries change its positions"
+    tried = counted(len(search.trials) - 1, "candidate")
+    searched = f"searched {tried} in {time_text(search.seconds)}"
+    if search.best is None or search.lead is None:
+        return f"{searched}: {before} keeps its settings, since none was ahead"
+    amount = f"{_amount(search.lead)} nats/token"
+    result = f"{search.best.method} has a lower loss than {before} by {amount}"
+    if not search.is_better:
+        result = f"{before} keeps its settings, since the lead of {search.best.method} is {amount}"
+    windows = f"on {search.lead.samples} windows of {search.length:,} tokens"
+    if search.windows:
+        windows += " that did not choose it"
+    place = f"from position {search.first_position:,} on"
+    return f"{searched}: {result} {place}, {windows}"
+
+
+def _amount(estimate: Estimate) -> str:
+    """Return a difference with its interval."""
+    if estimate.ci95 is None:
+        return NumberFormat().estimate(estimate)
+    return f"{estimate.mean:.2g} ± {estimate.ci95:.1g} (95 %)"

@@ -236,7 +236,11 @@ def _doubts(comparison: Comparison, others: Sequence[Named]) -> list[str]:
     """Return why another method than the best one may be taken, or may be better."""
     if comparison.has_little_text:
         return [_little_text(comparison)]
+    row = comparison.recommended_row
     taken = _taken_by_auto(comparison)
+    if row is not None and not row.final.is_tied:
+        best = _name(comparison.rows[0])
+        return [f"{_name(row)} is recommended: scores of long inputs do not say what {best} is for"]
     if taken and any(outcome.is_tied for _, outcome in others):
         return [f"of those tied, auto takes {taken}"]
     deltas = [outcome.delta for _, outcome in others if outcome.delta]

@@ -72,6 +72,9 @@ class Runtime(NamedTuple):
     reads_list_mscales: bool = False
     # The option that makes it read sentences of another length than it derives.
     length_option: str = ""
+    # The option that gives it ``beta_fast`` and ``beta_slow`` of yarn settings, in braces, if it
+    # takes the defaults of transformers whatever a folder states; empty: it reads them.
+    beta_option: str = ""
 
 
 # The evidence of a rule: one of these, or the URL of what was read.
@@ -119,6 +122,8 @@ class FolderFacts:
     dialects: tuple[str, ...] = ()
     states_attention_factor: bool = False
     states_list_mscales: bool = False  # `LIST_MSCALES` of ``longrope`` settings
+    # ``beta_fast`` and ``beta_slow`` of yarn settings; None if they are transformers' defaults.
+    betas: tuple[float, float] | None = None
     # Whether a file of sentence-transformers states the length; some runtimes take it from there.
     has_sentence_length: bool = False
     has_tokenizer_length: bool = False  # whether tokenizer_config.json states it

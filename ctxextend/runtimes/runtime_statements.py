@@ -76,6 +76,11 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
             reason=rule.reason,
             evidence=rule.evidence,
         )
+    if rule.effect is Effect.APPLIES and _takes_default_betas(runtime, facts):
+        reason = "it takes beta_fast 32 and beta_slow 1"
+        rule = rule._replace(effect=Effect.DIFFERS, reason=reason, option=runtime.beta_option)
+    elif rule.option and _takes_default_betas(runtime, facts):
+        rule = rule._replace(option=f"{rule.option} {runtime.beta_option}")
     if rule.effect is not Effect.APPLIES:
         outcome = RuntimeOutcome(rule.effect)
     elif length == facts.max_len:
@@ -95,6 +100,11 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
         ignores_attention_factor=ignores_factor,
         ignores_short_list=rule.ignores_short_list,
     )
+
+
+def _takes_default_betas(runtime: Runtime, facts: FolderFacts) -> bool:
+    """Whether a runtime gives yarn settings other betas than the folder states."""
+    return bool(runtime.beta_option) and facts.betas is not None
 
 
 def _options(runtime: Runtime, rule: Rule, facts: FolderFacts, length: int) -> str:
@@ -128,7 +138,10 @@ def _length(rule: Rule, facts: FolderFacts) -> int:
 
 def _option_values(facts: FolderFacts) -> dict[str, str]:
     """Return the values that an option of a rule can name, by name."""
+    beta_fast, beta_slow = facts.betas or (0, 0)
     return {
+        "beta_fast": f"{beta_fast:.15g}",
+        "beta_slow": f"{beta_slow:.15g}",
         "max_len": str(facts.max_len),
         "first_trained": str(facts.first_trained),
         "factor": f"{facts.factor:.15g}",

@@ -48,6 +48,7 @@ RUNTIMES = (
         base_command="llama-server -m MODEL.gguf",
         file_command="llama-server -m {file} -c {max_len}",
         ignores_attention_factor=True,
+        beta_option="--yarn-beta-fast {beta_fast} --yarn-beta-slow {beta_slow}",
     ),
     Runtime(
         key="mlx",

@@ -17,6 +17,9 @@ LONG_LIST = "long_factor"  # divides those of longer inputs
 LISTS = (SHORT_LIST, LONG_LIST)
 BETA_FAST = "beta_fast"
 BETA_SLOW = "beta_slow"
+# Settings of yarn, and their values where they are not stated, in turns within `TRAINED`: Peng et
+# al. 2023, section 3.2, arXiv:2309.00071.
+YARN_BETAS = {BETA_FAST: 32.0, BETA_SLOW: 1.0}
 ALPHA = "alpha"
 LLAMA_4_BETA = "llama_4_scaling_beta"  # scales queries by their position, from `TRAINED` on
 ATTENTION_FACTOR = "attention_factor"

@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 from ctxextend.errors import ResizeError
 from ctxextend.tables.rope_types import (
     ALPHA,
+    BETA_FAST,
+    BETA_SLOW,
     FACTOR,
     NTK_ALPHA,
     PARTIAL,
     THETA,
     TRAINED,
     TYPE,
+    YARN_BETAS,
     Parameters,
 )
 
@@ -74,8 +77,8 @@ def _yarn_ramp(rope: Parameters, dim: int, max_len: int) -> tuple[float, float]:
         """Return the pair that turns so often within the trained length."""
         return dim * math.log(trained / (count * 2 * math.pi)) / (2 * math.log(rope[THETA]))
 
-    low = pair_that_turns(rope.get("beta_fast") or 32)
-    high = pair_that_turns(rope.get("beta_slow") or 1)
+    low = pair_that_turns(rope.get(BETA_FAST) or YARN_BETAS[BETA_FAST])
+    high = pair_that_turns(rope.get(BETA_SLOW) or YARN_BETAS[BETA_SLOW])
     if rope.get("truncate", True):
         low = math.floor(low)
         high = math.ceil(high)

@@ -502,7 +502,8 @@ def _method_settings(
     if not SCALE.allows(factor):
         message = f"--method {method.name}: factor must be {SCALE.must}, got {factor}."
         raise ResizeError(message, f"State it, as in --method {method.name}:factor=4.")
-    return {**given, FACTOR: factor}
+    others = {name: value for name, value in given.items() if name != FACTOR}
+    return {FACTOR: factor, **others}
 
 
 def _smallest_factor(rope: Parameters, lengths: RopeLengths) -> float:

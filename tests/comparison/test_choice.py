@@ -86,6 +86,23 @@ def test_recommended_is_what_auto_takes_on_ties_and_little_text(
     assert to_json(comparison)["recommended"] == recommended
 
 
+@pytest.mark.parametrize(
+    ("best", "recommended"),
+    [("switch", "yarn"), ("switch:beta-slow=2", "yarn"), ("linear", "linear")],
+)
+def test_recommended_is_not_switch_where_yarn_was_measured(best: str, recommended: str) -> None:
+    found = with_results("yarn", (0, 0), (0.1, 0.01))
+    first, second = found.rows
+    rows = (replace(first, method=best), replace(second, method="yarn"))
+    compared = replace(found, rows=rows, is_quick=False)
+    assert compared.recommended == recommended
+    verdict = comparison_verdict(compared, NumberFormat())
+    assert verdict.startswith(f"`{best}` is best at 512 tokens: ")
+    reason = "`yarn` is recommended: scores of long inputs do not say what"
+    assert (reason in verdict) == (recommended == "yarn")
+    assert replace(compared, rows=rows[:1]).recommended == best
+
+
 def test_verdict_of_a_tie_recommends_what_auto_takes() -> None:
     quick = with_results("bands", (0, 0), (0.01, 0.02), (0.3, 0.02))
     verdict = comparison_verdict(quick, NumberFormat())

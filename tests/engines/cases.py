@@ -32,6 +32,7 @@ Values = NDArray[np.float32]
 # Outcomes of engines that ignore something: prefixes of names in `Prepared.others`.
 UNSCALED = "unscaled"
 NO_FACTOR = "without attention_factor"
+DEFAULT_BETAS = "default betas"
 
 # Positions that the base has, so that its rope type stays.
 KEPT = (schema.LLAMA3, schema.LONGROPE)
@@ -52,6 +53,7 @@ class Case:
     dialect: str = "both"
     without_head: bool = False  # the base model, whose tensor names have no prefix
     attention_factor: bool = False  # with one that is not the default
+    betas: bool = False  # yarn settings with those that are not the default
 
     def __str__(self) -> str:
         words = [self.model_type, self.positions]
@@ -63,6 +65,8 @@ class Case:
             words.append("without head")
         if self.attention_factor:
             words.append("attention factor")
+        if self.betas:
+            words.append("betas")
         return " ".join(words)
 
 
@@ -138,6 +142,8 @@ def method_of(case: Case) -> str | None:
         return "limits" if _rope_of(case.model_type).methods else None
     if case.positions in (*KEPT, *ONLY_LENGTHS, schema.LEARNED, schema.SINUSOIDAL):
         return None
+    if case.betas:
+        return "yarn:beta-fast=8,beta-slow=4"
     return case.positions
 
 
@@ -154,6 +160,11 @@ def _other_folders(
         _copy_folder(output, without)
         _edit_settings(without, case.model_type, {"attention_factor": None})
         yield NO_FACTOR, without
+    elif case.betas:
+        without = folder / "default-betas"
+        _copy_folder(output, without)
+        _edit_settings(without, case.model_type, {"beta_fast": None, "beta_slow": None})
+        yield DEFAULT_BETAS, without
     elif case.positions in SCALED or _reads_a_base(case):
         for name, settings in _unscaled_settings(case, output).items():
             unscaled = folder / name

@@ -17,7 +17,15 @@ import pytest
 from ctxextend.runtimes import rule_schema as schema
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import RUN, RuntimeOutcome, RuntimeStatement
-from tests.engines.cases import NO_FACTOR, UNSCALED, Case, Prepared, has_positions, prepare
+from tests.engines.cases import (
+    DEFAULT_BETAS,
+    NO_FACTOR,
+    UNSCALED,
+    Case,
+    Prepared,
+    has_positions,
+    prepare,
+)
 from tests.engines.environments import ENGINES, Engine, is_selected
 from tests.engines.outcomes import Outcome as Measured
 from tests.engines.running import RunningEngine
@@ -126,6 +134,9 @@ def flags_of(option: str) -> dict[str, float]:
         flags["rope_freq_scale"] = 1 / float(given["--rope-scale"])
     if "--yarn-orig-ctx" in given:
         flags["yarn_orig_ctx"] = int(given["--yarn-orig-ctx"])
+    if "--yarn-beta-fast" in given:
+        flags["yarn_beta_fast"] = float(given["--yarn-beta-fast"])
+        flags["yarn_beta_slow"] = float(given["--yarn-beta-slow"])
     if "--rope-freq-base" in given:
         flags["rope_freq_base"] = float(given["--rope-freq-base"])
     return flags
@@ -143,6 +154,22 @@ def test_resize_says_which_engines_ignore_an_attention_factor(
     expected = EXPECTED[statement.outcome]
     if statement.ignores_attention_factor and expected == "right":
         expected = NO_FACTOR
+    assert measured.name == expected, measured
+
+
+@pytest.mark.parametrize("engine", list(selected_engines()), ids=lambda engine: engine.name)
+def test_resize_says_which_engines_take_default_betas(
+    engines: dict[str, RunningEngine], engine: Engine, folder: Path
+) -> None:
+    case = Case("llama", "yarn", betas=True)
+    prepared = prepare(case, folder)
+    statement = prepared.statements[engine.runtime]
+    measured = engines[engine.name].run(prepared)
+    record(engine, case, statement, measured)
+    expected = EXPECTED[statement.outcome]
+    if statement.outcome is RuntimeOutcome.DIFFERS:
+        expected = DEFAULT_BETAS
+        check_option(engines[engine.name], prepared, statement)
     assert measured.name == expected, measured
 
 

@@ -162,6 +162,19 @@ def test_resize_says_what_serving_code_does(name: str, case: Case) -> None:
         assert any(value > WRONG_BY for value in differences.values()), differences
 
 
+@pytest.mark.parametrize("engine", selected_engines(), ids=lambda engine: engine.name)
+def test_serving_code_reads_betas(engine: Engine, tmp_path: Path) -> None:
+    result = make_folder(Case("llama", "yarn", betas=True), tmp_path)
+    _remove_weights(tmp_path)
+    for statement in result.planned.explanation.runtimes:
+        if statement.runtime.key == engine.runtime:
+            assert statement.outcome is RuntimeOutcome.SERVES
+            folder = tmp_path / "output"
+            (answer,) = run_driver(engine, [_request(engine, folder, statement)], tmp_path)
+            differences = angle_differences(Run(folder, statement, answer), length=NEW)
+            assert all(value <= engine.tolerance for value in differences.values()), differences
+
+
 def test_vllm_reads_what_resize_states_in_params_json(tmp_path: Path) -> None:
     engine = SERVING_ENGINES["vllm"]
     if not is_selected(engine, SELECTED):

@@ -407,6 +407,15 @@ def test_resize_refuses_methods_that_the_format_cannot_state(
     assert not (tmp_path / "out.gguf").exists()
 
 
+def test_resize_refuses_betas_of_yarn(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    method = "yarn:beta-fast=16,beta-slow=2"
+    with pytest.raises(MethodError, match="does not state beta-fast and beta-slow") as caught:
+        resize(base, LONGER, method, output=tmp_path / "out.gguf")
+    assert "--yarn-beta-fast and --yarn-beta-slow" in str(caught.value.hint)
+    assert not (tmp_path / "out.gguf").exists()
+
+
 @pytest.mark.parametrize(
     "name", ["rope_freqs.weight", "blk.0.rope_factors_long.weight", "rope_factors_short.weight"]
 )

@@ -64,6 +64,14 @@ def test_resize_edits_params_json_with_the_rest() -> None:
     assert "params.json max_seq_len 1024" in passed_checks(verify("longer"))["files"]
 
 
+def test_resize_states_betas_in_params_json_and_refuses_another_attention_factor() -> None:
+    make()
+    stated = resize_twice("mistral", NEW, method="yarn:beta-fast=16,beta-slow=2")
+    assert stated["yarn"] == {**NEW_YARN, "beta": 16, "alpha": 2}
+    with pytest.raises(MethodError, match="cannot state attention_factor 1.05"):
+        resize("mistral", NEW, "yarn:attention-factor=1.05", output="refused")
+
+
 def test_resize_states_a_raised_base_in_params_json() -> None:
     make(params={"rope_theta": None})
     stated = resize_twice("mistral", NEW, method="theta")

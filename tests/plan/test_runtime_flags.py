@@ -45,6 +45,11 @@ def flags_of(name: str, runtime: str, method: str | None = None) -> str:
         ("llama", "theta", "-c 1024 --rope-freq-base 43872.999187785"),
         ("llama", "yarn:factor=6", LLAMA_CPP_YARN.replace("scale 4", "scale 6")),
         ("llama", "limits", "-c 1024"),
+        (
+            "llama",
+            "yarn:beta-slow=2",
+            f"{LLAMA_CPP_YARN} --yarn-beta-fast 32 --yarn-beta-slow 2",
+        ),
         # The file has the lists.
         ("phi3", None, "-c 1024"),
     ],

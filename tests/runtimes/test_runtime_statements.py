@@ -263,6 +263,33 @@ def test_resize_warns_of_runtimes_that_ignore_an_attention_factor() -> None:
     )
 
 
+@pytest.mark.parametrize("method", ["yarn", "yarn:beta-slow=1,beta-fast=32"])
+def test_default_betas_are_right_in_llama_cpp(method: str) -> None:
+    folder = rotary_configs.save("llama")
+    found = described(plan_resize(folder, rotary_configs.NEW, method).explanation.runtimes)
+    assert found["llama.cpp"] == "serves"
+
+
+def test_other_betas_need_an_option_in_llama_cpp() -> None:
+    method = "yarn:beta-slow=2"
+    found = described(
+        plan_resize(rotary_configs.save("llama"), rotary_configs.NEW, method).explanation.runtimes
+    )
+    assert found["llama.cpp"] == "differs --yarn-beta-fast 32 --yarn-beta-slow 2"
+    assert found["vllm"] == "serves"
+    assert found["mlx"] == "serves"
+    assert found["ctranslate2"] == "refuses"
+
+    # The converter writes no settings of this type, and the flags state all of them.
+    ignored = described(
+        plan_resize(
+            rotary_configs.save("gpt_neox"), rotary_configs.NEW, method
+        ).explanation.runtimes
+    )
+    assert ignored["llama.cpp"].startswith("ignores --rope-scaling yarn")
+    assert ignored["llama.cpp"].endswith("--yarn-beta-fast 32 --yarn-beta-slow 2")
+
+
 def test_no_runtime_is_named_without_a_rule() -> None:
     folder = rotary_configs.save("persimmon")
     keys = described(plan_resize(folder, rotary_configs.NEW, "yarn").explanation.runtimes).keys()
