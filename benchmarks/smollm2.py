@@ -79,7 +79,7 @@ documentation of Python's standard library. Perplexity, and its ratio to that of
 in sliding windows of {short:,} tokens (stride {stride:,}), paired by window ± 95 %."""
 BY_POSITION = "By position, in one call of {long:,} tokens:"
 SHORT_INPUTS = """\
-Inputs of at most {short:,} tokens, in calls of their own, against the model as it is. Those of
+Inputs of at most {short:,} tokens, in separate calls, against the model as it is. Those of
 `switch` and `dynamic` are bit-identical: so were the losses of an input of {short:,} tokens, also
 after one of {long:,}."""
 CROSSING = """\

@@ -1,5 +1,6 @@
 """What to expect of a resized model's outputs before any training, in words."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ctxextend.checkpoints.mistral_files import params_path
@@ -8,7 +9,7 @@ from ctxextend.families.schema import BEYOND
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
-from ctxextend.plan.table_plan import same_up_to, scales, switches
+from ctxextend.plan.table_plan import TablePlan, same_up_to, scales, switches
 from ctxextend.runtimes.rule_schema import SWITCHED, RuntimeOutcome
 from ctxextend.runtimes.runtime_statements import runtime_statements
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS, SWITCH
@@ -144,3 +145,30 @@ def _suggest_switch(plan: Plan) -> str:
     if not serving:
         return f"{suggestion}."
     return f"{suggestion} (right in {joined(serving)})."
+
+
+def switch_notes(tables: Sequence[TablePlan]) -> Iterator[str]:
+    """Yield what to know of inputs that cross the old length, or that share a batch.
+
+    Transformers chooses the list of factors by the longest sequence of each call.
+    """
+    for table in tables:
+        if not switches(table):
+            continue
+        length = table.max_len_before
+        yield (
+            f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
+            "a longer one: batch them apart."
+        )
+        rope = table.location.table.rope
+        assert rope is not None
+        if rope.drops_cache:
+            yield (
+                f"generate() reads an input again when it grows past {length} tokens, since keys "
+                "in its cache have the frequencies of short inputs."
+            )
+        else:
+            yield (
+                f"An input that grows past {length} tokens in generate() keeps the keys that were "
+                "cached with the frequencies of short inputs."
+            )

@@ -8,7 +8,7 @@ from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.mistral_files import has_params, is_translated
 from ctxextend.families.rope import read_rope
 from ctxextend.plan.cache_cost import describe_cost, describe_layers
-from ctxextend.plan.effects import describe_effects, suggest_kept_rows
+from ctxextend.plan.effects import describe_effects, suggest_kept_rows, switch_notes
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.found_table import ignored_tensors
 from ctxextend.plan.gguf_runtime import gguf_statements
@@ -21,7 +21,6 @@ from ctxextend.plan.length_notes import (
 from ctxextend.plan.limit_warnings import low_limits, padding_warnings
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
-from ctxextend.plan.switch_notes import switch_notes
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.runtimes.rule_schema import FolderFacts, RuntimeStatement
 from ctxextend.runtimes.runtime_notes import describe_ignored_factor, describe_statements

@@ -122,7 +122,7 @@ def scales(table: TablePlan) -> bool:
 
 
 def switches(table: TablePlan) -> bool:
-    """Whether only inputs beyond the old length get other frequencies, by a list of their own."""
+    """Whether only inputs beyond the old length get other frequencies, by a separate list."""
     return any(plan.long_inputs_as is not None for plan in table.rope)
 
 

@@ -163,7 +163,7 @@ def long_settings(
         settings: Those of `switch`, with its factor and without ``mscale``.
 
     Raises:
-        MethodError: One of them has no meaning for the type of the settings.
+        MethodError: One of them does not apply to the type of the settings.
     """
     if rope[TYPE] in ("default", "yarn"):
         attention_factor = frequencies(rope, dim, lengths.served).attention_factor

@@ -9,6 +9,7 @@ from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.rope_changes import Changes, rope_changes
 from ctxextend.families.rope_dialects import with_other_dialect, with_values
 from ctxextend.models.load import are_bit_identical, load
+from ctxextend.models.loaded_frequencies import replace_frequencies
 from ctxextend.plan.table_plan import RopePlan, TablePlan, switches
 from ctxextend.tables.rope_types import TYPE
 from ctxextend.tables.rotary import frequencies
@@ -93,19 +94,12 @@ def _applies(table: TablePlan, plan: RopePlan) -> bool:
 
 
 def _replace_frequencies(model: Any, table: TablePlan, plan: RopePlan) -> None:
-    """Give all rotary modules of a model, which share their settings, those of long inputs."""
-    import torch
-
+    """Give a model the frequencies of long inputs, whatever the input is."""
     if plan.long_inputs_as is None:
         return
     dim = rotary_dim(table.location, plan.before.parameters)
     long = frequencies(plan.long_inputs_as, dim, table.max_len_after)
-    inverse = torch.from_numpy(long.inverse).float()
-    for module in model.modules():
-        buffer = getattr(module, "inv_freq", None)
-        if isinstance(buffer, torch.Tensor) and buffer.shape == inverse.shape:
-            buffer.copy_(inverse)
-            module.attention_scaling = long.attention_factor
+    replace_frequencies(model, long.inverse, long.attention_factor)
 
 
 def compare_long_inputs(

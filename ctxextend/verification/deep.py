@@ -71,7 +71,7 @@ def check_models(expected: Expected, resized: Checkpoint) -> list[Check]:
 def _check_switch(
     expected: Expected, resized: Checkpoint, after: Observed, again: Outcomes
 ) -> Check:
-    """Check that long inputs leave nothing behind, and get the frequencies that they should."""
+    """Check that short inputs stay the same after long ones, and what long ones get."""
     try:
         without_switch = run_without_switch(expected, resized)
     except CheckpointError as error:

@@ -285,7 +285,7 @@ def test_resize_rope_says_that_a_factor_is_too_small() -> None:
 
 def test_switch_states_factors_of_1_for_short_inputs_and_those_of_yarn_for_long_ones() -> None:
     # Of 4 pairs with base 256, those of frequency 1, 1/4, 1/16 and 1/64 turn 256/(2π) = 41, 10, 2.5
-    # and 0.6 times within 256 tokens; 32 turns and 1 turn lie at the pairs 0.17 and 2.7, so rounded
+    # and 0.6 times within 256 tokens; 32 turns and 1 turn are at the pairs 0.17 and 2.7, so rounded
     # outwards at 0 and 3, and a third of the way down the ramp the factor 4 divides by 4/3.
     rope = {"rope_type": "default", "rope_theta": 256.0, "mrope_section": [1, 1, 2]}
 

@@ -1,0 +1,23 @@
+"""Replace the rotary frequencies of a loaded model."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+
+def replace_frequencies(model: Any, inverse: NDArray[Any], attention_factor: float) -> None:
+    """Give all rotary modules of a model, which share their settings, other frequencies.
+
+    Args:
+        model: A model of transformers.
+        inverse: The inverse frequencies, shape (pairs,). Modules with another number stay.
+        attention_factor: By which cosines and sines are multiplied.
+    """
+    import torch
+
+    values = torch.from_numpy(inverse).float()
+    for module in model.modules():
+        buffer = getattr(module, "inv_freq", None)
+        if isinstance(buffer, torch.Tensor) and buffer.shape == values.shape:
+            buffer.copy_(values)
+            module.attention_scaling = attention_factor
