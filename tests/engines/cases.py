@@ -52,6 +52,8 @@ class Case:
     dialect: str = "both"
     without_head: bool = False  # the base model, whose tensor names have no prefix
     attention_factor: bool = False  # with one that is not the default
+    # Switched settings that also state the attention factor of each list, as vLLM reads it.
+    list_mscales: bool = False
 
     def __str__(self) -> str:
         words = [self.model_type, self.positions]
@@ -63,6 +65,8 @@ class Case:
             words.append("without head")
         if self.attention_factor:
             words.append("attention factor")
+        if self.list_mscales:
+            words.append("list mscales")
         return " ".join(words)
 
 
@@ -138,6 +142,8 @@ def method_of(case: Case) -> str | None:
         return "limits" if _rope_of(case.model_type).methods else None
     if case.positions in (*KEPT, *ONLY_LENGTHS, schema.LEARNED, schema.SINUSOIDAL):
         return None
+    if case.list_mscales:
+        return f"{case.positions}:mscale=1"
     return case.positions
 
 
