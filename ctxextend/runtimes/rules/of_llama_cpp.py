@@ -180,7 +180,12 @@ RULES = (
         (*LLAMA_LIKE, *SCALED, "apertus", *UNWRITTEN_LISTS, *ONLY_THETA),
         Effect.IGNORES,
     ),
-    Rule(LLAMA_CPP, (SWITCHED,), ("minicpm3", "modernbert", "olmo3"), Effect.IGNORES),
+    Rule(
+        LLAMA_CPP,
+        (SWITCHED,),
+        ("deepseek_v2", "minicpm3", "modernbert", "olmo3"),
+        Effect.IGNORES,
+    ),
     Rule(LLAMA_CPP, (LONGROPE,), ("minicpm3", "nemotron"), Effect.DIFFERS),
     Rule(LLAMA_CPP, (SWITCHED,), ("nemotron",), Effect.DIFFERS),
     Rule(

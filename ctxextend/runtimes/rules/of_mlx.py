@@ -48,7 +48,7 @@ ONLY_THETA = (
     "starcoder2",
 )
 # Of lists of factors.
-OWN_FACTOR = "every input gets the long list, with an attention factor of its own"
+OWN_FACTOR = "it gives every input the long list, and computes the attention factor itself"
 ONLY_LINEAR = "rope_scaling 'type' currently only supports 'linear'"
 
 RULES = (

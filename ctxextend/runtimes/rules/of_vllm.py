@@ -312,6 +312,15 @@ RULES = (
     Rule(
         VLLM,
         (SWITCHED,),
+        LATENT,
+        Effect.DIFFERS,
+        length=Length.FIRST_TRAINED,
+        reason="it takes the settings for yarn",
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        VLLM,
+        (SWITCHED,),
         INTERLEAVED,
         Effect.REFUSES,
         reason="its lists of factors need neox_style, which the type is not",
