@@ -292,7 +292,7 @@ RULES = (
         (SWITCHED,),
         INTERLEAVED,
         Effect.REFUSES,
-        reason="its lists of factors need neox_style, which the type is not",
+        reason="its lists of factors apply only to types that rotate halves of a head",
         evidence=CODE_RUN,
     ),
     Rule(
