@@ -52,8 +52,8 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
         "Context length 64 in transformers, transformers 4, vLLM, SGLang, llama.cpp" in done.stderr
     )
     assert done.stderr.endswith(
-        "To keep outputs for short inputs, use --method dynamic (right in transformers, "
-        "transformers 4 and mlx-lm).\n"
+        "To keep outputs for short inputs, use --method switch (right in transformers, "
+        "transformers 4 and OpenVINO).\n"
     )
     config = read("llama-64/config.json")
     before = read("llama/config.json")
@@ -288,7 +288,7 @@ def test_resize_with_theta_prints_the_base() -> None:
             "The model accepts 16 tokens: its positions are rotary, so 8 need no change.",
         ),
         (["--to", "16"], 1, 'set "model_max_length": 16 in tokenizer_config.json.'),
-        (["--to", "64", "--method", "bands"], 2, "Use one of yarn, linear, dynamic, theta."),
+        (["--to", "64", "--method", "bands"], 2, "Use one of yarn, switch, linear, dynamic, theta."),
         (
             ["--to", "64", "--method", "llama3"],
             2,
