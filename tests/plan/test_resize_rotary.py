@@ -288,7 +288,11 @@ def test_resize_with_theta_prints_the_base() -> None:
             "The model accepts 16 tokens: its positions are rotary, so 8 need no change.",
         ),
         (["--to", "16"], 1, 'set "model_max_length": 16 in tokenizer_config.json.'),
-        (["--to", "64", "--method", "bands"], 2, "Use one of yarn, switch, linear, dynamic, theta."),
+        (
+            ["--to", "64", "--method", "bands"],
+            2,
+            "Use one of yarn, switch, linear, dynamic, theta.",
+        ),
         (
             ["--to", "64", "--method", "llama3"],
             2,
