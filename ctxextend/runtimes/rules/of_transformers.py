@@ -84,6 +84,7 @@ ALL_ROPE_TYPES = (
     "falcon",
     "flex_olmo",
     "gemma",
+    "gemma2",
     "glm",
     "glm4",
     "glm4_moe",
@@ -124,7 +125,6 @@ RULES = (
         (*TWO_KEYS, "hunyuan_v1_dense", "nemotron", "phi3", "phimoe"),
     ),
     Rule(TRANSFORMERS_4, (LINEAR, LLAMA3, LONGROPE, SWITCHED, YARN), ("hunyuan_v1_dense",)),
-    Rule(TRANSFORMERS_4, (SWITCHED,), ("gemma2",)),
     Rule(TRANSFORMERS_4, (*COMMON_ROPE_TYPES, SWITCHED), ("nemotron",), Effect.IGNORES),
     Rule(TRANSFORMERS_4, (YARN, LINEAR, DYNAMIC, RAISED_THETA), ("gemma3_text",)),
     Rule(
