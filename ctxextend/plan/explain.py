@@ -22,7 +22,7 @@ from ctxextend.plan.limit_warnings import low_limits, padding_warnings
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.runtimes.rule_schema import FolderFacts, RuntimeStatement
+from ctxextend.runtimes.rule_schema import SWITCHED, FolderFacts, RuntimeStatement
 from ctxextend.runtimes.runtime_notes import describe_ignored_factor, describe_statements
 from ctxextend.runtimes.runtime_statements import runtime_statements
 
@@ -276,4 +276,5 @@ def _runtime_warnings(
 ) -> Iterator[str]:
     """Yield a warning if runtimes ignore a setting that changes all outputs."""
     if facts is not None and facts.states_attention_factor:
-        yield from describe_ignored_factor(runtimes)
+        states_lists = facts.positions == SWITCHED
+        yield from describe_ignored_factor(runtimes, states_lists=states_lists)

@@ -23,18 +23,38 @@ def describe_statements(statements: Sequence[RuntimeStatement], max_len: int) ->
     )
 
 
-def describe_ignored_factor(statements: Iterable[RuntimeStatement]) -> Iterator[str]:
-    """Yield a warning about runtimes that ignore an attention factor that a folder states."""
-    names = list[str]()
+def describe_ignored_factor(
+    statements: Iterable[RuntimeStatement], *, states_lists: bool = False
+) -> Iterator[str]:
+    """Yield a warning about runtimes that ignore an attention factor that a folder states.
+
+    Args:
+        statements: Those of the folder.
+        states_lists: Whether its settings have lists of factors, for which some runtimes read the
+            attention factor from other keys.
+    """
+    ignoring = list[RuntimeStatement]()
     for statement in statements:
         if statement.ignores_attention_factor and statement.serves_with_option:
-            names.append(statement.name)
-    if names:
-        ignores = "ignores" if len(names) == 1 else "ignore"
-        yield (
-            f"The settings state an attention_factor, which {joined(names)} {ignores}: outputs "
-            "differ from those of transformers."
-        )
+            ignoring.append(statement)
+    if not ignoring:
+        return
+    ignores = "ignores" if len(ignoring) == 1 else "ignore"
+    warning = (
+        f"The settings state an attention_factor, which {_names(ignoring)} {ignores}: outputs "
+        "differ from those of transformers."
+    )
+    readers = [item for item in ignoring if item.runtime.reads_list_mscales]
+    if states_lists and readers:
+        reads = "reads" if len(readers) == 1 else "read"
+        key = readers[0].runtime.key
+        warning += f" --for {key} also states it as {_names(readers)} {reads} it."
+    yield warning
+
+
+def _names(statements: Iterable[RuntimeStatement]) -> str:
+    """Return the names of runtimes, in words."""
+    return joined([item.name for item in statements])
 
 
 def _serving(statements: Sequence[RuntimeStatement], max_len: int) -> Iterator[str]:

@@ -34,6 +34,7 @@ RUNTIMES = (
         version="0.5.23",
         dialects=(ROPE_PARAMETERS, ROPE_SCALING),
         ignores_attention_factor=True,
+        reads_list_mscales=True,
         command="python -m sglang.launch_server --model-path {folder}",
         base_command="python -m sglang.launch_server --model-path {model}",
         length_option="--context-length {max_len}",

@@ -54,6 +54,8 @@ class Case:
     without_head: bool = False  # the base model, whose tensor names have no prefix
     attention_factor: bool = False  # with one that is not the default
     betas: bool = False  # yarn settings with those that are not the default
+    # Switched settings that also state the attention factor of each list, as vLLM reads it.
+    list_mscales: bool = False
 
     def __str__(self) -> str:
         words = [self.model_type, self.positions]
@@ -67,6 +69,8 @@ class Case:
             words.append("attention factor")
         if self.betas:
             words.append("betas")
+        if self.list_mscales:
+            words.append("list mscales")
         return " ".join(words)
 
 
@@ -144,6 +148,8 @@ def method_of(case: Case) -> str | None:
         return None
     if case.betas:
         return "yarn:beta-fast=8,beta-slow=4"
+    if case.list_mscales:
+        return f"{case.positions}:mscale=1"
     return case.positions
 
 

@@ -114,6 +114,9 @@ def test_resize_says_what_an_engine_does(
     measured = engines[engine.name].run(prepared)
     record(engine, case, statement, measured)
     assert measured.name.startswith(EXPECTED[statement.outcome]), measured
+    if measured.name == "right" and prepared.short_reference is not None:
+        short = engines[engine.name].run_short(prepared)
+        assert short == ("long" if statement.ignores_short_list else "right")
     if statement.option and statement.outcome is not RuntimeOutcome.SERVES:
         check_option(engines[engine.name], prepared, statement)
 

@@ -23,7 +23,12 @@ from ctxextend.families.rope_dialects import has_settings
 from ctxextend.plan.opened_model import open_model
 from ctxextend.recipe import CheckpointRef
 from ctxextend.runtimes.all_rules import RULES
-from ctxextend.runtimes.rule_schema import CODE_RUN, RuntimeOutcome, RuntimeStatement
+from ctxextend.runtimes.rule_schema import (
+    CODE_RUN,
+    SWITCHED,
+    RuntimeOutcome,
+    RuntimeStatement,
+)
 from ctxextend.tables.rotary import frequencies
 from tests.engines.cases import Case, has_positions, make_folder, read_config
 from tests.engines.environments import SERVING_ENGINES, Engine, is_selected, python_of
@@ -66,7 +71,8 @@ def cases_of_rules() -> Iterator[tuple[str, Case]]:
                     found |= {(model_type, positions) for positions in rule.positions}
         for model_type, positions in sorted(found):
             if has_positions(model_type, positions):
-                yield engine.name, Case(model_type, positions)
+                list_mscales = positions == SWITCHED
+                yield engine.name, Case(model_type, positions, list_mscales=list_mscales)
 
 
 CASES = list(cases_of_rules())
@@ -135,7 +141,7 @@ def _remove_weights(folder: Path) -> None:
 def _request(engine: Engine, folder: Path, statement: RuntimeStatement) -> dict[str, Any]:
     """Return a request with the option that `resize` names."""
     request: dict[str, Any] = {"folder": str(folder), "tables": f"{folder}.npz"}
-    if statement.option:
+    if statement.length != NEW and statement.option:
         request[LENGTH_OPTION[engine.name]] = NEW
     return request
 
@@ -152,12 +158,16 @@ def test_resize_says_what_serving_code_does(name: str, case: Case) -> None:
     assert "error" not in run.result, run.result["error"]
     length = run.result[LENGTH_OPTION[name]]
     assert length == (NEW if run.statement.option else run.statement.length)
-    is_right = run.statement.outcome in (RuntimeOutcome.SERVES, RuntimeOutcome.DERIVES)
-    # Tables of dynamic settings that are right for the longest inputs are wrong for others.
-    differences = angle_differences(run, length=NEW if is_right else OLD)
+    is_right = run.statement.serves_with_option
+    # Tables of dynamic settings that are right for the longest inputs are wrong for others. Those
+    # of switched ones that are ignored are right for short inputs.
+    is_long = is_right or case.positions == SWITCHED
+    differences = angle_differences(run, length=NEW if is_long else OLD)
     if is_right:
         tolerance = SERVING_ENGINES[name].tolerance
         assert all(value <= tolerance for value in differences.values()), differences
+        if case.positions == SWITCHED:
+            check_short_tables(run, tolerance)
     else:
         assert any(value > WRONG_BY for value in differences.values()), differences
 
@@ -173,6 +183,21 @@ def test_serving_code_reads_betas(engine: Engine, tmp_path: Path) -> None:
             (answer,) = run_driver(engine, [_request(engine, folder, statement)], tmp_path)
             differences = angle_differences(Run(folder, statement, answer), length=NEW)
             assert all(value <= engine.tolerance for value in differences.values()), differences
+
+
+@pytest.mark.parametrize("engine", selected_engines(), ids=lambda engine: engine.name)
+def test_resize_says_which_serving_code_ignores_the_attention_factor_of_switch(
+    engine: Engine, tmp_path: Path
+) -> None:
+    case = Case("llama", SWITCHED)
+    result = make_folder(case, tmp_path)
+    found = {item.runtime.key: item for item in result.planned.explanation.runtimes}
+    statement = found[engine.runtime]
+    assert statement.ignores_attention_factor
+    folder = tmp_path / "output"
+    (answer,) = run_driver(engine, [_request(engine, folder, statement)], tmp_path)
+    differences = angle_differences(Run(folder, statement, answer))
+    assert min(differences.values()) > WRONG_BY
 
 
 def test_vllm_reads_what_resize_states_in_params_json(tmp_path: Path) -> None:
@@ -233,6 +258,16 @@ def angle_differences(run: Run, length: int = NEW) -> dict[str, float]:
             if near:
                 differences[name] = min(near)
     return differences
+
+
+def check_short_tables(run: Run, tolerance: float) -> None:
+    """Check that an engine has tables for short inputs if `resize` says that it applies them."""
+    expected = [table[:OLD] for table in expected_tables(read_config(run.folder), OLD)]
+    with np.load(f"{run.folder}.npz") as tables:
+        names = [name for name in tables if "short_" in name]
+        assert bool(names) is not run.statement.ignores_short_list
+        for name in names:
+            assert min(_difference(tables[name], other) for other in expected) <= tolerance
 
 
 def used_tables(names: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from ctxextend.runtimes.rule_schema import (
     RELATIVE,
     RUN,
     SINUSOIDAL,
+    SWITCHED,
     UNSCALED,
     YARN,
     Effect,
@@ -41,6 +42,7 @@ ORDER = (
     UNSCALED,
     RAISED_THETA,
     *COMMON_ROPE_TYPES,
+    SWITCHED,
     PROPORTIONAL,
     NTK_ALPHA,
 )
@@ -91,7 +93,7 @@ CHOSEN_FIRST = (
 )  # as `--for` tries them
 CODE_RUN = f"{RUN}:"  # how the evidence of rules starts that ran only some of the code
 ROPE_KINDS = {kind for rule in RULES for kind in rule.positions} - {*WITHOUT_ROPE}
-HAVE_ATTENTION_FACTOR = (YARN, LONGROPE)
+HAVE_ATTENTION_FACTOR = (YARN, LONGROPE, SWITCHED)
 
 
 class Behaviour(NamedTuple):
@@ -203,12 +205,13 @@ def _attention_factor(runtime: Runtime) -> str:
 def _dialects(runtime: Runtime) -> str:
     """Return the keys of rotary settings that a runtime reads, with exceptions."""
     text = " or ".join(f"`{key}`" for key in runtime.dialects)
+    exceptions = dict[str, None]()
     for rule in _rules_of(runtime):
         more = [key for key in rule.dialects if key not in runtime.dialects]
         if more:
             types = ", ".join(f"`{name}`" for name in rule.model_types)
-            text += f" ({types}: also `{more[0]}`)"
-    return text
+            exceptions[f" ({types}: also `{more[0]}`)"] = None
+    return text + "".join(exceptions)
 
 
 def _lengths(rules: Sequence[Rule]) -> str:
@@ -289,6 +292,8 @@ def _behaviour(runtime: Runtime, rule: Rule, model_type: str, positions: str) ->
         text = "with the files of sentence-transformers"
     if rule.without_prefix:
         text = f"if names of tensors do not start with `{rule.without_prefix}`"
+    if rule.ignores_short_list:
+        text = f"{text} (short inputs change)".lstrip()
     return Behaviour(Effect.APPLIES, "", text, evidence)
 
 

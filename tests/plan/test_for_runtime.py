@@ -139,6 +139,28 @@ def test_resize_adds_the_option_of_an_explicit_method() -> None:
     assert json.loads(done.stdout)["serve"] == "vllm serve out --max-model-len 1024"
 
 
+@pytest.mark.parametrize(
+    ("runtime", "options"),
+    [
+        ("vllm", "--max-model-len 1024"),
+        ("sglang", "--chunked-prefill-size -1 --disable-radix-cache"),
+    ],
+)
+def test_resize_states_the_attention_factor_of_switch_as_the_runtime_reads_it(
+    runtime: str, options: str
+) -> None:
+    done = resize_for("llama", runtime, "--method", "switch", "--json")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["serve"].endswith(options)
+    assert not [text for text in result["warnings"] if "attention_factor" in text]
+    settings = json.loads(Path("out/config.json").read_text())["rope_parameters"]
+    assert settings["attention_factor"] == 1
+    assert settings["short_mscale"] == 1
+    assert settings["long_mscale"] == 1
+    assert verify("out")
+
+
 def test_resize_warns_of_an_unknown_pair_and_writes_it() -> None:
     done = resize_for("persimmon", "mlx", "--json")
     assert done.exit_code == 0, done.stderr
@@ -251,6 +273,14 @@ def test_resize_suggests_a_similar_runtime() -> None:
             "Use --method yarn or theta or linear.",
         ),
         (
+            "llama",
+            "mlx",
+            "switch",
+            "mlx-lm computes other positions for the switch settings of llama models: it gives "
+            "every input the long list, and computes the attention factor itself.",
+            "Use --method yarn or theta or linear or dynamic.",
+        ),
+        (
             "gpt_neox",
             "mlx",
             "yarn",
@@ -328,6 +358,7 @@ def test_convert_says_what_runtimes_do(make_pico: Callable[..., pico.Pico]) -> N
         "option": "--rope-freq-base 1000",
         "reason": "",
         "evidence": "run",
+        "ignores_short_list": False,
     }
     assert result["serve"] is None
     assert (

@@ -51,7 +51,10 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     assert (
         "Context length 64 in transformers, transformers 4, vLLM, SGLang, llama.cpp" in done.stderr
     )
-    assert done.stderr.endswith("To keep outputs for short inputs, use --method switch.\n")
+    assert done.stderr.endswith(
+        "To keep outputs for short inputs, use --method switch (right in transformers, "
+        "transformers 4 and OpenVINO).\n"
+    )
     config = read("llama-64/config.json")
     before = read("llama/config.json")
     rope = {

@@ -231,7 +231,8 @@ def test_runtime_flags_keep_the_lists_of_phi3() -> None:
     assert result.override["max_position_embeddings"] == NEW
     assert result.override["rope_parameters"] == rope
     assert shlex.split(result.flags)[2:] == ["--max-model-len", "1024"]
-    assert shlex.split(runtime_flags(folder, NEW, "sglang").flags)[2:] == []
+    one_chunk = ["--chunked-prefill-size", "-1", "--disable-radix-cache"]
+    assert shlex.split(runtime_flags(folder, NEW, "sglang").flags)[2:] == one_chunk
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl-flat", "qwen2_vl-nested"])

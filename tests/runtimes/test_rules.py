@@ -19,6 +19,7 @@ POSITIONS = {
     schema.RAISED_THETA,
     schema.PROPORTIONAL,
     schema.NTK_ALPHA,
+    schema.SWITCHED,
     *schema.COMMON_ROPE_TYPES,
 }
 OPTION_VALUES = {"factor": "4", "first_trained": "256", "theta": "500000", "max_len": "1024"}

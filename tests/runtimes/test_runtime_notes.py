@@ -104,5 +104,27 @@ def test_describe_ignored_factor_names_only_runtimes_that_read_the_rest() -> Non
     assert "which SGLang ignores:" in one
 
 
+def test_describe_ignored_factor_says_who_reads_it_of_lists_from_other_keys() -> None:
+    statements = [
+        statement("vllm", ignores_attention_factor=True),
+        statement("mlx", ignores_attention_factor=True),
+    ]
+    (warning,) = describe_ignored_factor(statements, states_lists=True)
+    assert warning.endswith(" --for vllm also states it as vLLM reads it.")
+    (warning,) = describe_ignored_factor(statements)
+    assert "--for" not in warning
+    (warning,) = describe_ignored_factor(statements[1:], states_lists=True)
+    assert "--for" not in warning
+
+
+def test_describe_statements_says_who_gives_short_inputs_the_frequencies_of_long_ones() -> None:
+    statements = [statement("vllm", ignores_short_list=True), statement("transformers")]
+    _, short_inputs = describe_statements(statements, 1024)
+    assert short_inputs == (
+        "vLLM gives every input the frequencies of long ones, so the outputs for short inputs "
+        "change there."
+    )
+
+
 def test_describe_ignored_factor_says_nothing_if_no_runtime_ignores_it() -> None:
     assert [*describe_ignored_factor([statement("transformers")])] == []

@@ -30,6 +30,7 @@ from ctxextend.runtimes.runtime_statements import runtime_statements
 from ctxextend.runtimes.runtimes import find_runtime
 from tests.helpers import pico, rotary_configs
 
+ONE_CHUNK = "--chunked-prefill-size -1 --disable-radix-cache"
 YARN_FLAGS = "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256"
 
 
@@ -149,10 +150,38 @@ TRANSFORMERS = all_serve("transformers", "transformers4")
             {
                 "transformers": "serves",
                 "vllm": "derives 256 --max-model-len 1024",
-                "sglang": "serves",
+                "sglang": f"differs {ONE_CHUNK}",
                 "llama.cpp": "serves",
             },
         ),
+        (
+            "llama",
+            "switch",
+            {
+                **all_serve("transformers", "transformers4", "openvino"),
+                "vllm": "derives 256 --max-model-len 1024",
+                "sglang": f"differs {ONE_CHUNK}",
+                "llama.cpp": "ignores",
+                "mlx": "differs",
+                "ctranslate2": "refuses",
+                "onnx": "ignores",
+                "tei": "refuses",
+            },
+        ),
+        (
+            "gemma3",
+            "switch",
+            {
+                "transformers": "serves",
+                "transformers4": "ignores",
+                "vllm": "serves",
+                "sglang": "ignores",
+                "llama.cpp": "ignores",
+                "mlx": "differs",
+                "ctranslate2": "ignores",
+            },
+        ),
+        ("qwen2_vl-flat", "switch", {"transformers": "serves", "vllm": "refuses"}),
     ],
 )
 def test_runtime_statements_of_a_rotary_model_are_as_measured(
@@ -288,6 +317,26 @@ def test_other_betas_need_an_option_in_llama_cpp() -> None:
     )
     assert ignored["llama.cpp"].startswith("ignores --rope-scaling yarn")
     assert ignored["llama.cpp"].endswith("--yarn-beta-fast 32 --yarn-beta-slow 2")
+
+
+def test_resize_warns_of_runtimes_that_read_the_attention_factor_of_switch_elsewhere() -> None:
+    folder = rotary_configs.save("llama")
+    found = plan_resize(folder, rotary_configs.NEW, "switch")
+    (warning,) = [text for text in found.warnings if "attention_factor" in text]
+    assert warning == (
+        "The settings state an attention_factor, which vLLM and SGLang ignore: outputs differ from "
+        "those of transformers. --for vllm also states it as vLLM and SGLang read it."
+    )
+    found = plan_resize(folder, rotary_configs.NEW, "switch:mscale=1")
+    assert not [text for text in found.warnings if "attention_factor" in text]
+
+
+def test_resize_says_who_gives_short_inputs_the_frequencies_of_long_ones() -> None:
+    folder = rotary_configs.save("llama")
+    found = plan_resize(folder, rotary_configs.NEW, "switch").explanation.runtimes
+    assert [item.runtime.key for item in found if item.ignores_short_list] == ["vllm"]
+    found = plan_resize(folder, rotary_configs.NEW, "yarn").explanation.runtimes
+    assert not [item for item in found if item.ignores_short_list]
 
 
 def test_no_runtime_is_named_without_a_rule() -> None:

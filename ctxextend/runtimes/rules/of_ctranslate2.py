@@ -9,6 +9,7 @@ from ctxextend.runtimes.rule_schema import (
     LLAMA3,
     LONGROPE,
     RAISED_THETA,
+    SWITCHED,
     UNSCALED,
     YARN,
     Effect,
@@ -38,7 +39,7 @@ RULES = (
     Rule(CTRANSLATE2, (LINEAR,), (*LLAMA_LIKE, "qwen3")),
     Rule(
         CTRANSLATE2,
-        (YARN, DYNAMIC, LONGROPE),
+        (YARN, DYNAMIC, LONGROPE, SWITCHED),
         (*LLAMA_LIKE, "qwen3"),
         Effect.REFUSES,
         reason=NOT_IMPLEMENTED,
@@ -51,7 +52,12 @@ RULES = (
         reason=NOT_IMPLEMENTED,
     ),
     Rule(CTRANSLATE2, (LLAMA3,), ("llama",), Effect.IGNORES),
-    Rule(CTRANSLATE2, (RAISED_THETA, *COMMON_ROPE_TYPES), ("falcon", "gpt_neox"), Effect.IGNORES),
-    Rule(CTRANSLATE2, COMMON_ROPE_TYPES, ("gemma",), Effect.IGNORES),
-    Rule(CTRANSLATE2, (YARN, LINEAR, DYNAMIC), ("gemma3_text",), Effect.IGNORES),
+    Rule(
+        CTRANSLATE2,
+        (RAISED_THETA, *COMMON_ROPE_TYPES, SWITCHED),
+        ("falcon", "gpt_neox"),
+        Effect.IGNORES,
+    ),
+    Rule(CTRANSLATE2, (*COMMON_ROPE_TYPES, SWITCHED), ("gemma",), Effect.IGNORES),
+    Rule(CTRANSLATE2, (YARN, LINEAR, DYNAMIC, SWITCHED), ("gemma3_text",), Effect.IGNORES),
 )

@@ -12,6 +12,7 @@ from ctxextend.runtimes.rule_schema import (
     LONGROPE,
     RAISED_THETA,
     SINUSOIDAL,
+    SWITCHED,
     UNSCALED,
     YARN,
     Effect,
@@ -86,7 +87,7 @@ RULES = (
         Effect.REFUSES,
         reason="its converter expects alpha",
     ),
-    Rule(LLAMA_CPP, (LONGROPE,), ("hunyuan_v1_dense",), Effect.IGNORES),
+    Rule(LLAMA_CPP, (LONGROPE, SWITCHED), ("hunyuan_v1_dense",), Effect.IGNORES),
     Rule(
         LLAMA_CPP, (RAISED_THETA,), (*ONLY_THETA, "deepseek_v2", "nemotron", "phi3", "modernbert")
     ),
@@ -148,7 +149,7 @@ RULES = (
     ),
     Rule(
         LLAMA_CPP,
-        (YARN, LINEAR, RAISED_THETA, DYNAMIC, LLAMA3, LONGROPE),
+        (YARN, LINEAR, RAISED_THETA, DYNAMIC, LLAMA3, LONGROPE, SWITCHED),
         ("gemma2",),
         Effect.IGNORES,
     ),
@@ -175,9 +176,23 @@ RULES = (
     Rule(LLAMA_CPP, (RAISED_THETA,), ("olmo3",), Effect.DIFFERS),
     Rule(
         LLAMA_CPP,
-        (LONGROPE,),
+        (LONGROPE, SWITCHED),
         (*LLAMA_LIKE, *SCALED, "apertus", *UNWRITTEN_LISTS, *ONLY_THETA),
         Effect.IGNORES,
     ),
+    Rule(
+        LLAMA_CPP,
+        (SWITCHED,),
+        ("deepseek_v2", "minicpm3", "modernbert", "olmo3"),
+        Effect.IGNORES,
+    ),
     Rule(LLAMA_CPP, (LONGROPE,), ("minicpm3", "nemotron"), Effect.DIFFERS),
+    Rule(LLAMA_CPP, (SWITCHED,), ("nemotron",), Effect.DIFFERS),
+    Rule(
+        LLAMA_CPP,
+        (SWITCHED,),
+        ("phi3",),
+        Effect.DIFFERS,
+        reason="its converter computes the attention factor itself",
+    ),
 )

@@ -10,6 +10,7 @@ from ctxextend.runtimes.rule_schema import (
     RAISED_THETA,
     ROPE_PARAMETERS,
     ROPE_SCALING,
+    SWITCHED,
     UNSCALED,
     YARN,
     Effect,
@@ -46,6 +47,8 @@ ONLY_THETA = (
     "stablelm",
     "starcoder2",
 )
+# Of lists of factors.
+OWN_FACTOR = "it gives every input the long list, and computes the attention factor itself"
 ONLY_LINEAR = "rope_scaling 'type' currently only supports 'linear'"
 
 RULES = (
@@ -59,23 +62,43 @@ RULES = (
     Rule(MLX, (RAISED_THETA, UNSCALED), (*ONLY_THETA, "hunyuan_v1_dense", "phi3", "qwen2_moe")),
     Rule(MLX, (UNSCALED,), ("gptj",)),
     Rule(MLX, (RAISED_THETA, UNSCALED, YARN, LINEAR, DYNAMIC), ("gemma3_text",)),
-    Rule(MLX, COMMON_ROPE_TYPES, ONLY_THETA, Effect.IGNORES),
+    Rule(MLX, (*COMMON_ROPE_TYPES, SWITCHED), ONLY_THETA, Effect.IGNORES),
+    Rule(
+        MLX,
+        (SWITCHED,),
+        (*ALL_ROPE_TYPES, "gemma3_text", "phi3"),
+        Effect.DIFFERS,
+        reason=OWN_FACTOR,
+    ),
+    Rule(
+        MLX,
+        (SWITCHED,),
+        ("qwen3",),
+        Effect.DIFFERS,
+        reason=OWN_FACTOR,
+        dialects=(ROPE_PARAMETERS, ROPE_SCALING),
+    ),
     Rule(MLX, (LONGROPE,), ("phi3",)),
     Rule(MLX, (RAISED_THETA, UNSCALED, LINEAR, DYNAMIC), ("internlm3",)),
     Rule(
         MLX,
-        (YARN, LLAMA3, LONGROPE),
+        (YARN, LLAMA3, LONGROPE, SWITCHED),
         ("internlm3",),
         Effect.REFUSES,
         reason="rope_scaling 'rope_type' currently only supports 'linear' or 'dynamic'",
     ),
     Rule(MLX, (RAISED_THETA, UNSCALED, LINEAR), ("nemotron",)),
-    Rule(MLX, (YARN, DYNAMIC, LLAMA3), ("nemotron",), Effect.REFUSES, reason=ONLY_LINEAR),
-    Rule(MLX, (YARN, DYNAMIC, LLAMA3), ("qwen2_moe",), Effect.REFUSES, reason=ONLY_LINEAR),
+    Rule(
+        MLX,
+        (YARN, DYNAMIC, LLAMA3, SWITCHED),
+        ("nemotron", "qwen2_moe"),
+        Effect.REFUSES,
+        reason=ONLY_LINEAR,
+    ),
     Rule(MLX, (LINEAR,), ("qwen2_moe",), Effect.IGNORES),
     Rule(
         MLX,
-        (YARN, LINEAR, DYNAMIC, LLAMA3),
+        (YARN, LINEAR, DYNAMIC, LLAMA3, SWITCHED),
         ("hunyuan_v1_dense",),
         Effect.REFUSES,
         reason="rope_scaling must contain keys {'factor', 'alpha', 'type'}",

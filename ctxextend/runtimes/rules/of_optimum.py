@@ -7,6 +7,7 @@ from ctxextend.runtimes.rule_schema import (
     LLAMA3,
     LONGROPE,
     RAISED_THETA,
+    SWITCHED,
     UNSCALED,
     YARN,
     Effect,
@@ -27,8 +28,9 @@ RULES = (
     Rule(ONNX, (LLAMA3,), ("llama",)),
     Rule(ONNX, (DYNAMIC,), ("llama", "mistral", "qwen2", "qwen3"), Effect.IGNORES, reason=FROZEN),
     Rule(ONNX, (LONGROPE,), ("llama",), Effect.DIFFERS, reason=FROZEN),
+    Rule(ONNX, (SWITCHED,), ("llama",), Effect.IGNORES, reason=FROZEN),
     Rule(OPENVINO, (LEARNED,), TABLES),
     Rule(OPENVINO, (UNSCALED, RAISED_THETA, YARN, LINEAR), ("llama", "mistral", "qwen2", "qwen3")),
-    Rule(OPENVINO, (LLAMA3, LONGROPE), ("llama",)),
+    Rule(OPENVINO, (LLAMA3, LONGROPE, SWITCHED), ("llama",)),
     Rule(OPENVINO, (DYNAMIC,), ("llama", "mistral", "qwen2", "qwen3"), Effect.IGNORES),
 )

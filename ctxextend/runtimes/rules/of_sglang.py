@@ -11,6 +11,7 @@ from ctxextend.runtimes.rule_schema import (
     RAISED_THETA,
     RELATIVE,
     SINUSOIDAL,
+    SWITCHED,
     UNSCALED,
     YARN,
     Effect,
@@ -113,6 +114,38 @@ UNSCALED_TYPES = (
     "stablelm",
     "starcoder2",
 )
+
+# Types whose lists of factors it applies: rotations of halves.
+SWITCHING = (
+    "afmoe",
+    "arcee",
+    "glm4_moe",
+    "granite",
+    "granite_swa",
+    "hrm_text",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
+    "lfm2",
+    "llama",
+    "llama4_text",
+    "mellum",
+    "minicpm3",
+    "minimax_m2",
+    "mistral",
+    "muse_glimmer_assistant",
+    "olmo2",
+    "olmoe",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+)
+# Types that rotate neighbouring values.
+INTERLEAVED = ("cohere", "ernie4_5_moe", "glm4")
+# Its class chooses the list by the positions of each step, as its source says:
+# https://github.com/sgl-project/sglang/blob/v0.5.23/python/sglang/srt/layers/rotary_embedding/rope_variant.py
+CHOOSES_BY_CHUNK = "each chunk of an input gets the list for the chunk's last position"
+ONE_CHUNK = "--chunked-prefill-size -1 --disable-radix-cache"
 
 # Types with settings by layer: the length is never multiplied.
 LAYERED = (
@@ -226,7 +259,42 @@ RULES = (
         evidence=CODE_RUN,
     ),
     Rule(SGLANG, (LLAMA3,), ("llama",), length=Length.STATED, evidence=CODE_RUN),
-    Rule(SGLANG, (LONGROPE,), ("phi3", "llama", "qwen3"), length=Length.STATED, evidence=CODE_RUN),
+    Rule(
+        SGLANG,
+        (LONGROPE,),
+        ("phi3", "llama", "qwen3"),
+        Effect.DIFFERS,
+        length=Length.STATED,
+        option=ONE_CHUNK,
+        reason=CHOOSES_BY_CHUNK,
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        SGLANG,
+        (SWITCHED,),
+        SWITCHING,
+        Effect.DIFFERS,
+        length=Length.STATED,
+        option=ONE_CHUNK,
+        reason=CHOOSES_BY_CHUNK,
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        SGLANG,
+        (SWITCHED,),
+        (*UNSCALED_TYPES, "gemma3_text"),
+        Effect.IGNORES,
+        length=Length.STATED,
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        SGLANG,
+        (SWITCHED,),
+        INTERLEAVED,
+        Effect.REFUSES,
+        reason="its lists of factors apply only to types that rotate halves of a head",
+        evidence=CODE_RUN,
+    ),
     Rule(
         SGLANG,
         (DYNAMIC,),

@@ -10,6 +10,7 @@ from ctxextend.runtimes.rule_schema import (
     ROPE_PARAMETERS,
     ROPE_SCALING,
     SINUSOIDAL,
+    SWITCHED,
     UNSCALED,
     YARN,
     Effect,
@@ -39,7 +40,7 @@ RULES = (
     Rule(TEI, (UNSCALED, RAISED_THETA), ("llama", "mistral", "qwen2", "qwen3"), evidence=LAYERS),
     Rule(
         TEI,
-        (YARN, LINEAR, DYNAMIC, LONGROPE, LLAMA3),
+        (YARN, LINEAR, DYNAMIC, LONGROPE, SWITCHED, LLAMA3),
         ("qwen2", "qwen3"),
         Effect.IGNORES,
         dialects=(ROPE_PARAMETERS, ROPE_SCALING),
@@ -47,7 +48,7 @@ RULES = (
     ),
     Rule(
         TEI,
-        (YARN, LINEAR, DYNAMIC, LONGROPE, LLAMA3),
+        (YARN, LINEAR, DYNAMIC, LONGROPE, SWITCHED, LLAMA3),
         ("llama", "mistral"),
         Effect.REFUSES,
         reason="it does not support rope_scaling as transformers writes it",

@@ -15,6 +15,7 @@ from ctxextend.runtimes.rule_schema import (
     RAISED_THETA,
     RELATIVE,
     SINUSOIDAL,
+    SWITCHED,
     UNSCALED,
     YARN,
     Effect,
@@ -123,6 +124,39 @@ LATENT = (
 
 # The ramp of their yarn starts from 4 times the first trained length.
 SECTIONED = ("paddleocr_vl", "qwen2_5_vl", "qwen2_vl")
+# Types whose lists of factors it applies: rotations of halves, and one position a token.
+SWITCHING = (
+    "afmoe",
+    "ernie4_5",
+    "exaone4",
+    "exaone_moe",
+    "falcon",
+    "gemma",
+    "gemma2",
+    "granite",
+    "granite_swa",
+    "granitemoe",
+    "granitemoe_swa",
+    "granitemoeshared",
+    "hrm_text",
+    "hy_v3",
+    "hyperclovax",
+    "lfm2",
+    "llama",
+    "llama4_text",
+    "minicpm3",
+    "mistral",
+    "mixtral",
+    "nemotron",
+    "olmoe",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "stablelm",
+)
+# Types that rotate neighbouring values.
+INTERLEAVED = ("cohere", "cohere2", "ernie4_5_moe", "glm4")
 # Every factor is the one of the served length.
 GEMMA3 = ("gemma3_text",)
 
@@ -256,6 +290,49 @@ RULES = (
         length=Length.FIRST_TRAINED,
         evidence=CODE_RUN,
         ignores_attention_factor=True,
+    ),
+    Rule(
+        VLLM,
+        (SWITCHED,),
+        SWITCHING,
+        length=Length.FIRST_TRAINED,
+        evidence=CODE_RUN,
+        ignores_attention_factor=True,
+        ignores_short_list=True,
+    ),
+    Rule(
+        VLLM,
+        (SWITCHED,),
+        (*GEMMA3, "modernbert"),
+        length=Length.STATED,
+        evidence=CODE_RUN,
+        ignores_attention_factor=True,
+        ignores_short_list=True,
+    ),
+    Rule(
+        VLLM,
+        (SWITCHED,),
+        LATENT,
+        Effect.DIFFERS,
+        length=Length.FIRST_TRAINED,
+        reason="it takes the settings for yarn",
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        VLLM,
+        (SWITCHED,),
+        INTERLEAVED,
+        Effect.REFUSES,
+        reason="its lists of factors apply only to types that rotate halves of a head",
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        VLLM,
+        (SWITCHED,),
+        (*SECTIONED, "qwen3_vl", "qwen3_vl_moe"),
+        Effect.REFUSES,
+        reason="its lists of factors take one position a token, not three",
+        evidence=f"{SOURCE}/model_executor/layers/rotary_embedding/phi3_long_rope_scaled_rope.py",
     ),
     Rule(
         VLLM,
