@@ -18,6 +18,7 @@ from ctxextend.families.rope import (
     stated_trained_length,
     trained_length_next_to,
 )
+from ctxextend.tables.no_rotation import rotates
 from ctxextend.tables.rope_types import PARTIAL, THETA, TRAINED, TYPE, Parameters, rope_type
 
 Changes = dict[Keys, Any]  # new values by path of keys; None removes a key
@@ -100,10 +101,12 @@ def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
 def _can_state_in_old(location: TableLocation, layers: RopeLayers, after: Parameters) -> bool:
     """Whether the old dialect can state the new settings.
 
-    It cannot if it would apply them to local layers too, if the classes add a setting to it, or if
-    an engine fails on it.
+    It cannot if it would apply them to local layers too, if the classes add a setting to it, if an
+    engine fails on it, or if it would leave local layers rotated.
     """
     if location.without_scaling_key and after[TYPE] != "default":
+        return False
+    if layers.layer_type and not rotates(after):
         return False
     old = rotary_facts(location).old
     if old.scales_local and _is_rescaled(layers, after):

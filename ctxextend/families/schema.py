@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from ctxextend.tables.method_facts import SCALING_METHODS
+from ctxextend.tables.no_rotation import NONE
 
 LENGTH = "max_position_embeddings"  # the usual key of a length
 # Types of layers.
@@ -62,6 +63,10 @@ BEYOND = {
         "all far tokens share a bias: quality falls slowly, unless the task needs their order "
         "(arXiv:1910.10683)"
     ),
+    NONE: (
+        "no position is new, but more tokens compete for attention "
+        "(Gelberg et al. 2025, arXiv:2512.12167)"
+    ),
 }
 
 
@@ -108,6 +113,9 @@ class RotaryFacts(NamedTuple):
     # Whether transformers needs `dim_key` in the config for other rope types than ``default``.
     needs_dim: bool = False
     methods: tuple[str, ...] = SCALING_METHODS  # that the classes apply; none: limits only
+    # Whether the classes rotate a stated share of each head: some take its size from the share, so
+    # that it cannot be 0.
+    reads_share: bool = False
     # Whether ``alpha`` makes the base of ``dynamic`` settings a fixed one: the same for inputs of
     # every length.
     reads_alpha: bool = False
@@ -251,9 +259,12 @@ class RotaryPositions(PositionsBase):
 
 @dataclass(frozen=True)
 class UnlimitedPositions(PositionsBase):
-    """Positions that exist at every length, without settings: only limits change."""
+    """Positions that exist at every length, without settings: only limits change.
 
-    scheme: Literal["ALiBi", "relative"]
+    Scheme ``none``: rotary settings rotate nothing, so that only the causal mask tells the order.
+    """
+
+    scheme: Literal["ALiBi", "relative", "none"]
     # They fail if the biases are computed once.
     longer_inputs: Literal["fail", "run"] = "run"
 

@@ -39,6 +39,7 @@ from ctxextend.errors import (
     UnsupportedModelError,
 )
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
+from ctxextend.families.removed_positions import with_removed_positions
 from ctxextend.plan.found_table import FoundTable, measure_table
 from ctxextend.plan.gguf_model import (
     check_gguf_ref,
@@ -211,6 +212,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if _lacks_type(checkpoint, ref):
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
+    architecture = with_removed_positions(architecture)
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
     architecture = _with_params(architecture, checkpoint)
     checkpoint = _without_prefix(checkpoint, architecture)

@@ -79,7 +79,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
         table,
         lengths=lengths,
         rope=tuple(plans),
-        rope_dialects=_planned_dialects(location, plans, settings),
+        rope_dialects=planned_dialects(location, plans, settings.dialect),
     )
 
 
@@ -90,14 +90,14 @@ def _stated_dialects(location: TableLocation) -> tuple[str, ...]:
     return stated_dialects(location)
 
 
-def _planned_dialects(
-    location: TableLocation, plans: Sequence[RopePlan], settings: Resize
+def planned_dialects(
+    location: TableLocation, plans: Sequence[RopePlan], dialect: str
 ) -> tuple[str, ...]:
     """Return the dialects that state the planned rotary settings in the output."""
     changes = Changes()
     for plan in plans:
         changes |= rope_changes(location, plan.before, plan.after)
-    if settings.dialect == BOTH:
+    if dialect == BOTH:
         changes = with_other_dialect(location, changes)
     return stated_dialects(with_values(location, changes))
 

@@ -12,6 +12,7 @@ from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state
+from ctxextend.tables.no_rotation import rotates
 from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.json_changes import MISSING
 
@@ -34,7 +35,8 @@ class ComparedFrequencies:
     method: str  # with all of its settings
     length: int | None  # in tokens, if inputs up to the trained length have other frequencies
     matches: Mask  # whether each is that of the planned settings
-    slowdown: NDArray[np.float64]  # how many times slower each is planned than in the base
+    slowdown: NDArray[np.float64]  # how many times slower each is planned; infinite: not at all
+    rotates: bool  # whether any pair is planned to turn
 
     @property
     def unchanged(self) -> int:
@@ -131,6 +133,7 @@ def _compare_frequencies(
     return ComparedFrequencies(
         method=plan.choice.text,
         length=length if plan.keeps_max_len else None,
+        rotates=rotates(planned),
         matches=np.isclose(ours, theirs, rtol=1e-12, atol=0),
-        slowdown=np.divide(old, ours, out=np.ones_like(old), where=ours != 0),
+        slowdown=np.divide(old, ours, out=np.where(old > 0, np.inf, 1.0), where=ours != 0),
     )

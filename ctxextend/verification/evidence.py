@@ -180,6 +180,8 @@ def _wrong_layers(layers: ComparedLayers) -> list[str]:
 def _slowdown_text(compared: ComparedFrequencies) -> str:
     """Say how many frequencies a method keeps, and how far it slows the others down."""
     total = len(compared.slowdown)
+    if not compared.rotates:
+        return f"{compared.method}: no pair turns"
     kept = f"{compared.unchanged} of {total} frequencies unchanged"
     if compared.length is not None:
         kept = f"at {compared.length} tokens, {kept}"

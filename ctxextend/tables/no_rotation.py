@@ -1,0 +1,78 @@
+"""Rotary settings that rotate nothing, so that a model knows no positions beyond causality.
+
+No rope type of transformers says so, but two can be set to it:
+
+- ``proportional`` with ``partial_rotary_factor`` 0: every frequency is 0.
+- ``linear`` with factor 1e12: the angle at position 10 million is at most 1e-5, whose cosine is 1
+  in float32, and whose sine moves a value by at most 1e-5 of another one; at 32,768 tokens by at
+  most 3.3e-8, less than the rounding of float32.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ctxextend.tables.method_facts import Method, registering
+from ctxextend.tables.rope_types import (
+    ALPHA,
+    ATTENTION_FACTOR,
+    FACTOR,
+    PARTIAL,
+    ROPE_TYPES,
+    TYPE,
+    Parameters,
+)
+
+NONE: Literal["none"] = "none"  # the method, and the scheme that it gives a model
+FACTOR_OF_NO_ROTATION = 1e12
+Kind = Literal["proportional", "linear"]  # the rope type that rotates nothing
+
+# Settings that scale rotary positions: they go away with these.
+_SCALING = {
+    FACTOR,
+    ATTENTION_FACTOR,
+    ALPHA,
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+}.union(*(kind.needs for kind in ROPE_TYPES.values()))
+
+REMOVING_METHODS: dict[str, Method] = {}  # by name; no resize accepts them
+
+
+@registering(REMOVING_METHODS)(
+    scheme="rotary",
+    keep_first=None,
+    reads_learned_rows=False,
+    keeps_learned_rows=False,
+    convention="rope_type proportional with partial_rotary_factor 0, or linear with factor 1e12; "
+    "rope_theta stays",
+    short_inputs="outputs change at every length, since attention no longer knows where a token is",
+    long_inputs="no position is new, but more tokens compete for attention",
+    when="you train afterwards at the old length",
+)
+def none(rope: Parameters, kind: Kind) -> Parameters:
+    """Rotate nothing: the order of tokens is known only from the causal mask.
+
+    Other settings stay, but those that scale positions go away.
+
+    Args:
+        rope: The settings before.
+        kind: The rope type that the model class can set to no rotation.
+
+    Source: Gelberg et al. 2025, DroPE, arXiv:2512.12167.
+    """
+    kept = {key: value for key, value in rope.items() if key not in _SCALING}
+    if kind == "proportional":
+        return {**kept, TYPE: kind, PARTIAL: 0.0}
+    return {**kept, TYPE: kind, FACTOR: FACTOR_OF_NO_ROTATION}
+
+
+def rotates(rope: Mapping[str, Any]) -> bool:
+    """Whether valid settings rotate any pair of values by more than rounding."""
+    if rope[TYPE] == "proportional":
+        return bool(rope.get(PARTIAL, 1.0) != 0)
+    if rope[TYPE] == "linear":
+        return bool(rope[FACTOR] < FACTOR_OF_NO_ROTATION)
+    return True
