@@ -24,7 +24,7 @@ from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Convert, Resize, accepts_settings, split_ref
 from ctxextend.runtimes.commands import file_command, serving_command
-from ctxextend.tables.no_rotation import NONE
+from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:
     from ctxextend.conversion.conversion import Conversion

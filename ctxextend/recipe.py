@@ -18,7 +18,7 @@ from ctxextend.families.known_types import is_known, known_names
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import COUNTS, TRUNCATE, Function, method_text
 from ctxextend.tables.method_parser import method_errors, read_choice, split_counts
-from ctxextend.tables.no_rotation import NONE
+from ctxextend.tables.rope_types import NONE
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output

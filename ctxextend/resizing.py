@@ -38,7 +38,7 @@ from ctxextend.recipe import (
 from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.method_facts import DEFAULT_METHOD
-from ctxextend.tables.no_rotation import NONE
+from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration, Comparison

@@ -1,5 +1,6 @@
 """`ctxextend convert`."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +10,9 @@ from ctxextend.cli.options import basic, files
 from ctxextend.cli.run_steps import RESUME_OR_START_OVER, exit_if_interrupted
 from ctxextend.cli.show_result import finish
 
-SCHEMES = ("rotary", "alibi", "none")
 TO_DEFAULT = "the old one, with --scheme none"
 
-complete_scheme = options.completing(lambda: SCHEMES)
+complete_scheme = options.completing(lambda: import_module("ctxextend.recipe").SCHEMES)
 
 
 def convert(

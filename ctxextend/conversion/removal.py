@@ -31,7 +31,7 @@ from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
 from ctxextend.recipe import RECIPE_FILE, Convert, Recipe
-from ctxextend.tables.no_rotation import NONE
+from ctxextend.tables.rope_types import NONE
 from ctxextend.version import __version__
 
 KEEP_HINT = "Train it at its old length with ctxextend train DIR --data TEXT --steps 200."

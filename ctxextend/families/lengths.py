@@ -9,8 +9,7 @@ from typing import NamedTuple
 from ctxextend.families.lookup import TableLocation, whole_number
 from ctxextend.families.rope import RopeLayers, read_rope, stated_trained_length
 from ctxextend.json_output import not_in_json
-from ctxextend.tables.no_rotation import NONE
-from ctxextend.tables.rope_types import FACTOR, TRAINED, KeyStates, RopeType, rope_type
+from ctxextend.tables.rope_types import FACTOR, NONE, TRAINED, KeyStates, RopeType, rope_type
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from ctxextend.families.lookup import Architecture, TableLocation
 from ctxextend.families.rope import read_rope
 from ctxextend.families.rope_dialects import has_settings
 from ctxextend.families.schema import UnlimitedPositions
-from ctxextend.tables.no_rotation import NONE, rotates
+from ctxextend.tables.rope_types import NONE, rotates
 
 
 def with_removed_positions(architecture: Architecture) -> Architecture:

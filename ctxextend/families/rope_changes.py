@@ -18,8 +18,15 @@ from ctxextend.families.rope import (
     stated_trained_length,
     trained_length_next_to,
 )
-from ctxextend.tables.no_rotation import rotates
-from ctxextend.tables.rope_types import PARTIAL, THETA, TRAINED, TYPE, Parameters, rope_type
+from ctxextend.tables.rope_types import (
+    PARTIAL,
+    THETA,
+    TRAINED,
+    TYPE,
+    Parameters,
+    rope_type,
+    rotates,
+)
 
 Changes = dict[Keys, Any]  # new values by path of keys; None removes a key
 
@@ -157,7 +164,7 @@ def _old_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
 
 
 def _new_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> Changes:
-    """Return the changes of ``rope_parameters``, which must state local layers too."""
+    """Return the changes of ``rope_parameters``, which must state other local layers too."""
     stated = stated_settings(location, NEW, layers.layer_type)
     settings = dict(after)
     if OLD_TYPE in stated:
@@ -166,7 +173,7 @@ def _new_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     changes = _settings_changes(path, stated, settings)
     if location.stated(NEW) is None:
         for item in read_rope(location):
-            if item.is_local:
+            if item.is_local and item.layer_type != layers.layer_type:
                 path = effective_path(location, settings_key(NEW, item.layer_type))
                 changes[path] = dict(item.parameters)
     return changes

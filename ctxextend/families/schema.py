@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from ctxextend.tables.method_facts import SCALING_METHODS
-from ctxextend.tables.no_rotation import NONE
+from ctxextend.tables.rope_types import NONE
 
 LENGTH = "max_position_embeddings"  # the usual key of a length
 # Types of layers.

@@ -6,9 +6,7 @@ from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import read_rope, rotary_facts
-from ctxextend.families.rope_changes import effective_path
 from ctxextend.families.schema import RotaryPositions
-from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import plan_buffers
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
@@ -21,11 +19,10 @@ from ctxextend.plan.table_plans import plan_length, with_length
 from ctxextend.recipe import BOTH, Convert, Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import LIMITS
-from ctxextend.tables.no_rotation import NONE, REMOVING_METHODS, Kind, none
-from ctxextend.tables.rope_types import LLAMA_4_BETA, PARTIAL, TRAINED
+from ctxextend.tables.no_rotation import REMOVING_METHODS, Kind, none
+from ctxextend.tables.rope_types import LLAMA_4_BETA, NONE, PARTIAL
 
 SAME_LENGTH = "1x"  # as `Resize.to`
-REASON_OF_TRAINED = "the length of the training, for tools that extend the model"
 
 
 def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
@@ -56,13 +53,12 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
             )
             raise ResizeError(message, "Remove --to, or use a longer length.")
         tables.append(_without_positions(lengths))
-    edits = (*plan_edits(model, tables, resize), *_trained_edits(model, tables))
     dropped, rebuilt = plan_buffers(model.checkpoint, tables, fix_limits=False)
     return Plan(
         model=with_type_note(model),
         settings=resize,
         tables=choose_methods(model.checkpoint, tables, resize, {}),
-        edits=edits,
+        edits=plan_edits(model, tables, resize),
         dropped=dropped,
         rebuilt_buffers=rebuilt,
     )
@@ -175,28 +171,3 @@ def _scales_queries(location: TableLocation) -> MethodError:
         "position, which would stay."
     )
     return MethodError(message, "Resize it instead, with ctxextend resize.")
-
-
-def _trained_edits(model: OpenedModel, tables: list[TablePlan]) -> list[Edit]:
-    """Return the edits that state the first trained length, next to the settings.
-
-    No class reads it there for these rope types: ``standardize_rope_params`` of
-    https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_rope_utils.py.
-    """
-    edits = list[Edit]()
-    for table in tables:
-        location = table.location
-        assert table.lengths is not None
-        stated = location.stated(TRAINED)
-        if stated == table.lengths.first_trained:
-            continue
-        edits.append(
-            Edit(
-                file=model.checkpoint.config_file,
-                path=effective_path(location, TRAINED),
-                before=stated,
-                after=table.lengths.first_trained,
-                reason=REASON_OF_TRAINED,
-            )
-        )
-    return edits

@@ -26,6 +26,7 @@ from ctxextend.tables.rope_types import (
     FACTOR,
     KEPT_TYPES,
     LLAMA_4_BETA,
+    NONE,
     TRAINED,
     TYPE,
     Parameters,
@@ -145,6 +146,8 @@ def _check_method(location: TableLocation, name: str) -> None:
     """Raise MethodError if a method that scales does not apply to this model type."""
     applicable = location.table.rope.methods if location.table.rope else ()
     message = f"--method {name} does not apply to {location.scheme} positions."
+    if location.scheme == NONE:
+        message = f"--method {name} does not apply to a model without positions."
     if not applicable:
         raise MethodError(message, "Remove --method: only length limits change.")
     # The method of a scaled model is called like its rope type; `resize_rope` checks that the model
@@ -176,10 +179,10 @@ def _is_corrected(location: TableLocation, layers: RopeLayers) -> bool:
 def _no_change_needed(
     location: TableLocation, before: int, after: int, *, has_others: bool
 ) -> ResizeError:
-    message = (
-        f"The model accepts {before} tokens: its positions are {location.scheme}, so {after} "
-        "need no change."
-    )
+    reason = f"its positions are {location.scheme}"
+    if location.scheme == NONE:
+        reason = "it has no positions"
+    message = f"The model accepts {before} tokens: {reason}, so {after} need no change."
     if has_others:
         return ResizeError(message, f"Resize other parts than {location.part} with --part.")
     settings = read_rope(location) if location.table.rope else ()

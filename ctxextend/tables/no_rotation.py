@@ -8,22 +8,20 @@ No rope type of transformers says so, but two can be set to it:
   most 3.3e-8, less than the rounding of float32.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from ctxextend.tables.method_facts import Method, registering
 from ctxextend.tables.rope_types import (
     ALPHA,
     ATTENTION_FACTOR,
     FACTOR,
+    FACTOR_OF_NO_ROTATION,
     PARTIAL,
     ROPE_TYPES,
     TYPE,
     Parameters,
 )
 
-NONE: Literal["none"] = "none"  # the method, and the scheme that it gives a model
-FACTOR_OF_NO_ROTATION = 1e12
 Kind = Literal["proportional", "linear"]  # the rope type that rotates nothing
 
 # Settings that scale rotary positions: they go away with these.
@@ -67,12 +65,3 @@ def none(rope: Parameters, kind: Kind) -> Parameters:
     if kind == "proportional":
         return {**kept, TYPE: kind, PARTIAL: 0.0}
     return {**kept, TYPE: kind, FACTOR: FACTOR_OF_NO_ROTATION}
-
-
-def rotates(rope: Mapping[str, Any]) -> bool:
-    """Whether valid settings rotate any pair of values by more than rounding."""
-    if rope[TYPE] == "proportional":
-        return bool(rope.get(PARTIAL, 1.0) != 0)
-    if rope[TYPE] == "linear":
-        return bool(rope[FACTOR] < FACTOR_OF_NO_ROTATION)
-    return True

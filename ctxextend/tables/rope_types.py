@@ -17,6 +17,10 @@ ALPHA = "alpha"
 LLAMA_4_BETA = "llama_4_scaling_beta"  # scales queries by their position, from `TRAINED` on
 ATTENTION_FACTOR = "attention_factor"
 
+# The scheme of models whose settings rotate nothing, and the method that removes the rotation.
+NONE: Literal["none"] = "none"
+FACTOR_OF_NO_ROTATION = 1e12  # of ``linear`` settings; `tables.no_rotation` says why
+
 
 # What the config key of the length states. With factor 4 and a key that states 4096:
 #
@@ -95,3 +99,12 @@ def rope_type(parameters: Parameters) -> RopeType:
     if parameters[TYPE] == NTK_ALPHA:
         return _WITH_ALPHA
     return ROPE_TYPES[parameters[TYPE]]
+
+
+def rotates(parameters: Parameters) -> bool:
+    """Whether valid settings turn any pair of values by more than rounding."""
+    if parameters[TYPE] == "proportional":
+        return bool(parameters.get(PARTIAL, 1.0) != 0)
+    if parameters[TYPE] == "linear":
+        return bool(parameters[FACTOR] < FACTOR_OF_NO_ROTATION)
+    return True

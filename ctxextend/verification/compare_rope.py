@@ -12,7 +12,7 @@ from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state
-from ctxextend.tables.no_rotation import rotates
+from ctxextend.tables.rope_types import rotates
 from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.json_changes import MISSING
 

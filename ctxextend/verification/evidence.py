@@ -5,6 +5,7 @@ from ctxextend.conversion.describe import positions_text
 from ctxextend.errors import counted
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE
+from ctxextend.tables.rope_types import NONE
 from ctxextend.tables.stats import describe_rows
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_bytes import WrongBytes
@@ -155,7 +156,8 @@ def _slowdowns(compared: ComparedPositions) -> list[str]:
             texts.append(f"{layers.name}: {_slowdown_text(layers.frequencies)}")
     if not texts and not compared.error:
         table = compared.table
-        texts.append(f"{table.name}: {table.scheme} positions, no settings changed")
+        positions = "no positions" if table.scheme == NONE else f"{table.scheme} positions"
+        texts.append(f"{table.name}: {positions}, no settings changed")
     return texts
 
 
