@@ -73,20 +73,20 @@ def test_plan_removal_gives_what_the_classes_compute_without_rotation(
     converted = rules.build(model_type, rules.load_config(edited))
     if converted is None:
         return
-    for _, module in rules.rotary_modules(converted, model_type):
+    for _, module in rules.rotary_modules(converted, converted.config.model_type):
         for name, turns in type(module)(module.config).named_buffers():
             assert not name.endswith("inv_freq") or turns.abs().max() <= SMALLEST_TURN, name
     base = rules.build(model_type, rules.load_config(content))
     if base is not None and rules.is_real(base):
-        check_outputs(model_type, base, converted)
+        check_outputs(base, converted)
 
 
-def check_outputs(model_type: str, base: Any, converted: Any) -> None:
+def check_outputs(base: Any, converted: Any) -> None:
     """Check that a model gives what its base does without rotation."""
     randomise(base)
     randomise(converted)
     rotated = rules.run(base, LENGTH)
-    for _, module in rules.rotary_modules(base, model_type):
+    for _, module in rules.rotary_modules(base, base.config.model_type):
         module.register_forward_hook(at_start)
     expected = rules.run(base, LENGTH)
     if expected is None or rotated is None:
