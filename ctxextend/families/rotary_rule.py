@@ -94,7 +94,6 @@ def _facts(stated: Statements, computed: FrequencyClass) -> RotaryFacts:
     has_head = HEAD_DIM in stated.config.fields
     facts = RotaryFacts(
         partial=stated.share,
-        reads_share=computed.reads_share,
         dim_key=_dim_key(stated),
         # The size of a head stays None if the config does not state it.
         needs_dim=has_head and stated.default(HEAD_DIM) is None and not stated.sets_head,

@@ -105,7 +105,6 @@ MISTRAL4 = RotaryFacts(
 
 NEOX_JAPANESE = RotaryFacts(
     old=OldRotaryKeys(theta_keys={"": "rotary_emb_base"}, partial_key="rotary_pct"),
-    reads_share=True,
 )
 NEOX = NEOX_JAPANESE._replace(partial=0.25)
 

@@ -113,9 +113,6 @@ class RotaryFacts(NamedTuple):
     # Whether transformers needs `dim_key` in the config for other rope types than ``default``.
     needs_dim: bool = False
     methods: tuple[str, ...] = SCALING_METHODS  # that the classes apply; none: limits only
-    # Whether the classes rotate a stated share of each head: some take its size from the share, so
-    # that it cannot be 0.
-    reads_share: bool = False
     # Whether ``alpha`` makes the base of ``dynamic`` settings a fixed one: the same for inputs of
     # every length.
     reads_alpha: bool = False

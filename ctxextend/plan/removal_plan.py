@@ -20,7 +20,7 @@ from ctxextend.recipe import BOTH, Convert, Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import LIMITS
 from ctxextend.tables.no_rotation import REMOVING_METHODS, Kind, none
-from ctxextend.tables.rope_types import LLAMA_4_BETA, NONE, PARTIAL
+from ctxextend.tables.rope_types import LLAMA_4_BETA, NONE
 
 SAME_LENGTH = "1x"  # as `Resize.to`
 
@@ -125,35 +125,27 @@ def _without_positions(table: TablePlan) -> TablePlan:
 def _kind_of(location: TableLocation) -> Kind:
     """Return the rope type that removes the positions of a model.
 
-    The first of these that holds counts:
-
-    1. The classes apply only ``proportional``: this one.
-    2. They do not apply ``linear`` either: an error.
-    3. They rotate a share of each head, which may not be 0: ``linear``.
-    4. ``proportional``, in which all frequencies are exactly 0.
+    It is ``linear`` where the classes apply it, since other readers know it too: ``proportional``
+    with no rotated pair is refused by transformers 4, and ignored by llama.cpp and mlx-lm, which
+    then rotate.
 
     Raises:
-        MethodError: The classes apply neither.
+        MethodError: The classes apply neither, or queries are scaled by their position.
     """
-    facts = rotary_facts(location)
-    if "proportional" in facts.methods:
+    if any(layers.parameters.get(LLAMA_4_BETA) for layers in read_rope(location)):
+        raise _scales_queries(location)
+    methods = rotary_facts(location).methods
+    if "linear" in methods:
+        return "linear"
+    if "proportional" in methods:
         return "proportional"
-    if "linear" not in facts.methods:
-        raise _not_removable(location)
-    for layers in read_rope(location):
-        if layers.parameters.get(LLAMA_4_BETA):
-            raise _scales_queries(location)
-        if PARTIAL in layers.parameters:
-            return "linear"
-    return "linear" if facts.reads_share else "proportional"
+    raise _not_removable(location)
 
 
 def _not_removable(location: TableLocation) -> MethodError:
     """Return the error for classes that cannot be set to no rotation."""
     model_type = location.family.model_type
     facts = rotary_facts(location)
-    if any(layers.parameters.get(LLAMA_4_BETA) for layers in read_rope(location)):
-        return _scales_queries(location)
     if not facts.methods:
         reason = f"transformers ignores the rotary settings of {model_type} models"
         hint = f"No config.json removes their positions: use ctxextend resize --method {LIMITS}."

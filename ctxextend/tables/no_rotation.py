@@ -2,10 +2,11 @@
 
 No rope type of transformers says so, but two can be set to it:
 
+- ``linear`` with factor 1e12: the angle at position 32,768 is at most 3.3e-8 and at position
+  1,000,000 at most 1e-6, whose cosine is 1 in float32. So a value moves by at most this share of
+  another one, which is less than the rounding of float32 up to 59,000 tokens, and than that of
+  bfloat16 at any length.
 - ``proportional`` with ``partial_rotary_factor`` 0: every frequency is 0.
-- ``linear`` with factor 1e12: the angle at position 10 million is at most 1e-5, whose cosine is 1
-  in float32, and whose sine moves a value by at most 1e-5 of another one; at 32,768 tokens by at
-  most 3.3e-8, less than the rounding of float32.
 """
 
 from typing import Literal
@@ -22,7 +23,7 @@ from ctxextend.tables.rope_types import (
     Parameters,
 )
 
-Kind = Literal["proportional", "linear"]  # the rope type that rotates nothing
+Kind = Literal["linear", "proportional"]  # the rope type that rotates nothing
 
 # Settings that scale rotary positions: they go away with these.
 _SCALING = {
@@ -44,7 +45,7 @@ REMOVING_METHODS: dict[str, Method] = {}  # by name; no resize accepts them
     keep_first=None,
     reads_learned_rows=False,
     keeps_learned_rows=False,
-    convention="rope_type proportional with partial_rotary_factor 0, or linear with factor 1e12; "
+    convention="rope_type linear with factor 1e12, or proportional with partial_rotary_factor 0; "
     "rope_theta stays",
     short_inputs="outputs change at every length, since attention no longer knows where a token is",
     long_inputs="no position is new, but more tokens compete for attention",

@@ -26,6 +26,8 @@ GEMMA: dict[str, Any] = KEYS | {
     "sliding_window": 8,
     "layer_types": ["sliding_attention", "full_attention"],
 }
+# Its classes apply `proportional`, and not `linear`.
+LFM3: dict[str, Any] = GEMMA | {"pad_token_id": 0}
 NEOX: dict[str, Any] = {"max_position_embeddings": OLD, "num_hidden_layers": 2}
 THETA = {"rope_theta": 10_000.0}
 LONGROPE: dict[str, Any] = {
@@ -41,7 +43,7 @@ YARN: dict[str, Any] = {
     "original_max_position_embeddings": OLD // 2,
     "attention_factor": 1.3,
 }
-TURNS_NOTHING = {"rope_type": "proportional", "partial_rotary_factor": 0.0, **THETA}
+TURNS_NOTHING = {"rope_type": "linear", "factor": 1e12, **THETA}
 
 
 def without_rotation(model: Any) -> Any:
@@ -69,10 +71,11 @@ def scrambled(model: Any, length: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("model_type", "changes", "rope_type"),
     [
-        ("llama", KEYS, "proportional"),
-        ("llama", KEYS | {"rope_parameters": YARN | THETA}, "proportional"),
-        ("llama", KEYS | {"rope_parameters": LONGROPE | THETA}, "proportional"),
-        ("gemma3_text", GEMMA, "proportional"),
+        ("llama", KEYS, "linear"),
+        ("llama", KEYS | {"rope_parameters": YARN | THETA}, "linear"),
+        ("llama", KEYS | {"rope_parameters": LONGROPE | THETA}, "linear"),
+        ("gemma3_text", GEMMA, "linear"),
+        ("lfm3", LFM3, "proportional"),
         ("gpt_neox", NEOX, "linear"),
         ("phi", KEYS, "linear"),
     ],
@@ -113,7 +116,7 @@ def test_convert_of_an_old_config_removes_positions_of_local_layers_too() -> Non
     assert "Rotary settings are stated only as rope_parameters" in done.stderr
     settings = pico.config_of("gemma3_text-none-16")["rope_parameters"]
     for layers in ("full_attention", "sliding_attention"):
-        assert settings[layers]["partial_rotary_factor"] == 0
+        assert settings[layers]["factor"] == 1e12
     assert verify("gemma3_text-none-16", deep=True)
 
 
@@ -185,11 +188,8 @@ def test_verify_compares_a_model_without_positions() -> None:
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, expected 0.0"),
-        (
-            {"rope_type": "default", "partial_rotary_factor": 1.0},
-            'rope_type is "default", expected "proportional"',
-        ),
+        ({"factor": 4.0}, "factor is 4.0, expected 1000000000000.0"),
+        ({"rope_type": "default"}, 'rope_type is "default", expected "linear"'),
     ],
 )
 def test_verify_finds_positions_that_came_back(changes: dict[str, Any], difference: str) -> None:
@@ -197,11 +197,8 @@ def test_verify_finds_positions_that_came_back(changes: dict[str, Any], differen
     convert("llama", "none", output="out")
     settings = TURNS_NOTHING | changes
     scaling = settings | {"type": settings["rope_type"]}
-    share = settings["partial_rotary_factor"]
     path = Path("out/config.json")
-    pico.edit_json(
-        path, rope_parameters=settings, rope_scaling=scaling, partial_rotary_factor=share
-    )
+    pico.edit_json(path, rope_parameters=settings, rope_scaling=scaling)
     done = invoke("verify", "out")
     assert done.exit_code == 3
     assert f"FAILED  table    rope_parameters: {difference}\n" in done.stdout
