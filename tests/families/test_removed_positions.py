@@ -16,7 +16,7 @@ from ctxextend.plan.removal_plan import plan_removal
 from ctxextend.recipe import CheckpointRef, Convert
 from tests.helpers import model_types, rules
 
-# Of their own, not of a part.
+# With such positions in the model itself, not in a part.
 ROTARY = {
     name
     for name, family in FAMILIES.items()
