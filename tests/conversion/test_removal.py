@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from ctxextend import convert, inspect, resize, train, verify
+from ctxextend import convert, extend_model, inspect, resize, train, verify
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from tests.helpers import pico
+from tests.helpers.json_schemas import check_result
 from tests.helpers.pico import logits
 from tests.helpers.rotary_models import OLD, make
 from tests.helpers.trainings import invoke, write_book
@@ -167,6 +168,10 @@ def test_inspect_and_resize_know_a_model_without_positions() -> None:
     )
     result = verify(resized, deep=True)
     assert result.conclusion.endswith("only in its length limits.")
+    loaded = source.load(output)
+    extend_model(loaded, NEW)
+    assert loaded.config.max_position_embeddings == NEW
+    assert torch.equal(logits(loaded, NEW), logits(source.load(resized), NEW))
     with pytest.raises(MethodError, match="does not apply to a model without positions"):
         resize(output, NEW, "yarn")
     with pytest.raises(ResizeError, match="it has no positions, so 8 need no change"):
@@ -237,11 +242,15 @@ def test_convert_json_has_the_values_of_all_conversions() -> None:
     make(**KEYS)
     done = invoke("convert", "llama", "--scheme", "none", "--json")
     values = json.loads(done.stdout)
+    check_result(values)
     assert values["scheme"] == "none"
     assert values["model_type_before"] == values["model_type_after"] == "llama"
     assert values["model_class"] == "LlamaForCausalLM"
     assert values["tensors"] == {"copied": 21}
     assert values["added_parameters"] == 0
+    for command in (("inspect",), ("resize", "--to", NEW, "--dry-run")):
+        shown = invoke(command[0], "llama-none-16", *command[1:], "--json")
+        check_result(json.loads(shown.stdout))
     card = Path("llama-none-16/README.md").read_text()
     assert "## Without positions, 16 tokens" in card
     assert "Not yet trained at 16." in card
