@@ -151,6 +151,7 @@ def _edit_items(edits: "Sequence[Edit]") -> Items:
 
 def _edit_text(edit: "Edit") -> str:
     """Return a changed value, with the reason if there is one."""
+    from ctxextend.limits.length_edits import shown_value
     from ctxextend.limits.statements import NO_LIMIT
 
     before = edit.before
@@ -158,7 +159,7 @@ def _edit_text(edit: "Edit") -> str:
         before = "unset"
     elif isinstance(before, int | float) and before >= NO_LIMIT:
         before = "no limit"
-    text = f"{edit.file}: {edit.key} {before} -> {edit.after}"
+    text = f"{edit.file}: {edit.key} {shown_value(before)} -> {shown_value(edit.after)}"
     if edit.reason:
         return f"{text} ({edit.reason})"
     return text

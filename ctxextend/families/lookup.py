@@ -24,6 +24,7 @@ from ctxextend.families.schema import (
     Part,
     Positions,
     Requirement,
+    RotaryPositions,
     SinusoidalTable,
 )
 from ctxextend.families.unsupported import (
@@ -33,6 +34,7 @@ from ctxextend.families.unsupported import (
     SAME_SETTINGS,
     UPDATE_BOTH,
 )
+from ctxextend.tables.method_facts import FOLLOWING_METHODS
 
 Keys = tuple[str, ...]
 
@@ -330,7 +332,11 @@ def _search(
         prefixes=_combined(outer.prefixes, family.prefixes),
         usual_prefix=outer.usual_prefix + usual,
     )
-    yield from _tables_of(here, within.only_part if within else "")
+    for table in _tables_of(here, within.only_part if within else ""):
+        if within is not None and isinstance(table, TableLocation):
+            yield replace(table, table=_positions_inside(within, table.table))
+        else:
+            yield table
     for part in family.parts:
         inner = _inside(here, part)
         stated = nested(here.config, (*here.path, part.config_key, "model_type"))
@@ -398,6 +404,14 @@ def _tables_of(model: ModelLocation, only: str) -> Iterator[TableLocation | Unsu
             usual_prefix=model.usual_prefix,
             tokenizer=model.tokenizer,
         )
+
+
+def _positions_inside(part: Part, table: Positions) -> Positions:
+    """Return the positions of a model as it is used as a part of another."""
+    if part.first_position == 0 or not isinstance(table, RotaryPositions):
+        return table
+    methods = tuple(name for name in table.rope.methods if name not in FOLLOWING_METHODS)
+    return replace(table, rope=table.rope._replace(methods=methods))
 
 
 def _is_selected(model: ModelLocation, table: Positions) -> bool:

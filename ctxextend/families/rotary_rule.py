@@ -28,6 +28,7 @@ from ctxextend.families.schema import (
     RotaryPositions,
 )
 from ctxextend.families.transformers_source import ConfigClass, config_class, installed_types
+from ctxextend.tables.method_facts import FOLLOWING_METHODS
 from ctxextend.tables.rope_types import PARTIAL, THETA, TYPE
 
 TEXT_SIZE = "vocab_size"  # a field of the config of models that read tokens
@@ -103,7 +104,7 @@ def _facts(stated: Statements, computed: FrequencyClass) -> RotaryFacts:
     if not computed.scales:
         facts = facts._replace(methods=THETA_METHOD)
     elif not computed.follows_length:
-        kept = tuple(name for name in facts.methods if name != "dynamic")
+        kept = tuple(name for name in facts.methods if name not in FOLLOWING_METHODS)
         facts = facts._replace(methods=kept)
     layers = _settings_by_layer(stated)
     if computed.by_layer_type != bool(layers):

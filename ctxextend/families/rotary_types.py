@@ -31,6 +31,7 @@ from ctxextend.families.schema import (
     UnlimitedPositions,
 )
 from ctxextend.families.unsupported import NO_POSITIONS
+from ctxextend.tables.method_facts import SCALING_METHODS, SWITCH
 from ctxextend.tables.rope_types import LISTS, LLAMA_4_BETA
 
 PARTIAL_FACTOR = "partial_rotary_factor"
@@ -38,7 +39,10 @@ PARTIAL_FACTOR = "partial_rotary_factor"
 TOKENIZER_LENGTH = "model_max_length"  # another name of the length in some configs
 
 # Methods of types that do not apply all of them.
-PER_LAYER_METHODS = ("yarn", "linear", "dynamic")  # a list in the config overrides ``rope_theta``
+# Its config states no size for all heads, which transformers asks for to compute lists.
+UNLISTED_METHODS = tuple(name for name in SCALING_METHODS if name != SWITCH)
+# A list in the config overrides ``rope_theta``.
+PER_LAYER_METHODS = ("yarn", SWITCH, "linear", "dynamic")
 QUERY_METHODS = ("yarn", "theta")  # queries are scaled by a setting that only yarn has
 SPACED_METHODS = ("proportional", "theta")  # rotated pairs are spaced over the whole head
 
@@ -77,7 +81,10 @@ ONLY_THETA = RotaryFacts(methods=THETA_METHOD)
 PER_LAYER_THETA = RotaryFacts(methods=PER_LAYER_METHODS)
 MROPE = RotaryFacts(type_names={"mrope": "default"})
 PHI = RotaryFacts(
-    type_names={"su": "longrope", "yarn": "longrope"}, methods=THETA_METHOD, old=PHI_OLD_KEYS
+    type_names={"su": "longrope", "yarn": "longrope"},
+    methods=(*THETA_METHOD, SWITCH),
+    drops_cache=True,
+    old=PHI_OLD_KEYS,
 )
 PHI_KEYS = {
     "original_max_position_embeddings": 4096,
@@ -121,7 +128,7 @@ GEMMA4 = layered(
     dim_key="global_head_dim",
     methods=SPACED_METHODS,
 )
-EMBEDDING_GEMMA2 = layered(old=NO_OLD_SCALING, dim_key="global_head_dim")
+EMBEDDING_GEMMA2 = layered(old=NO_OLD_SCALING, dim_key="global_head_dim", methods=UNLISTED_METHODS)
 LFM3 = layered(
     old=NO_OLD_SCALING,
     defaults={FULL_LAYERS: {"rope_type": "proportional", PARTIAL_FACTOR: 0.5}},
@@ -153,6 +160,7 @@ DOTS3 = layered(
     "indexed_attention",
     old=OldRotaryKeys(scales_local=True, theta_keys={SLIDING_LAYERS: "swa_rope_theta"}),
     partial=0.25,
+    methods=UNLISTED_METHODS,
 )
 BEAM = RotaryFacts(
     {SLIDING_LAYERS: 10_000}, local=(SLIDING_LAYERS,), methods=(), old=NO_OLD_SCALING
@@ -300,6 +308,8 @@ ROTARY_FAMILIES: tuple[Family, ...] = (
         parts=(own_part("text", "thinker_config", "qwen3_omni_moe_thinker"),),
     ),
     Family("colmodernvbert", parts=(language_model("modernvbert", config_key="vlm_config"),)),
+    # Its tokens have the positions from 1 on.
+    Family("paligemma", parts=(language_model("gemma", first_position=1),)),
     Family("colpali", parts=(language_model("paligemma", config_key="vlm_config"),)),
     Family("colqwen2", parts=(language_model("qwen2_vl", config_key="vlm_config"),)),
     Family(

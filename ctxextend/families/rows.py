@@ -128,6 +128,7 @@ def language_model(
     name: str = "text",
     config_key: str = "text_config",
     is_in_outer_config: bool = False,
+    first_position: int = 0,
 ) -> Part:
     """Return the part for a language model of any type; `model_type` is the default."""
     return Part(
@@ -138,6 +139,7 @@ def language_model(
         may_state_type=True,
         has_head=True,
         is_in_outer_config=is_in_outer_config,
+        first_position=first_position,
     )
 
 

@@ -113,6 +113,9 @@ class RotaryFacts(NamedTuple):
     # Whether transformers needs `dim_key` in the config for other rope types than ``default``.
     needs_dim: bool = False
     methods: tuple[str, ...] = SCALING_METHODS  # that the classes apply; none: limits only
+    # Whether ``generate()`` empties its cache when an input outgrows the first list of ``longrope``
+    # settings, so that all keys have the frequencies of long inputs.
+    drops_cache: bool = False
     # Whether ``alpha`` makes the base of ``dynamic`` settings a fixed one: the same for inputs of
     # every length.
     reads_alpha: bool = False
@@ -352,6 +355,9 @@ class Part(NamedTuple):
     only_part: str = ""
     # Whether old files have its keys in the outer config, and no ``text_config``, as Qwen2-VL.
     is_in_outer_config: bool = False
+    # The position of the first token. With 1, an input of the trained length reaches a position
+    # beyond it, which already has the frequencies of longer inputs where these follow the length.
+    first_position: int = 0
 
 
 class Family(NamedTuple):

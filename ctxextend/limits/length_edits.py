@@ -27,6 +27,7 @@ from ctxextend.limits.statements import (
     MIN_NEW_TOKENS,
 )
 
+MAX_ITEMS_SHOWN = 4  # of a list in messages
 MAXIMUM_OF = {MIN_LENGTH: MAX_LENGTH, MIN_NEW_TOKENS: MAX_NEW_TOKENS}
 
 
@@ -48,6 +49,21 @@ class Edit:
     def key(self) -> str:
         """The key path, joined with dots."""
         return ".".join(self.path)
+
+
+def shown_value(value: Any) -> str:
+    """Return a value for messages: of a list of factors, how many there are."""
+    if isinstance(value, list) and len(value) > MAX_ITEMS_SHOWN:
+        return f"[{len(value)} numbers, {min(value):.4g} to {max(value):.4g}]"
+    if isinstance(value, dict):
+        items = (f"{key!r}: {_shown_item(item)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
+    return str(value)
+
+
+def _shown_item(value: Any) -> str:
+    """Return a value inside another for messages: text with quotes."""
+    return repr(value) if isinstance(value, str) else shown_value(value)
 
 
 # Keys of the context length in config.json

@@ -74,7 +74,10 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
 
 
 def load(
-    checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
+    checkpoint: Checkpoint,
+    model_class: str | None,
+    dtype: str = "float32",
+    config: Mapping[str, Any] | None = None,
 ) -> tuple[Any, LoadingInfo]:
     """Load a checkpoint with transformers, in a torch dtype.
 
@@ -85,6 +88,7 @@ def load(
         checkpoint: The checkpoint; see `check_loadable`.
         model_class: The class of transformers; AutoModel if it is None or unknown.
         dtype: The name of the dtype.
+        config: What is used instead of the content of config.json.
 
     Returns:
         The model, in evaluation mode, and the tensors that do not fit it.
@@ -104,7 +108,7 @@ def load(
             # Finding a class imports its module, which may need a library that is not installed.
             loader: Any = _find_class(model_class or "", model_type) or transformers.AutoModel
             if has_values:
-                model, info = _from_pretrained(checkpoint, loader, dtype)
+                model, info = _from_pretrained(checkpoint, loader, dtype, config)
             else:
                 model, info = _build(checkpoint, loader, dtype)
         except Exception as error:  # model classes raise many types
@@ -126,7 +130,9 @@ def _loading_hint(checkpoint: Checkpoint, error: Exception) -> str | None:
     return None
 
 
-def _from_pretrained(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, LoadingInfo]:
+def _from_pretrained(
+    checkpoint: Checkpoint, loader: Any, dtype: str, values: Mapping[str, Any] | None
+) -> tuple[Any, LoadingInfo]:
     """Load a checkpoint from its folder, or its tensors if transformers would not find these."""
     import torch
     import transformers
@@ -139,11 +145,14 @@ def _from_pretrained(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[A
         ignore_mismatched_sizes=True,  # report them instead of failing
         trust_remote_code=False,  # by default transformers asks whether to run the code
     )
+    config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
+    config = None
+    if values is not None:
+        config = transformers.AutoConfig.for_model(**values)
     if loads_from_folder(checkpoint):
-        model, info = from_pretrained(checkpoint.root / checkpoint.model)
+        model, info = from_pretrained(checkpoint.root / checkpoint.model, config=config)
     else:
-        config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
-        config = _config_object(checkpoint, config_class)
+        config = config or _config_object(checkpoint, config_class)
         model, info = from_pretrained(None, config=config, state_dict=_read_state(checkpoint))
     return model, _loading_info(info)
 

@@ -8,10 +8,11 @@ from ctxextend.families.schema import BEYOND
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
-from ctxextend.plan.table_plan import same_up_to, scales
-from ctxextend.runtimes.rule_schema import DYNAMIC, RuntimeOutcome
+from ctxextend.plan.table_plan import same_up_to, scales, switches
+from ctxextend.runtimes.rule_schema import SWITCHED, RuntimeOutcome
 from ctxextend.runtimes.runtime_statements import runtime_statements
-from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS
+from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS, SWITCH
+from ctxextend.tables.rotary_methods import can_switch
 
 UNTRAINED = "Not yet trained at {}."
 
@@ -68,14 +69,19 @@ def _effect_of_limits(plan: Plan) -> str:
 
 def _effect_on_short_inputs(plan: Plan) -> str:
     """Say what happens to short inputs, up to the word that starts the next clause."""
+    kept = old_lengths(plan)
+    if plan.tables[0].rope:
+        kept = str(same_up_to(plan.tables[0]))
     if plan.keeps_learned_rows:
-        kept = old_lengths(plan)
-        if plan.tables[0].rope:
-            kept = str(same_up_to(plan.tables[0]))
         same = f"Inputs up to {kept} tokens give identical outputs{_conditions(plan)}"
         return f"{same}; beyond that"
+    if plan.rounds_short_inputs:
+        same = f"Inputs up to {kept} tokens give the same outputs within float32 rounding"
+        return f"{same}{_conditions(plan)}; beyond that"
     choice = plan.main_choice
     effect = choice.facts.short_inputs
+    if any(switches(table) for table in plan.tables):
+        effect = "the attention factor applies to short inputs too, so their outputs change"
     if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
         effect = "learned rows are replaced, so outputs for short inputs change too"
     effect = effect[:1].upper() + effect[1:]
@@ -105,10 +111,11 @@ def suggest_kept_rows(plan: Plan) -> str:
     """Say how to keep outputs for short inputs if the default method changes them; else nothing."""
     is_mixed = len({table.has_rows for table in plan.tables}) > 1  # no method applies to all
     is_default = plan.settings.choice.name == DEFAULT_METHOD
-    if is_mixed or plan.keeps_learned_rows or not is_default:
+    keeps = plan.keeps_learned_rows or plan.rounds_short_inputs
+    if is_mixed or keeps or not is_default:
         return ""
     if not plan.has_rows:
-        return _suggest_dynamic(plan)
+        return _suggest_switch(plan)
     lengths = {table.max_len_before for table in plan.tables}
     method = f"--method {COPY}, which is mostly worse for long ones"
     if len(lengths) == 1:
@@ -116,19 +123,24 @@ def suggest_kept_rows(plan: Plan) -> str:
     return f"To keep outputs for short inputs, use {method}."
 
 
-def _suggest_dynamic(plan: Plan) -> str:
-    """Suggest dynamic settings for unscaled rotary positions, and name runtimes that apply them."""
+def _suggest_switch(plan: Plan) -> str:
+    """Suggest lists of factors for rotary positions, and name the runtimes that apply them."""
     table = plan.tables[0]
     facts = table.location.table.rope
     if any(edit.file == params_path(plan.checkpoint) for edit in plan.edits):
         return ""  # it cannot state such settings
-    is_unscaled = all(item.before.parameters["rope_type"] == "default" for item in table.rope)
-    if not is_unscaled or facts is None or DYNAMIC not in facts.methods:
+    applies = facts is not None and SWITCH in facts.methods
+    if not applies or not all(can_switch(item.before.parameters) for item in table.rope):
         return ""
-    suggestion = "To keep outputs for short inputs, use --method dynamic"
+    suggestion = f"To keep outputs for short inputs, use --method {SWITCH}"
     folder = folder_facts(plan)
-    if folder is None or folder.positions == DYNAMIC:
+    if folder is None:
         return f"{suggestion}."
-    statements = runtime_statements(replace(folder, positions=DYNAMIC))
-    serving = [item.name for item in statements if item.outcome is RuntimeOutcome.SERVES]
+    statements = runtime_statements(replace(folder, positions=SWITCHED))
+    serving = list[str]()
+    for item in statements:
+        if item.outcome is RuntimeOutcome.SERVES and not item.ignores_short_list:
+            serving.append(item.name)
+    if not serving:
+        return f"{suggestion}."
     return f"{suggestion} (right in {joined(serving)})."

@@ -20,6 +20,7 @@ from ctxextend.plan.length_notes import (
 from ctxextend.plan.limit_warnings import low_limits, padding_warnings
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
+from ctxextend.plan.switch_notes import switch_notes
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.runtimes.rule_schema import FolderFacts, RuntimeStatement
 from ctxextend.runtimes.runtime_notes import describe_ignored_factor, describe_statements
@@ -56,7 +57,12 @@ def explain(plan: Plan) -> Explanation:
     return Explanation(
         summary=_summarise(plan),
         details=tuple(_describe_table(plan, table) for table in plan.tables),
-        notes=(*model_notes(plan), *_params_notes(plan), *_generation_notes(plan)),
+        notes=(
+            *model_notes(plan),
+            *switch_notes(plan.tables),
+            *_params_notes(plan),
+            *_generation_notes(plan),
+        ),
         warnings=(
             *_warnings(plan),
             *_runtime_warnings(facts, runtimes),

@@ -13,7 +13,9 @@ from ctxextend.recipe import BOTH, Resize
 from ctxextend.runtimes.rule_schema import Runtime, RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.runtime_statements import WITHOUT_SETTINGS, runtime_statements
 from ctxextend.runtimes.runtimes import find_runtime
-from ctxextend.tables.method_facts import DEFAULT_METHOD
+from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH
+from ctxextend.tables.rope_types import ATTENTION_FACTOR
+from ctxextend.tables.rotary_methods import MSCALE
 
 # Methods of rotary positions to try, the best one without training first; see docs/results.md.
 METHODS_BY_LOSS = ("yarn", "theta", "linear", "dynamic")
@@ -72,6 +74,7 @@ def plan_for_runtime(model: OpenedModel, settings: Resize, key: str) -> RuntimeP
         CtxextendError: As `plan_model`.
     """
     runtime = find_runtime(key)
+    settings = _with_list_mscales(runtime, model, settings)
     first: RuntimePlan | None = None
     for plan in _candidates(model, settings):
         statement = _statement_of(runtime, plan)
@@ -84,6 +87,17 @@ def plan_for_runtime(model: OpenedModel, settings: Resize, key: str) -> RuntimeP
     if first.statement is None:
         return first
     raise _not_served(first, first.statement, model, settings)
+
+
+def _with_list_mscales(runtime: Runtime, model: OpenedModel, settings: Resize) -> Resize:
+    """Return settings of `switch` that state the attention factor as a runtime reads it."""
+    if not runtime.reads_list_mscales or settings.choice.settings.get(MSCALE) is not None:
+        return settings
+    plan = plan_model(model, settings)
+    factors = {item.after.get(ATTENTION_FACTOR) for table in plan.tables for item in table.rope}
+    if plan.method != SWITCH or len(factors) != 1:
+        return settings
+    return replace(settings, method=plan.main_choice.text).with_settings(mscale=factors.pop())
 
 
 def _candidates(model: OpenedModel, settings: Resize) -> Iterator[Plan]:

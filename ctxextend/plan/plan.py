@@ -17,7 +17,7 @@ from ctxextend.plan.named_table import check_named_table
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import check_own_code, with_type_note
 from ctxextend.plan.table_checks import check_width
-from ctxextend.plan.table_plan import TablePlan, scales
+from ctxextend.plan.table_plan import ShortInputs, TablePlan, rounds_short_inputs
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.recipe import Resize
 from ctxextend.tables.choice import MethodChoice, limit_kept_first
@@ -88,12 +88,19 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         for table in self.tables:
             if table.choice is None:
                 continue
-            if table.rope and not scales(table):
+            if table.rope:
+                if any(plan.short_inputs is not ShortInputs.IDENTICAL for plan in table.rope):
+                    return False
                 continue
             length = table.max_len_before
             if table.choice.kept_rows(length) != length:
                 return False
         return True
+
+    @property
+    def rounds_short_inputs(self) -> bool:
+        """Whether short inputs get the same positions as before, but for rounding."""
+        return any(rounds_short_inputs(table) for table in self.tables)
 
     @property
     def choices(self) -> dict[str, MethodChoice]:

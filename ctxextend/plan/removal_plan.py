@@ -14,7 +14,7 @@ from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.rotary_plan import planned_dialects
 from ctxextend.plan.stated_type import check_own_code, with_type_note
-from ctxextend.plan.table_plan import RopePlan, TablePlan
+from ctxextend.plan.table_plan import RopePlan, ShortInputs, TablePlan
 from ctxextend.plan.table_plans import plan_length, with_length
 from ctxextend.recipe import BOTH, Convert, Resize
 from ctxextend.tables.choice import MethodChoice
@@ -112,6 +112,7 @@ def _without_positions(table: TablePlan) -> TablePlan:
             choice=choice,
             keeps_max_len=False,
             scales=True,
+            short_inputs=ShortInputs.CHANGED,
         )
         plans.append(plan)
     return replace(

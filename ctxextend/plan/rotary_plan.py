@@ -18,12 +18,11 @@ from ctxextend.families.rope_dialects import (
     with_other_dialect,
     with_values,
 )
-from ctxextend.plan.table_plan import RopePlan, TablePlan
+from ctxextend.plan.table_plan import RopePlan, ShortInputs, TablePlan
 from ctxextend.recipe import BOTH, Resize
 from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
+from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
 from ctxextend.tables.rope_types import (
-    FACTOR,
     KEPT_TYPES,
     LLAMA_4_BETA,
     NONE,
@@ -33,7 +32,7 @@ from ctxextend.tables.rope_types import (
     rope_type,
 )
 from ctxextend.tables.rotary import frequencies
-from ctxextend.tables.rotary_methods import RopeLengths, resize_rope
+from ctxextend.tables.rotary_methods import MSCALE, RopeLengths, long_settings, resize_rope
 
 # Frequencies that differ by less are those of another order of float64 operations.
 FREQUENCY_TOLERANCE = 1e-12
@@ -217,36 +216,74 @@ def _plan_layers(
     assert facts is not None
     _check_trained_length(location, layers)
     lengths = layer_lengths(location, layers)
+    changed_lengths = RopeLengths(
+        first_trained=lengths.first_trained,
+        served=lengths.served,
+        after=new_length,
+    )
+    dim = rotary_dim(location, layers.parameters)
     parameters, choice = resize_rope(
         layers.parameters,
-        RopeLengths(
-            first_trained=lengths.first_trained,
-            served=lengths.served,
-            after=new_length,
-        ),
-        rotary_dim(location, layers.parameters),
+        changed_lengths,
+        dim,
         name=settings.choice.name,
-        factor=settings.choice.settings.get(FACTOR),
+        given=settings.choice.settings,
         methods=facts.methods,
         is_corrected=_is_corrected(location, layers),
     )
+    long_inputs_as = None
+    if choice.name == SWITCH:
+        used = {key: value for key, value in choice.settings.items() if key != MSCALE}
+        long_inputs_as = long_settings(layers.parameters, changed_lengths, dim, **used)
     _check_query_scaling(location, layers, parameters)
     _check_limits_can_state(location, layers, lengths, choice, new_length)
     # A file whose key states the first trained length keeps this convention.
     keeps_max_len = choice.facts.keeps_max_len or lengths.key_is_first_trained
+    scales = _changes_angles(
+        location,
+        before=layers.parameters,
+        after=parameters,
+        new_length=new_length,
+        keeps_max_len=keeps_max_len,
+    )
     return RopePlan(
         before=layers,
         after=parameters,
         choice=choice,
         keeps_max_len=keeps_max_len,
-        scales=_changes_angles(
-            location,
-            before=layers.parameters,
-            after=parameters,
-            new_length=new_length,
-            keeps_max_len=keeps_max_len,
-        ),
+        scales=scales,
+        short_inputs=_short_inputs(location, layers.parameters, parameters, choice, scales=scales),
+        long_inputs_as=long_inputs_as,
     )
+
+
+def _short_inputs(
+    location: TableLocation,
+    before: Parameters,
+    after: Parameters,
+    choice: MethodChoice,
+    *,
+    scales: bool,
+) -> ShortInputs:
+    """Return what new settings give inputs up to the old length.
+
+    Lists of factors that are 1 give exactly the frequencies of unscaled settings. Others give those
+    of scaled settings by another order of float32 operations.
+    """
+    if not scales:
+        return ShortInputs.IDENTICAL
+    if not choice.facts.keeps_learned_rows:
+        return ShortInputs.CHANGED
+    if choice.name != SWITCH:
+        return ShortInputs.IDENTICAL
+    dim = rotary_dim(location, before)
+    length = location.value(location.effective_key)
+    old, new = (frequencies(settings, dim, length, length=1) for settings in (before, after))
+    if old.attention_factor != new.attention_factor:
+        return ShortInputs.CHANGED
+    if before[TYPE] == "default":
+        return ShortInputs.IDENTICAL
+    return ShortInputs.ROUNDED
 
 
 def _check_trained_length(location: TableLocation, layers: RopeLayers) -> None:

@@ -6,8 +6,8 @@ from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.own_code import own_class
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, length_to_state
-from ctxextend.runtimes.rule_schema import RAISED_THETA, UNSCALED, FolderFacts
-from ctxextend.tables.rope_types import FACTOR, THETA, TYPE
+from ctxextend.runtimes.rule_schema import LONGROPE, RAISED_THETA, SWITCHED, UNSCALED, FolderFacts
+from ctxextend.tables.rope_types import ATTENTION_FACTOR, FACTOR, LIST_MSCALES, THETA, TYPE
 
 # Runtimes that were run on folders with Mistral's own weights only, and load them.
 READ_PARAMS = ("vllm",)
@@ -42,7 +42,8 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         factor=rope.get(FACTOR, 1.0),
         theta=rope.get(THETA),
         dialects=table.rope_dialects,
-        states_attention_factor=rope.get("attention_factor") is not None,
+        states_attention_factor=rope.get(ATTENTION_FACTOR) is not None,
+        states_list_mscales=all(rope.get(key) is not None for key in LIST_MSCALES),
         has_sentence_length=MODULES in plan.checkpoint.copied,
         has_tokenizer_length=TOKENIZER_CONFIG in plan.checkpoint.copied,
         table_name=table.name,
@@ -59,6 +60,8 @@ def _positions_of(table: TablePlan) -> str:
         return UNSCALED
     layers = table.rope[0]
     kind: str = layers.after[TYPE]
+    if kind == LONGROPE and layers.after.get(ATTENTION_FACTOR) is not None:
+        return SWITCHED
     if kind != "default":
         return kind
     if layers.after[THETA] != facts.theta[layers.before.layer_type]:

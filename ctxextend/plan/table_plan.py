@@ -1,6 +1,7 @@
 """What a resize changes in one position table, or in positions without a table of rows."""
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import ClassVar, NamedTuple
 
 from ctxextend.families.lengths import PositionLengths
@@ -12,6 +13,14 @@ from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.rope_types import Parameters
 
 
+class ShortInputs(Enum):
+    """What new rotary settings give inputs up to the old length."""
+
+    IDENTICAL = auto()  # the angles and the attention of the old ones, bit for bit
+    ROUNDED = auto()  # the same within float32 rounding
+    CHANGED = auto()  # others
+
+
 class RopePlan(NamedTuple):
     """The planned change to the rotary settings of all layers of one type."""
 
@@ -20,6 +29,10 @@ class RopePlan(NamedTuple):
     choice: MethodChoice  # the method that changes them
     keeps_max_len: bool  # whether the config key of the length keeps the first trained length
     scales: bool  # whether any angle changes
+    short_inputs: ShortInputs
+    # Settings that give inputs of any length what the new ones give inputs beyond the old length;
+    # None unless the method is `switch`.
+    long_inputs_as: Parameters | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,17 @@ def length_to_state(table: TablePlan) -> int:
 def scales(table: TablePlan) -> bool:
     """Whether any rotary setting changes what positions mean: not if only limits change."""
     return any(plan.scales for plan in table.rope)
+
+
+def switches(table: TablePlan) -> bool:
+    """Whether only inputs beyond the old length get other frequencies, by a list of their own."""
+    return any(plan.long_inputs_as is not None for plan in table.rope)
+
+
+def rounds_short_inputs(table: TablePlan) -> bool:
+    """Whether frequencies of short inputs change by rounding, and no more than that."""
+    found = {plan.short_inputs for plan in table.rope}
+    return ShortInputs.ROUNDED in found and ShortInputs.CHANGED not in found
 
 
 def same_up_to(table: TablePlan) -> int:

@@ -23,6 +23,7 @@ YARN = "yarn"  # this and all others are rope types
 LINEAR = "linear"
 DYNAMIC = "dynamic"
 LONGROPE = "longrope"
+SWITCHED = "switch"  # rope type ``longrope`` with an attention factor, as the method states it
 LLAMA3 = "llama3"
 PROPORTIONAL = "proportional"
 COMMON_ROPE_TYPES = (YARN, LINEAR, DYNAMIC, LONGROPE, LLAMA3)  # that many classes apply
@@ -67,6 +68,8 @@ class Runtime(NamedTuple):
     file_command: str = ""
     # Whether it computes the attention factor of yarn itself and reads no other.
     ignores_attention_factor: bool = False
+    # Whether it reads `LIST_MSCALES` of ``longrope`` settings, and no attention factor.
+    reads_list_mscales: bool = False
     # The option that makes it read sentences of another length than it derives.
     length_option: str = ""
 
@@ -94,6 +97,8 @@ class Rule(NamedTuple):
     without_prefix: str = ""
     # Whether it computes the attention factor of these settings itself, and reads no other.
     ignores_attention_factor: bool = False
+    # Whether it gives inputs of any length the list of factors that is for long ones.
+    ignores_short_list: bool = False
     # Whether a length in the files of sentence-transformers comes first.
     reads_sentence_length: bool = False
     evidence: str = RUN
@@ -113,6 +118,7 @@ class FolderFacts:
     # Keys that state its rotary settings: ``rope_parameters``, ``rope_scaling`` or both.
     dialects: tuple[str, ...] = ()
     states_attention_factor: bool = False
+    states_list_mscales: bool = False  # `LIST_MSCALES` of ``longrope`` settings
     # Whether a file of sentence-transformers states the length; some runtimes take it from there.
     has_sentence_length: bool = False
     has_tokenizer_length: bool = False  # whether tokenizer_config.json states it
@@ -142,6 +148,8 @@ class RuntimeStatement:
     reason: str  # why it refuses or ignores the positions; may be empty
     evidence: str  # ``run``, or the URL of what was read
     ignores_attention_factor: bool = field(default=False, metadata=not_in_json)
+    # Whether short inputs get the frequencies of long ones, although the folder keeps them apart.
+    ignores_short_list: bool = False
 
     json_properties: ClassVar = ("name", "version")
 

@@ -16,6 +16,7 @@ def describe_statements(statements: Sequence[RuntimeStatement], max_len: int) ->
     return (
         *_serving(statements, max_len),
         *_deriving(statements),
+        *_ignoring_short_lists(statements),
         *_failing(RuntimeOutcome.IGNORES, "Loads, but without the new settings, in", statements),
         *_failing(RuntimeOutcome.DIFFERS, "Loads, but computes other positions, in", statements),
         *_failing(RuntimeOutcome.REFUSES, "Does not load in", statements),
@@ -52,6 +53,17 @@ def _deriving(statements: Sequence[RuntimeStatement]) -> Iterator[str]:
         if item.option:
             sentence += f": add {item.option}"
         yield f"{sentence}."
+
+
+def _ignoring_short_lists(statements: Sequence[RuntimeStatement]) -> Iterator[str]:
+    """Yield which runtimes give short inputs the frequencies of long ones."""
+    names = [item.name for item in statements if item.ignores_short_list]
+    if names:
+        gives = "gives" if len(names) == 1 else "give"
+        yield (
+            f"{joined(names)} {gives} every input the frequencies of long ones, so the outputs for "
+            "short inputs change there."
+        )
 
 
 def _failing(

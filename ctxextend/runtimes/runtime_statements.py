@@ -82,6 +82,9 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
         outcome = RuntimeOutcome.SERVES
     else:
         outcome = RuntimeOutcome.DERIVES
+    ignores_factor = rule.ignores_attention_factor or runtime.ignores_attention_factor
+    if runtime.reads_list_mscales and facts.states_list_mscales:
+        ignores_factor = False
     return RuntimeStatement(
         runtime=runtime,
         outcome=outcome,
@@ -89,9 +92,8 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
         option=_options(runtime, rule, facts, length),
         reason=rule.reason,
         evidence=rule.evidence,
-        ignores_attention_factor=(
-            rule.ignores_attention_factor or runtime.ignores_attention_factor
-        ),
+        ignores_attention_factor=ignores_factor,
+        ignores_short_list=rule.ignores_short_list,
     )
 
 

@@ -23,6 +23,7 @@ RUNTIMES = (
         name="vLLM",
         version="0.33.0",
         dialects=(ROPE_PARAMETERS, ROPE_SCALING),
+        reads_list_mscales=True,
         command="vllm serve {folder}",
         base_command="vllm serve {model}",
         length_option="--max-model-len {max_len}",

@@ -13,9 +13,13 @@ FORMULA = "formula"
 SINUSOIDAL = "sinusoidal"
 TRUNCATE = "truncate"  # the method of a shorter table: keep the first rows
 LIMITS = "limits"  # the method of positions that any length can use: only length limits change
+SWITCH = "switch"  # other frequencies for long inputs only
 
 # The methods that change unscaled rotary settings, the default first.
-SCALING_METHODS = ("yarn", "linear", "dynamic", "theta")
+SCALING_METHODS = ("yarn", SWITCH, "linear", "dynamic", "theta")
+
+# Of these, the methods whose frequencies follow the length of each input.
+FOLLOWING_METHODS = ("dynamic", SWITCH)
 
 # Effects on inputs up to the old length: of methods that keep learned rows, and of all others.
 UNCHANGED = "inputs up to the old length give identical outputs if padded as before"

@@ -14,28 +14,15 @@ from typing import Literal
 from ctxextend.tables.method_facts import Method, registering
 from ctxextend.tables.rope_types import (
     ALPHA,
-    ATTENTION_FACTOR,
     FACTOR,
     FACTOR_OF_NO_ROTATION,
     PARTIAL,
-    ROPE_TYPES,
     TYPE,
     Parameters,
+    without_type_settings,
 )
 
 Kind = Literal["linear", "proportional"]  # the rope type that rotates nothing
-
-# Settings that scale rotary positions: they go away with these.
-_SCALING = {
-    FACTOR,
-    ATTENTION_FACTOR,
-    ALPHA,
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-    "truncate",
-}.union(*(kind.needs for kind in ROPE_TYPES.values()))
 
 REMOVING_METHODS: dict[str, Method] = {}  # by name; no resize accepts them
 
@@ -62,7 +49,8 @@ def none(rope: Parameters, kind: Kind) -> Parameters:
 
     Source: Gelberg et al. 2025, DroPE, arXiv:2512.12167.
     """
-    kept = {key: value for key, value in rope.items() if key not in _SCALING}
+    kept = without_type_settings(rope)
+    kept.pop(ALPHA, None)
     if kind == "proportional":
         return {**kept, TYPE: kind, PARTIAL: 0.0}
     return {**kept, TYPE: kind, FACTOR: FACTOR_OF_NO_ROTATION}

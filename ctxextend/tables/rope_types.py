@@ -12,10 +12,33 @@ THETA = "rope_theta"
 FACTOR = "factor"
 PARTIAL = "partial_rotary_factor"
 TRAINED = "original_max_position_embeddings"  # the length of the first training, before any scaling
-LISTS = ("short_factor", "long_factor")
+SHORT_LIST = "short_factor"  # divides the frequencies of inputs up to `TRAINED`, by pair
+LONG_LIST = "long_factor"  # divides those of longer inputs
+LISTS = (SHORT_LIST, LONG_LIST)
+BETA_FAST = "beta_fast"
+BETA_SLOW = "beta_slow"
 ALPHA = "alpha"
 LLAMA_4_BETA = "llama_4_scaling_beta"  # scales queries by their position, from `TRAINED` on
 ATTENTION_FACTOR = "attention_factor"
+# By which vLLM and SGLang multiply cosines and sines of ``longrope`` settings, for each list. They
+# read no `ATTENTION_FACTOR`, and transformers reads neither of these.
+LIST_MSCALES = ("short_mscale", "long_mscale")
+MSCALE_ALL_DIM = "mscale_all_dim"
+# Settings of single rope types, which have no meaning in others.
+TYPE_SETTINGS = (
+    FACTOR,
+    TRAINED,
+    *LISTS,
+    *LIST_MSCALES,
+    BETA_FAST,
+    BETA_SLOW,
+    ATTENTION_FACTOR,
+    "truncate",
+    "mscale",
+    MSCALE_ALL_DIM,
+    "low_freq_factor",
+    "high_freq_factor",
+)
 
 # The scheme of models whose settings rotate nothing, and the method that removes the rotation.
 NONE: Literal["none"] = "none"
@@ -92,6 +115,11 @@ KEPT_TYPES = tuple(name for name in ROPE_TYPES if name != "default")  # scaled m
 # files do not.
 NTK_ALPHA = "ntk_alpha"
 _WITH_ALPHA = RopeType(NTK_ALPHA, needs=(ALPHA,))
+
+
+def without_type_settings(parameters: Parameters) -> dict[str, Any]:
+    """Return settings without those of single rope types: base, rotated share, sections, …."""
+    return {key: value for key, value in parameters.items() if key not in TYPE_SETTINGS}
 
 
 def rope_type(parameters: Parameters) -> RopeType:

@@ -8,7 +8,7 @@ reads no rows.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.tables.choice import MethodChoice
@@ -16,22 +16,37 @@ from ctxextend.tables.method_facts import (
     DEFAULT_METHOD,
     LIMITS,
     SCALING_METHODS,
+    SWITCH,
     Method,
     Setting,
+    positive_setting,
     registering,
 )
 from ctxextend.tables.rope_types import (
     ALPHA,
+    ATTENTION_FACTOR,
+    BETA_FAST,
+    BETA_SLOW,
     FACTOR,
     KEPT_TYPES,
+    LIST_MSCALES,
+    LONG_LIST,
+    MSCALE_ALL_DIM,
     NTK_ALPHA,
+    SHORT_LIST,
     THETA,
     TRAINED,
     TYPE,
     Parameters,
     rope_type,
+    without_type_settings,
 )
-from ctxextend.tables.rotary import check_ntk_dim, ntk_base, trained_length
+from ctxextend.tables.rotary import (
+    check_ntk_dim,
+    frequencies,
+    ntk_base,
+    trained_length,
+)
 
 
 class RopeLengths(NamedTuple):
@@ -50,6 +65,19 @@ SCALE = Setting(
     allows=lambda factor: 1 <= factor < math.inf,
 )
 
+# What YaRN leaves open. Unset, the settings keep what they state, or transformers' default.
+YARN_SETTINGS = {
+    BETA_FAST: positive_setting("turns within the trained length from which pairs are not slowed"),
+    BETA_SLOW: positive_setting("turns below which pairs are slowed by the whole factor"),
+    ATTENTION_FACTOR: positive_setting("factor of cosines and sines"),
+}
+
+MSCALE = "mscale"
+LIST_MSCALE = positive_setting("also state short_mscale and long_mscale, for vLLM and SGLang")
+
+# The types whose frequencies are the same for all inputs, and none of them 0: those of `switch`.
+SWITCHED_TYPES = ("default", "linear", "yarn", "llama3")
+
 ROTARY_METHODS: dict[str, Method] = {}  # by name, in the order of all listings
 # Of methods that leave short inputs as they are.
 rotary = registering(ROTARY_METHODS, scheme="rotary", keep_first=None, reads_learned_rows=False)
@@ -64,20 +92,88 @@ scaling = registering(
 )
 
 
-@scaling(
+@rotary(
     summary="divide low frequencies by the factor and keep high ones (default)",
+    settings={FACTOR: SCALE, **YARN_SETTINGS},
+    keeps_learned_rows=False,
     convention="original_max_position_embeddings is the trained length; attention_factor, mscale "
-    "and betas stay",
+    "and betas stay unless they are given",
     long_inputs="low frequencies stay within the angles of training, and high ones keep neighbours "
     "apart",
     when="long inputs must work without training",
 )
-def yarn(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -> Parameters:
+def yarn(
+    rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float, **stated: float
+) -> Parameters:
     """Interpolate by wavelength: pairs that turn often within the trained length stay.
 
     Source: Peng et al. 2023, YaRN, section 3, arXiv:2309.00071.
     """
-    return {**rope, TYPE: "yarn", FACTOR: factor, TRAINED: lengths.first_trained}
+    return {**rope, TYPE: "yarn", FACTOR: factor, TRAINED: lengths.first_trained, **stated}
+
+
+@rotary(
+    summary="keep all frequencies up to the trained length, and switch to those of yarn beyond it",
+    settings={FACTOR: SCALE, **YARN_SETTINGS, MSCALE: LIST_MSCALE},
+    convention="rope type longrope: short_factor is 1 for each pair, long_factor divides as yarn "
+    "does, attention_factor is 1; scaled settings are switched from their own to longer ones",
+    long_inputs="low frequencies stay within the angles of training, and high ones keep neighbours "
+    "apart",
+    when="short inputs must give identical outputs, in transformers",
+)
+def switch(
+    rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float, **stated: float
+) -> Parameters:
+    """State two lists of factors: of the settings as they are, and of longer ones.
+
+    Longer ones are those of the method that gives inputs of any length the same frequencies:
+    `yarn`, or the method that scaled the settings before. All inputs keep the attention factor of
+    the settings before, since the type has only one.
+
+    Source: ctxextend; the lists are those of Ding et al. 2024, LongRoPE, arXiv:2402.13753, and the
+    frequencies of long inputs those of Peng et al. 2023, YaRN, section 3.1, arXiv:2309.00071.
+    """
+    others = without_type_settings(rope)
+    mscale = stated.pop(MSCALE, None)
+    longer = long_settings(rope, lengths, dim, factor=factor, **stated)
+    plain = frequencies({**others, TYPE: "default"}, dim, lengths.served).inverse
+    short = frequencies(rope, dim, lengths.served).inverse
+    long = frequencies(longer, dim, lengths.after)
+    settings = {
+        **others,
+        TYPE: "longrope",
+        FACTOR: lengths.after / lengths.served,
+        TRAINED: lengths.served,
+        ATTENTION_FACTOR: long.attention_factor,
+        SHORT_LIST: (plain / short).tolist(),
+        LONG_LIST: (plain / long.inverse).tolist(),
+    }
+    if mscale is not None:
+        settings |= dict.fromkeys(LIST_MSCALES, mscale)
+    return settings
+
+
+def long_settings(
+    rope: Parameters, lengths: RopeLengths, dim: int, **settings: float
+) -> Parameters:
+    """Return settings that give inputs of any length what `switch` gives long ones.
+
+    Args:
+        rope, lengths, dim: As in `resize_rope`.
+        settings: Those of `switch`, with its factor and without ``mscale``.
+
+    Raises:
+        MethodError: One of them has no meaning for the type of the settings.
+    """
+    if rope[TYPE] in ("default", "yarn"):
+        attention_factor = frequencies(rope, dim, lengths.served).attention_factor
+        return yarn(rope, lengths, dim, **{ATTENTION_FACTOR: attention_factor, **settings})
+    for name in YARN_SETTINGS:
+        if name in settings:
+            message = f"--method {SWITCH}: {rope[TYPE]} settings have no {name}."
+            raise MethodError(message, f"Remove {name.replace('_', '-')}.")
+    longer: Parameters = ROTARY_METHODS[rope[TYPE]].function(rope, lengths, dim, **settings)
+    return longer
 
 
 @scaling(
@@ -101,7 +197,7 @@ def linear(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -
     "values per head",
     long_inputs="the angles of all positions change as the input grows, but cached keys keep "
     "theirs",
-    when="short inputs must give identical outputs, in transformers",
+    when="short inputs must give identical outputs, and the model does not apply switch",
     keeps_max_len=True,
 )
 def dynamic(rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float) -> Parameters:
@@ -243,7 +339,7 @@ def resize_rope(
     lengths: RopeLengths,
     dim: int,
     name: str = DEFAULT_METHOD,
-    factor: float | None = None,
+    given: Mapping[str, Any] | None = None,
     *,
     methods: Sequence[str] = SCALING_METHODS,
     is_corrected: bool = False,
@@ -258,26 +354,28 @@ def resize_rope(
         lengths: What the settings serve, and what the new settings must serve.
         dim: The number of rotated values per head; see `frequencies`.
         name: A name of `ROTARY_METHODS`, or `DEFAULT_METHOD` to choose the first one that applies.
-        factor: The factor of the method; None chooses the smallest one that serves the length.
+        given: The settings of the method, by name. Without a factor, the smallest one that serves
+            the length is chosen.
         methods: The methods that the model type applies to settings of type ``default``.
         is_corrected: Whether the settings misstate the length of the first training, so that they
             change at the length that they serve, too.
 
     Returns:
-        The new settings, and the method with its factor, which reproduces them.
+        The new settings, and the method with its settings, which reproduces them.
 
     Raises:
         MethodError: The method does not apply to the rope type.
         ResizeError: The factor is invalid, or the settings cannot serve the length.
     """
+    stated = {key: value for key, value in (given or {}).items() if value is not None}
     method, why_chosen = _choose_method(
         rope,
         lengths,
         name,
         methods,
-        changes_anyway=factor is not None or is_corrected,
+        changes_anyway=bool(stated) or is_corrected,
     )
-    method_settings = _method_settings(method, factor, rope, lengths)
+    method_settings = _method_settings(method, stated, rope, lengths)
     new_rope = method.function(rope, lengths, dim, **method_settings)
     reasons = [
         *_reasons_of_choice(
@@ -330,13 +428,26 @@ def _choose_method(
 def _applicable_methods(rope: Parameters, methods: Sequence[str]) -> list[str]:
     """Return the names of the methods that scale rotary settings; empty if none does.
 
-    Scaled settings keep their type, so only the method of this type applies to them.
+    Scaled settings keep their type, so only the method of this type applies to them, and `switch`
+    if its lists can state what the settings give short inputs.
     """
     if rope[TYPE] == NTK_ALPHA:
         return []
-    if rope[TYPE] != "default":
-        return [rope[TYPE]]
-    return [method for method in SCALING_METHODS if method in methods]
+    if rope[TYPE] == "default":
+        return [method for method in SCALING_METHODS if method in methods]
+    if SWITCH in methods and can_switch(rope):
+        return [rope[TYPE], SWITCH]
+    return [rope[TYPE]]
+
+
+def can_switch(rope: Parameters) -> bool:
+    """Whether lists of factors can state what settings give the inputs that they serve.
+
+    Some classes multiply attention scores by a function of ``mscale_all_dim`` and ``factor``, which
+    is another one in the new settings:
+    https://github.com/huggingface/transformers/blob/main/src/transformers/models/deepseek_v3/modeling_deepseek_v3.py.
+    """
+    return rope[TYPE] in SWITCHED_TYPES and not rope.get(MSCALE_ALL_DIM)
 
 
 def _cannot_scale(rope: Parameters) -> MethodError:
@@ -355,9 +466,15 @@ def _does_not_apply(name: str, rope: Parameters, applicable: Sequence[str]) -> M
     """Return the error for a requested method that is not applicable."""
     if not applicable:
         return _cannot_scale(rope)
-    if rope[TYPE] != "default":
+    if name == SWITCH and rope[TYPE] in SWITCHED_TYPES and rope.get(MSCALE_ALL_DIM):
+        reason = f"the model scales its attention by {MSCALE_ALL_DIM} and the factor"
+        hint = f"Use --method {applicable[0]}."
+    elif name == SWITCH and rope[TYPE] not in SWITCHED_TYPES:
+        reason = f"no list of factors states what {rope[TYPE]} settings give inputs of each length"
+        hint = f"Use --method {applicable[0]}."
+    elif rope[TYPE] != "default":
         reason = f"the model already has {rope[TYPE]} settings, which are kept"
-        hint = f"Remove --method, or use --method {applicable[0]}."
+        hint = f"Remove --method, or use --method {' or '.join(applicable)}."
     elif name in SCALING_METHODS:
         reason = f"the model type does not apply {name}"
         hint = f"Use {', '.join(applicable)}."
@@ -368,21 +485,22 @@ def _does_not_apply(name: str, rope: Parameters, applicable: Sequence[str]) -> M
 
 
 def _method_settings(
-    method: Method, factor: float | None, rope: Parameters, lengths: RopeLengths
+    method: Method, given: Mapping[str, Any], rope: Parameters, lengths: RopeLengths
 ) -> dict[str, float]:
-    """Return the settings of a method: the given factor, or the smallest one, if it has a factor.
+    """Return the settings of a method: those given, and the smallest factor if it needs one.
 
     Raises:
         ResizeError: The factor is not allowed.
     """
     if FACTOR not in method.settings:
         return {}
+    factor = given.get(FACTOR)
     if factor is None:
         factor = _smallest_factor(rope, lengths)
     if not SCALE.allows(factor):
         message = f"--method {method.name}: factor must be {SCALE.must}, got {factor}."
         raise ResizeError(message, f"State it, as in --method {method.name}:factor=4.")
-    return {FACTOR: factor}
+    return {**given, FACTOR: factor}
 
 
 def _smallest_factor(rope: Parameters, lengths: RopeLengths) -> float:

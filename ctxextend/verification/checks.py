@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 Status = Literal["passed", "failed", "not checked"]
 
 # The checks of ``--deep``, which load the models; all others read files.
-MODEL_CHECKS = ("loads", "runs", "outputs")
+MODEL_CHECKS = ("loads", "runs", "outputs", "switch")
 
 
 @dataclass(frozen=True)

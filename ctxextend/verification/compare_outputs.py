@@ -21,6 +21,8 @@ from ctxextend.verification.observe import (
 SUM_ROUNDING = {"BF16": 2**-6, "F16": 2**-9}
 FLOAT32_STEP = 2**-23
 STEPS_PER_LAYER = 8
+# Of a rotary frequency of 1 radian per position; measured: up to a tenth of it.
+STEPS_PER_POSITION = 8
 
 
 @dataclass(frozen=True)
@@ -139,14 +141,32 @@ def _choose_standard(expected: Expected, before: Outcomes) -> Standard:
     """Return what outputs on short inputs must be.
 
     1. Those of an untrained conversion, compared without positions: close.
-    2. Those of a checkpoint that keeps the positions and weights that short inputs use: equal.
+    2. Those of a checkpoint that keeps the positions and weights that short inputs use: equal, or
+       close if positions are kept within rounding.
     3. All others may differ.
     """
     if expected.conversion is not None and not expected.recorded.is_trained:
         return MustBeClose(tolerance=_tolerance(expected.conversion, before))
-    if expected.keeps_positions and expected.recorded.keeps_old_weights:
+    if not expected.recorded.keeps_old_weights:
+        return MayDiffer()
+    if expected.keeps_positions:
         return MustBeEqual()
+    if expected.rounds_positions:
+        longest = max(table.max_len_before for table in expected.tables)
+        return MustBeClose(tolerance=frequency_rounding(longest) * _smallest_output(before))
     return MayDiffer()
+
+
+def frequency_rounding(length: int) -> float:
+    """Return how far the rounding of rotary frequencies can move outputs, relative to these.
+
+    A frequency that is wrong by a step turns the last position by as many steps as there are
+    positions.
+
+    Args:
+        length: Of the input, in tokens.
+    """
+    return STEPS_PER_POSITION * FLOAT32_STEP * length
 
 
 def embedding_dtype(conversion: Conversion) -> str:
@@ -166,7 +186,7 @@ def _differences(
     for text, old in outcomes_of(table, before).items():
         if isinstance(old, Ran):
             label = f"{text} ({table.part})" if table.part else text
-            differences[label] = _difference(table, old, after.get((table.name, text)))
+            differences[label] = output_difference(table, old, after.get((table.name, text)))
     return differences
 
 
@@ -187,22 +207,26 @@ def _why_unrun(table: TablePlan, before: Outcomes) -> NotRun | Failed | None:
 
 
 def _tolerance(conversion: Conversion, before: Outcomes) -> float:
-    """Return how far rounding can move the outputs of a conversion, which are sums over layers.
-
-    One tolerance is used for all inputs, so it is that of the smallest output; without any output,
-    nothing is compared with it.
-    """
-    sizes = list[float]()  # of the outputs for each input: their largest absolute value
-    for outcome in before.values():
-        if isinstance(outcome, Ran):
-            sizes.append(float(outcome.values.nan_to_num().abs().max()))
+    """Return how far rounding can move the outputs of a conversion, which are sums over layers."""
     layers = int(conversion.config["num_hidden_layers"])
     relative = STEPS_PER_LAYER * layers * FLOAT32_STEP
     relative += SUM_ROUNDING.get(embedding_dtype(conversion), 0.0)
-    return relative * min(sizes, default=0.0)
+    return relative * _smallest_output(before)
 
 
-def _difference(table: TablePlan, old: Ran, new: RunOutcome | None) -> OutputDifference:
+def _smallest_output(outcomes: Outcomes) -> float:
+    """Return the smallest size of an output, its largest absolute value.
+
+    One tolerance is used for all inputs; without any output, nothing is compared with it.
+    """
+    sizes = list[float]()
+    for outcome in outcomes.values():
+        if isinstance(outcome, Ran):
+            sizes.append(float(outcome.values.nan_to_num().abs().max()))
+    return min(sizes, default=0.0)
+
+
+def output_difference(table: TablePlan, old: Ran, new: RunOutcome | None) -> OutputDifference:
     """Return how an output differs from one of the base."""
     if new is None:
         return NoOutput("transformers cannot load it")

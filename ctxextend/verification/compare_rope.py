@@ -130,9 +130,10 @@ def _compare_frequencies(
     old = frequencies(plan.before.parameters, dim, base.value(base.effective_key)).inverse
     ours = frequencies(planned, dim, base.key_value(length_to_state(table)), length).inverse
     theirs = frequencies(stated, dim, now.value(now.effective_key), length).inverse
+    follows_length = plan.keeps_max_len or plan.long_inputs_as is not None
     return ComparedFrequencies(
         method=plan.choice.text,
-        length=length if plan.keeps_max_len else None,
+        length=length if follows_length else None,
         rotates=rotates(planned),
         matches=np.isclose(ours, theirs, rtol=1e-12, atol=0),
         slowdown=np.divide(old, ours, out=np.where(old > 0, np.inf, 1.0), where=ours != 0),

@@ -11,11 +11,18 @@ from ctxextend.plan.table_plan import same_up_to
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_frequencies import compare_frequencies
 from ctxextend.verification.compare_outputs import compare_outputs
+from ctxextend.verification.compare_switch import (
+    changed_outcomes,
+    compare_long_inputs,
+    run_without_switch,
+    switched_tables,
+)
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.model_evidence import (
     loads_check,
     outputs_check,
     runs_check,
+    switch_check,
     uncompared_outputs,
 )
 from ctxextend.verification.observe import (
@@ -49,11 +56,28 @@ def check_models(expected: Expected, resized: Checkpoint) -> list[Check]:
         return [Evidence(failures=[error.message]).check("loads")]
     after = observe(expected, resized, model, info, [*lengths, expected.max_len])
     compared = _outcomes_to_compare(expected, resized, model, after, lengths)
-    return [
+    checks = [
         _check_loads(expected, resized, before, after),
         runs_check(expected, before, after),
         _check_outputs(expected, before, after, compared),
     ]
+    if switched_tables(expected):
+        again = run_inputs(expected, resized, model, lengths)
+        del model  # only one is in memory at a time
+        checks.append(_check_switch(expected, resized, after, again))
+    return checks
+
+
+def _check_switch(
+    expected: Expected, resized: Checkpoint, after: Observed, again: Outcomes
+) -> Check:
+    """Check that long inputs leave nothing behind, and get the frequencies that they should."""
+    try:
+        without_switch = run_without_switch(expected, resized)
+    except CheckpointError as error:
+        return Evidence(unchecked=[error.message]).check("switch")
+    long_inputs = compare_long_inputs(expected, after.outcomes, without_switch)
+    return switch_check(expected, changed_outcomes(after.outcomes, again), long_inputs)
 
 
 def _shared_lengths(expected: Expected) -> list[int]:

@@ -3,6 +3,7 @@
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.describe import positions_text
 from ctxextend.errors import counted
+from ctxextend.limits.length_edits import shown_value
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE
 from ctxextend.tables.rope_types import NONE
@@ -369,7 +370,7 @@ def _value_text(item: OtherValue) -> str:
 def _changes_text(expected: Expected) -> str:
     """Say which values the resize or conversion has changed, and which files it has generated."""
     written = [edit for edit in expected.files.edits if edit.file not in expected.stale_files]
-    edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in written)
+    edits = "; ".join(f"{edit.file} {edit.key} {shown_value(edit.after)}" for edit in written)
     if expected.conversion:
         text = "as the conversion writes them"
         return f"{text}, {edits}" if edits else text

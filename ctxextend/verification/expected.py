@@ -107,6 +107,7 @@ class Expected:
     changes_positions: bool  # whether any table or rotary setting changes
     # Whether no position of the base changes its meaning, so that short inputs give its outputs.
     keeps_positions: bool
+    rounds_positions: bool  # whether they keep it but for rounding
     how_found: HowFound
     recorded: Recorded
 
@@ -164,6 +165,7 @@ def expect(
         has_other_tables=len(plan.model.tables) > 1,
         changes_positions=plan.is_changed,
         keeps_positions=keeps_positions,
+        rounds_positions=plan.rounds_short_inputs,
         how_found=HowFound(found_by=found_by, keep_first=keep_first, notes=notes),
         recorded=recorded or Recorded(),
     )

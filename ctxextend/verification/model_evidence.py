@@ -1,7 +1,7 @@
 """The checks of loaded models, in words."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ctxextend.errors import counted
@@ -22,6 +22,7 @@ from ctxextend.verification.compare_outputs import (
     ValueDifference,
     embedding_dtype,
 )
+from ctxextend.verification.compare_switch import ComparedLongInput
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import (
     Failed,
@@ -232,6 +233,36 @@ def outputs_check(expected: Expected, compared: ComparedOutputs, after: Observed
     return evidence.check("outputs")
 
 
+def switch_check(
+    expected: Expected, changed: Sequence[str], long_inputs: Sequence[ComparedLongInput]
+) -> Check:
+    """Return the check of frequencies that differ only for long inputs.
+
+    Args:
+        expected: The resize.
+        changed: Short inputs whose outputs differ after a long one.
+        long_inputs: The outputs for inputs of the new length.
+    """
+    evidence = Evidence()
+    after_long = f"after an input of {expected.max_len} tokens"
+    if changed:
+        evidence.failures.append(f"outputs differ {after_long}: {', '.join(changed)}")
+    else:
+        evidence.findings.append(f"short inputs give the same outputs {after_long}")
+    if not long_inputs:
+        evidence.unchecked.append(f"the model does not run on {expected.max_len} tokens")
+    for compared in long_inputs:
+        difference = compared.difference
+        text = f"{compared.name}: the outputs of {compared.scaled_as} settings for all inputs"
+        value = _value_text(difference)
+        if isinstance(difference, ValueDifference) and difference.largest <= compared.tolerance:
+            evidence.findings.append(f"{text}, within rounding (largest difference {value})")
+        else:
+            tolerance = f"tolerance {compared.tolerance:.2g}"
+            evidence.failures.append(f"{text} are expected, but differ: {value} ({tolerance})")
+    return evidence.check("switch")
+
+
 def _outputs_text(expected: Expected, compared: ComparedOutputs) -> list[str]:
     """Say how outputs differ and should differ, then list the largest difference by input."""
     inputs = ", ".join(compared.differences)
@@ -249,6 +280,12 @@ def _outputs_text(expected: Expected, compared: ComparedOutputs) -> list[str]:
         if dtype in SUM_ROUNDING:
             rounding += f" and that of the embeddings to {dtype}"
         text = f"without positions, outputs {relation} {rounding} (tolerance {tolerance:.2g})"
+    elif isinstance(compared.standard, MustBeClose):
+        relation = "are the base's within"
+        if not compared.are_right:
+            relation = "differ from the base's by more than"
+        allowed = f"tolerance {compared.standard.tolerance:.2g}"
+        text = f"outputs on short inputs {relation} rounding of frequencies ({allowed})"
     elif compared.are_right:
         largest = max(item.largest for item in compared.of_values)
         text = f"outputs on short inputs differ from the base's by up to {largest:.3g}, as expected"

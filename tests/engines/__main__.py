@@ -39,6 +39,9 @@ def _print_row(running: RunningEngine, case: Case) -> None:
             outcome = Outcome("no case", float("nan"), float("nan"), repr(error)[:200])
         else:
             outcome = running.run(prepared)
+            if prepared.short_reference is not None:
+                short = running.run_short(prepared)
+                outcome = outcome._replace(note=f"short inputs {short} {outcome.note}")
             statement = prepared.statements.get(running.engine.runtime)
             if statement is not None:
                 says = statement.outcome

@@ -16,7 +16,16 @@ from ctxextend.planned import ResizeResult
 from ctxextend.runtimes import rule_schema as schema
 from ctxextend.runtimes.rule_schema import RuntimeStatement
 from tests.engines.drivers import transformers_driver
-from tests.engines.models import NEW, OLD, THETA, auto_class, has_one_theta, make_model, token_ids
+from tests.engines.models import (
+    NEW,
+    OLD,
+    THETA,
+    auto_class,
+    has_one_theta,
+    make_model,
+    short_token_ids,
+    token_ids,
+)
 
 Values = NDArray[np.float32]
 
@@ -28,7 +37,7 @@ NO_FACTOR = "without attention_factor"
 KEPT = (schema.LLAMA3, schema.LONGROPE)
 # Positions of which no method is chosen.
 ONLY_LENGTHS = (schema.ALIBI, schema.RELATIVE)
-SCALED = (*schema.COMMON_ROPE_TYPES, schema.RAISED_THETA)
+SCALED = (*schema.COMMON_ROPE_TYPES, schema.SWITCHED, schema.RAISED_THETA)
 OTHER_BASES = (10_000.0, 1_000_000.0)  # defaults of engines
 SCHEMES = {"gpt_neox": "rotary", "roformer": "rotary", "falcon": "alibi"}  # of conversions
 
@@ -67,6 +76,8 @@ class Prepared:
     # What an engine computes that ignores the method or a setting, by the outcome.
     others: Mapping[str, Values]
     statements: Mapping[str, RuntimeStatement]  # what `resize` says, by runtime
+    # Of an input of the old length, if settings give longer ones other frequencies.
+    short_reference: Values | None = None
 
 
 def has_positions(model_type: str, positions: str) -> bool:
@@ -106,6 +117,9 @@ def prepare(case: Case, folder: Path) -> Prepared:
     output = folder / "output"
     others = dict(_other_folders(case, folder / "base", output, folder))
     name = auto_class(case.model_type).__name__
+    short_reference = None
+    if case.positions == schema.SWITCHED:
+        short_reference = reference_values(output, name, short_token_ids())
     return Prepared(
         folder=output,
         auto_class=name,
@@ -114,6 +128,7 @@ def prepare(case: Case, folder: Path) -> Prepared:
         statements={
             statement.runtime.key: statement for statement in result.planned.explanation.runtimes
         },
+        short_reference=short_reference,
     )
 
 
@@ -167,11 +182,13 @@ def _unscaled_settings(case: Case, output: Path) -> dict[str, dict[str, Any]]:
     return settings
 
 
-def reference_values(folder: Path, auto_class_name: str) -> Values:
-    """Return the values of transformers 5 for the inputs of all runs."""
-    values, _ = transformers_driver.run(
-        folder, token_ids().numpy(), {"auto_class": auto_class_name}
-    )
+def reference_values(
+    folder: Path, auto_class_name: str, tokens: NDArray[np.int64] | None = None
+) -> Values:
+    """Return the values of transformers 5, by default for the inputs of all runs."""
+    if tokens is None:
+        tokens = token_ids().numpy()
+    values, _ = transformers_driver.run(folder, tokens, {"auto_class": auto_class_name})
     return values
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -259,6 +261,12 @@ def save_tokenizer(folder: Path) -> None:
     # Transformers 5 writes TokenizersBackend, which transformers 4 does not know.
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     path.write_text(json.dumps(settings))
+
+
+def short_token_ids() -> NDArray[np.int64]:
+    """Return the first `OLD` tokens of the input of all runs, shape (1, OLD)."""
+    tokens: NDArray[np.int64] = token_ids().numpy()
+    return tokens[:, :OLD]
 
 
 def token_ids() -> torch.Tensor:

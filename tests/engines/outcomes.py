@@ -21,6 +21,23 @@ class Outcome(NamedTuple):
     note: str = ""  # the first line of the engine's error
 
 
+def classify_short(prepared: Prepared, values: Values, tolerance: float) -> str:
+    """Return what an engine did with an input of the old length.
+
+    It is right, wrong, vague or "long": with the frequencies of longer inputs.
+    """
+    assert prepared.short_reference is not None
+    values = values[:, : prepared.short_reference.shape[1]]
+    long = prepared.reference[:OLD]
+    if float(np.abs(prepared.short_reference - long).max()) < MARGIN * tolerance:
+        return "vague"
+    if float(np.abs(values - prepared.short_reference).max()) <= tolerance:
+        return "right"
+    if float(np.abs(values - long).max()) <= tolerance:
+        return "long"
+    return "wrong"
+
+
 def classify(prepared: Prepared, values: Values, tolerance: float) -> Outcome:
     """Return the outcome of a run that returned values."""
     beyond = slice(OLD, None)

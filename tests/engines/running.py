@@ -14,8 +14,8 @@ import numpy as np
 
 from tests.engines.cases import Prepared, Values
 from tests.engines.environments import Engine, python_of
-from tests.engines.models import token_ids
-from tests.engines.outcomes import Outcome, classify
+from tests.engines.models import short_token_ids, token_ids
+from tests.engines.outcomes import Outcome, classify, classify_short
 from tests.helpers import repository
 
 MAX_SECONDS = 120  # for one folder
@@ -31,6 +31,8 @@ class RunningEngine:
         self._log = self._folder / "stderr"
         self._inputs = self._folder / "inputs.npz"
         np.savez(self._inputs, input_ids=token_ids().numpy())
+        self._short_inputs = self._folder / "short-inputs.npz"
+        np.savez(self._short_inputs, input_ids=short_token_ids())
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> "RunningEngine":
@@ -66,6 +68,22 @@ class RunningEngine:
         if outcome.note:
             notes.append(outcome.note)
         return outcome._replace(note=", ".join(notes))
+
+    def run_short(self, prepared: Prepared, **options: Any) -> str:
+        """Return what the engine does with an input of the old length; see `classify_short`."""
+        output = self._folder / "output.npz"
+        output.unlink(missing_ok=True)
+        request = {
+            "folder": str(prepared.folder),
+            "inputs": str(self._short_inputs),
+            "output": str(output),
+            "options": {"auto_class": prepared.auto_class, **options},
+        }
+        answer = self._ask(request)
+        if "error" in answer:
+            return "refused"
+        values: Values = np.load(output)["values"]
+        return classify_short(prepared, values, self.engine.tolerance)
 
     def convert(self, folder: Path, path: Path) -> None:
         """Convert a folder to a GGUF file, as only llama.cpp does."""

@@ -139,6 +139,20 @@ def test_frequencies_match_values_checked_by_eye() -> None:
             {"rope_type": "yarn", "factor": 5.0, TRAINED: 2048},
             "factor=5",
         ),
+        (
+            DEFAULT,
+            (2048, 8192),
+            "yarn:factor=4,beta-fast=16,beta-slow=2,attention-factor=1.5",
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                TRAINED: 2048,
+                "beta_fast": 16.0,
+                "beta_slow": 2.0,
+                "attention_factor": 1.5,
+            },
+            "factor=4,beta-fast=16,beta-slow=2,attention-factor=1.5",
+        ),
         (DEFAULT, (2048, 8192), "linear", {"rope_type": "linear", "factor": 4.0}, "factor=4"),
         (DEFAULT, (2048, 8192), "dynamic", {"rope_type": "dynamic", "factor": 4.0}, "factor=4"),
         # 10,000·2^(64/62)
@@ -213,14 +227,16 @@ def change(rope: dict[str, Any], served: int, after: int) -> RopeLengths:
     return RopeLengths(first_trained=rope.get(TRAINED, served), served=served, after=after)
 
 
-def split(method: str | None) -> tuple[str, float | None]:
-    """Return the name and the factor of a method as text."""
+def split(method: str | None) -> tuple[str, dict[str, float]]:
+    """Return the name and the settings of a method as text."""
     if method is None:
-        return "auto", None
-    name, _, factor = method.partition(":factor=")
-    if not factor:
-        return name, None
-    return name, float(factor)
+        return "auto", {}
+    name, _, settings = method.partition(":")
+    given: dict[str, float] = {}
+    for setting in settings.split(",") if settings else ():
+        key, _, value = setting.partition("=")
+        given[key.replace("-", "_")] = float(value)
+    return name, given
 
 
 def test_resize_rope_writes_the_trained_length_of_types_that_read_it() -> None:
@@ -263,8 +279,51 @@ def test_resize_rope_gives_the_new_base() -> None:
 
 
 def test_resize_rope_says_that_a_factor_is_too_small() -> None:
-    _, choice = resize_rope(DEFAULT, change(DEFAULT, 64, 256), 8, "yarn", 2.0)
+    _, choice = resize_rope(DEFAULT, change(DEFAULT, 64, 256), 8, "yarn", {"factor": 2.0})
     assert choice.reason == "factor 2 serves only 128 tokens"
+
+
+def test_switch_states_factors_of_1_for_short_inputs_and_those_of_yarn_for_long_ones() -> None:
+    # Of 4 pairs with base 256, those of frequency 1, 1/4, 1/16 and 1/64 turn 256/(2π) = 41, 10, 2.5
+    # and 0.6 times within 256 tokens; 32 turns and 1 turn lie at the pairs 0.17 and 2.7, so rounded
+    # outwards at 0 and 3, and a third of the way down the ramp the factor 4 divides by 4/3.
+    rope = {"rope_type": "default", "rope_theta": 256.0, "mrope_section": [1, 1, 2]}
+
+    parameters, choice = resize_rope(rope, change(rope, 256, 1024), 8, "switch")
+
+    assert parameters == {
+        **rope,
+        "rope_type": "longrope",
+        "factor": 4.0,
+        TRAINED: 256,
+        "attention_factor": 1.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": pytest.approx([1, 4 / 3, 2, 4]),
+    }
+    assert choice.text == "switch:factor=4"
+    yarn, _ = resize_rope(rope, change(rope, 256, 1024), 8, "yarn")
+    expected = frequencies(yarn, 8, 1024).inverse
+    np.testing.assert_allclose(frequencies(parameters, 8, 1024, 257).inverse, expected, rtol=1e-15)
+    plain = frequencies(rope, 8, 256)
+    assert frequencies(parameters, 8, 1024, 256).inverse.tolist() == plain.inverse.tolist()
+
+
+@pytest.mark.parametrize(
+    "rope", [LINEAR, LLAMA3, YARN | {"attention_factor": 1.25, "truncate": False}]
+)
+def test_switch_keeps_what_scaled_settings_give_short_inputs(rope: dict[str, Any]) -> None:
+    lengths = RopeLengths(first_trained=1024, served=4096, after=16_384)
+
+    parameters, _ = resize_rope(rope, lengths, 64, "switch")
+
+    longer, _ = resize_rope(rope, lengths, 64)
+    short = frequencies(rope, 64, 4096)
+    for length, expected in ((4096, short), (4097, frequencies(longer, 64, 16_384))):
+        found = frequencies(parameters, 64, 16_384, length)
+        np.testing.assert_allclose(found.inverse, expected.inverse, rtol=1e-14)
+        assert found.attention_factor == short.attention_factor
+    leftover = {"low_freq_factor", "high_freq_factor", "truncate", "type"} & parameters.keys()
+    assert not leftover
 
 
 def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
@@ -309,14 +368,42 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             MethodError,
             "the model already has llama3 settings, which are kept. Remove",
         ),
-        (YARN, (9, 18), 64, "theta", MethodError, "Remove --method, or use --method yarn."),
+        (
+            YARN,
+            (9, 18),
+            64,
+            "theta",
+            MethodError,
+            "Remove --method, or use --method yarn or switch.",
+        ),
+        (DYNAMIC, (9, 18), 64, "switch", MethodError, "what dynamic settings give"),
+        (PROPORTIONAL, (9, 18), 64, "switch", MethodError, "what proportional settings give"),
+        (LONGROPE, (9, 18), 64, "switch", MethodError, "what longrope settings give"),
+        (
+            YARN | {"mscale_all_dim": 1.0},
+            (9, 18),
+            64,
+            "switch",
+            MethodError,
+            "scales its attention by mscale_all_dim and the factor. Use --method yarn.",
+        ),
+        (
+            LLAMA3,
+            (9, 18),
+            64,
+            "switch:beta-fast=8",
+            MethodError,
+            "llama3 settings have no beta_fast",
+        ),
+        (DEFAULT, (9, 18), 64, "switch:factor=0.5", ResizeError, "factor must be a number from 1"),
+        (DEFAULT, (9, 18), 2, "theta", ResizeError, "2 rotated values per head"),
         (
             DEFAULT,
             (9, 18),
             64,
             "longrope",
             MethodError,
-            "the model has no longrope settings. Use yarn, linear, dynamic",
+            "the model has no longrope settings. Use yarn, switch, linear, dynamic",
         ),
         (
             DEFAULT,
@@ -371,10 +458,10 @@ def test_resize_rope_refuses_what_does_not_apply(
     error: type[Exception],
     message: str,
 ) -> None:
-    name, factor = split(method)
+    name, given = split(method)
     changed_lengths = change(rope, *lengths)
     with pytest.raises(CtxextendError, match=message) as raised:
-        resize_rope(rope, changed_lengths, dim, name, factor)
+        resize_rope(rope, changed_lengths, dim, name, given)
     assert raised.type is error
 
 
@@ -387,7 +474,7 @@ def test_rotary_methods_have_metadata() -> None:
         assert method.convention
         assert method.long_inputs
         assert method.source
-        if method.name in ("dynamic", "longrope", LIMITS):
+        if method.name in ("switch", "dynamic", "longrope", LIMITS):
             assert method.short_inputs == UNCHANGED
         else:
             assert method.short_inputs == MOVED

@@ -1,0 +1,99 @@
+"""Compare a model that switches frequencies at a length with models that do not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.families.rope import read_rope
+from ctxextend.families.rope_changes import Changes, rope_changes
+from ctxextend.families.rope_dialects import with_other_dialect, with_values
+from ctxextend.models.load import are_bit_identical, load
+from ctxextend.plan.table_plan import TablePlan, switches
+from ctxextend.tables.rope_types import TYPE
+from ctxextend.verification.compare_outputs import (
+    OutputDifference,
+    frequency_rounding,
+    output_difference,
+)
+from ctxextend.verification.expected import Expected
+from ctxextend.verification.observe import Outcomes, Ran, length_text, run_inputs
+
+
+@dataclass(frozen=True)
+class ComparedLongInput:
+    """The output for an input of the new length, compared with one without a switch."""
+
+    name: str  # of the input
+    scaled_as: str  # the rope type with which inputs of any length get the same frequencies
+    difference: OutputDifference
+    tolerance: float
+
+
+def switched_tables(expected: Expected) -> list[TablePlan]:
+    """Return the tables whose new settings give only long inputs other frequencies."""
+    return [table for table in expected.tables if switches(table)]
+
+
+def changed_outcomes(before: Outcomes, again: Outcomes) -> list[str]:
+    """Return the inputs whose outputs differ when they are run again, after longer ones."""
+    changed = list[str]()
+    for (name, text), outcome in again.items():
+        first = before.get((name, text))
+        if not isinstance(outcome, Ran) or not isinstance(first, Ran):
+            continue
+        if not are_bit_identical(first.values, outcome.values):
+            changed.append(text)
+    return changed
+
+
+def run_without_switch(expected: Expected, resized: Checkpoint) -> Outcomes:
+    """Run a resized model with settings that give inputs of any length the long frequencies.
+
+    Transformers computes these from the settings, and not from lists.
+
+    Raises:
+        CheckpointError: transformers cannot load it.
+    """
+    config: Mapping[str, Any] = resized.config
+    for table in switched_tables(expected):
+        config = _without_switch(table, config)
+    model, _ = load(resized, expected.base.model_class, config=config)
+    return run_inputs(expected, resized, model, [expected.max_len])
+
+
+def _without_switch(table: TablePlan, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a config with the settings that a table's long inputs correspond to."""
+    location = replace(table.location, config=config)
+    found = {layers.layer_type: layers for layers in read_rope(location)}
+    changes = Changes()
+    for plan in table.rope:
+        if plan.long_inputs_as is not None:
+            layers = found[plan.before.layer_type]
+            changes |= rope_changes(location, layers, plan.long_inputs_as)
+    return with_values(location, with_other_dialect(location, changes)).config
+
+
+def compare_long_inputs(
+    expected: Expected, after: Outcomes, without_switch: Outcomes
+) -> list[ComparedLongInput]:
+    """Compare the outputs for inputs of the new length, of each table on which both models run."""
+    compared = list[ComparedLongInput]()
+    text = length_text(expected.max_len)
+    for table in switched_tables(expected):
+        outcome = without_switch.get((table.name, text))
+        if not isinstance(outcome, Ran):
+            continue
+        found = after.get((table.name, text))
+        size = float(outcome.values.nan_to_num().abs().max())
+        first = next(plan for plan in table.rope if plan.long_inputs_as is not None)
+        assert first.long_inputs_as is not None
+        compared.append(
+            ComparedLongInput(
+                name=text,
+                scaled_as=first.long_inputs_as[TYPE],
+                difference=output_difference(table, outcome, found),
+                tolerance=frequency_rounding(expected.max_len) * size,
+            )
+        )
+    return compared
