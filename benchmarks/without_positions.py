@@ -33,7 +33,7 @@ __all__ = ["page"]
 
 NUMBERS = NumberFormat()
 TIMES = (1, 2, 4)
-EVALUATED = 32_768  # tokens
+EVALUATED = 16_384  # tokens
 BATCH_TOKENS = 2048
 RETRIEVAL_SECONDS = 20
 RETRIEVAL_TASK = "needle"
@@ -50,10 +50,8 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("limits raised only", folder="limits"),
     Row("yarn", folder="yarn"),
     Row("none", folder="none"),
-    Row("limits raised only, trained at 1 x", folder="limits", trained_at=1),
     Row("yarn, trained at 4 x", folder="yarn", trained_at=4),
     Row("none, trained at 1 x", folder="none", trained_at=1),
     Row("none, trained at 1 x, distilled", folder="none", trained_at=1, distill=4.0),
@@ -75,8 +73,7 @@ it is finds {accuracy:.0f} % (95 %: {low:.0f} to {high:.0f} %), where guessing f
 def prepare(model: Path, out: Path, before: int) -> None:
     """Write the untrained checkpoints, each with limits of the longest context."""
     longest = TIMES[-1] * before
-    for name in ("limits", "yarn"):
-        resize(model, longest, name, output=out / name, force=True)
+    resize(model, longest, "yarn", output=out / "yarn", force=True)
     convert(model, "none", longest, output=out / "none", force=True)
 
 
