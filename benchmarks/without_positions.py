@@ -47,6 +47,7 @@ class Row(NamedTuple):
     folder: str  # of the untrained checkpoint, in the folder of the benchmark
     trained_at: int = 0  # of the old length, such as 4; 0: not trained
     distill: float = 0.0
+    times_steps: int = 1  # how many times the steps of the others
 
 
 ROWS = (
@@ -55,6 +56,7 @@ ROWS = (
     Row("yarn, trained at 4 x", folder="yarn", trained_at=4),
     Row("none, trained at 1 x", folder="none", trained_at=1),
     Row("none, trained at 1 x, distilled", folder="none", trained_at=1, distill=4.0),
+    Row("none, trained at 1 x, 4 times as long", folder="none", trained_at=1, times_steps=4),
 )
 
 INTRODUCTION = """\
@@ -106,7 +108,8 @@ def find_words(model: Path, out: Path) -> dict[str, Any]:
 def train_row(row: Row, folder: Path, out: Path, before: int, steps: int) -> Path:
     """Train all weights of a checkpoint, in windows of a multiple of the old length."""
     window = row.trained_at * before
-    name = f"{row.folder}-trained-{row.distill:g}"
+    steps *= row.times_steps
+    name = f"{row.folder}-trained-{row.distill:g}-{steps}"
     return train(
         folder,
         out / "train.jsonl",
