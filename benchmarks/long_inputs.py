@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Ids", "TokenLosses", "cached_losses", "input_losses", "sliding_losses"]
+__all__ = [
+    "Ids",
+    "TokenLosses",
+    "batched_losses",
+    "cached_losses",
+    "input_losses",
+    "sliding_losses",
+]
 
 Ids = NDArray[np.int64]  # shape (tokens,)
 TokenLosses = NDArray[np.float32]  # of the tokens from position 1 on, shape (tokens - 1,)
@@ -77,3 +84,17 @@ def _losses(model: Any, states: "torch.Tensor", targets: Ids) -> TokenLosses:
         )
         parts.append(losses.numpy())
     return np.concatenate(parts)
+
+
+def batched_losses(model: Any, ids: Ids, longer: Ids) -> TokenLosses:
+    """Return the losses of an input that is padded to the length of another in its batch."""
+    import torch
+
+    batch = torch.zeros(2, len(longer), dtype=torch.int64)
+    batch[0, : len(ids)] = torch.from_numpy(ids)
+    batch[1] = torch.from_numpy(longer)
+    mask = torch.ones_like(batch)
+    mask[0, len(ids) :] = 0
+    with torch.inference_mode():
+        output = model.model(batch, attention_mask=mask, use_cache=False)
+        return _losses(model, output.last_hidden_state[0, : len(ids) - 1], ids[1:])

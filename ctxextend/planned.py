@@ -144,6 +144,7 @@ def _resize_values(plan: Plan) -> dict[str, Any]:
         "config": {edit.key: (edit.before, edit.after) for edit in changed},
         "dropped": plan.dropped,
         "rebuilt_buffers": [buffer.name for buffer in plan.rebuilt_buffers],
+        "kv_cache": plan.kv_cache,
     }
 
 

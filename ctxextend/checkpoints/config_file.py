@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 CONFIG = "config.json"
+DTYPE_KEYS = ("dtype", "torch_dtype")  # of transformers 5, and of older versions
 
 
 def stated_class(config: Mapping[str, Any]) -> str | None:

@@ -47,6 +47,8 @@ ML_DTYPES_NAMES = {
 }
 NUMPY_DTYPES = (*NUMPY_NAMES, *ML_DTYPES_NAMES)
 FLOATS = ("F64", "F32", "F16", *ML_DTYPES_NAMES)  # the dtypes that a position table may have
+# Dtypes in which models compute, as torch spells them, by their names in safetensors.
+TORCH_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # Bits per value of every dtype in safetensors.
 BITS: Mapping[str, int] = {
     **{name: 8 * np.dtype(dtype).itemsize for name, dtype in NUMPY_NAMES.items()},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ctxextend.inspection.inspection_result import Inspection, Limit, ModelTable
     from ctxextend.inspection.scheme_report import PositionReport, RopeReport, SchemeReport
     from ctxextend.inspection.table_report import TableReport
+    from ctxextend.plan.cache_cost import CacheSize
     from ctxextend.tables.sinusoids import LayoutFit
 
 # The limit of a library, and what happens to longer inputs.
@@ -193,6 +194,8 @@ def add_inspections(
         page.text(_of("Limits of", inspection, names) or "Limits", "title")
         _add_limits(page, inspection)
         _add_libraries(page, inspection)
+        if inspection.kv_cache is not None:
+            _add_cache(page, inspection.kv_cache)
 
 
 def _prefix(inspection: "Inspection", names: Mapping[int, str]) -> str:
@@ -453,6 +456,9 @@ def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
     if rope.positions != trained:
         yield f"less than a turn in {rope.positions}", f"{rope.partial_turns} of {pairs} pairs"
         yield "slowed", f"{rope.slowed} of {pairs} pairs, up to {rope.slowdown:.3g} x"
+        if rope.slowed_for_short != rope.slowed:
+            short = f"{rope.slowed_for_short} of {pairs} pairs"
+            yield f"slowed in inputs up to {trained}", short
         yield "beyond trained angles", f"{rope.untrained} of {pairs} pairs"
 
 
@@ -498,6 +504,18 @@ def _add_libraries(page: Page, inspection: "Inspection") -> None:
     for library in inspection.libraries:
         limit = BEYOND_LIMIT[library.beyond].format(library.tokens)
         page.values([(library.name, f"{limit} ({library.decided_by})")], margin=22)
+
+
+def _add_cache(page: Page, cache: "CacheSize") -> None:
+    """Add the size of the key-value cache, and of what it consists."""
+    from ctxextend.plan.cache_cost import describe_layers
+
+    length = counted(cache.tokens, "token")
+    page.text(f"KV cache of one sequence of {length}", "title")
+    page.values(
+        [(cache.cache.dtype, f"{size_text(cache.bytes)} ({describe_layers(cache.cache)})")],
+        margin=22,
+    )
 
 
 # Statistics of rows

@@ -15,6 +15,7 @@ from ctxextend.runtimes.commands import not_an_option
 
 if TYPE_CHECKING:
     from ctxextend.limits.length_edits import Edit
+    from ctxextend.plan.cache_cost import CacheCost
     from ctxextend.plan.table_plan import TablePlan
     from ctxextend.planned import Planned, ResizeResult
     from ctxextend.recipe import Recipe
@@ -113,6 +114,8 @@ def _plan_items(planned: "Planned", output: Path) -> Items:
         yield "method", planned.explanation.summary
         for table in plan.tables:
             yield from _table_items(table)
+        if plan.kv_cache is not None:
+            yield from _cache_items(plan.kv_cache)
     yield from _edit_items(plan.edits)
     yield from _file_items(planned, output)
 
@@ -133,6 +136,14 @@ def _table_items(table: "TablePlan") -> Items:
     if table.reserved_rows:
         rows += f", {table.reserved_rows} of them reserved"
     yield "", rows
+
+
+def _cache_items(cost: "CacheCost") -> Items:
+    """Yield the lines of the key-value cache: its size, and its layers."""
+    from ctxextend.plan.cache_cost import describe_cost, describe_layers
+
+    yield "KV cache", describe_cost(cost)
+    yield "", describe_layers(cost.cache)
 
 
 def _edit_items(edits: "Sequence[Edit]") -> Items:
@@ -202,6 +213,8 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     if result.verified:
         console.note("Verified: every check of `ctxextend verify` passed.")
     console.note(*explanation.details, *result.choices, *explanation.runtime_notes)
+    if explanation.cost:
+        console.note(explanation.cost)
     console.note(*_skipped_notes(result))
     if result.add_weights:
         console.note("Without weights. Add them and all other files:", f"  {result.add_weights}")

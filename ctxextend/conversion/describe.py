@@ -38,6 +38,7 @@ def explain_conversion(conversion: Conversion, twin_plan: Plan) -> Explanation:
         ),
         untrained=(),
         choices=(),
+        cost="",
         effects=describe_change(twin_plan),
         keep_hint="Train it with ctxextend train DIR --data TEXT --steps 200.",
         runtimes=runtimes,

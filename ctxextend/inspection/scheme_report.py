@@ -48,6 +48,7 @@ class RopeReport:
     partial_turns: int  # pairs that never complete a turn
     trained_partial_turns: int  # pairs that never completed a turn within the trained length
     slowed: int  # pairs whose wavelength has grown
+    slowed_for_short: int  # of these, pairs that are slowed in inputs up to the trained length too
     slowdown: float  # largest ratio of a pair's wavelength to the unscaled one
     untrained: int  # pairs that reach angles they never reached within the trained length
 
@@ -188,12 +189,14 @@ def _report_layers(
     max_len = location.value(location.effective_key)
     served = _served_length(location, layers)
     scaled = frequencies(settings, dim, max_len, served)
+    short = frequencies(settings, dim, max_len, 1)
     unscaled = frequencies(_unscaled_settings(settings, dim, resize), dim, max_len)
     rotates = scaled.inverse > 0  # other pairs are the same at every position
     return _compare_wavelengths(
         layers=layers,
         attention_factor=scaled.attention_factor,
         scaled=2 * math.pi / scaled.inverse[rotates],
+        short=2 * math.pi / short.inverse[rotates],
         unscaled=2 * math.pi / unscaled.inverse[rotates],
         served=served,
         trained=_trained_length(location, layers, resize),
@@ -243,6 +246,7 @@ def _compare_wavelengths(
     layers: RopeLayers,
     attention_factor: float,
     scaled: NDArray[np.float64],
+    short: NDArray[np.float64],
     unscaled: NDArray[np.float64],
     served: int,
     trained: int,
@@ -253,6 +257,7 @@ def _compare_wavelengths(
         layers: The layers and their settings.
         attention_factor: By which cosines and sines are multiplied.
         scaled: The wavelengths at the served length, in tokens, shape (pairs,).
+        short: Those in the shortest inputs.
         unscaled: The wavelengths at the trained length, in tokens, shape (pairs,).
         served: The length that the settings serve, in tokens.
         trained: The length before any scaling, in tokens.
@@ -275,6 +280,7 @@ def _compare_wavelengths(
         partial_turns=int(is_partial.sum()),
         trained_partial_turns=int(was_partial.sum()),
         slowed=int(is_slowed.sum()),
+        slowed_for_short=int(_is_less(unscaled, short).sum()),
         slowdown=float((scaled / unscaled).max(initial=1)),
         untrained=int((was_partial & turns_further).sum()),
     )

@@ -25,6 +25,8 @@ NOT_STATED: Mapping[str, str] = {
     "llama3": "states these settings as a tensor of factors, rope_freqs.weight",
     "longrope": "states these settings as two tensors of factors, rope_factors_long.weight and "
     "rope_factors_short.weight",
+    "switch": "states these settings as two tensors of factors, rope_factors_long.weight and "
+    "rope_factors_short.weight",
     "proportional": "has no key for these settings",
 }
 # Flags that describe other checkpoints: a GGUF file states all that they say.

@@ -247,6 +247,8 @@ def longrope(rope: Parameters, lengths: RopeLengths, dim: int) -> Parameters:
             "max_position_embeddings was lowered by hand, set it back first; "
             f"--method {LIMITS} raises the limits and keeps the settings."
         )
+        if rope.get(ATTENTION_FACTOR) is not None:
+            hint = f"If --method {SWITCH} made the lists, resize its base instead. {hint}"
         raise ResizeError(message, hint)
     return {**rope, TRAINED: lengths.first_trained}
 

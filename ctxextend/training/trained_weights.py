@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.config_file import DTYPE_KEYS
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, plan_layouts
@@ -18,8 +19,6 @@ from ctxextend.training.trainable import TrainableParameters
 
 # Names in safetensors files of the dtypes of --dtype.
 FILE_DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
-# Config keys of the dtype; older versions of transformers write the second.
-DTYPE_KEYS = ("dtype", "torch_dtype")
 
 
 @dataclass(frozen=True)

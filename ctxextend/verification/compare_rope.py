@@ -30,12 +30,15 @@ class WrongSetting:
 
 @dataclass(frozen=True, eq=False)
 class ComparedFrequencies:
-    """The inverse frequencies of changed settings at the new length, each of shape (pairs,)."""
+    """The inverse frequencies of changed settings, each of shape (pairs,)."""
 
     method: str  # with all of its settings
     length: int | None  # in tokens, if inputs up to the trained length have other frequencies
-    matches: Mask  # whether each is that of the planned settings
-    slowdown: NDArray[np.float64]  # how many times slower each is planned; infinite: not at all
+    # Whether each is that of the planned settings, for short inputs and those of the new length.
+    matches: Mask
+    # How many times slower each is planned than in the base, at the new length; infinite if it then
+    # does not turn.
+    slowdown: NDArray[np.float64]
     rotates: bool  # whether any pair is planned to turn
 
     @property
@@ -128,13 +131,23 @@ def _compare_frequencies(
     length = table.max_len_after
     dim = rotary_dim(base, planned)
     old = frequencies(plan.before.parameters, dim, base.value(base.effective_key)).inverse
-    ours = frequencies(planned, dim, base.key_value(length_to_state(table)), length).inverse
-    theirs = frequencies(stated, dim, now.value(now.effective_key), length).inverse
+    planned_key = base.key_value(length_to_state(table))
+    stated_key = now.value(now.effective_key)
+    ours = frequencies(planned, dim, planned_key, length).inverse
+    theirs = frequencies(stated, dim, stated_key, length).inverse
+    # Those of short inputs may be others.
+    our_short = frequencies(planned, dim, planned_key, 1).inverse
+    their_short = frequencies(stated, dim, stated_key, 1).inverse
     follows_length = plan.keeps_max_len or plan.long_inputs_as is not None
     return ComparedFrequencies(
         method=plan.choice.text,
         length=length if follows_length else None,
-        rotates=rotates(planned),
-        matches=np.isclose(ours, theirs, rtol=1e-12, atol=0),
+        matches=_are_close(ours, theirs) & _are_close(our_short, their_short),
         slowdown=np.divide(old, ours, out=np.where(old > 0, np.inf, 1.0), where=ours != 0),
+        rotates=rotates(planned),
     )
+
+
+def _are_close(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Mask:
+    """Return which frequencies are equal but for another order of float64 operations."""
+    return np.isclose(ours, theirs, rtol=1e-12, atol=0)

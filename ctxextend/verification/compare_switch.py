@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.families.rope import read_rope
+from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.rope_changes import Changes, rope_changes
 from ctxextend.families.rope_dialects import with_other_dialect, with_values
 from ctxextend.models.load import are_bit_identical, load
-from ctxextend.plan.table_plan import TablePlan, switches
+from ctxextend.plan.table_plan import RopePlan, TablePlan, switches
 from ctxextend.tables.rope_types import TYPE
+from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.compare_outputs import (
     OutputDifference,
     frequency_rounding,
@@ -50,7 +51,8 @@ def changed_outcomes(before: Outcomes, again: Outcomes) -> list[str]:
 def run_without_switch(expected: Expected, resized: Checkpoint) -> Outcomes:
     """Run a resized model with settings that give inputs of any length the long frequencies.
 
-    Transformers computes these from the settings, and not from lists.
+    Transformers computes these from the settings, and not from lists. In classes that apply no
+    such settings, as those of Phi-3, the frequencies of unscaled ones are replaced.
 
     Raises:
         CheckpointError: transformers cannot load it.
@@ -59,6 +61,10 @@ def run_without_switch(expected: Expected, resized: Checkpoint) -> Outcomes:
     for table in switched_tables(expected):
         config = _without_switch(table, config)
     model, _ = load(resized, expected.base.model_class, config=config)
+    for table in switched_tables(expected):
+        for plan in table.rope:
+            if not _applies(table, plan):
+                _replace_frequencies(model, table, plan)
     return run_inputs(expected, resized, model, [expected.max_len])
 
 
@@ -68,10 +74,38 @@ def _without_switch(table: TablePlan, config: Mapping[str, Any]) -> Mapping[str,
     found = {layers.layer_type: layers for layers in read_rope(location)}
     changes = Changes()
     for plan in table.rope:
-        if plan.long_inputs_as is not None:
+        settings = plan.long_inputs_as
+        if settings is not None and not _applies(table, plan):
+            settings = plan.before.parameters
+        if settings is not None:
             layers = found[plan.before.layer_type]
-            changes |= rope_changes(location, layers, plan.long_inputs_as)
+            changes |= rope_changes(location, layers, settings)
     return with_values(location, with_other_dialect(location, changes)).config
+
+
+def _applies(table: TablePlan, plan: RopePlan) -> bool:
+    """Whether the classes compute the frequencies of long inputs from settings without lists."""
+    facts = table.location.table.rope
+    if facts is None or plan.long_inputs_as is None:
+        return False
+    kept = plan.before.parameters[TYPE]
+    return plan.long_inputs_as[TYPE] in (*facts.methods, kept)
+
+
+def _replace_frequencies(model: Any, table: TablePlan, plan: RopePlan) -> None:
+    """Give all rotary modules of a model, which share their settings, those of long inputs."""
+    import torch
+
+    if plan.long_inputs_as is None:
+        return
+    dim = rotary_dim(table.location, plan.before.parameters)
+    long = frequencies(plan.long_inputs_as, dim, table.max_len_after)
+    inverse = torch.from_numpy(long.inverse).float()
+    for module in model.modules():
+        buffer = getattr(module, "inv_freq", None)
+        if isinstance(buffer, torch.Tensor) and buffer.shape == inverse.shape:
+            buffer.copy_(inverse)
+            module.attention_scaling = long.attention_factor
 
 
 def compare_long_inputs(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.safetensors_file import TORCH_DTYPES
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import NEW, read_rope
 from ctxextend.families.rope_dialects import old_keys
@@ -15,8 +16,6 @@ from ctxextend.verification.json_changes import (
     ValueChange,
     changed_values,
 )
-
-TORCH_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def changed_meaning(

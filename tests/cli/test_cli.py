@@ -518,7 +518,8 @@ def test_methods_lists_all_methods_on_one_screen_of_80_columns() -> None:
     names = [line.split()[0] for line in lines[: len(METHODS)]]
     assert names == list(METHODS)
     assert (
-        lines[-1] == "Rotary: yarn, linear, dynamic, theta, longrope, llama3, proportional, limits."
+        lines[-1]
+        == "Rotary: yarn, switch, linear, dynamic, theta, longrope, llama3, proportional, limits."
     )
 
 

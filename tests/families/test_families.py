@@ -281,7 +281,7 @@ def test_list_families_describes_learned_rows() -> None:
 def test_list_families_describes_rotary_settings() -> None:
     listed = listed_tables()
     assert listed["gemma3", "text"].table == "text_config.rope_parameters"
-    assert listed["gemma3", "text"].methods == ("yarn", "linear", "dynamic", "theta")
+    assert listed["gemma3", "text"].methods == ("yarn", "switch", "linear", "dynamic", "theta")
 
 
 def test_list_families_describes_sinusoids() -> None:

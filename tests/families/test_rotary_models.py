@@ -18,7 +18,8 @@ from tests.helpers.trainings import invoke, write_book
 from tests.helpers.word_tokenizer import add_tokenizer
 
 NEW = 64
-METHODS = ("yarn", "linear", "dynamic", "theta")
+KEEPING = ("switch", "dynamic")  # methods that leave short inputs as they are
+METHODS = ("yarn", "switch", "linear", "dynamic", "theta")
 KEYS: dict[str, Any] = {
     "max_position_embeddings": OLD,
     "num_key_value_heads": 4,
@@ -87,7 +88,7 @@ def test_extend_model_equals_the_resized_checkpoint(
             loaded_output = logits(loaded, length)
             assert torch.equal(extended_output, loaded_output), (method, length)
         short = logits(model, OLD // 2)
-        assert torch.equal(short, before) == (method == "dynamic")
+        assert torch.equal(short, before) == (method in KEEPING)
         with pytest.raises(MethodError, match="bands does not apply to rotary positions"):
             extend_model(model, 2 * NEW, "bands")
         extended_config = config_without_names(model)
@@ -101,6 +102,7 @@ def config_without_names(model: Any) -> dict[str, Any]:
     A loaded model has this name from ``rope_scaling``.
     """
     config: dict[str, Any] = model.config.to_dict() | {"_name_or_path": ""}
+    config.pop("original_max_position_embeddings", None)  # for old readers, too
     settings = config["rope_parameters"]
     for item in (settings, *settings.values()):
         if isinstance(item, dict):
@@ -154,13 +156,15 @@ def test_verify_compares_rotary_settings_and_frequencies() -> None:
             == f"Verified: {method} differs from ./llama only in its rotary settings and length "
             "limits."
         )
-        loads, _, outputs = result.checks[3:]
+        loads, _, outputs = result.checks[3:6]
+        names = [check.name for check in result.checks[6:]]
+        assert names == (["switch"] if method == "switch" else [])
         assert (
             "model.rotary_emb.inv_freq equals the frequencies of the rotary settings"
             in loads.evidence
         )
         is_same = "bit-identical" in outputs.evidence[0]
-        assert is_same == (method == "dynamic")
+        assert is_same == (method in KEEPING)
         assert is_same or "differ from the base's by up to" in outputs.evidence[0]
         Path(method, "ctxextend.yaml").unlink()
         found = verify(method, "llama")
@@ -231,7 +235,7 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
     costs = {method: outcome.short_inputs for method, outcome in rows.items()}
     assert all(costs.values())
     unchanged = [method for method, cost in costs.items() if cost and cost.mean == 0]
-    assert unchanged == ["dynamic"]
+    assert {*unchanged} == {*KEEPING}
     trained = compare(
         "llama", NEW, "book.txt", methods=["dynamic"], steps=2, batch_size=2, **measures
     )
@@ -270,7 +274,7 @@ def test_compare_of_a_scaled_model_measures_its_own_type() -> None:
     write_book()
     compared = compare("llama", NEW, "book.txt", tokens=256, measure=["position"])
     rows = compared.rows
-    assert [row.method for row in rows] == ["linear"]
+    assert [row.method for row in rows] == ["linear", "switch"]
     with pytest.raises(MethodError, match="already has linear settings"):
         compare("llama", NEW, "book.txt", methods=["yarn"])
 

@@ -187,7 +187,7 @@ def test_rule_family_reads_defaults_of_a_config_class(sources: Sources) -> None:
     }
     facts = facts_of("new")
     assert facts.theta == {"": 50_000.0}
-    assert facts.methods == ("yarn", "linear", "dynamic", "theta")
+    assert facts.methods == ("yarn", "switch", "linear", "dynamic", "theta")
     assert not facts.needs_dim
 
 

@@ -17,7 +17,7 @@ from ctxextend.limits.length_edits import Edit
 from tests.helpers import tiny, zoo
 
 OLD, NEW = 64, 256
-MAX_PARAMETERS = int(__import__("os").environ.get("MAXP", "2000000"))  # of models that are run
+MAX_PARAMETERS = 2_000_000  # of models that are run
 
 # Values without which a type has no such positions, or rotates fewer than four values per head, by
 # model type.
@@ -131,12 +131,12 @@ def save(config: Any, folder: Path) -> dict[str, Any]:
     config.save_pretrained(folder)
     save_file({"weight": torch.zeros(1)}, folder / "model.safetensors")
     content: dict[str, Any] = json.loads(
-        (folder / "config.json").read_text(), object_hook=_read_infinity
+        (folder / "config.json").read_text(), object_hook=read_infinity
     )
     return content
 
 
-def _read_infinity(content: dict[str, Any]) -> Any:
+def read_infinity(content: dict[str, Any]) -> Any:
     return float(content["__float__"]) if content.keys() == {"__float__"} else content
 
 

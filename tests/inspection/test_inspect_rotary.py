@@ -112,6 +112,7 @@ def test_inspect_counts_a_turn_that_rounding_leaves_incomplete_as_complete(llama
     # with theta.
     [
         ("yarn", 3, 4, 0),
+        ("switch", 3, 4, 0),
         ("linear", 4, 4, 0),
         ("dynamic", 3, 4 * 256 / 64 - 3, 0),
         ("theta", 3, 4, 1),
@@ -133,7 +134,7 @@ def test_inspect_compares_wavelengths_before_and_after_a_resize(
     assert rope.untrained == untrained
     assert rope.slowdown == pytest.approx(slowdown)
     assert rope.unscaled_wavelengths == pytest.approx(before.wavelengths)
-    if method != "dynamic":  # its frequencies depend on the input's length
+    if method not in ("dynamic", "switch"):  # its frequencies depend on the input's length
         model = transformers.AutoModel.from_pretrained(output)
         inverse = model.rotary_emb.inv_freq.double().numpy()
         assert rope.wavelengths == pytest.approx(2 * math.pi / inverse)
@@ -143,6 +144,7 @@ def test_inspect_compares_wavelengths_before_and_after_a_resize(
     ("method", "verdict", "stated"),
     [
         ("yarn", "256 positions (rotary, yarn), all files agree.", 256),
+        ("switch", "256 positions (rotary, longrope), all files agree.", 256),
         ("linear", "256 positions (rotary, linear), all files agree.", 256),
         ("dynamic", "256 positions (rotary, dynamic), all files agree.", 64),
         ("theta", "256 positions (rotary), all files agree.", 256),

@@ -323,6 +323,7 @@ def test_convert_says_what_runtimes_do(make_pico: Callable[..., pico.Pico]) -> N
         "name": "llama.cpp",
         "version": found["llama.cpp"]["version"],
         "outcome": "ignores",
+        "ignores_short_list": False,
         "length": 64,
         "option": "--rope-freq-base 1000",
         "reason": "",

@@ -51,10 +51,7 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     assert (
         "Context length 64 in transformers, transformers 4, vLLM, SGLang, llama.cpp" in done.stderr
     )
-    assert done.stderr.endswith(
-        "To keep outputs for short inputs, use --method dynamic (right in transformers, "
-        "transformers 4 and mlx-lm).\n"
-    )
+    assert done.stderr.endswith("To keep outputs for short inputs, use --method switch.\n")
     config = read("llama-64/config.json")
     before = read("llama/config.json")
     rope = {
@@ -288,7 +285,11 @@ def test_resize_with_theta_prints_the_base() -> None:
             "The model accepts 16 tokens: its positions are rotary, so 8 need no change.",
         ),
         (["--to", "16"], 1, 'set "model_max_length": 16 in tokenizer_config.json.'),
-        (["--to", "64", "--method", "bands"], 2, "Use one of yarn, linear, dynamic, theta."),
+        (
+            ["--to", "64", "--method", "bands"],
+            2,
+            "Use one of yarn, switch, linear, dynamic, theta.",
+        ),
         (
             ["--to", "64", "--method", "llama3"],
             2,

@@ -306,11 +306,11 @@ def test_verify_deep_fails_for_a_model_that_runs_on_text_only_in_the_base(tmp_pa
 @pytest.mark.parametrize(
     ("make", "methods"),
     [
-        (save_llama, ("yarn", "linear", "dynamic", "theta")),
-        (old_llama, ("yarn", "linear", "dynamic", "theta")),
+        (save_llama, ("yarn", "switch", "linear", "dynamic", "theta")),
+        (old_llama, ("yarn", "switch", "linear", "dynamic", "theta")),
         (old_qwen2, ("yarn", "theta")),
         (save_gemma3, ("yarn", "linear")),
-        (old_gemma3, ("yarn", "linear", "dynamic", "theta")),
+        (old_gemma3, ("yarn", "switch", "linear", "dynamic", "theta")),
         (save_pico("gpt2"), ("copy", "linear")),
         (old_gpt2, ("copy",)),
         (save_pico("bert"), ("copy",)),
