@@ -56,6 +56,7 @@ def explain_removal(plan: Plan) -> Explanation:
         warnings=(*low_limits(plan), *file_warnings(plan.checkpoint)),
         untrained=(),
         choices=(),
+        cost="",
         effects=_describe_effects(plan),
         keep_hint=KEEP_HINT,
         runtimes=(),
