@@ -500,7 +500,7 @@ def plan_resize(
 def convert(
     reference: str | PathLike[str],
     scheme: str,
-    to: int | str,
+    to: int | str | None = None,
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
@@ -516,17 +516,19 @@ def convert(
     theta: float | None = None,
     encoder_only: bool = False,
 ) -> ResizeResult:
-    """Convert learned positions to rotary or ALiBi positions, and save the result.
+    """Convert a model to another position scheme, and save the result.
 
     GPT-2 becomes GPT-NeoX (``rotary``, arXiv:2104.09864) or Falcon (``alibi``, arXiv:2108.12409);
     BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA become RoFormer (``rotary``). Every tensor is
     one of the source's: copied, transposed, regrouped by head, or with the mean position row added.
-    Without positions, outputs are equal within float32 rounding. The output needs training.
+    Without positions, outputs are equal within float32 rounding. A rotary model becomes one without
+    positions (``none``, arXiv:2512.12167): its settings rotate nothing, and its weights stay. The
+    output needs training.
 
     Args:
         reference: As in `resize`.
-        scheme: ``"rotary"`` or ``"alibi"``.
-        to: Context length of the output, as in `resize`.
+        scheme: ``"rotary"``, ``"alibi"`` or ``"none"``.
+        to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
         train, steps, lora, verify: As in `resize`.
@@ -535,6 +537,7 @@ def convert(
 
     Raises:
         UnsupportedModelError: No model type of transformers computes the same with these positions.
+        MethodError: The classes of a rotary model have no settings that rotate nothing.
         CtxextendError: As `resize`.
     """
 

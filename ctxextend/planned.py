@@ -24,6 +24,7 @@ from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Convert, Resize, accepts_settings, split_ref
 from ctxextend.runtimes.commands import file_command, serving_command
+from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:
     from ctxextend.conversion.conversion import Conversion
@@ -41,7 +42,10 @@ class Planned(Result, shows=("plan",)):
     plan: Plan = field(metadata=not_in_json)  # of a conversion: that of its twin's limits
     explanation: Explanation = field(metadata=not_in_json)
     output: AnyOutput = field(metadata=not_in_json)
-    conversion: "Conversion | None" = field(default=None, metadata=not_in_json)  # None of a resize
+    # The settings of a conversion; None of a resize.
+    convert: Convert | None = field(default=None, metadata=not_in_json)
+    # How tensors are computed by a conversion to another model type; else None.
+    conversion: "Conversion | None" = field(default=None, metadata=not_in_json)
 
     @property
     def model(self) -> OpenedModel:
@@ -67,6 +71,8 @@ class Planned(Result, shows=("plan",)):
         }
         if self.conversion is not None:
             return values | _conversion_values(self.conversion, self.plan)
+        if self.convert is not None:
+            return values | _removal_values(self.convert, self.plan)
         return values | _resize_values(self.plan)
 
     def without_weights(self) -> "Planned":
@@ -160,6 +166,22 @@ def _conversion_values(conversion: "Conversion", twin: Plan) -> dict[str, Any]:
         "added_parameters": conversion.added_parameters,
         "tensors": conversion.counts,
         "dropped_tensors": conversion.dropped,
+    }
+
+
+def _removal_values(settings: Convert, plan: Plan) -> dict[str, Any]:
+    """Return the JSON values that only a conversion has, of one that keeps all tensors."""
+    return {
+        "scheme": settings.scheme,
+        "theta": None,
+        "model_type_before": plan.model_type,
+        "model_type_after": plan.model_type,
+        "model_class": plan.checkpoint.model_class,
+        "max_len_before": plan.max_len_before,
+        "max_len_after": plan.max_len_after,
+        "added_parameters": 0,
+        "tensors": {"copied": len(plan.checkpoint.weights.entries)},
+        "dropped_tensors": (),
     }
 
 
@@ -318,6 +340,8 @@ def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
         CtxextendError: As `convert`.
     """
     # Here, since the rules of conversions take longer to import than a small resize to plan.
+    if settings.scheme == NONE:
+        return _prepare_removal(model, settings)
     from ctxextend.conversion.convert import plan_twin, prepare_conversion
     from ctxextend.conversion.describe import explain_conversion
     from ctxextend.conversion.find import find_conversion
@@ -329,7 +353,28 @@ def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
         plan=twin,
         explanation=explanation,
         output=prepare_conversion(conversion, twin, explanation),
+        convert=conversion.settings,
         conversion=conversion,
+    )
+
+
+def _prepare_removal(model: OpenedModel, settings: Convert) -> Planned:
+    """Plan the removal of the rotary positions of an open checkpoint, and prepare its output.
+
+    Raises:
+        CtxextendError: As `convert`.
+    """
+    from ctxextend.conversion.removal import complete_settings, explain_removal, prepare_removal
+    from ctxextend.plan.removal_plan import plan_removal
+
+    plan = plan_removal(model, settings)
+    explanation = explain_removal(plan)
+    convert = complete_settings(plan, settings)
+    return Planned(
+        plan=plan,
+        explanation=explanation,
+        output=prepare_removal(plan, convert, explanation),
+        convert=convert,
     )
 
 

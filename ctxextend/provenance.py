@@ -196,7 +196,9 @@ def _provenance_of(file: RecipeFile, unregistered: str | None, name: str, depth:
     recipe, facts, _ = file
     settings = recipe.resize
     if settings is None:  # training keeps the length
-        settings = Resize(recipe.convert.to if recipe.convert else facts["max_len"])
+        convert = recipe.convert
+        length: Any = facts["max_len"] if convert is None else convert.to
+        settings = Resize(length)
     methods = table_methods(file)
     trainable, adapted = _trained_parts(recipe, facts)
     before = None

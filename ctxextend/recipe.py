@@ -18,6 +18,7 @@ from ctxextend.families.known_types import is_known, known_names
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import COUNTS, TRUNCATE, Function, method_text
 from ctxextend.tables.method_parser import method_errors, read_choice, split_counts
+from ctxextend.tables.rope_types import NONE
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output
@@ -41,6 +42,7 @@ MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 LENGTH_FORMAT = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
 MIN_WINDOW = 8  # minimum window length in tokens
 SEARCH_SECONDS = 60  # default time of a search for settings, for reading text
+SCHEMES = ("rotary", "alibi", NONE)  # of a conversion
 # Default base of the rotary frequencies after a conversion; docs/convert.md has the measurements.
 DEFAULT_THETA = 1000.0
 
@@ -109,22 +111,30 @@ class CheckpointRef:
 
 @dataclass(frozen=True)
 class Convert:
-    """How to convert learned positions to another position scheme."""
+    """How to convert a model to another position scheme."""
 
-    scheme: str  # ``rotary`` or ``alibi``
-    to: int | str  # context length of the output, as in `Resize`
+    # ``rotary`` or ``alibi`` instead of learned positions, or ``none`` instead of rotary ones.
+    scheme: str
+    # Context length of the output, as in `Resize`; defaults to the old one with scheme ``none``.
+    to: int | str | None = None
     # Base of the rotary frequencies: the slowest turns once in about 2 pi x theta tokens. Defaults
     # to `DEFAULT_THETA`.
     theta: float | None = None
     encoder_only: bool = False  # drop the head, for heads that the new model type does not have
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "to", parse_length(self.to))
+        if self.to is not None:
+            object.__setattr__(self, "to", parse_length(self.to))
         raise_first(self._errors())
 
     def _errors(self) -> Iterator[ResizeError]:
-        yield from _choice_errors("scheme", self.scheme, ("rotary", "alibi"))
-        yield from _length_errors(self)
+        yield from _choice_errors("scheme", self.scheme, SCHEMES)
+        yield from self._required_errors()
+        if self.encoder_only and self.scheme == NONE:
+            message = (
+                f"--encoder-only cannot be used with --scheme {NONE}, which keeps all weights."
+            )
+            yield ResizeError(message, "Remove --encoder-only.")
         if self.theta is None:
             return
         if not 1 < self.theta < math.inf:
@@ -132,6 +142,20 @@ class Convert:
         if self.scheme != "rotary":
             message = f"--theta applies to --scheme rotary, not {self.scheme}."
             yield ResizeError(message, "Remove --theta.")
+
+    def _required_errors(self) -> Iterator[ResizeError]:
+        """Yield an error for an invalid length, or for a missing one that has no default."""
+        if self.to is not None:
+            yield from _length_errors(self)
+        elif self.scheme != NONE:
+            message = f"--scheme {self.scheme} requires --to."
+            yield ResizeError(message, "Add the context length of the output: --to N.")
+
+    @property
+    def positions(self) -> int:
+        """The context length of the output; only if `to` is a number."""
+        assert isinstance(self.to, int)
+        return self.to
 
 
 def parse_length(to: int | str) -> int | str:

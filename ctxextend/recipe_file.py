@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
+from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin
 
 import yaml
@@ -75,10 +77,10 @@ def _recipe_keys() -> dict[str, Key]:
 
 def _key_of(kind: Any, setting: Field[Any]) -> Key:
     """Return the key of a field; ``str | None`` is a string that need not be given."""
-    type_ = setting.type
-    types = [option for option in get_args(type_) if option is not type(None)]
-    if len(types) == 1:
-        type_ = types[0]
+    type_: Any = setting.type
+    if isinstance(type_, UnionType):
+        options = [option for option in get_args(type_) if option is not type(None)]
+        type_ = reduce(or_, options)
     return Key(kind, setting.name, type_, is_required=setting.default is MISSING)
 
 

@@ -12,7 +12,7 @@ from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import CtxextendError, MethodError, ResizeError
 from ctxextend.output.write import output_path
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
-from ctxextend.plan.opened_model import open_model
+from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.planned import (
     Planned,
@@ -40,6 +40,7 @@ from ctxextend.recipe import (
 from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH
+from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration, Comparison, SettingsSearch
@@ -214,7 +215,7 @@ def resize(
 def convert(
     reference: Reference,
     scheme: str,
-    to: int | str,
+    to: int | str | None = None,
     *,
     output: Reference | None = None,
     force: bool = False,
@@ -224,17 +225,19 @@ def convert(
     verify: bool = False,
     **settings: Any,
 ) -> ResizeResult:
-    """Convert learned positions to rotary or ALiBi positions, and save the result.
+    """Convert a model to another position scheme, and save the result.
 
     GPT-2 becomes GPT-NeoX (``rotary``, arXiv:2104.09864) or Falcon (``alibi``, arXiv:2108.12409);
     BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA become RoFormer (``rotary``). Every tensor is
     one of the source's: copied, transposed, regrouped by head, or with the mean position row added.
-    Without positions, outputs are equal within float32 rounding. The output needs training.
+    Without positions, outputs are equal within float32 rounding. A rotary model becomes one without
+    positions (``none``, arXiv:2512.12167): its settings rotate nothing, and its weights stay. The
+    output needs training.
 
     Args:
         reference: As in `resize`.
-        scheme: ``"rotary"`` or ``"alibi"``.
-        to: Context length of the output, as in `resize`.
+        scheme: ``"rotary"``, ``"alibi"`` or ``"none"``.
+        to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
         train, steps, lora, verify: As in `resize`.
@@ -243,6 +246,7 @@ def convert(
 
     Raises:
         UnsupportedModelError: No model type of transformers computes the same with these positions.
+        MethodError: The classes of a rotary model have no settings that rotate nothing.
         CtxextendError: As `resize`.
     """
     ref, others = split_ref(reference, settings)
@@ -385,16 +389,27 @@ def convert_checkpoint(
         dry_run: Only plan: write nothing.
         events: What the steps report.
     """
-    from ctxextend.conversion.find import check_type
-
     events = events or Silence()
     assert recipe.convert is not None
-    model = open_model(recipe.checkpoint, check_type)
+    model = _open_source(recipe.checkpoint, recipe.convert)
     planned = prepare_convert(model, recipe.convert)
     announce(planned, events)
     if recipe.train is not None and not dry_run:
         events.note(*planned.explanation.details)
     return _make(recipe, planned, output, events, force=force, dry_run=dry_run, verify=verify)
+
+
+def _open_source(ref: CheckpointRef, settings: Convert) -> OpenedModel:
+    """Open the source of a conversion; one of a type without a twin fails before any download.
+
+    Raises:
+        CtxextendError: As `convert`.
+    """
+    if settings.scheme == NONE:
+        return open_model(ref)
+    from ctxextend.conversion.find import check_type
+
+    return open_model(ref, check_type)
 
 
 def announce(planned: Planned, events: Events) -> None:

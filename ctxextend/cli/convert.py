@@ -1,5 +1,6 @@
 """`ctxextend convert`."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +10,21 @@ from ctxextend.cli.options import basic, files
 from ctxextend.cli.run_steps import RESUME_OR_START_OVER, exit_if_interrupted
 from ctxextend.cli.show_result import finish
 
+TO_DEFAULT = "the old one, with --scheme none"
+
+complete_scheme = options.completing(lambda: import_module("ctxextend.recipe").SCHEMES)
+
 
 def convert(
     source: Annotated[str, options.model("Folder, bundled model (tiny-gpt2) or Hub id.")],
-    scheme: Annotated[str, basic("--scheme NAME", "Position scheme: rotary or alibi.", None)],
-    to: options.To,
+    scheme: Annotated[
+        str,
+        basic("--scheme NAME", "Position scheme: rotary, alibi or none.", None, complete_scheme),
+    ],
+    to: Annotated[
+        str | None,
+        basic("--to N", "Context length of the output, e.g. 4096, 4k or 4x.", TO_DEFAULT),
+    ] = None,
     theta: Annotated[
         float | None, basic("--theta T", "Base of the rotary frequencies.", "1000")
     ] = None,
@@ -43,14 +54,16 @@ def convert(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Convert learned positions to rotary or ALiBi positions.
+    """Convert learned positions to rotary or ALiBi positions, or remove rotary positions.
 
     Examples:
         ctxextend convert gpt2 --scheme rotary --to 4096 --train articles/ --steps 500
         ctxextend convert path/to/bert --scheme rotary --to 2048 -o bert-rotary
+        ctxextend convert path/to/llama --scheme none -o llama-none
 
     GPT-2 becomes GPT-NeoX (rotary) or Falcon (alibi); BERT, RoBERTa, CamemBERT, XLM-RoBERTa and
-    ELECTRA become RoFormer (rotary). Not usable before training.
+    ELECTRA become RoFormer (rotary). A rotary model keeps its type and weights without positions
+    (none). Not usable before training.
     """
     from ctxextend.recipe import CheckpointRef, Convert, Recipe
     from ctxextend.resizing import convert_checkpoint

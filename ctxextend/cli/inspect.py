@@ -14,7 +14,7 @@ from ctxextend.errors import MethodError, ResizeError, counted, size_text
 if TYPE_CHECKING:
     from ctxextend.cli.plots import Curve
     from ctxextend.inspection.inspection_result import Inspection, Limit, ModelTable
-    from ctxextend.inspection.scheme_report import PositionReport, RopeReport
+    from ctxextend.inspection.scheme_report import PositionReport, RopeReport, SchemeReport
     from ctxextend.inspection.table_report import TableReport
     from ctxextend.plan.cache_cost import CacheSize
     from ctxextend.tables.sinusoids import LayoutFit
@@ -382,9 +382,7 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
             if report.location.table.has_rows:
                 page.text(f"{report.positions} rows, which are not shown")
             elif not report.layers:
-                page.text(
-                    f"{report.scheme} positions: any length runs once the limits below allow it"
-                )
+                page.text(_unlimited_text(report))
             elif report.lengths_text:
                 page.text(report.lengths_text)
             if report.dialects_text:
@@ -401,6 +399,16 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping
     if header == [""]:  # one type of layers of one model needs no name
         header = []
     _add_columns(page, header, list(columns.values()))
+
+
+def _unlimited_text(report: "SchemeReport") -> str:
+    """Say that positions without settings run at any length, and how long the training was."""
+    from ctxextend.tables.rope_types import NONE
+
+    runs = "any length runs once the limits below allow it"
+    if report.scheme != NONE:
+        return f"{report.scheme} positions: {runs}"
+    return f"no positions: {runs}; first trained at {report.first_trained} tokens"
 
 
 def _add_wavelengths(page: Page, rope: "RopeReport") -> None:

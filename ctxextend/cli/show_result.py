@@ -102,7 +102,7 @@ def _plan_items(planned: "Planned", output: Path) -> Items:
     """Yield the lines of a plan: label and text."""
     plan = planned.plan
     source = planned.model.ref.source
-    if planned.conversion is not None:
+    if planned.convert is not None:
         yield "source", source
         yield "output", str(output)
         yield "convert", planned.explanation.summary
@@ -255,7 +255,7 @@ def _next_steps(result: "ResizeResult") -> Iterator[str]:
 
     folder = shlex.quote(not_an_option(str(result.output)))
     plan = result.plan
-    is_conversion = result.planned.conversion is not None
+    is_conversion = result.planned.convert is not None
     is_loadable = plan.model.ref.tensor is None and not has_only_format(plan.checkpoint)
     if result.serve and result.for_runtime is None:
         yield result.serve

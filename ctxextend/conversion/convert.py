@@ -49,7 +49,7 @@ def plan_twin(conversion: Conversion) -> Plan:
     ref_without_type = replace(source_ref, model_type=None)
     identified = identify_model(twin_checkpoint(conversion), ref_without_type)
     twin = replace(identified, ref=source_ref)
-    plan = plan_model(twin, Resize(conversion.settings.to, fix_limits=True))
+    plan = plan_model(twin, Resize(conversion.settings.positions, fix_limits=True))
     # Where generated texts stop is the user's choice: it is not raised, but noted.
     return replace(
         plan, edits=tuple(edit for edit in plan.edits if not raises_generation_limit(edit))

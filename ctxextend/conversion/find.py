@@ -182,7 +182,7 @@ def _new_length(settings: Convert, max_len: int) -> int:
     """Return the requested length in positions; ``4x`` is four times the old one."""
     if isinstance(settings.to, str):
         return max_len * int(settings.to[:-1])
-    return settings.to
+    return settings.positions
 
 
 def _theta(twin: Twin, settings: Convert) -> float | None:

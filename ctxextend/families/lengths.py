@@ -6,10 +6,10 @@ There are three lengths: the first trained, the stated and the served one.
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ctxextend.families.lookup import TableLocation
+from ctxextend.families.lookup import TableLocation, whole_number
 from ctxextend.families.rope import RopeLayers, read_rope, stated_trained_length
 from ctxextend.json_output import not_in_json
-from ctxextend.tables.rope_types import FACTOR, TRAINED, KeyStates, RopeType, rope_type
+from ctxextend.tables.rope_types import FACTOR, NONE, TRAINED, KeyStates, RopeType, rope_type
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,10 @@ def position_lengths(location: TableLocation) -> PositionLengths:
     lengths = [layer_lengths(location, item) for item in settings if not item.is_local]
     if not lengths:
         stated = _stated_length(location)
-        return PositionLengths(first_trained=stated, stated=stated, served=stated)
+        first_trained = stated
+        if location.scheme == NONE:
+            first_trained = whole_number(location.stated(TRAINED)) or stated
+        return PositionLengths(first_trained=first_trained, stated=stated, served=stated)
     return min(lengths, key=lambda item: item.served)
 
 

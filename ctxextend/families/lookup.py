@@ -146,7 +146,7 @@ class TableLocation(ModelLocation):
 
     @property
     def scheme(self) -> str:
-        """The position scheme: learned, sinusoidal, rotary, ALiBi or relative."""
+        """The position scheme: learned, sinusoidal, rotary, ALiBi, relative or none."""
         if isinstance(self.table, LearnedTable | SinusoidalTable):
             return "sinusoidal" if self.layout else "learned"
         return self.table.scheme

@@ -360,6 +360,8 @@ def _broken_rule(location: TableLocation, rope: Parameters, key: str) -> str:
         return _rule_broken_by_list(value, pairs=rotary_dim(location, rope) // 2)
     if key in (FACTOR, TRAINED):
         return _rule_broken_by_size(value)
+    if key == PARTIAL and rope[TYPE] == "proportional" and value == 0:
+        return ""  # nothing is rotated
     return _rule_broken_by_number(value)
 
 

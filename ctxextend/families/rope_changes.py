@@ -18,7 +18,15 @@ from ctxextend.families.rope import (
     stated_trained_length,
     trained_length_next_to,
 )
-from ctxextend.tables.rope_types import PARTIAL, THETA, TRAINED, TYPE, Parameters, rope_type
+from ctxextend.tables.rope_types import (
+    PARTIAL,
+    THETA,
+    TRAINED,
+    TYPE,
+    Parameters,
+    rope_type,
+    rotates,
+)
 
 Changes = dict[Keys, Any]  # new values by path of keys; None removes a key
 
@@ -100,10 +108,12 @@ def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
 def _can_state_in_old(location: TableLocation, layers: RopeLayers, after: Parameters) -> bool:
     """Whether the old dialect can state the new settings.
 
-    It cannot if it would apply them to local layers too, if the classes add a setting to it, or if
-    an engine fails on it.
+    It cannot if it would apply them to local layers too, if the classes add a setting to it, if an
+    engine fails on it, or if it would leave local layers rotated.
     """
     if location.without_scaling_key and after[TYPE] != "default":
+        return False
+    if layers.layer_type and not rotates(after):
         return False
     old = rotary_facts(location).old
     if old.scales_local and _is_rescaled(layers, after):
@@ -154,7 +164,7 @@ def _old_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
 
 
 def _new_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> Changes:
-    """Return the changes of ``rope_parameters``, which must state local layers too."""
+    """Return the changes of ``rope_parameters``, which must state other local layers too."""
     stated = stated_settings(location, NEW, layers.layer_type)
     settings = dict(after)
     if OLD_TYPE in stated:
@@ -163,7 +173,7 @@ def _new_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     changes = _settings_changes(path, stated, settings)
     if location.stated(NEW) is None:
         for item in read_rope(location):
-            if item.is_local:
+            if item.is_local and item.layer_type != layers.layer_type:
                 path = effective_path(location, settings_key(NEW, item.layer_type))
                 changes[path] = dict(item.parameters)
     return changes

@@ -110,7 +110,7 @@ MISTRAL4 = RotaryFacts(
 )
 
 NEOX_JAPANESE = RotaryFacts(
-    old=OldRotaryKeys(theta_keys={"": "rotary_emb_base"}, partial_key="rotary_pct")
+    old=OldRotaryKeys(theta_keys={"": "rotary_emb_base"}, partial_key="rotary_pct"),
 )
 NEOX = NEOX_JAPANESE._replace(partial=0.25)
 

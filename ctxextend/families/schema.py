@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from ctxextend.tables.method_facts import SCALING_METHODS
+from ctxextend.tables.rope_types import NONE
 
 LENGTH = "max_position_embeddings"  # the usual key of a length
 # Types of layers.
@@ -61,6 +62,10 @@ BEYOND = {
     RELATIVE: (
         "all far tokens share a bias: quality falls slowly, unless the task needs their order "
         "(arXiv:1910.10683)"
+    ),
+    NONE: (
+        "no position is new, but more tokens compete for attention "
+        "(Gelberg et al. 2025, arXiv:2512.12167)"
     ),
 }
 
@@ -254,9 +259,12 @@ class RotaryPositions(PositionsBase):
 
 @dataclass(frozen=True)
 class UnlimitedPositions(PositionsBase):
-    """Positions that exist at every length, without settings: only limits change."""
+    """Positions that exist at every length, without settings: only limits change.
 
-    scheme: Literal["ALiBi", "relative"]
+    Scheme ``none``: rotary settings rotate nothing, so that only the causal mask tells the order.
+    """
+
+    scheme: Literal["ALiBi", "relative", "none"]
     # They fail if the biases are computed once.
     longer_inputs: Literal["fail", "run"] = "run"
 

@@ -57,7 +57,8 @@ class RopeReport:
 class SchemeReport(PositionReport, shows=("name", "scheme", "positions")):
     """Positions without a table of rows that can be read."""
 
-    scheme: str  # ``rotary``, ``ALiBi``, ``relative``, or ``learned`` if the rows are quantised
+    # ``rotary``, ``ALiBi``, ``relative``, ``none``, or ``learned`` if the rows are quantised.
+    scheme: str
     first_trained: int  # length of the first training, in tokens, before any scaling
     stated: int  # length that the config key states, in tokens
     served: int  # length up to which the settings need no further scaling, in tokens

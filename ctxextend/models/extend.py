@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, find_architecture
+from ctxextend.families.removed_positions import with_removed_positions
 from ctxextend.limits.generation import generating_table, limits_of_generation_config
 from ctxextend.limits.length_edits import lowered_limits
 from ctxextend.plan.edits import config_changes
@@ -113,7 +114,7 @@ def _find_positions(
         MethodError: The user states the length, but nothing of the positions scales.
         ResizeError: The length is invalid.
     """
-    architecture = find_architecture(config)
+    architecture = with_removed_positions(find_architecture(config))
     ref = CheckpointRef(type(model).__name__, trained_length=trained_length)  # validates it
     if ref.trained_length is None:
         return with_config_lengths(architecture)

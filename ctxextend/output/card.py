@@ -14,6 +14,7 @@ from ctxextend.plan.limit_warnings import low_limits, padding_warnings
 from ctxextend.plan.plan import Plan
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE
+from ctxextend.tables.rope_types import NONE
 from ctxextend.version import __version__
 
 CARD_FILE = "README.md"
@@ -68,7 +69,10 @@ def _changed_positions(plan: Plan) -> str:
     """Return what a resize changes, with names."""
     names = ", ".join(f"`{table.name}`" for table in plan.tables)
     if not plan.has_rows:
-        return f"{plan.tables[0].scheme} positions ({names})"
+        scheme = plan.tables[0].scheme
+        if scheme == NONE:
+            return f"context length ({names}), of a model without positions,"
+        return f"{scheme} positions ({names})"
     if len(plan.tables) > 1:
         return f"position tables ({names})"
     return f"position table ({names})"

@@ -9,7 +9,12 @@ from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.mistral_files import has_params
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
-from ctxextend.families.rope_changes import Changes, copied_length_paths, rope_changes
+from ctxextend.families.rope_changes import (
+    Changes,
+    copied_length_paths,
+    effective_path,
+    rope_changes,
+)
 from ctxextend.families.rope_dialects import ADDED, with_other_dialect
 from ctxextend.families.schema import Pin
 from ctxextend.limits.generation import generating_table
@@ -26,6 +31,7 @@ from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import rewrites_model_type
 from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
 from ctxextend.recipe import BOTH, Resize
+from ctxextend.tables.rope_types import TRAINED, rotates
 
 
 def plan_edits(
@@ -207,6 +213,7 @@ def config_changes(
         location = replace(table.location, config=config)
         for plan in table.rope:
             changes |= rope_changes(location, plan.before, plan.after)
+        changes |= _trained_length(location, table)
         if table.is_changed:
             changes |= _length_values(location, architecture, table)
         elif fix_limits:
@@ -219,6 +226,20 @@ def config_changes(
             value = location.key_value(length_to_state(table))
             changes |= dict.fromkeys(copied_length_paths(location), value)
     return changes
+
+
+def _trained_length(location: TableLocation, table: TablePlan) -> Changes:
+    """Return the first trained length for positions that are removed, next to their settings.
+
+    No class reads it there for the rope types that rotate nothing: ``standardize_rope_params`` of
+    https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_rope_utils.py.
+    """
+    are_removed = bool(table.rope) and not any(rotates(plan.after) for plan in table.rope)
+    if not are_removed or table.lengths is None:
+        return {}
+    if location.stated(TRAINED) == table.lengths.first_trained:
+        return {}
+    return {effective_path(location, TRAINED): table.lengths.first_trained}
 
 
 def _length_values(

@@ -155,7 +155,9 @@ def _window_notes(table: TablePlan) -> Iterator[str]:
     if not table.rope:
         return
     location = table.location
-    local = [layers.layer_type for layers in read_rope(location) if layers.is_local]
+    changed = {plan.before.layer_type for plan in table.rope}
+    kept = [layers for layers in read_rope(location) if layers.layer_type not in changed]
+    local = [layers.layer_type for layers in kept if layers.is_local]
     if local:
         names = ", ".join(local)
         yield f"{table.name}: {names} layers have a sliding window, so they keep their settings."

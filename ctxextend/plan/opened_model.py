@@ -211,6 +211,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     if _lacks_type(checkpoint, ref):
         checkpoint, model_type = _detect_type(checkpoint)
     architecture = _find_architecture(checkpoint, replace(ref, model_type=model_type))
+    architecture = _with_schemes(architecture)
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
     architecture = _with_params(architecture, checkpoint)
     checkpoint = _without_prefix(checkpoint, architecture)
@@ -260,6 +261,15 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
 
 
 # ---- the architecture
+
+
+def _with_schemes(architecture: Architecture) -> Architecture:
+    """Return an architecture in which rotary settings that rotate nothing have scheme ``none``."""
+    if all(location.table.rope is None for location in architecture.locations):
+        return architecture
+    from ctxextend.families.removed_positions import with_removed_positions
+
+    return with_removed_positions(architecture)
 
 
 def _with_params(architecture: Architecture, checkpoint: Checkpoint) -> Architecture:

@@ -204,11 +204,11 @@ def plan_model(
         edits=edits,
         dropped=dropped,
         rebuilt_buffers=rebuilt,
-        kv_cache=_cache_cost(model, tables),
+        kv_cache=cache_cost(model, tables),
     )
 
 
-def _cache_cost(model: OpenedModel, tables: Sequence[TablePlan]) -> CacheCost | None:
+def cache_cost(model: OpenedModel, tables: Sequence[TablePlan]) -> CacheCost | None:
     """Return what the new length costs; None if that is not known, or if only an encoder has it."""
     found = model.tables[generating([table.location for table in model.tables])]
     cache = find_kv_cache(model.checkpoint, model.architecture, found.location)

@@ -25,6 +25,7 @@ from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
 from ctxextend.tables.rope_types import (
     KEPT_TYPES,
     LLAMA_4_BETA,
+    NONE,
     TRAINED,
     TYPE,
     Parameters,
@@ -78,7 +79,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
         table,
         lengths=lengths,
         rope=tuple(plans),
-        rope_dialects=_planned_dialects(location, plans, settings),
+        rope_dialects=planned_dialects(location, plans, settings.dialect),
     )
 
 
@@ -89,14 +90,14 @@ def _stated_dialects(location: TableLocation) -> tuple[str, ...]:
     return stated_dialects(location)
 
 
-def _planned_dialects(
-    location: TableLocation, plans: Sequence[RopePlan], settings: Resize
+def planned_dialects(
+    location: TableLocation, plans: Sequence[RopePlan], dialect: str
 ) -> tuple[str, ...]:
     """Return the dialects that state the planned rotary settings in the output."""
     changes = Changes()
     for plan in plans:
         changes |= rope_changes(location, plan.before, plan.after)
-    if settings.dialect == BOTH:
+    if dialect == BOTH:
         changes = with_other_dialect(location, changes)
     return stated_dialects(with_values(location, changes))
 
@@ -144,6 +145,8 @@ def _check_method(location: TableLocation, name: str) -> None:
     """Raise MethodError if a method that scales does not apply to this model type."""
     applicable = location.table.rope.methods if location.table.rope else ()
     message = f"--method {name} does not apply to {location.scheme} positions."
+    if location.scheme == NONE:
+        message = f"--method {name} does not apply to a model without positions."
     if not applicable:
         raise MethodError(message, "Remove --method: only length limits change.")
     # The method of a scaled model is called like its rope type; `resize_rope` checks that the model
@@ -175,10 +178,10 @@ def _is_corrected(location: TableLocation, layers: RopeLayers) -> bool:
 def _no_change_needed(
     location: TableLocation, before: int, after: int, *, has_others: bool
 ) -> ResizeError:
-    message = (
-        f"The model accepts {before} tokens: its positions are {location.scheme}, so {after} "
-        "need no change."
-    )
+    reason = f"its positions are {location.scheme}"
+    if location.scheme == NONE:
+        reason = "it has no positions"
+    message = f"The model accepts {before} tokens: {reason}, so {after} need no change."
     if has_others:
         return ResizeError(message, f"Resize other parts than {location.part} with --part.")
     settings = read_rope(location) if location.table.rope else ()

@@ -70,7 +70,7 @@ class TablePlan:
 
     @property
     def scheme(self) -> str:
-        """The position scheme: learned, sinusoidal, rotary, ALiBi or relative."""
+        """The position scheme: learned, sinusoidal, rotary, ALiBi, relative or none."""
         return self.location.scheme
 
     @property

@@ -60,7 +60,7 @@ def plan_tables(
     _check_shared_keys(tables, selected, settings)
     plans = list[TablePlan]()
     for table in selected:
-        plan = _plan_table(table, tables, settings)
+        plan = plan_length(table, tables, settings)
         if plan.has_rows:
             is_checked = has_config and not settings.fix_limits
             check_rows(table, has_config=is_checked)
@@ -77,8 +77,8 @@ def plan_tables(
     return tuple(plans)
 
 
-def _plan_table(table: FoundTable, tables: Sequence[FoundTable], settings: Resize) -> TablePlan:
-    """Return the plan of one table, without what only positions without rows have."""
+def plan_length(table: FoundTable, tables: Sequence[FoundTable], settings: Resize) -> TablePlan:
+    """Return the lengths of one table, before and after, without what becomes of its positions."""
     location = table.location
     before = context_length(table)
     key = location.config_key

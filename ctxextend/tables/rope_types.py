@@ -43,6 +43,10 @@ TYPE_SETTINGS = (
     "high_freq_factor",
 )
 
+# The scheme of models whose settings rotate nothing, and the method that removes the rotation.
+NONE: Literal["none"] = "none"
+FACTOR_OF_NO_ROTATION = 1e12  # of ``linear`` settings; `tables.no_rotation` says why
+
 
 # What the config key of the length states. With factor 4 and a key that states 4096:
 #
@@ -126,3 +130,12 @@ def rope_type(parameters: Parameters) -> RopeType:
     if parameters[TYPE] == NTK_ALPHA:
         return _WITH_ALPHA
     return ROPE_TYPES[parameters[TYPE]]
+
+
+def rotates(parameters: Parameters) -> bool:
+    """Whether valid settings turn any pair of values by more than rounding."""
+    if parameters[TYPE] == "proportional":
+        return bool(parameters.get(PARTIAL, 1.0) != 0)
+    if parameters[TYPE] == "linear":
+        return bool(parameters[FACTOR] < FACTOR_OF_NO_ROTATION)
+    return True

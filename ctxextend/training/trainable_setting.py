@@ -6,6 +6,7 @@ from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.families.schema import SinusoidalTable
 from ctxextend.recipe import Train
+from ctxextend.tables.rope_types import NONE
 from ctxextend.tables.sinusoids import find_formula
 
 
@@ -38,7 +39,10 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
 
 
 def _without_rows(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
-    reason = f"{files.tables[0].location.scheme} positions have no rows to train"
+    scheme = files.tables[0].location.scheme
+    reason = f"{scheme} positions have no rows to train"
+    if scheme == NONE:
+        reason = "the model has no positions to train"
     requested = settings.trainable
     if requested in ("new", "positions"):
         hint = "Remove --trainable." if settings.lora else "Use --trainable all."

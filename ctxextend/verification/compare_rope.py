@@ -12,6 +12,7 @@ from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state
+from ctxextend.tables.rope_types import rotates
 from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.json_changes import MISSING
 
@@ -35,8 +36,10 @@ class ComparedFrequencies:
     length: int | None  # in tokens, if inputs up to the trained length have other frequencies
     # Whether each is that of the planned settings, for short inputs and those of the new length.
     matches: Mask
-    # How many times slower each is planned than in the base, at the new length.
+    # How many times slower each is planned than in the base, at the new length; infinite if it then
+    # does not turn.
     slowdown: NDArray[np.float64]
+    rotates: bool  # whether any pair is planned to turn
 
     @property
     def unchanged(self) -> int:
@@ -140,7 +143,8 @@ def _compare_frequencies(
         method=plan.choice.text,
         length=length if follows_length else None,
         matches=_are_close(ours, theirs) & _are_close(our_short, their_short),
-        slowdown=np.divide(old, ours, out=np.ones_like(old), where=ours != 0),
+        slowdown=np.divide(old, ours, out=np.where(old > 0, np.inf, 1.0), where=ours != 0),
+        rotates=rotates(planned),
     )
 
 

@@ -6,6 +6,7 @@ from ctxextend.errors import counted
 from ctxextend.limits.length_edits import shown_value
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE
+from ctxextend.tables.rope_types import NONE
 from ctxextend.tables.stats import describe_rows
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_bytes import WrongBytes
@@ -156,7 +157,8 @@ def _slowdowns(compared: ComparedPositions) -> list[str]:
             texts.append(f"{layers.name}: {_slowdown_text(layers.frequencies)}")
     if not texts and not compared.error:
         table = compared.table
-        texts.append(f"{table.name}: {table.scheme} positions, no settings changed")
+        positions = "no positions" if table.scheme == NONE else f"{table.scheme} positions"
+        texts.append(f"{table.name}: {positions}, no settings changed")
     return texts
 
 
@@ -181,6 +183,8 @@ def _wrong_layers(layers: ComparedLayers) -> list[str]:
 def _slowdown_text(compared: ComparedFrequencies) -> str:
     """Say how many frequencies a method keeps, and how far it slows the others down."""
     total = len(compared.slowdown)
+    if not compared.rotates:
+        return f"{compared.method}: no pair turns"
     kept = f"{compared.unchanged} of {total} frequencies unchanged"
     if compared.length is not None:
         kept = f"at {compared.length} tokens, {kept}"

@@ -304,12 +304,12 @@ def make_adapter(folder: Path, base: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message", "hint"),
     [
-        ("tiny-gpt2 --scheme rotary", 2, "Missing option '--to'", "convert --help"),
+        ("tiny-gpt2 --scheme rotary", 2, "--scheme rotary requires --to", "--to N"),
         ("tiny-gpt2 --to 512", 2, "Missing option '--scheme'", "convert --help"),
         (
             "tiny-gpt2 --scheme rotory --to 512",
             2,
-            "--scheme must be one of rotary, alibi, got rotory",
+            "--scheme must be one of rotary, alibi, none, got rotory",
             "mean rotary?",
         ),
         ("tiny-gpt2 --scheme rotary --to 0", 2, "--to must be at least 1, got 0", ""),
@@ -405,8 +405,11 @@ def test_convert_refuses_by_name(
             "convert: {scheme: rotary, to: 512}\nresize: {to: 512}\n",
             "a recipe either resizes or converts",
         ),
-        ("convert: {scheme: rotory, to: 512}\n", "scheme must be one of rotary, alibi, got rotory"),
-        ("convert: {scheme: rotary}\n", "convert.to"),
+        (
+            "convert: {scheme: rotory, to: 512}\n",
+            "scheme must be one of rotary, alibi, none, got rotory",
+        ),
+        ("convert: {scheme: rotary}\n", "line 2: --scheme rotary requires --to"),
         ("convert: {scheme: rotary, to: 512, tetha: 500}\n", "did you mean convert.theta?"),
         ("tensor: wpe\nconvert: {scheme: rotary, to: 512}\n", "tensor"),
     ],

@@ -358,7 +358,6 @@ def test_convert_says_what_runtimes_do(make_pico: Callable[..., pico.Pico]) -> N
         "option": "--rope-freq-base 1000",
         "reason": "",
         "evidence": "run",
-        "ignores_short_list": False,
     }
     assert result["serve"] is None
     assert (

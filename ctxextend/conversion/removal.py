@@ -1,0 +1,165 @@
+"""Explain the removal of rotary positions, and prepare its output: the same weights."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ctxextend.errors import printable
+from ctxextend.families.rope import NEW
+from ctxextend.output.card import (
+    CARD_FILE,
+    RECIPE_POINTER,
+    UNDECODED,
+    known_base_model,
+    model_card,
+    read_card,
+)
+from ctxextend.output.output import Output
+from ctxextend.output.prepare import compute_tables, edited_texts, encode
+from ctxextend.output.record import (
+    Hashes,
+    pinned_ref,
+    placeholders,
+    recipe_text,
+    uses_ml_dtypes,
+)
+from ctxextend.plan.effects import UNTRAINED
+from ctxextend.plan.explain import Explanation, model_notes
+from ctxextend.plan.file_warnings import file_warnings
+from ctxextend.plan.layouts import weight_layouts
+from ctxextend.plan.length_notes import generation_notes
+from ctxextend.plan.limit_warnings import low_limits
+from ctxextend.plan.plan import Plan
+from ctxextend.recipe import RECIPE_FILE, Convert, Recipe
+from ctxextend.tables.rope_types import NONE
+from ctxextend.version import __version__
+
+KEEP_HINT = "Train it at its old length with ctxextend train DIR --data TEXT --steps 200."
+
+
+def explain_removal(plan: Plan) -> Explanation:
+    """Explain the plan of a removal of rotary positions.
+
+    What runtimes do with the output is not stated, since no rule is about such settings.
+
+    Raises:
+        CheckpointError: A JSON file of the source is malformed.
+    """
+    return Explanation(
+        summary=_summarise(plan),
+        details=(_summarise(plan), _lengths_text(plan)),
+        notes=(
+            *model_notes(plan),
+            *_dialect_notes(plan),
+            *generation_notes(plan.model, plan.tables),
+        ),
+        warnings=(*low_limits(plan), *file_warnings(plan.checkpoint)),
+        untrained=(),
+        choices=(),
+        cost="",
+        effects=_describe_effects(plan),
+        keep_hint=KEEP_HINT,
+        runtimes=(),
+        runtime_notes=(),
+    )
+
+
+def _summarise(plan: Plan) -> str:
+    """Return the removal in a few words, with the rope types that rotate nothing."""
+    kinds = [str(rope.after["rope_type"]) for table in plan.tables for rope in table.rope]
+    named = " and ".join(dict.fromkeys(kinds))
+    return f"{plan.model_type} without positions ({named} rotary settings that rotate nothing)"
+
+
+def _lengths_text(plan: Plan) -> str:
+    """Return the context length before and after."""
+    if plan.max_len_after == plan.max_len_before:
+        return f"{plan.max_len_after} tokens, as before"
+    return f"{plan.max_len_before} -> {plan.max_len_after} tokens"
+
+
+def _dialect_notes(plan: Plan) -> list[str]:
+    """Return a note if readers of only ``rope_scaling`` would still rotate."""
+    for table in plan.tables:
+        if table.rope_dialects == (NEW,):
+            return [
+                f"Rotary settings are stated only as {NEW}: programs that do not read it, such as "
+                "transformers 4, still rotate."
+            ]
+    return []
+
+
+def _describe_effects(plan: Plan) -> str:
+    """Return what to expect of the outputs before any training."""
+    return (
+        f"{UNTRAINED.format(plan.max_len_after)} Outputs are far from the source's, for short "
+        "inputs too, since all weights were trained with rotary positions."
+    )
+
+
+def prepare_removal(plan: Plan, settings: Convert, explanation: Explanation) -> Output:
+    """Return the output of a removal of rotary positions, to be written by `write_output`.
+
+    Args:
+        plan: What changes.
+        settings: With the length as a number.
+        explanation: What the model card says about it.
+
+    Raises:
+        CheckpointError: A file to edit cannot be read.
+    """
+    source = plan.checkpoint
+    name = f"{source.source.name}-{NONE}-{plan.max_len_after}"
+    layouts = weight_layouts(plan)
+    recipe = partial(_encoded_recipe, plan, settings)
+    planned_recipe = partial(recipe, hashes=placeholders(plan))
+    card = _card(plan, explanation, title=printable(name))
+    texts = encode(edited_texts(plan, layouts) | {CARD_FILE: card})
+    texts[RECIPE_FILE] = planned_recipe(Path(name))
+    return Output(
+        source=source,
+        default_folder=Path(name),
+        layouts=layouts,
+        texts=texts,
+        planned_recipe=planned_recipe,
+        compute=partial(compute_tables, plan, source, recipe),
+    )
+
+
+def complete_settings(plan: Plan, settings: Convert) -> Convert:
+    """Return the settings with the length as a number, as recipes state it."""
+    return replace(settings, to=plan.max_len_after)
+
+
+def _encoded_recipe(plan: Plan, settings: Convert, folder: Path, hashes: Hashes) -> bytes:
+    """Return the recipe of a removal; see `output.record.recipe_text`."""
+    facts = {"model_type": plan.model_type, "max_len_before": plan.max_len_before}
+    text = recipe_text(
+        Recipe(pinned_ref(plan.model.ref, plan.checkpoint), convert=settings),
+        plan.checkpoint,
+        facts,
+        hashes.fingerprint,
+        folder,
+        uses_ml_dtypes=uses_ml_dtypes(plan),
+    )
+    return text.encode("utf-8", UNDECODED)
+
+
+def _card(plan: Plan, explanation: Explanation, *, title: str) -> str:
+    """Return the model card of a model whose rotary positions are removed."""
+    source = plan.checkpoint.source
+    after = plan.max_len_after
+    source_name = printable(source.hub_id or source.name)
+    sentences = [
+        f"{source_name} without its rotary positions, removed by ctxextend {__version__}: "
+        f"{explanation.summary}, {_lengths_text(plan)}.",
+        "All weights are the same: only config and tokenizer files were changed.",
+        explanation.effects,
+        *low_limits(plan),
+    ]
+    return model_card(
+        read_card(plan.checkpoint),
+        known_base_model(plan.checkpoint),
+        title=title,
+        section=f"## Without positions, {after} tokens\n\n{' '.join(sentences)}{RECIPE_POINTER}\n",
+    )
