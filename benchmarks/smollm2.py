@@ -86,7 +86,12 @@ CROSSING = """\
 A prompt of {prefill:,} tokens, and {generated:,} more through the cache, past the {short:,}th; and
 the first {shared:,} tokens of an input that is in one batch with a longer one. With `switch` and
 `dynamic`, cached keys keep the frequencies of short inputs, and the short input gets those of long
-ones; all others have only one set. Perplexity as a ratio to that of `yarn`, paired by window:"""
+ones; all others have only one set. Perplexity as a ratio to that of the model as it is, in sliding
+windows past the {short:,}th token, paired by window:"""
+AGAINST_YARN = (
+    "`switch` against `yarn`, paired by window: {generated} in the generation, {batch} in the "
+    "batch, and {long} past {short:,} tokens in one call."
+)
 INTRODUCTION = """\
 In brackets: 95 % intervals by trial. SmolLM2-135M accepts {short:,} tokens. {verdict} In
 {seconds:.0f} s. [What is asked](guides/effective-context.md), and how that relates to the scores of
@@ -272,7 +277,7 @@ def judged_page(judge: Judge) -> Iterator[str]:
     stride = SHORT // 2
     yield JUDGED.format(short=SHORT, long=LONG, count=len(sliding), stride=stride)
     yield ""
-    beyond = [_slice(judge.losses("long", name), SHORT, LONG) for name in METHODS]
+    beyond = [_beyond(judge, name) for name in METHODS]
     base = beyond[0]
     yield f"| method | {SHORT:,} to {LONG - 1:,} |"
     yield "|---|---:|"
@@ -302,7 +307,6 @@ def _position_table(judge: Judge) -> Iterator[str]:
 
 
 def _short_table(judge: Judge) -> Iterator[str]:
-    base = _slice(judge.losses("long", UNSCALED), 0, SHORT)
     _check_identical(judge)
     yield ""
     yield SHORT_INPUTS.format(short=SHORT, long=SHORT + STEP)
@@ -312,11 +316,7 @@ def _short_table(judge: Judge) -> Iterator[str]:
     for method, name in METHODS.items():
         if method in (SLIDING, UNSCALED):
             continue
-        if method in FOLLOWING:
-            yield f"| {name} | identical |"
-        else:
-            own = _slice(judge.losses("long", method), 0, SHORT)
-            yield f"| {name} | {_ratio(own, base)} |"
+        yield f"| {name} | {summary(judge)[method]['short']} |"
 
 
 def _check_identical(judge: Judge) -> None:
@@ -342,15 +342,51 @@ def _crossing_table(judge: Judge) -> Iterator[str]:
     yield ""
     yield f"| method | generated, {SHORT:,} to {stop - 1:,} | in one batch with a longer input |"
     yield "|---|---:|---:|"
-    generated = {name: _generated(judge, name) for name in METHODS if name != SLIDING}
-    shared = {name: _slice(judge.losses("long", name), 0, SHARED) for name in generated}
-    for method in generated:
-        crossing = _ratio(generated[method], generated["yarn"])
-        in_batch = _ratio(shared[method], shared["yarn"])
-        if method == "yarn":
-            crossing = NUMBERS.perplexity(estimate(generated[method]))
-            in_batch = NUMBERS.perplexity(estimate(shared[method]))
-        yield f"| {METHODS[method]} | {crossing} | {in_batch} |"
+    for method, name in METHODS.items():
+        if method != SLIDING:
+            cells = summary(judge)[method]
+            yield f"| {name} | {cells['generated']} | {cells['batch']} |"
+    yield ""
+    against_yarn = {
+        "generated": _ratio(_generated(judge, "switch"), _generated(judge, "yarn")),
+        "batch": _ratio(_shared(judge, "switch"), _shared(judge, "yarn")),
+        "long": _ratio(_beyond(judge, "switch"), _beyond(judge, "yarn")),
+        "short": SHORT,
+    }
+    yield AGAINST_YARN.format(**against_yarn)
+
+
+def summary(judge: Judge) -> dict[str, dict[str, str]]:
+    """Return the perplexities of each method, as ratios to the base, by what is read."""
+    long = _beyond(judge, SLIDING)
+    short = _slice(judge.losses("long", UNSCALED), 0, SHORT)
+    generated = _generated(judge, SLIDING)
+    shared = _shared(judge, UNSCALED)
+    found: dict[str, dict[str, str]] = {}
+    for method in METHODS:
+        if method == SLIDING:
+            continue
+        own_short = "x 1.00, identical"
+        if method not in (*FOLLOWING, UNSCALED):
+            own_short = _ratio(_slice(judge.losses("long", method), 0, SHORT), short)
+        found[method] = {
+            "name": METHODS[method],
+            "long": _ratio(_beyond(judge, method), long),
+            "short": own_short,
+            "generated": _ratio(_generated(judge, method), generated),
+            "batch": _ratio(_shared(judge, method), shared),
+        }
+    return found
+
+
+def _beyond(judge: Judge, method: str) -> Losses:
+    """Return the losses past the trained length, in one call."""
+    return _slice(judge.losses("long", method), SHORT, LONG)
+
+
+def _shared(judge: Judge, method: str) -> Losses:
+    """Return the losses of a short input in one batch with a longer one."""
+    return _slice(judge.losses("long", method), 0, SHARED)
 
 
 def _generated(judge: Judge, method: str) -> Losses:
@@ -458,6 +494,8 @@ def main() -> None:
     found = evaluate(judge.base, judge.wikitext, measure=("effective",), budget=arguments.budget)
     assert found.effective is not None
     lines += ["", *page(found.effective, found.seconds, COMMAND)]
+    cells = json.dumps(summary(judge), indent=1, ensure_ascii=False) + "\n"
+    (judge.out / "smollm2.json").write_text(cells, "utf-8")
     text = "\n".join(lines) + "\n"
     (judge.out / "smollm2.md").write_text(text, "utf-8")
     print(text, end="")

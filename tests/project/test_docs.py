@@ -158,6 +158,17 @@ def rotary_methods_table() -> str:
     return markdown(("`--method`", "what it does", outputs, length, "use when", "source"), body)
 
 
+def smollm2_table() -> str:
+    """Return the methods on SmolLM2, as ratios to the base."""
+    results = json.loads((ROOT / "benchmarks" / "results" / "smollm2.json").read_text("utf-8"))
+    heads = ["", "beyond 8,192", "up to 8,192", "generated past 8,192", "short, batched with long"]
+    rows = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
+    for row in results.values():
+        cells = [row[key] for key in ("name", "long", "short", "generated", "batch")]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
 def schemes_table() -> str:
     """Return the cost of a longer context by position scheme; `benchmarks/schemes.py` measures."""
     results = json.loads((ROOT / "benchmarks" / "results" / "schemes.json").read_text())["schemes"]
@@ -229,6 +240,7 @@ GENERATORS = {
     "runtime_types": common_types_table,
     "rules": rules_tables,
     "schemes": schemes_table,
+    "smollm2": smollm2_table,
     "commands": commands_reference,
 }
 
