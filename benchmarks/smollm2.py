@@ -357,7 +357,7 @@ def _crossing_table(judge: Judge) -> Iterator[str]:
 
 
 def summary(judge: Judge) -> dict[str, dict[str, str]]:
-    """Return the perplexities of each method, as ratios to the base, by what is read."""
+    """Return the perplexities of each method, as ratios to the base, by the input."""
     long = _beyond(judge, SLIDING)
     short = _slice(judge.losses("long", UNSCALED), 0, SHORT)
     generated = _generated(judge, SLIDING)

@@ -54,7 +54,7 @@ def convert(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Convert learned positions to rotary or ALiBi positions, or remove rotary positions.
+    """Convert positions to rotary or ALiBi ones, or remove rotary ones.
 
     Examples:
         ctxextend convert gpt2 --scheme rotary --to 4096 --train articles/ --steps 500

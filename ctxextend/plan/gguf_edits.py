@@ -36,6 +36,8 @@ from ctxextend.recipe import Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.rope_types import (
     ATTENTION_FACTOR,
+    BETA_FAST,
+    BETA_SLOW,
     FACTOR,
     THETA,
     TRAINED,
@@ -64,6 +66,9 @@ def check_gguf_settings(model: OpenedModel, settings: Resize) -> None:
         check_scales(model.checkpoint, location, name)
 
 
+LLAMA_CPP_FLAGS = {BETA_FAST: "--yarn-beta-fast", BETA_SLOW: "--yarn-beta-slow"}
+
+
 def _check_no_betas(settings: Resize) -> None:
     """Raise MethodError if the method states betas.
 
@@ -74,7 +79,7 @@ def _check_no_betas(settings: Resize) -> None:
     if not given:
         return
     names = [key.replace("_", "-") for key in given]
-    flags = " and ".join(f"--yarn-{name}" for name in names)
+    flags = " and ".join(LLAMA_CPP_FLAGS[key] for key in given)
     listed = " and ".join(names)
     message = f"--method {settings.method}: a GGUF file does not state {listed}."
     raise MethodError(message, f"Remove {listed}, and pass {flags} to llama.cpp.")

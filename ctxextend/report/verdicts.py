@@ -238,7 +238,8 @@ def _doubts(comparison: Comparison, others: Sequence[Named]) -> list[str]:
         return [_little_text(comparison)]
     row = comparison.recommended_row
     taken = _taken_by_auto(comparison)
-    if row is not None and not row.final.is_tied:
+    is_other = row is not None and row is not comparison.rows[0] and not row.final.is_tied
+    if row is not None and is_other:
         best = _name(comparison.rows[0])
         return [f"{_name(row)} is recommended: scores of long inputs do not say what {best} is for"]
     if taken and any(outcome.is_tied for _, outcome in others):

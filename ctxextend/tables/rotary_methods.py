@@ -109,6 +109,9 @@ def yarn(
 
     Source: Peng et al. 2023, YaRN, section 3, arXiv:2309.00071.
     """
+    if dim % 2:
+        message = f"--method yarn: {dim} rotated values per head are no pairs."
+        raise ResizeError(message, "Use another method, such as --method linear.")
     return {**rope, TYPE: "yarn", FACTOR: factor, TRAINED: lengths.first_trained, **stated}
 
 

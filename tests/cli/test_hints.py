@@ -28,6 +28,8 @@ OTHER_PROGRAMS = {
     "--rope-scale",
     "--rope-scaling",
     "--yarn-orig-ctx",
+    "--yarn-beta-fast",
+    "--yarn-beta-slow",
     "--outfile",
     "--local-dir",  # hf download
     "--merge",  # llama-gguf-split

@@ -67,6 +67,8 @@ UNSTATED = {
     # The ``rope_scaling`` of DeepSeek-V4 gives ``yarn`` settings attention_factor 1.
     "yarn": ONLY_NEW | ONLY_UNSCALED | {"deepseek_v4"},
     **dict.fromkeys(("linear", "dynamic"), ONLY_NEW | ONLY_UNSCALED),
+    # These do not apply `switch`.
+    "switch": (ONLY_NEW | ONLY_UNSCALED) - {"dots3_note_text", "embedding_gemma2_text"},
     # In transformers 4, local layers of OLMo 3 have the base of the others.
     "theta": ONLY_NEW | {"olmo3"},
     "proportional": SPACED,
@@ -78,8 +80,11 @@ def methods_of(location: TableLocation) -> list[str]:
     """Return the methods that apply to the settings of a config."""
     facts = rotary_facts(location)
     kind = read_rope(location)[0].parameters["rope_type"]
+    methods = [*facts.methods, LIMITS]
+    if rotary_dim(location, read_rope(location)[0].parameters) % 2:
+        methods = [name for name in methods if name not in ("yarn", "switch")]
     if kind == "default":
-        return [*facts.methods, LIMITS]
+        return methods
     return [kind, LIMITS]
 
 
