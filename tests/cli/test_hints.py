@@ -20,6 +20,8 @@ OTHER_PROGRAMS = {
     "--max-model-len",
     "--hf-overrides",
     "--context-length",
+    "--chunked-prefill-size",
+    "--disable-radix-cache",
     "--json-model-override-args",
     "--model-path",
     "--model-id",
