@@ -66,6 +66,8 @@ def _details(method: Method) -> Iterator[tuple[str, str]]:
     for name, setting in method.settings.items():
         if setting.default is not None:
             default = setting.default
+        elif setting.unset:
+            default = setting.unset
         elif method.scheme:
             default = "chosen from the lengths"
         else:

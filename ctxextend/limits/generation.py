@@ -95,7 +95,7 @@ def _limits_of_config(checkpoint: Checkpoint) -> Iterator[GenerationLimit]:
     """Yield the limits in config.json, which are used if no generation_config.json is."""
     used = set[Keys]()
     has_generation_config = _path_next_to_config(checkpoint) in checkpoint.copied
-    if not has_generation_config and _generates_text(checkpoint):
+    if not has_generation_config and generates_text(checkpoint):
         used = _used_paths(checkpoint.config)
     for path, tokens in _limits_in_config(checkpoint.config):
         yield GenerationLimit(
@@ -183,7 +183,7 @@ def _used_paths(config: Mapping[str, Any]) -> set[Keys]:
     return outer | inner
 
 
-def _generates_text(checkpoint: Checkpoint) -> bool:
+def generates_text(checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint is of a model that generates text, as far as its config tells."""
     if MODULES in checkpoint.copied:  # of a sentence encoder
         return False

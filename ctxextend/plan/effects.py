@@ -88,7 +88,7 @@ def _effect_on_short_inputs(plan: Plan) -> str:
     effect = effect[:1].upper() + effect[1:]
     if choice.keep_first:
         effect += f" (the first {choice.keep_first} rows are kept)"
-    return f"{effect}; beyond {old_lengths(plan)}"
+    return f"{effect}; beyond {kept}"
 
 
 def _effect_on_long_inputs(plan: Plan) -> str:
@@ -147,21 +147,27 @@ def _suggest_switch(plan: Plan) -> str:
     return f"{suggestion} (right in {joined(serving)})."
 
 
-def switch_notes(tables: Sequence[TablePlan]) -> Iterator[str]:
+def switch_notes(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[str]:
     """Yield what to know of inputs that cross the old length, or that share a batch.
 
     Transformers chooses the list of factors by the longest sequence of each call.
+
+    Args:
+        tables: The planned ones.
+        generates: Whether the model generates text, so that an input can grow.
     """
     for table in tables:
         if not switches(table):
             continue
-        length = table.max_len_before
+        length = same_up_to(table)
         yield (
             f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
             "a longer one: batch them apart."
         )
         rope = table.location.table.rope
         assert rope is not None
+        if not generates:
+            continue
         if rope.drops_cache:
             yield (
                 f"generate() reads an input again when it grows past {length} tokens, since keys "

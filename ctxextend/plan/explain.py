@@ -7,6 +7,7 @@ from ctxextend.checkpoints.folder import source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.mistral_files import has_params, is_translated
 from ctxextend.families.rope import read_rope
+from ctxextend.limits.generation import generates_text
 from ctxextend.plan.cache_cost import describe_cost, describe_layers
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows, switch_notes
 from ctxextend.plan.file_warnings import file_warnings
@@ -60,7 +61,7 @@ def explain(plan: Plan) -> Explanation:
         details=tuple(_describe_table(plan, table) for table in plan.tables),
         notes=(
             *model_notes(plan),
-            *switch_notes(plan.tables),
+            *switch_notes(plan.tables, generates=_generates(plan)),
             *_params_notes(plan),
             *_generation_notes(plan),
         ),
@@ -177,6 +178,12 @@ def _params_notes(plan: Plan) -> Iterator[str]:
         from ctxextend.plan.params_notes import params_notes
 
         yield from params_notes(plan)
+
+
+def _generates(plan: Plan) -> bool:
+    """Whether the model writes text token by token."""
+    model_class = plan.checkpoint.model_class or ""
+    return generates_text(plan.checkpoint) and not model_class.endswith("ForMaskedLM")
 
 
 def _generation_notes(plan: Plan) -> Iterator[str]:

@@ -21,8 +21,9 @@ from ctxextend.families.rope_dialects import (
 from ctxextend.plan.table_plan import RopePlan, ShortInputs, TablePlan
 from ctxextend.recipe import BOTH, Resize
 from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SWITCH
+from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SCALING_METHODS, SWITCH
 from ctxextend.tables.rope_types import (
+    ATTENTION_FACTOR,
     KEPT_TYPES,
     LLAMA_4_BETA,
     NONE,
@@ -145,6 +146,9 @@ def _check_method(location: TableLocation, name: str) -> None:
     """Raise MethodError if a method that scales does not apply to this model type."""
     applicable = location.table.rope.methods if location.table.rope else ()
     message = f"--method {name} does not apply to {location.scheme} positions."
+    if location.table.rope and not applicable and name in SCALING_METHODS:
+        model_type = location.family.model_type
+        message = f"--method {name}: {model_type} models ignore rotary settings in transformers."
     if location.scheme == NONE:
         message = f"--method {name} does not apply to a model without positions."
     if not applicable:
@@ -185,6 +189,10 @@ def _no_change_needed(
     if has_others:
         return ResizeError(message, f"Resize other parts than {location.part} with --part.")
     settings = read_rope(location) if location.table.rope else ()
+    lists = [item.parameters for item in settings if item.parameters[TYPE] == "longrope"]
+    if any(settings.get(ATTENTION_FACTOR) is not None for settings in lists):
+        hint = f"If it was resized by --method {SWITCH}, resize its base to {after}."
+        return ResizeError(message, hint)
     if any(layers.parameters[TYPE] != "default" for layers in settings):
         return ResizeError(
             message,

@@ -10,7 +10,7 @@ from ctxextend.families.rope import RopeLayers
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.untrained import UntrainedRows
 from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.rope_types import Parameters
+from ctxextend.tables.rope_types import TRAINED, Parameters
 
 
 class ShortInputs(Enum):
@@ -135,8 +135,13 @@ def rounds_short_inputs(table: TablePlan) -> bool:
 def same_up_to(table: TablePlan) -> int:
     """Return the longest input, in tokens, whose outputs can stay.
 
-    With ``dynamic`` settings, this is the trained length.
+    With ``dynamic`` settings, this is the trained length. If settings switch, it is the length at
+    which they do, which the base may serve although it states a shorter one.
     """
+    if switches(table):
+        switching = [plan for plan in table.rope if plan.long_inputs_as is not None]
+        lengths: list[int] = [plan.after[TRAINED] for plan in switching]
+        return min(lengths)
     is_dynamic = any(plan.before.parameters["rope_type"] == "dynamic" for plan in table.rope)
     if is_dynamic:
         return min(stated_length(table), length_to_state(table))

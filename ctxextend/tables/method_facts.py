@@ -40,9 +40,11 @@ class Setting:
 
     does: str  # what it controls, as a phrase
     must: str  # its allowed values, as a phrase that follows "must be"
-    default: Any  # None: chosen from the table
+    default: Any  # None: chosen from the table, or `unset`
     read: Callable[[str], Any] = field(metadata=not_in_json)  # raises ValueError for invalid text
     allows: Callable[[Any], bool] = field(default=lambda value: True, metadata=not_in_json)
+    # What applies without a value, as a phrase; empty: one is chosen from the table.
+    unset: str = ""
 
     def parse(self, text: str) -> Any:
         """Return the value that a text gives.
@@ -67,10 +69,15 @@ def count_setting(does: str, default: int | None = 0) -> Setting:
     )
 
 
-def positive_setting(does: str) -> Setting:
-    """Return a setting whose values are positive numbers, by default chosen from the table."""
+def positive_setting(does: str, unset: str = "") -> Setting:
+    """Return a setting whose values are positive numbers; `unset` as in `Setting`."""
     return Setting(
-        does, must="above 0", default=None, read=float, allows=lambda number: 0 < number < math.inf
+        does,
+        must="above 0",
+        default=None,
+        unset=unset,
+        read=float,
+        allows=lambda number: 0 < number < math.inf,
     )
 
 

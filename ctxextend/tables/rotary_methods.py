@@ -37,6 +37,7 @@ from ctxextend.tables.rope_types import (
     THETA,
     TRAINED,
     TYPE,
+    YARN_BETAS,
     Parameters,
     rope_type,
     without_type_settings,
@@ -65,15 +66,34 @@ SCALE = Setting(
     allows=lambda factor: 1 <= factor < math.inf,
 )
 
+MAX_BETA = 1e6
+
+
+def _beta(does: str, default: str) -> Setting:
+    """Return a setting that is a number of turns; `default` is that of transformers."""
+    return Setting(
+        does,
+        must=f"a number between {1 / MAX_BETA:g} and {MAX_BETA:g}",
+        default=None,
+        unset=f"as stated, else {default}",
+        read=float,
+        allows=lambda turns: 1 / MAX_BETA <= turns <= MAX_BETA,
+    )
+
+
 # What YaRN leaves open. Unset, the settings keep what they state, or transformers' default.
 YARN_SETTINGS = {
-    BETA_FAST: positive_setting("turns within the trained length from which pairs are not slowed"),
-    BETA_SLOW: positive_setting("turns below which pairs are slowed by the whole factor"),
-    ATTENTION_FACTOR: positive_setting("factor of cosines and sines"),
+    BETA_FAST: _beta("turns within the trained length from which pairs are not slowed", "32"),
+    BETA_SLOW: _beta("turns below which pairs are slowed by the whole factor", "1"),
+    ATTENTION_FACTOR: positive_setting(
+        "factor of cosines and sines", unset="as stated, else that of the method"
+    ),
 }
 
 MSCALE = "mscale"
-LIST_MSCALE = positive_setting("also state short_mscale and long_mscale, for vLLM and SGLang")
+LIST_MSCALE = positive_setting(
+    "also state short_mscale and long_mscale, as --for vllm does", unset="not stated"
+)
 
 # The types whose frequencies are the same for all inputs, and none of them 0: those of `switch`.
 SWITCHED_TYPES = ("default", "linear", "yarn", "llama3")
@@ -109,10 +129,29 @@ def yarn(
 
     Source: Peng et al. 2023, YaRN, section 3, arXiv:2309.00071.
     """
+    settings = {**rope, TYPE: "yarn", FACTOR: factor, TRAINED: lengths.first_trained, **stated}
+    _check_ramp(settings, dim)
+    return settings
+
+
+def _check_ramp(settings: Parameters, dim: int) -> None:
+    """Check that yarn settings have a ramp: pairs of several wavelengths, and ordered betas.
+
+    Raises:
+        MethodError: They have none.
+    """
     if dim % 2:
         message = f"--method yarn: {dim} rotated values per head are no pairs."
-        raise ResizeError(message, "Use another method, such as --method linear.")
-    return {**rope, TYPE: "yarn", FACTOR: factor, TRAINED: lengths.first_trained, **stated}
+        raise MethodError(message, "Use another method, such as --method linear.")
+    if settings[THETA] <= 1:
+        message = (
+            f"--method yarn: all pairs have one wavelength with rope_theta {settings[THETA]:g}."
+        )
+        raise MethodError(message, "Use another method, such as --method linear.")
+    fast, slow = (settings.get(key) or default for key, default in YARN_BETAS.items())
+    if fast <= slow:
+        message = f"--method yarn: beta-fast must be above beta-slow, got {fast:g} and {slow:g}."
+        raise MethodError(message, "State both, as in --method yarn:beta-fast=16,beta-slow=2.")
 
 
 @rotary(
@@ -439,7 +478,7 @@ def _applicable_methods(rope: Parameters, methods: Sequence[str]) -> list[str]:
     if rope[TYPE] == NTK_ALPHA:
         return []
     if rope[TYPE] == "default":
-        return [method for method in SCALING_METHODS if method in methods]
+        return [method for method in methods if method in SCALING_METHODS]
     if SWITCH in methods and can_switch(rope):
         return [rope[TYPE], SWITCH]
     return [rope[TYPE]]
@@ -472,8 +511,11 @@ def _does_not_apply(name: str, rope: Parameters, applicable: Sequence[str]) -> M
     if not applicable:
         return _cannot_scale(rope)
     if name == SWITCH and rope[TYPE] in SWITCHED_TYPES and rope.get(MSCALE_ALL_DIM):
-        reason = f"the model scales its attention by {MSCALE_ALL_DIM} and the factor"
+        reason = f"some classes scale their attention by {MSCALE_ALL_DIM} and the factor"
         hint = f"Use --method {applicable[0]}."
+    elif name == SWITCH and rope[TYPE] == "longrope" and rope.get(ATTENTION_FACTOR) is not None:
+        reason = "the model has two lists of factors already"
+        hint = f"If --method {SWITCH} made them, resize its base instead."
     elif name == SWITCH and rope[TYPE] not in SWITCHED_TYPES:
         reason = f"no list of factors states what {rope[TYPE]} settings give inputs of each length"
         hint = f"Use --method {applicable[0]}."

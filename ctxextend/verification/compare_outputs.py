@@ -23,6 +23,7 @@ FLOAT32_STEP = 2**-23
 STEPS_PER_LAYER = 8
 # Of a rotary frequency of 1 radian per position; measured: up to a tenth of it.
 STEPS_PER_POSITION = 8
+MAX_ROUNDING = 0.02  # of outputs, so that long inputs are compared too
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def frequency_rounding(length: int) -> float:
     Args:
         length: Of the input, in tokens.
     """
-    return STEPS_PER_POSITION * FLOAT32_STEP * length
+    return min(STEPS_PER_POSITION * FLOAT32_STEP * length, MAX_ROUNDING)
 
 
 def embedding_dtype(conversion: Conversion) -> str:

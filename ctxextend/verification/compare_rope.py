@@ -117,10 +117,21 @@ def _wrong_settings(
 ) -> tuple[WrongSetting, ...]:
     wrong = list[WrongSetting]()
     for key in {**expected, **stated}:
-        if expected.get(key) != stated.get(key):
-            found = stated.get(key, MISSING)
-            wrong.append(WrongSetting(key, found, expected.get(key, MISSING)))
+        found = stated.get(key, MISSING)
+        planned = expected.get(key, MISSING)
+        if isinstance(found, list) and isinstance(planned, list) and len(found) == len(planned):
+            wrong += _wrong_items(key, found, planned)
+        elif expected.get(key) != stated.get(key):
+            wrong.append(WrongSetting(key, found, planned))
     return tuple(wrong)
+
+
+def _wrong_items(key: str, found: list[Any], planned: list[Any]) -> list[WrongSetting]:
+    """Return the first item of a list of factors that differs; none if all are equal."""
+    for index, (one, other) in enumerate(zip(found, planned, strict=True)):
+        if one != other:
+            return [WrongSetting(f"{key}[{index}]", one, other)]
+    return []
 
 
 def _compare_frequencies(

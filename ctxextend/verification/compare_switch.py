@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.rope_changes import Changes, rope_changes
 from ctxextend.families.rope_dialects import with_other_dialect, with_values
@@ -15,6 +16,7 @@ from ctxextend.tables.rope_types import TYPE
 from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.compare_outputs import (
     OutputDifference,
+    UnrunTable,
     frequency_rounding,
     output_difference,
 )
@@ -37,16 +39,29 @@ def switched_tables(expected: Expected) -> list[TablePlan]:
     return [table for table in expected.tables if switches(table)]
 
 
-def changed_outcomes(before: Outcomes, again: Outcomes) -> list[str]:
-    """Return the inputs whose outputs differ when they are run again, after longer ones."""
+@dataclass(frozen=True)
+class RunAgain:
+    """Short inputs that ran before a long one and after it, by their names."""
+
+    same: tuple[str, ...]  # with the same outputs, bit for bit
+    changed: tuple[str, ...]
+    unrun: tuple[str, ...]
+
+
+def compare_again(before: Outcomes, again: Outcomes) -> RunAgain:
+    """Compare the outputs for inputs with those of the same inputs after longer ones."""
+    same = list[str]()
     changed = list[str]()
+    unrun = list[str]()
     for (name, text), outcome in again.items():
         first = before.get((name, text))
         if not isinstance(outcome, Ran) or not isinstance(first, Ran):
-            continue
-        if not are_bit_identical(first.values, outcome.values):
+            unrun.append(text)
+        elif are_bit_identical(first.values, outcome.values):
+            same.append(text)
+        else:
             changed.append(text)
-    return changed
+    return RunAgain(same=tuple(same), changed=tuple(changed), unrun=tuple(unrun))
 
 
 def run_without_switch(expected: Expected, resized: Checkpoint) -> Outcomes:
@@ -65,7 +80,7 @@ def run_without_switch(expected: Expected, resized: Checkpoint) -> Outcomes:
     for table in switched_tables(expected):
         for plan in table.rope:
             if not _applies(table, plan):
-                _replace_frequencies(model, table, plan)
+                _replace_frequencies(model, resized, table, plan)
     return run_inputs(expected, resized, model, [expected.max_len])
 
 
@@ -93,24 +108,31 @@ def _applies(table: TablePlan, plan: RopePlan) -> bool:
     return plan.long_inputs_as[TYPE] in (*facts.methods, kept)
 
 
-def _replace_frequencies(model: Any, table: TablePlan, plan: RopePlan) -> None:
-    """Give a model the frequencies of long inputs, whatever the input is."""
+def _replace_frequencies(model: Any, resized: Checkpoint, table: TablePlan, plan: RopePlan) -> None:
+    """Give a model the frequencies of long inputs, whatever the input is.
+
+    Raises:
+        CheckpointError: The model has no buffer for them.
+    """
     if plan.long_inputs_as is None:
         return
     dim = rotary_dim(table.location, plan.before.parameters)
     long = frequencies(plan.long_inputs_as, dim, table.max_len_after)
-    replace_frequencies(model, long.inverse, long.attention_factor)
+    if not replace_frequencies(model, long.inverse, long.attention_factor):
+        message = f"{resized.root}: the model has no buffer of {len(long.inverse)} frequencies."
+        raise CheckpointError(message)
 
 
 def compare_long_inputs(
     expected: Expected, after: Outcomes, without_switch: Outcomes
-) -> list[ComparedLongInput]:
-    """Compare the outputs for inputs of the new length, of each table on which both models run."""
-    compared = list[ComparedLongInput]()
+) -> list[ComparedLongInput | UnrunTable]:
+    """Compare the outputs for inputs of the new length, of each table."""
+    compared = list[ComparedLongInput | UnrunTable]()
     text = length_text(expected.max_len)
     for table in switched_tables(expected):
-        outcome = without_switch.get((table.name, text))
+        outcome = without_switch[table.name, text]
         if not isinstance(outcome, Ran):
+            compared.append(UnrunTable(table, outcome))
             continue
         found = after.get((table.name, text))
         size = float(outcome.values.nan_to_num().abs().max())

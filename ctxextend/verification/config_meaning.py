@@ -5,7 +5,7 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import TORCH_DTYPES
-from ctxextend.families.lookup import Keys, TableLocation, nested
+from ctxextend.families.lookup import Keys, nested
 from ctxextend.families.rope import NEW, read_rope
 from ctxextend.families.rope_dialects import old_keys
 from ctxextend.plan.table_plan import TablePlan
@@ -31,7 +31,7 @@ def changed_meaning(
     transformers says what they mean: it is imported only if some differ, for example since it has
     saved the checkpoint again, with all of its defaults.
     """
-    rotary = [path for table in tables for path in _rotary_paths(table.location)]
+    rotary = [path for table in tables for path in _rotary_paths(table)]
     changes = _outside(rotary, changes)
     if not changes or not isinstance(after, dict):
         return changes
@@ -88,12 +88,15 @@ def _is_stored_dtype(base: Checkpoint, change: ValueChange) -> bool:
     return [*stored] == [change.after]
 
 
-def _rotary_paths(location: TableLocation) -> Iterator[Keys]:
+def _rotary_paths(table: TablePlan) -> Iterator[Keys]:
     """Yield the paths of the keys that state rotary settings, in both dialects."""
+    location = table.location
     if location.table.rope is None:
         return
     keys = [NEW, *old_keys(location)]
-    if any(rope_type(layers.parameters).states_trained for layers in read_rope(location)):
+    settings = [layers.parameters for layers in read_rope(location)]
+    settings += [plan.after for plan in table.rope]
+    if any(rope_type(item).states_trained for item in settings):
         keys.append(TRAINED)
     for key in keys:
         yield from location.paths_of(key)

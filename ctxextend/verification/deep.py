@@ -12,7 +12,7 @@ from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_frequencies import compare_frequencies
 from ctxextend.verification.compare_outputs import compare_outputs
 from ctxextend.verification.compare_switch import (
-    changed_outcomes,
+    compare_again,
     compare_long_inputs,
     run_without_switch,
     switched_tables,
@@ -77,7 +77,7 @@ def _check_switch(
     except CheckpointError as error:
         return Evidence(unchecked=[error.message]).check("switch")
     long_inputs = compare_long_inputs(expected, after.outcomes, without_switch)
-    return switch_check(expected, changed_outcomes(after.outcomes, again), long_inputs)
+    return switch_check(expected, compare_again(after.outcomes, again), long_inputs)
 
 
 def _shared_lengths(expected: Expected) -> list[int]:

@@ -19,10 +19,11 @@ from ctxextend.verification.compare_outputs import (
     NoOutput,
     OtherShape,
     OutputDifference,
+    UnrunTable,
     ValueDifference,
     embedding_dtype,
 )
-from ctxextend.verification.compare_switch import ComparedLongInput
+from ctxextend.verification.compare_switch import ComparedLongInput, RunAgain
 from ctxextend.verification.expected import Expected
 from ctxextend.verification.observe import (
     Failed,
@@ -234,33 +235,44 @@ def outputs_check(expected: Expected, compared: ComparedOutputs, after: Observed
 
 
 def switch_check(
-    expected: Expected, changed: Sequence[str], long_inputs: Sequence[ComparedLongInput]
+    expected: Expected, again: RunAgain, long_inputs: Sequence[ComparedLongInput | UnrunTable]
 ) -> Check:
     """Return the check of frequencies that differ only for long inputs.
 
     Args:
         expected: The resize.
-        changed: Short inputs whose outputs differ after a long one.
-        long_inputs: The outputs for inputs of the new length.
+        again: Short inputs, before and after a long one.
+        long_inputs: The outputs for inputs of the new length, of each table.
     """
     evidence = Evidence()
     after_long = f"after an input of {expected.max_len} tokens"
-    if changed:
-        evidence.failures.append(f"outputs differ {after_long}: {', '.join(changed)}")
-    else:
-        evidence.findings.append(f"short inputs give the same outputs {after_long}")
-    if not long_inputs:
-        evidence.unchecked.append(f"the model does not run on {expected.max_len} tokens")
+    if again.changed:
+        evidence.failures.append(f"outputs differ {after_long}: {', '.join(again.changed)}")
+    if again.unrun:
+        evidence.unchecked.append(f"not run again {after_long}: {', '.join(again.unrun)}")
+    if again.same:
+        evidence.findings.append(f"the same outputs {after_long}: {', '.join(again.same)}")
     for compared in long_inputs:
-        difference = compared.difference
-        text = f"{compared.name}: the outputs of {compared.scaled_as} settings for all inputs"
-        value = _value_text(difference)
-        if isinstance(difference, ValueDifference) and difference.largest <= compared.tolerance:
-            evidence.findings.append(f"{text}, within rounding (largest difference {value})")
-        else:
-            tolerance = f"tolerance {compared.tolerance:.2g}"
-            evidence.failures.append(f"{text} are expected, but differ: {value} ({tolerance})")
+        _add_long_input(evidence, expected, compared)
     return evidence.check("switch")
+
+
+def _add_long_input(
+    evidence: Evidence, expected: Expected, compared: ComparedLongInput | UnrunTable
+) -> None:
+    """Add how the outputs for inputs of the new length compare with those without a switch."""
+    if isinstance(compared, UnrunTable):
+        name = compared.table.name
+        evidence.unchecked.append(f"{name}: not run without a switch on {expected.max_len} tokens")
+        return
+    difference = compared.difference
+    text = f"{compared.name}: the outputs of {compared.scaled_as} settings for all inputs"
+    value = _value_text(difference)
+    if isinstance(difference, ValueDifference) and difference.largest <= compared.tolerance:
+        evidence.findings.append(f"{text}, within rounding (largest difference {value})")
+    else:
+        tolerance = f"tolerance {compared.tolerance:.2g}"
+        evidence.failures.append(f"{text} are expected, but differ: {value} ({tolerance})")
 
 
 def _outputs_text(expected: Expected, compared: ComparedOutputs) -> list[str]:

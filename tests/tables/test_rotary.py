@@ -380,12 +380,20 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
         (PROPORTIONAL, (9, 18), 64, "switch", MethodError, "what proportional settings give"),
         (LONGROPE, (9, 18), 64, "switch", MethodError, "what longrope settings give"),
         (
+            LONGROPE | {"attention_factor": 1.0},
+            (9, 18),
+            64,
+            "switch",
+            MethodError,
+            "its base instead",
+        ),
+        (
             YARN | {"mscale_all_dim": 1.0},
             (9, 18),
             64,
             "switch",
             MethodError,
-            "scales its attention by mscale_all_dim and the factor. Use --method yarn.",
+            "scale their attention by mscale_all_dim and the factor. Use --method yarn.",
         ),
         (
             LLAMA3,
@@ -395,6 +403,16 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             MethodError,
             "llama3 settings have no beta_fast",
         ),
+        (
+            DEFAULT,
+            (9, 18),
+            64,
+            "yarn:beta-fast=2,beta-slow=2",
+            MethodError,
+            "above beta-slow, got 2",
+        ),
+        (DEFAULT, (9, 18), 7, "switch", MethodError, "7 rotated values per head are no pairs"),
+        (DEFAULT | {"rope_theta": 1.0}, (9, 18), 64, "yarn", MethodError, "have one wavelength"),
         (DEFAULT, (9, 18), 64, "switch:factor=0.5", ResizeError, "factor must be a number from 1"),
         (DEFAULT, (9, 18), 2, "theta", ResizeError, "2 rotated values per head"),
         (
