@@ -45,7 +45,7 @@ from ctxextend.tables.rope_types import (
     BETA_SLOW,
     FACTOR,
     TYPE,
-    YARN_BETAS,
+    yarn_betas,
 )
 from ctxextend.tables.rotary import frequencies, yarn_attention_factor
 from ctxextend.text_data import check_paths
@@ -241,10 +241,9 @@ def _open_values(plan: Plan) -> OpenValues:
     before = layers.before.parameters
     choice = layers.choice.settings
     stated = {**before, **{key: value for key, value in choice.items() if value is not None}}
-    values = {name: float(stated.get(name) or default) for name, default in YARN_BETAS.items()}
     factor = float(choice[FACTOR])
     return OpenValues(
-        values={**values, ATTENTION_FACTOR: yarn_attention_factor(stated)},
+        values={**yarn_betas(stated), ATTENTION_FACTOR: yarn_attention_factor(stated)},
         free=free_settings(plan),
         factor=factor,
     )
