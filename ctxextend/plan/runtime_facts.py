@@ -26,7 +26,6 @@ from ctxextend.tables.rope_types import (
     FACTOR,
     LIST_MSCALES,
     THETA,
-    TRAINED,
     TYPE,
     YARN_BETAS,
     Parameters,

@@ -14,7 +14,7 @@ import ctxextend
 from ctxextend.comparison import search_settings as search_module
 from ctxextend.comparison.comparison_result import SettingsSearch
 from ctxextend.comparison.in_memory import open_resizer
-from ctxextend.comparison.search_settings import PlanReader, search_settings
+from ctxextend.comparison.search_settings import PlanReader, SearchBudget, search_settings
 from ctxextend.errors import CtxextendError, DataError, MethodError, ResizeError
 from ctxextend.evaluation.eval_model import load_eval_model, open_files
 from ctxextend.evaluation.scorer import open_scorer
@@ -50,8 +50,8 @@ def plan_of(source: Path, method: str) -> Plan:
 
 
 def run_search(source: Path, text: str, method: str = "yarn", **options: Any) -> SettingsSearch:
-    options.setdefault("budget", 1000)
-    return search_settings(plan_of(source, method), Evaluate((text,)), **options)
+    budget = SearchBudget(given=1000, available=1000)
+    return search_settings(plan_of(source, method), Evaluate((text,)), budget, **options)
 
 
 def test_resize_with_data_writes_searched_settings_as_if_requested(

@@ -109,11 +109,11 @@ def test_describe_ignored_factor_says_who_reads_it_of_lists_from_other_keys() ->
         statement("vllm", ignores_attention_factor=True),
         statement("mlx", ignores_attention_factor=True),
     ]
-    (warning,) = describe_ignored_factor(statements, states_lists=True)
+    (warning,) = describe_ignored_factor(statements, can_add_keys=True)
     assert warning.endswith(" --for vllm also states it as vLLM reads it.")
     (warning,) = describe_ignored_factor(statements)
     assert "--for" not in warning
-    (warning,) = describe_ignored_factor(statements[1:], states_lists=True)
+    (warning,) = describe_ignored_factor(statements[1:], can_add_keys=True)
     assert "--for" not in warning
 
 
