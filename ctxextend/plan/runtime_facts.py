@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.mistral_files import has_only_format, is_translated
-from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import trained_length_next_to
 from ctxextend.families.rope_dialects import with_values
 from ctxextend.limits.statements import TOKENIZER_CONFIG
@@ -62,7 +61,7 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         max_len=plan.max_len_after,
         stated=location.key_value(length_to_state(table)),
         first_trained=first_trained,
-        trained_key=_trained_key(plan, location),
+        trained_key=_trained_key(plan, table),
         factor=rope.get(FACTOR, 1.0),
         theta=rope.get(THETA),
         dialects=table.rope_dialects,
@@ -76,19 +75,27 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     )
 
 
-def _trained_key(plan: Plan, location: TableLocation) -> int | None:
-    """Return the first trained length that the written config has next to the settings."""
+def _trained_key(plan: Plan, table: TablePlan) -> int | None:
+    """Return the first trained length that the written config has next to rotary settings.
+
+    It is not the one in the settings, which engines read by another rule: a config of only
+    ``rope_parameters`` may have no such key.
+    """
+    if not table.rope:
+        return None
     config_file = plan.checkpoint.config_file
     changes = {edit.path: edit.after for edit in plan.edits if edit.file == config_file}
-    base = replace(location, config=plan.checkpoint.config)
+    base = replace(table.location, config=plan.checkpoint.config)
     value: int | None = trained_length_next_to(with_values(base, changes), layer_type="")
     return value
 
 
 def _other_betas(rope: Parameters) -> tuple[float, float] | None:
     """Return the betas of yarn settings; None if they are the defaults, or of another type."""
+    if rope.get(TYPE) != YARN:
+        return None
     betas = yarn_betas(rope)
-    if rope.get(TYPE) != YARN or betas == YARN_BETAS:
+    if betas == YARN_BETAS:
         return None
     return betas[BETA_FAST], betas[BETA_SLOW]
 

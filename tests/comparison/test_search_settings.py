@@ -281,6 +281,15 @@ def test_resize_refuses_what_cannot_be_searched_before_a_model_is_loaded(
     assert message in " ".join(done.stderr.split())
 
 
+def test_search_refuses_an_encoder_before_it_is_loaded(
+    llama: pico.Pico, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxextend.evaluation.eval_model._load", None)
+    folder = pico.nest_in_module(llama.folder, Path("sentences"))
+    with pytest.raises(ResizeError, match="has no LM head"):
+        ctxextend.resize(folder, NEW, "yarn", data=text)
+
+
 def test_resize_refuses_a_budget_without_data(llama: pico.Pico) -> None:
     with pytest.raises(ResizeError, match="--budget requires --data"):
         ctxextend.resize(llama.folder, NEW, budget=60)

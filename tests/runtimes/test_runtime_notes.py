@@ -129,9 +129,7 @@ def test_describe_statements_says_who_gives_short_inputs_the_frequencies_of_long
 def test_describe_statements_makes_no_promise_for_an_attention_factor_that_is_ignored() -> None:
     fields: dict[str, Any] = {"option": "--betas", "reason": "it takes other betas"}
     right = statement("llama.cpp", RuntimeOutcome.DIFFERS, **fields)
-    wrong = statement(
-        "llama.cpp", RuntimeOutcome.DIFFERS, **fields, ignores_attention_factor=True
-    )
+    wrong = statement("llama.cpp", RuntimeOutcome.DIFFERS, **fields, ignores_attention_factor=True)
     start = "Loads, but computes other positions, in llama.cpp: it takes other betas; --betas makes"
     assert describe_statements([right], 1024) == (f"{start} it right.",)
     assert describe_statements([wrong], 1024) == (f"{start} all right but the attention factor.",)

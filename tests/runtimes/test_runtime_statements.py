@@ -393,7 +393,7 @@ def test_vllm_takes_the_key_next_to_lists_for_the_length(
 @pytest.mark.parametrize(("mscale", "ignores"), [(None, True), (1.3, True), (1, False)])
 def test_vllm_and_sglang_ignore_an_attention_factor_that_their_keys_do_not_state(
     mscale: float | None,
-    ignores: bool,  # noqa: FBT001
+    ignores: bool,
 ) -> None:
     method = "switch" if mscale is None else f"switch:mscale={mscale}"
     explanation = plan_resize(rotary_configs.save("llama"), rotary_configs.NEW, method).explanation
