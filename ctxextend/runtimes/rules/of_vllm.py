@@ -247,6 +247,8 @@ ROBERTA = ("roberta", "xlm-roberta")
 # Their Transformers backend reads rows from 0, not from pad_token_id + 1.
 WITHOUT_OFFSET = ("camembert", "data2vec-text", "xmod")
 
+# Of all settings with lists of factors, it takes the key next to them for the length:
+# https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/model.py#L2643
 RULES = (
     Rule(
         VLLM,
