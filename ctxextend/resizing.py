@@ -39,14 +39,14 @@ from ctxextend.recipe import (
 )
 from ctxextend.runtimes.rules.of_llama_cpp import LLAMA_CPP
 from ctxextend.runtimes.runtimes import find_runtime
-from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH
+from ctxextend.tables.method_facts import DEFAULT_METHOD
+from ctxextend.tables.open_settings import OPEN_IN
 from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration, Comparison, SettingsSearch
+    from ctxextend.comparison.search_settings import SearchBudget
 
-# Methods of which text can choose settings if the user requests them.
-SEARCHED_METHODS = ("yarn", SWITCH)
 SHARE_FOR_METHODS = 1 / 2  # of the budget, to choose a method before its settings
 
 Texts = Reference | Sequence[Reference]
@@ -116,9 +116,9 @@ class ResizeOptions(NamedTuple):
         if not self.data or method is None or method == DEFAULT_METHOD:
             return
         name = method.partition(":")[0].strip()
-        if name not in SEARCHED_METHODS:
-            methods = ", ".join((DEFAULT_METHOD, *SEARCHED_METHODS[:-1]))
-            message = f"--data requires --method {methods} or {SEARCHED_METHODS[-1]}, got {method}."
+        if name not in OPEN_IN:
+            *methods, last = (DEFAULT_METHOD, *OPEN_IN)
+            message = f"--data requires --method {', '.join(methods)} or {last}, got {method}."
             raise ResizeError(message, "Remove --method, or --data.")
         if self.hold_out is not None:
             message = f"--hold-out chooses the method, and cannot be used with --method {method}."
@@ -298,24 +298,25 @@ def resize_checkpoint(
     model = open_model(recipe.checkpoint, reads_gguf=True)
     if gguf_of(model.checkpoint) is not None:
         _check_gguf_options(model.checkpoint, recipe, options)
-    for_runtime = None
-    if options.runtime is None:
-        planned = prepare_resize(model, recipe.resize)
-    else:
-        for_runtime = plan_for_runtime(model, recipe.resize, options.runtime)
-        planned = prepare_plan(for_runtime.plan)
+    planned, for_runtime = _plan(model, recipe.resize, options.runtime)
     announce(planned, events)
     chosen = Chosen()
     if for_runtime is not None:
-        chosen = _chosen_for_runtime(for_runtime, options)
+        _check_chooses_once(planned.plan, recipe.resize, options)
         events.note(*for_runtime.notes)
-        events.warning(*chosen.warnings)
+        events.warning(*for_runtime.warnings)
+        chosen = Chosen(warnings=for_runtime.warnings)
     if options.data:
         if not dry_run and recipe.train is None:
             planned.check_output(output, force=force)  # fail before the measurements
-        chosen = _choose_on_text(planned, options, events)
+        known = chosen.warnings
+        ignored = () if for_runtime is None else for_runtime.ignored_settings
+        chosen = _choose_on_text(planned, options, events, ignored)
+        chosen = chosen._replace(warnings=(*known, *chosen.warnings))
+        first = planned
         settings = replace(planned.plan.settings, method=chosen.method)
-        planned = prepare_resize(planned.model, settings)
+        planned, for_runtime = _plan(model, settings, options.runtime)
+        announce(planned, events, known=first)
     if options.edit_only:
         planned = planned.without_weights()
     if recipe.train is not None and not dry_run:
@@ -412,27 +413,48 @@ def _open_source(ref: CheckpointRef, settings: Convert) -> OpenedModel:
     return open_model(ref, check_type)
 
 
-def announce(planned: Planned, events: Events) -> None:
-    """Report what to know before an output is written."""
-    events.note(*planned.explanation.notes)
-    events.warning(*planned.explanation.warnings)
+def announce(planned: Planned, events: Events, known: Planned | None = None) -> None:
+    """Report what to know before an output is written, and is not known from an earlier plan."""
+    explanation = planned.explanation
+    known_notes = () if known is None else known.explanation.notes
+    known_warnings = () if known is None else known.explanation.warnings
+    events.note(*(note for note in explanation.notes if note not in known_notes))
+    events.warning(*(text for text in explanation.warnings if text not in known_warnings))
 
 
-def _chosen_for_runtime(planned: RuntimePlan, options: ResizeOptions) -> Chosen:
-    """Return a method that was chosen for a runtime, with a warning if no rule is about it.
+def _plan(
+    model: OpenedModel, settings: Resize, runtime: str | None
+) -> tuple[Planned, RuntimePlan | None]:
+    """Plan a resize, if need be for a runtime, and return what this does with the output too."""
+    if runtime is None:
+        return prepare_resize(model, settings), None
+    for_runtime = plan_for_runtime(model, settings, runtime)
+    return prepare_plan(for_runtime.plan), for_runtime
+
+
+def _check_chooses_once(plan: Plan, settings: Resize, options: ResizeOptions) -> None:
+    """Check that only a runtime or only a text chooses a method.
 
     Raises:
-        ResizeError: The method is to be chosen on a text too.
+        ResizeError: Both would.
     """
-    plan = planned.plan
-    if options.data and not plan.has_rows:
-        message = "--for cannot be used with --data: both choose the method of rotary positions."
-        raise ResizeError(message, "Remove one of them.")
-    return Chosen(warnings=planned.warnings)
+    if options.data and not plan.has_rows and settings.choice.name == DEFAULT_METHOD:
+        message = "--for and --data both choose the method of rotary positions."
+        hint = f"Name it, such as --method {next(iter(OPEN_IN))}, or remove one of them."
+        raise ResizeError(message, hint)
 
 
-def _choose_on_text(planned: Planned, options: ResizeOptions, events: Events) -> Chosen:
-    """Return a method that is chosen on text, and the measurements that chose it."""
+def _choose_on_text(
+    planned: Planned, options: ResizeOptions, events: Events, ignored: Sequence[str]
+) -> Chosen:
+    """Return a method that is chosen on text, and the measurements that chose it.
+
+    Args:
+        planned: The plan before the choice.
+        options: The text, and the time for it.
+        events: What the steps report.
+        ignored: Settings that the requested runtime ignores, which are not searched.
+    """
     if options.hold_out is not None:
         return _choose_method(planned, options, events)
     if planned.plan.tables[0].has_rows:
@@ -440,7 +462,7 @@ def _choose_on_text(planned: Planned, options: ResizeOptions, events: Events) ->
             message = "--budget is for rotary positions, and this model has a table of rows."
             raise MethodError(message, "Remove --budget.")
         return _tune_bands(planned, options.data, events)
-    return _choose_rotary(planned, options, events)
+    return _choose_rotary(planned, options, events, ignored)
 
 
 def _choose_method(planned: Planned, options: ResizeOptions, events: Events) -> Chosen:
@@ -459,13 +481,15 @@ def _choose_method(planned: Planned, options: ResizeOptions, events: Events) -> 
     return Chosen(method=method, warnings=comparison.warnings, comparison=comparison)
 
 
-def _choose_rotary(planned: Planned, options: ResizeOptions, events: Events) -> Chosen:
+def _choose_rotary(
+    planned: Planned, options: ResizeOptions, events: Events, ignored: Sequence[str]
+) -> Chosen:
     """Return a method of rotary positions, and its settings that a search has found.
 
     A requested method stays. Otherwise, a part of the budget chooses it.
     """
     from ctxextend.comparison.search_settings import (
-        OPEN_IN,
+        SearchBudget,
         check_can_search,
         check_text,
         free_settings,
@@ -473,32 +497,38 @@ def _choose_rotary(planned: Planned, options: ResizeOptions, events: Events) -> 
     from ctxextend.evaluation.eval_model import ENCODER
 
     chosen = Chosen(method=planned.plan.settings.method)
-    budget: float = _seconds(options)
+    seconds = _seconds(options)
+    budget = SearchBudget(given=seconds, available=seconds)
     plan = planned.plan
     if plan.settings.choice.name != DEFAULT_METHOD:
-        check_can_search(plan)
+        check_can_search(plan, ignored)
     if plan.method in OPEN_IN:
         check_text(plan, Evaluate(options.data))
     if plan.settings.choice.name == DEFAULT_METHOD:
         chosen = _choose_method(planned, options, events)
         assert chosen.comparison is not None
-        budget = max(budget - chosen.comparison.seconds, 0)
+        budget = budget._replace(available=max(seconds - chosen.comparison.seconds, 0))
         plan = plan_model(planned.model, replace(plan.settings, method=chosen.method))
         # Encoders are ranked by retrieval, which few windows do not measure.
         if chosen.comparison.kind == ENCODER or not free_settings(plan):
             return chosen
-    return _search_settings(plan, options.data, budget, chosen, events)
+    return _search_settings(plan, options.data, budget, chosen, events, ignored)
 
 
 def _search_settings(
-    plan: Plan, data: tuple[str, ...], budget: float, chosen: Chosen, events: Events
+    plan: Plan,
+    data: tuple[str, ...],
+    budget: "SearchBudget",
+    chosen: Chosen,
+    events: Events,
+    ignored: Sequence[str],
 ) -> Chosen:
     """Return a chosen method with the settings that a search has found."""
     from ctxextend.comparison.search_settings import search_settings
     from ctxextend.report.tuning import describe_search
 
     with events.progress("Searching", unit="tokens") as progress:
-        search = search_settings(plan, Evaluate(data), budget, progress)
+        search = search_settings(plan, Evaluate(data), budget, progress, fixed=ignored)
     warnings = [text for text in search.warnings if text not in chosen.warnings]
     events.warning(*warnings)
     events.note(describe_search(search))
@@ -523,8 +553,8 @@ def _tune_bands(planned: Planned, data: tuple[str, ...], events: Events) -> Chos
         calibration = calibrate_model(
             planned.model, planned.plan.settings, Evaluate(data), progress, events.warning
         )
-    known = planned.explanation.notes
-    events.note(*(note for note in calibration.notes if note not in known))
+    notes = planned.explanation.notes
+    events.note(*(note for note in calibration.notes if note not in notes))
     events.note(describe_calibration(calibration))
     return Chosen(
         method=calibration.method,

@@ -74,7 +74,9 @@ def compare(
     budget: Annotated[
         int | None,
         measures(
-            "--budget SECONDS", "Time for --tune (60) and for --measure effective (120).", False
+            "--budget SECONDS",
+            "Time for each of: the search of --tune (60), --measure effective (120).",
+            False,
         ),
     ] = None,
     corpus: options.Corpus = None,

@@ -307,8 +307,11 @@ class SettingsSearch(Result, shows=("method", "windows", "length")):
     windows: int  # that chose; 0 if there was one candidate, which needs no choice
     length: int  # of each in tokens, special tokens included
     first_position: int  # that counts: the context length before
-    budget: float  # seconds for reading windows
-    seconds: float  # taken for reading them
+    budget: float  # seconds for reading windows, as the user gave it
+    # Seconds of the budget that this search had: less if the method was chosen in the same budget,
+    # or if other searches share it.
+    available: float
+    seconds: float  # taken for reading windows
     # How long two candidates on four windows take; None if the budget sufficed.
     seconds_needed: float | None = None
     notes: tuple[str, ...] = ()

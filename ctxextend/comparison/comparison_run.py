@@ -23,7 +23,7 @@ from ctxextend.comparison.in_memory import (
 from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
 from ctxextend.comparison.search_settings import (
-    OPEN_IN,
+    SearchBudget,
     UnseenWindows,
     free_settings,
     read_windows,
@@ -54,6 +54,7 @@ from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Resize
+from ctxextend.tables.open_settings import OPEN_IN
 from ctxextend.text_data import check_paths
 
 HELD_OUT_NOTE = (
@@ -142,7 +143,7 @@ class ComparisonRun:
                 plan,
                 self.resizer,
                 lambda count: self.search_windows[:count],
-                seconds / len(plans),
+                SearchBudget(given=seconds, available=seconds / len(plans)),
             )
             self.searches.append(found)
             if found.is_better and found.method not in self.methods.plans:

@@ -1,7 +1,7 @@
 """Search the settings that YaRN leaves open on a text, with a loaded model."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from ctxextend.comparison.metrics import LOSS, METRICS
 from ctxextend.comparison.yarn_search import (
     FEWEST_WINDOWS,
     MIN_PASSES,
-    OPEN_SETTINGS,
     Losses,
     OpenValues,
     WindowReader,
@@ -39,26 +38,26 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Evaluate, Resize
 from ctxextend.runtimes.rule_schema import YARN
 from ctxextend.tables.method_facts import SWITCH
+from ctxextend.tables.open_settings import OPEN_IN
 from ctxextend.tables.rope_types import (
     ATTENTION_FACTOR,
-    BETA_FAST,
-    BETA_SLOW,
     FACTOR,
     TYPE,
-    YARN_BETAS,
+    yarn_betas,
 )
 from ctxextend.tables.rotary import frequencies, yarn_attention_factor
 from ctxextend.text_data import check_paths
 
-# The settings of each method that a search may change. `switch` keeps the attention factor, which
-# inputs up to the old length share.
-OPEN_IN: Mapping[str, tuple[str, ...]] = {
-    YARN: OPEN_SETTINGS,
-    SWITCH: (BETA_SLOW, BETA_FAST),
-}
 # The rope types that `switch` gives the frequencies of yarn for long inputs.
 SWITCHED_TO_YARN = ("default", YARN)
 POSITION_DECIMALS = 12  # of frequencies and attention factors that count as equal
+
+
+class SearchBudget(NamedTuple):
+    """The time for reading windows."""
+
+    given: float  # seconds, by the user
+    available: float  # seconds that are left for a search
 
 
 class UnseenWindows(NamedTuple):
@@ -68,10 +67,14 @@ class UnseenWindows(NamedTuple):
     warnings: tuple[str, ...]  # about files that it was trained on
 
 
-def free_settings(plan: Plan) -> tuple[str, ...]:
+def free_settings(plan: Plan, fixed: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the names of the settings that a search may change, in search order.
 
     None are free if the user gave all, or if the method has none for these positions.
+
+    Args:
+        plan: By the method.
+        fixed: Names of settings that must not change, as those that a runtime does not apply.
     """
     table = plan.tables[0]
     is_requested = plan.settings.choice.name == plan.method
@@ -81,31 +84,48 @@ def free_settings(plan: Plan) -> tuple[str, ...]:
     if plan.method == SWITCH and kind not in SWITCHED_TO_YARN:
         return ()
     given = plan.settings.choice.settings
-    return tuple(name for name in OPEN_IN[plan.method] if given.get(name) is None)
+    names = [name for name in OPEN_IN[plan.method] if given.get(name) is None]
+    return tuple(name for name in names if name not in fixed)
 
 
-def check_can_search(plan: Plan) -> None:
+def check_can_search(plan: Plan, fixed: Sequence[str] = ()) -> None:
     """Check that a search may change settings of the method that the user requests.
+
+    Args:
+        plan, fixed: As in `free_settings`.
 
     Raises:
         MethodError: The positions have no rotary settings.
-        ResizeError: The method has no such settings, or all of them are given.
+        ResizeError: The method has no such settings, all of them are given, or the files are those
+            of an encoder.
     """
     if plan.has_rows or not plan.tables[0].rope:
         message = "--data with --method is for rotary positions."
         raise MethodError(message, "Remove --method, or --data.")
-    if free_settings(plan):
+    if free_settings(plan, fixed):
+        files = open_files(plan.model)
+        _check_kind(files.name, files.stated_kind)
         return
     if plan.method not in OPEN_IN:
         message = f"--data searches settings of {_names()}; here, the method is {plan.method}."
         raise ResizeError(message, "Remove --data.")
     given = [name for name in OPEN_IN[plan.method] if plan.settings.choice.settings.get(name)]
+    if given and fixed:
+        message = f"All settings of {plan.method} that the runtime applies are given."
+        raise ResizeError(message, "Remove at least one, --for or --data.")
     if given:
         message = f"All settings of {plan.method} are given, so there is nothing to search."
         raise ResizeError(message, "Remove at least one, or --data.")
     kind = plan.tables[0].rope[0].before.parameters[TYPE]
     message = f"--method {plan.method}: {kind} settings have none that a search may change."
     raise ResizeError(message, "Remove --data.")
+
+
+def _check_kind(name: str, kind: str | None) -> None:
+    """Raise ResizeError for an encoder."""
+    if kind == ENCODER:
+        message = f"{name} has no LM head, so no loss tells its settings apart."
+        raise ResizeError(message, "Remove --data.")
 
 
 def _names() -> str:
@@ -115,18 +135,20 @@ def _names() -> str:
 def search_settings(
     plan: Plan,
     text: Evaluate,
-    budget: float,
+    budget: SearchBudget,
     progress: Progress = no_progress,
     clock: Callable[[], float] = time.perf_counter,
+    fixed: Sequence[str] = (),
 ) -> SettingsSearch:
     """Load the model of a plan, and search settings of its method on a text.
 
     Args:
         plan: By a method with `free_settings`.
         text: At least four windows of the new length.
-        budget: Seconds for reading windows.
+        budget: The time for reading windows.
         progress: Called with the number of tokens read since the last call, and about the total.
         clock: Returns a time in seconds.
+        fixed: As in `free_settings`.
 
     Raises:
         CtxextendError: As `compare`.
@@ -144,7 +166,7 @@ def search_settings(
         return read_windows(files, more, length, FEWEST_WINDOWS).text.windows
 
     with torch_threads(base.model, text.threads):
-        found = search_on_windows(plan, resizer, cut, budget, progress, clock)
+        found = search_on_windows(plan, resizer, cut, budget, progress, clock, fixed)
     return replace(found, notes=base.notes, warnings=few.warnings)
 
 
@@ -195,9 +217,10 @@ def search_on_windows(
     plan: Plan,
     resizer: InMemoryResizer,
     cut: Callable[[int], Sequence[Ids]],
-    budget: float,
+    budget: SearchBudget,
     progress: Progress = no_progress,
     clock: Callable[[], float] = time.perf_counter,
+    fixed: Sequence[str] = (),
 ) -> SettingsSearch:
     """Search settings of a method with a loaded model, on windows of a text.
 
@@ -205,17 +228,14 @@ def search_on_windows(
         plan: By a method with `free_settings`.
         resizer: The model, of the new length.
         cut: Returns so many windows without special tokens, or fewer, but at least four.
-        budget: Seconds for reading windows.
-        progress, clock: As in `search_settings`.
+        budget, progress, clock, fixed: As in `search_settings`.
 
     Raises:
         CheckpointError: The tokenizer is not that of the model.
         ResizeError: The model is an encoder without an LM head.
         UnsupportedModelError: It needs more than text.
     """
-    if resizer.model.kind == ENCODER:
-        message = f"{resizer.model.name} has no LM head, so no loss tells its settings apart."
-        raise ResizeError(message, "Remove --data.")
+    _check_kind(resizer.model.name, resizer.model.kind)
     reader = PlanReader(
         plan=plan,
         resizer=resizer,
@@ -225,27 +245,26 @@ def search_on_windows(
     )
     search = YarnSearch(
         requested=plan.settings,
-        opened=_open_values(plan),
+        opened=_open_values(plan, fixed),
         reader=WindowReader(measure=reader.losses, clock=clock),
         positions=reader.positions,
         cut=reader.cut_windows,
-        budget=budget,
+        budget=budget.available,
     )
     best = search.run()
-    return _report(plan, reader, search, best)
+    return _report(plan, reader, search, best, budget)
 
 
-def _open_values(plan: Plan) -> OpenValues:
+def _open_values(plan: Plan, fixed: Sequence[str]) -> OpenValues:
     """Return the values that the settings of a plan have now, stated or by default."""
     layers = plan.tables[0].rope[0]
     before = layers.before.parameters
     choice = layers.choice.settings
     stated = {**before, **{key: value for key, value in choice.items() if value is not None}}
-    values = {name: float(stated.get(name) or default) for name, default in YARN_BETAS.items()}
     factor = float(choice[FACTOR])
     return OpenValues(
-        values={**values, ATTENTION_FACTOR: yarn_attention_factor(stated)},
-        free=free_settings(plan),
+        values={**yarn_betas(stated), ATTENTION_FACTOR: yarn_attention_factor(stated)},
+        free=free_settings(plan, fixed),
         factor=factor,
     )
 
@@ -316,7 +335,11 @@ class PlanReader:
 
 
 def _report(
-    plan: Plan, reader: PlanReader, search: YarnSearch, best: Resize | None
+    plan: Plan,
+    reader: PlanReader,
+    search: YarnSearch,
+    best: Resize | None,
+    budget: SearchBudget,
 ) -> SettingsSearch:
     """Return what a search has found."""
     name = plan.method
@@ -336,7 +359,8 @@ def _report(
         windows=len(search.choosing),
         length=plan.max_len_after,
         first_position=plan.max_len_before,
-        budget=search.budget,
+        budget=budget.given,
+        available=round(budget.available, 3),
         seconds=round(search.reader.seconds, 3),
         seconds_needed=None if search.size is not None else round(search.seconds_needed, 1),
     )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ctxextend.comparison.metrics import LOSS, METRICS
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.recipe import Resize
+from ctxextend.tables.open_settings import OPEN_SETTINGS
 from ctxextend.tables.rope_types import ATTENTION_FACTOR, BETA_FAST, BETA_SLOW
 
 Losses = NDArray[np.float64]  # of the scored tokens of a window, shape (k,)
@@ -33,15 +34,15 @@ SHORTEST_PASS = 1e-9  # seconds, below which clocks tell nothing
 
 # Values to try next to those that the settings have now. A larger `beta_slow` comes first: it
 # slows more pairs by the whole factor, as LongRoPE2 does.
-SLOW_RATIOS = (2.0, 4.0, 0.5)
-FAST_RATIOS = (0.5, 2.0)
+BETA_RATIOS: Mapping[str, tuple[float, ...]] = {
+    BETA_SLOW: (2.0, 4.0, 0.5),
+    BETA_FAST: (0.5, 2.0),
+}
 # Of the logarithm of the factor, which YaRN weighs with 0.1.
 ATTENTION_WEIGHTS = (0.05, 0.0, 0.15, 0.1)
 ATTENTION_VALUES = 3  # to try: those that differ from the value now
 ATTENTION_DECIMALS = 4
-# In the order of the search.
-OPEN_SETTINGS = (BETA_SLOW, ATTENTION_FACTOR, BETA_FAST)
-MAX_CANDIDATES = len(SLOW_RATIOS) + ATTENTION_VALUES + len(FAST_RATIOS)
+MAX_CANDIDATES = sum(map(len, BETA_RATIOS.values())) + ATTENTION_VALUES
 
 
 class SearchSize(NamedTuple):
@@ -97,17 +98,13 @@ class OpenValues:
 
     def others(self, name: str, current: Mapping[str, float]) -> Iterator[float]:
         """Yield the values of a setting to try next to the current ones of all settings."""
-        value = current[name]
         if name == ATTENTION_FACTOR:
-            yield from self._other_attention_factors(value)
-        elif name == BETA_SLOW:
-            for ratio in SLOW_RATIOS:
-                if ratio * value < current[BETA_FAST]:
-                    yield ratio * value
-        elif name == BETA_FAST:
-            for ratio in FAST_RATIOS:
-                if ratio * value > current[BETA_SLOW]:
-                    yield ratio * value
+            yield from self._other_attention_factors(current[name])
+            return
+        for ratio in BETA_RATIOS[name]:
+            changed = {**current, name: ratio * current[name]}
+            if changed[BETA_SLOW] < changed[BETA_FAST]:
+                yield changed[name]
 
     def _other_attention_factors(self, value: float) -> Iterator[float]:
         tried = 0

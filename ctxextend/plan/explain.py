@@ -284,6 +284,6 @@ def _runtime_warnings(
     facts: FolderFacts | None, runtimes: tuple[RuntimeStatement, ...]
 ) -> Iterator[str]:
     """Yield a warning if runtimes ignore a setting that changes all outputs."""
-    if facts is not None and facts.states_attention_factor:
-        states_lists = facts.positions == SWITCHED
-        yield from describe_ignored_factor(runtimes, states_lists=states_lists)
+    if facts is not None:
+        can_add_keys = facts.positions == SWITCHED and not facts.list_mscales
+        yield from describe_ignored_factor(runtimes, can_add_keys=can_add_keys)

@@ -44,6 +44,17 @@ class RuntimePlan(NamedTuple):
         )
 
     @property
+    def ignored_settings(self) -> tuple[str, ...]:
+        """Names of settings of `yarn` that the runtime computes itself, whatever is stated."""
+        facts = folder_facts(self.plan)
+        if facts is None:
+            return ()
+        for statement in runtime_statements(replace(facts, attention_factor=facts.factor)):
+            if statement.runtime == self.runtime and statement.ignores_attention_factor:
+                return (ATTENTION_FACTOR,)
+        return ()
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """A warning if no rule says what the runtime does; else none."""
         if self.statement is not None:
@@ -74,9 +85,9 @@ def plan_for_runtime(model: OpenedModel, settings: Resize, key: str) -> RuntimeP
         CtxextendError: As `plan_model`.
     """
     runtime = find_runtime(key)
-    settings = _with_list_mscales(runtime, model, settings)
     first: RuntimePlan | None = None
     for plan in _candidates(model, settings):
+        plan = _with_list_mscales(runtime, plan)
         statement = _statement_of(runtime, plan)
         candidate = RuntimePlan(plan, runtime, statement, replaced=first)
         if statement is not None and statement.serves_with_option:
@@ -89,15 +100,16 @@ def plan_for_runtime(model: OpenedModel, settings: Resize, key: str) -> RuntimeP
     raise _not_served(first, first.statement, model, settings)
 
 
-def _with_list_mscales(runtime: Runtime, model: OpenedModel, settings: Resize) -> Resize:
-    """Return settings of `switch` that state the attention factor as a runtime reads it."""
-    if not runtime.reads_list_mscales or settings.choice.settings.get(MSCALE) is not None:
-        return settings
-    plan = plan_model(model, settings)
+def _with_list_mscales(runtime: Runtime, plan: Plan) -> Plan:
+    """Return a plan by `switch` that states the attention factor as a runtime reads it."""
+    is_given = plan.settings.choice.settings.get(MSCALE) is not None
+    if plan.method != SWITCH or not runtime.reads_list_mscales or is_given:
+        return plan
     factors = {item.after.get(ATTENTION_FACTOR) for table in plan.tables for item in table.rope}
-    if plan.method != SWITCH or len(factors) != 1:
-        return settings
-    return replace(settings, method=plan.main_choice.text).with_settings(mscale=factors.pop())
+    if len(factors) != 1:
+        return plan
+    settings = replace(plan.settings, method=plan.main_choice.text)
+    return plan_model(plan.model, settings.with_settings(mscale=factors.pop()))
 
 
 def _candidates(model: OpenedModel, settings: Resize) -> Iterator[Plan]:

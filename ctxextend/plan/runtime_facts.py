@@ -1,7 +1,11 @@
 """What in a planned folder decides what runtimes do with it."""
 
+from dataclasses import replace
+
 from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.mistral_files import has_only_format, is_translated
+from ctxextend.families.rope import trained_length_next_to
+from ctxextend.families.rope_dialects import with_values
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.own_code import own_class
 from ctxextend.plan.plan import Plan
@@ -24,6 +28,7 @@ from ctxextend.tables.rope_types import (
     TYPE,
     YARN_BETAS,
     Parameters,
+    yarn_betas,
 )
 
 # Runtimes that were run on folders with Mistral's own weights only, and load them.
@@ -56,11 +61,12 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         max_len=plan.max_len_after,
         stated=location.key_value(length_to_state(table)),
         first_trained=first_trained,
+        trained_key=_trained_key(plan, table),
         factor=rope.get(FACTOR, 1.0),
         theta=rope.get(THETA),
         dialects=table.rope_dialects,
-        states_attention_factor=rope.get(ATTENTION_FACTOR) is not None,
-        states_list_mscales=all(rope.get(key) is not None for key in LIST_MSCALES),
+        attention_factor=rope.get(ATTENTION_FACTOR),
+        list_mscales=tuple(rope[key] for key in LIST_MSCALES if rope.get(key) is not None),
         betas=_other_betas(rope),
         has_sentence_length=MODULES in plan.checkpoint.copied,
         has_tokenizer_length=TOKENIZER_CONFIG in plan.checkpoint.copied,
@@ -69,10 +75,27 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     )
 
 
+def _trained_key(plan: Plan, table: TablePlan) -> int | None:
+    """Return the first trained length that the written config has next to rotary settings.
+
+    It is not the one in the settings, which engines read by another rule: a config of only
+    ``rope_parameters`` may have no such key.
+    """
+    if not table.rope:
+        return None
+    config_file = plan.checkpoint.config_file
+    changes = {edit.path: edit.after for edit in plan.edits if edit.file == config_file}
+    base = replace(table.location, config=plan.checkpoint.config)
+    value: int | None = trained_length_next_to(with_values(base, changes), layer_type="")
+    return value
+
+
 def _other_betas(rope: Parameters) -> tuple[float, float] | None:
     """Return the betas of yarn settings; None if they are the defaults, or of another type."""
-    betas = {name: rope.get(name) or default for name, default in YARN_BETAS.items()}
-    if rope.get(TYPE) != YARN or betas == YARN_BETAS:
+    if rope.get(TYPE) != YARN:
+        return None
+    betas = yarn_betas(rope)
+    if betas == YARN_BETAS:
         return None
     return betas[BETA_FAST], betas[BETA_SLOW]
 

@@ -23,6 +23,7 @@ from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, scales
 from ctxextend.recipe import TENSOR_KEYS, CheckpointRef, Resize, accepts_settings, split_ref
 from ctxextend.runtimes.commands import base_command
+from ctxextend.runtimes.runtime_notes import describe_ignored_factor, describe_ignored_lists
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.rope_types import (
     BETA_FAST,
@@ -32,6 +33,7 @@ from ctxextend.tables.rope_types import (
     TRAINED,
     TYPE,
     YARN_BETAS,
+    yarn_betas,
 )
 
 # Settings that change nothing of what flags state: of weights, of rows and of files.
@@ -64,7 +66,8 @@ class RuntimeFlags(Result, shows=("flags",)):
     # no JSON.
     override: Mapping[str, Any]
     serve: str  # the command that serves the checkpoint with the flags
-    notes: tuple[str, ...] = ()  # why another method than that of `auto` was chosen
+    # Why another method than that of `auto` was chosen, and what it costs in the runtime.
+    notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
 
 
@@ -134,6 +137,7 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
         check_params_agree(model, params, plan.tables)
     written = writer(planned, params)
     flags = shlex.join(written.words)
+    statements = [item for item in (planned.statement,) if item is not None]
     return RuntimeFlags(
         source=ref.source,
         runtime=runtime.name,
@@ -145,8 +149,8 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
         flags=flags,
         override=written.override,
         serve=base_command(runtime, ref.source, flags),
-        notes=planned.notes,
-        warnings=planned.warnings,
+        notes=(*planned.notes, *describe_ignored_lists(statements)),
+        warnings=(*planned.warnings, *describe_ignored_factor(statements)),
     )
 
 
@@ -307,7 +311,7 @@ def _scaling_words(table: TablePlan) -> Iterator[str]:
         yield from ("--rope-scaling", "yarn", "--rope-scale", _number(after[FACTOR]))
         yield from ("--yarn-orig-ctx", _number(after[TRAINED]))
         if any(after.get(name) for name in YARN_BETAS):
-            betas = {name: after.get(name) or default for name, default in YARN_BETAS.items()}
+            betas = yarn_betas(after)
             yield from ("--yarn-beta-fast", _number(betas[BETA_FAST]))
             yield from ("--yarn-beta-slow", _number(betas[BETA_SLOW]))
     else:

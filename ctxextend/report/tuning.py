@@ -33,9 +33,12 @@ def describe_search(search: SettingsSearch) -> str:
     before = search.before.method
     if search.seconds_needed is not None:
         needed = math.ceil(search.seconds_needed)
+        budget = f"the budget is {search.budget:,.0f} s"
+        if search.available < search.budget:
+            budget = f"it had {search.available:,.0f} s of the budget of {search.budget:,.0f} s"
         return (
-            f"{before} keeps its settings: a search takes {needed:,} s or more, and the budget is "
-            f"{search.budget:,.0f} s (--method {before} --budget {needed})"
+            f"{before} keeps its settings: a search takes {needed:,} s or more, and {budget} "
+            f"(--method {before} --budget {needed})"
         )
     if len(search.trials) == 1:
         return f"{before} keeps its settings: no others that a search tries change its positions"

@@ -44,7 +44,8 @@ class Length(StrEnum):
     SERVED = "served"  # none: it reads inputs of any length, or the length of the tokenizer
     STATED = "stated"  # the config key of the length
     STATED_SCALED = "stated x factor"
-    FIRST_TRAINED = "first trained"
+    # The key of the first trained length next to the settings, or else that of the length.
+    TRAINED_KEY = "first trained, next to the settings"
     TOKENIZER = "tokenizer"  # that of the tokenizer if a file states it, else the config key
 
 
@@ -116,12 +117,15 @@ class FolderFacts:
     max_len: int  # the requested context length, in usable positions
     stated: int  # the value of the config key of the length
     first_trained: int  # in tokens
+    # What the key of that length states next to the settings, which engines may take for the
+    # length of inputs; None if it is missing there.
+    trained_key: int | None = None
     factor: float = 1.0
     theta: float | None = None
     # Keys that state its rotary settings: ``rope_parameters``, ``rope_scaling`` or both.
     dialects: tuple[str, ...] = ()
-    states_attention_factor: bool = False
-    states_list_mscales: bool = False  # `LIST_MSCALES` of ``longrope`` settings
+    attention_factor: float | None = None  # that it states
+    list_mscales: tuple[float, ...] = ()  # values of `LIST_MSCALES` in ``longrope`` settings
     # ``beta_fast`` and ``beta_slow`` of yarn settings; None if they are transformers' defaults.
     betas: tuple[float, float] | None = None
     # Whether a file of sentence-transformers states the length; some runtimes take it from there.
@@ -152,6 +156,7 @@ class RuntimeStatement:
     option: str  # what to add to its command to serve the length right; may be empty
     reason: str  # why it refuses or ignores the positions; may be empty
     evidence: str  # ``run``, or the URL of what was read
+    # Whether it ignores an attention factor that the folder states.
     ignores_attention_factor: bool = field(default=False, metadata=not_in_json)
     # Whether short inputs get the frequencies of long ones, although the folder keeps them apart.
     ignores_short_list: bool = False

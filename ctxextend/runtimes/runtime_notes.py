@@ -16,7 +16,7 @@ def describe_statements(statements: Sequence[RuntimeStatement], max_len: int) ->
     return (
         *_serving(statements, max_len),
         *_deriving(statements),
-        *_ignoring_short_lists(statements),
+        *describe_ignored_lists(statements),
         *_failing(RuntimeOutcome.IGNORES, "Loads, but without the new settings, in", statements),
         *_failing(RuntimeOutcome.DIFFERS, "Loads, but computes other positions, in", statements),
         *_failing(RuntimeOutcome.REFUSES, "Does not load in", statements),
@@ -24,14 +24,14 @@ def describe_statements(statements: Sequence[RuntimeStatement], max_len: int) ->
 
 
 def describe_ignored_factor(
-    statements: Iterable[RuntimeStatement], *, states_lists: bool = False
+    statements: Iterable[RuntimeStatement], *, can_add_keys: bool = False
 ) -> Iterator[str]:
     """Yield a warning about runtimes that ignore an attention factor that a folder states.
 
     Args:
         statements: Those of the folder.
-        states_lists: Whether its settings have lists of factors, for which some runtimes read the
-            attention factor from other keys.
+        can_add_keys: Whether ``--for`` states the factor by other keys for runtimes that read
+            these: next to lists of factors, if the keys are not stated yet.
     """
     ignoring = list[RuntimeStatement]()
     for statement in statements:
@@ -45,11 +45,22 @@ def describe_ignored_factor(
         "differ from those of transformers."
     )
     readers = [item for item in ignoring if item.runtime.reads_list_mscales]
-    if states_lists and readers:
+    if can_add_keys and readers:
         reads = "reads" if len(readers) == 1 else "read"
         key = readers[0].runtime.key
         warning += f" --for {key} also states it as {_names(readers)} {reads} it."
     yield warning
+
+
+def describe_ignored_lists(statements: Iterable[RuntimeStatement]) -> Iterator[str]:
+    """Yield which runtimes give short inputs the frequencies of long ones."""
+    names = [item.name for item in statements if item.ignores_short_list]
+    if names:
+        gives = "gives" if len(names) == 1 else "give"
+        yield (
+            f"{joined(names)} {gives} every input the frequencies of long ones, so the outputs for "
+            "short inputs change there."
+        )
 
 
 def _names(statements: Iterable[RuntimeStatement]) -> str:
@@ -75,17 +86,6 @@ def _deriving(statements: Sequence[RuntimeStatement]) -> Iterator[str]:
         yield f"{sentence}."
 
 
-def _ignoring_short_lists(statements: Sequence[RuntimeStatement]) -> Iterator[str]:
-    """Yield which runtimes give short inputs the frequencies of long ones."""
-    names = [item.name for item in statements if item.ignores_short_list]
-    if names:
-        gives = "gives" if len(names) == 1 else "give"
-        yield (
-            f"{joined(names)} {gives} every input the frequencies of long ones, so the outputs for "
-            "short inputs change there."
-        )
-
-
 def _failing(
     outcome: RuntimeOutcome, effect: str, statements: Sequence[RuntimeStatement]
 ) -> Iterator[str]:
@@ -93,11 +93,19 @@ def _failing(
     groups = dict[tuple[str, str], list[str]]()
     for item in statements:
         if item.outcome is outcome:
-            groups.setdefault((item.reason, item.option), []).append(item.name)
-    for (reason, option), names in groups.items():
+            groups.setdefault((item.reason, _remedy(item)), []).append(item.name)
+    for (reason, remedy), names in groups.items():
+        causes = [text for text in (reason, remedy) if text]
         sentence = f"{effect} {joined(names)}"
-        if reason:
-            sentence += f": {reason}"
-        if option:
-            sentence += f"; {option} makes it right" if reason else f": {option} makes it right"
+        if causes:
+            sentence += f": {'; '.join(causes)}"
         yield f"{sentence}."
+
+
+def _remedy(statement: RuntimeStatement) -> str:
+    """Return which option of a runtime makes its positions right, as a clause or nothing."""
+    if not statement.option:
+        return ""
+    if statement.ignores_attention_factor:
+        return f"{statement.option} makes all right but the attention factor"
+    return f"{statement.option} makes it right"

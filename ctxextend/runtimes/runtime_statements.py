@@ -87,9 +87,6 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
         outcome = RuntimeOutcome.SERVES
     else:
         outcome = RuntimeOutcome.DERIVES
-    ignores_factor = rule.ignores_attention_factor or runtime.ignores_attention_factor
-    if runtime.reads_list_mscales and facts.states_list_mscales:
-        ignores_factor = False
     return RuntimeStatement(
         runtime=runtime,
         outcome=outcome,
@@ -97,9 +94,18 @@ def _statement(runtime: Runtime, rule: Rule, facts: FolderFacts) -> RuntimeState
         option=_options(runtime, rule, facts, length),
         reason=rule.reason,
         evidence=rule.evidence,
-        ignores_attention_factor=ignores_factor,
+        ignores_attention_factor=_ignores_attention_factor(runtime, rule, facts),
         ignores_short_list=rule.ignores_short_list,
     )
+
+
+def _ignores_attention_factor(runtime: Runtime, rule: Rule, facts: FolderFacts) -> bool:
+    """Whether a runtime multiplies by another attention factor than the folder states."""
+    if facts.attention_factor is None:
+        return False
+    if runtime.reads_list_mscales and facts.list_mscales:
+        return any(value != facts.attention_factor for value in facts.list_mscales)
+    return rule.ignores_attention_factor or runtime.ignores_attention_factor
 
 
 def _takes_default_betas(runtime: Runtime, facts: FolderFacts) -> bool:
@@ -130,20 +136,21 @@ def _length(rule: Rule, facts: FolderFacts) -> int:
             return facts.stated
         case Length.STATED_SCALED:
             return round(facts.stated * facts.factor)
-        case Length.FIRST_TRAINED:
-            return facts.first_trained
+        case Length.TRAINED_KEY:
+            return facts.stated if facts.trained_key is None else facts.trained_key
         case Length.TOKENIZER:
             return facts.max_len if facts.has_tokenizer_length else facts.stated
 
 
 def _option_values(facts: FolderFacts) -> dict[str, str]:
     """Return the values that an option of a rule can name, by name."""
-    beta_fast, beta_slow = facts.betas or (0, 0)
-    return {
-        "beta_fast": f"{beta_fast:.15g}",
-        "beta_slow": f"{beta_slow:.15g}",
+    values = {
         "max_len": str(facts.max_len),
         "first_trained": str(facts.first_trained),
         "factor": f"{facts.factor:.15g}",
         "theta": f"{facts.theta or 0:.15g}",
     }
+    if facts.betas is not None:
+        beta_fast, beta_slow = facts.betas
+        values |= {"beta_fast": f"{beta_fast:.15g}", "beta_slow": f"{beta_slow:.15g}"}
+    return values

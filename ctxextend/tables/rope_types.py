@@ -120,6 +120,11 @@ NTK_ALPHA = "ntk_alpha"
 _WITH_ALPHA = RopeType(NTK_ALPHA, needs=(ALPHA,))
 
 
+def yarn_betas(parameters: Parameters) -> dict[str, float]:
+    """Return the betas of yarn settings by key, stated or by default."""
+    return {name: float(parameters.get(name) or value) for name, value in YARN_BETAS.items()}
+
+
 def without_type_settings(parameters: Parameters) -> dict[str, Any]:
     """Return settings without those of single rope types: base, rotated share, sections, …."""
     return {key: value for key, value in parameters.items() if key not in TYPE_SETTINGS}

@@ -14,7 +14,7 @@ import ctxextend
 from ctxextend.comparison import search_settings as search_module
 from ctxextend.comparison.comparison_result import SettingsSearch
 from ctxextend.comparison.in_memory import open_resizer
-from ctxextend.comparison.search_settings import PlanReader, search_settings
+from ctxextend.comparison.search_settings import PlanReader, SearchBudget, search_settings
 from ctxextend.errors import CtxextendError, DataError, MethodError, ResizeError
 from ctxextend.evaluation.eval_model import load_eval_model, open_files
 from ctxextend.evaluation.scorer import open_scorer
@@ -50,8 +50,8 @@ def plan_of(source: Path, method: str) -> Plan:
 
 
 def run_search(source: Path, text: str, method: str = "yarn", **options: Any) -> SettingsSearch:
-    options.setdefault("budget", 1000)
-    return search_settings(plan_of(source, method), Evaluate((text,)), **options)
+    budget = SearchBudget(given=1000, available=1000)
+    return search_settings(plan_of(source, method), Evaluate((text,)), budget, **options)
 
 
 def test_resize_with_data_writes_searched_settings_as_if_requested(
@@ -162,11 +162,73 @@ def test_search_with_too_small_a_budget_changes_nothing_and_states_the_time(
     assert values["methods"] == {"rope_parameters": "yarn:factor=4"}
     assert values["search"]["seconds_needed"] == 63
     assert values["search"]["best"] is None
+    assert values["search"]["budget"] == 60
+    assert values["search"]["available"] == 60
     expected = "yarn keeps its settings: a search takes 63 s or more, and the budget is 60 s"
     assert f"{expected} (--method yarn --budget 63)" in done.stderr
 
     plain = ctxextend.resize(llama.folder, NEW, "yarn", output="plain").output
     assert pico.config_of(plain) == pico.config_of("new")
+
+
+def test_search_after_the_choice_of_a_method_states_the_whole_budget_and_what_is_left(
+    llama: pico.Pico, text: str
+) -> None:
+    seconds = itertools.count(0, 7)
+    found = search_settings(
+        plan_of(llama.folder, "yarn"),
+        Evaluate((text,)),
+        SearchBudget(given=20, available=3.4),
+        clock=lambda: next(seconds),
+    )
+    assert found.budget == 20
+    assert found.available == 3.4
+    assert describe_search(found) == (
+        "yarn keeps its settings: a search takes 63 s or more, and it had 3 s of the budget of "
+        "20 s (--method yarn --budget 63)"
+    )
+
+
+def test_search_for_a_runtime_changes_only_what_it_applies(llama: pico.Pico, text: str) -> None:
+    flags = ("--to", NEW, "--method", "yarn", "--data", text, "-o", "new", "--json")
+    done = invoke("resize", llama.folder, *flags, "--for", "llama.cpp")
+    assert done.exit_code == 0, done.stderr
+    values = json.loads(done.stdout)
+    check_result(values)
+    assert values["search"]["is_better"]
+    tried = [trial["settings"] for trial in values["search"]["trials"]]
+    assert {settings["attention_factor"] for settings in tried} == {None}
+    beta_slow = values["search"]["best"]["settings"]["beta_slow"]
+    assert values["serve"].endswith(f"--yarn-beta-fast 32 --yarn-beta-slow {beta_slow:g}")
+    assert not [warning for warning in values["warnings"] if "attention_factor" in warning]
+
+
+def test_search_of_switch_for_a_runtime_keeps_the_keys_that_it_reads(
+    llama: pico.Pico, text: str
+) -> None:
+    flags = ("--to", NEW, "--method", "switch", "--data", text, "-o", "new", "--verify")
+    done = invoke("resize", llama.folder, *flags, "--for", "vllm")
+    assert done.exit_code == 0, done.stderr
+    settings = pico.config_of("new")["rope_parameters"]
+    assert settings["short_mscale"] == settings["long_mscale"] == settings["attention_factor"]
+
+
+def test_resize_refuses_a_search_of_what_the_runtime_ignores(llama: pico.Pico, text: str) -> None:
+    method = "yarn:beta-fast=16,beta-slow=2"
+    with pytest.raises(ResizeError, match="All settings of yarn that the runtime applies"):
+        ctxextend.resize(llama.folder, NEW, method, data=text, runtime="sglang")
+
+
+def test_resize_announces_what_the_searched_settings_bring_and_nothing_twice(
+    llama: pico.Pico, text: str
+) -> None:
+    flags = ("--to", NEW, "--method", "yarn", "--data", text, "-o", "new")
+    done = invoke("resize", llama.folder, *flags)
+    assert done.exit_code == 0, done.stderr
+    assert "attention_factor" in pico.config_of("new")["rope_parameters"]
+    stderr = " ".join(done.stderr.split())
+    assert stderr.count("attention_factor, which SGLang, llama.cpp and mlx-lm ignore") == 1
+    assert stderr.count("Limits below the model's 64 positions are raised") == 1
 
 
 def test_search_reports_tokens_to_a_progress_bar(llama: pico.Pico, text: str) -> None:
@@ -217,6 +279,15 @@ def test_resize_refuses_what_cannot_be_searched_before_a_model_is_loaded(
     assert done.exit_code in (1, 2)
     assert done.stdout == ""
     assert message in " ".join(done.stderr.split())
+
+
+def test_search_refuses_an_encoder_before_it_is_loaded(
+    llama: pico.Pico, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxextend.evaluation.eval_model._load", None)
+    folder = pico.nest_in_module(llama.folder, Path("sentences"))
+    with pytest.raises(ResizeError, match="has no LM head"):
+        ctxextend.resize(folder, NEW, "yarn", data=text)
 
 
 def test_resize_refuses_a_budget_without_data(llama: pico.Pico) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from ctxextend.comparison.yarn_search import (
     MIN_PASSES,
-    OPEN_SETTINGS,
     Losses,
     OpenValues,
     SearchSize,
@@ -17,6 +16,7 @@ from ctxextend.comparison.yarn_search import (
     plan_search,
 )
 from ctxextend.recipe import Resize
+from ctxextend.tables.open_settings import OPEN_SETTINGS
 
 TOKENS = 64  # scored of each window
 DEFAULTS = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.1386}

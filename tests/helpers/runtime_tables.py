@@ -50,7 +50,7 @@ LENGTHS = {
     Length.SERVED: "N",
     Length.STATED: "the length key",
     Length.STATED_SCALED: "the length key x factor",
-    Length.FIRST_TRAINED: "the first trained length",
+    Length.TRAINED_KEY: "the key of the first trained length, or the length key without one",
     Length.TOKENIZER: "the tokenizer's limit, or the length key without one",
 }
 EFFECTS = {
@@ -281,7 +281,7 @@ def _behaviour(runtime: Runtime, rule: Rule, model_type: str, positions: str) ->
     options = list[str]()
     if rule.option:
         options.append(rule.option.format(**PLACEHOLDERS))
-    takes_another = rule.length in (Length.STATED_SCALED, Length.FIRST_TRAINED)
+    takes_another = rule.length in (Length.STATED_SCALED, Length.TRAINED_KEY)
     counts_rows = positions == LEARNED and _key_counts_reserved_rows(model_type)
     if takes_another or (rule.length is Length.STATED and counts_rows):
         options.append(runtime.length_option.format(max_len="N"))

@@ -338,8 +338,8 @@ def test_resize_chooses_by_a_runtime_or_on_a_text() -> None:
     done = resize_for("llama", "vllm", "--data", "text.txt")
     assert_refused(
         done,
-        "--for cannot be used with --data: both choose the method of rotary positions.",
-        "Remove one of them.",
+        "--for and --data both choose the method of rotary positions.",
+        "Name it, such as --method yarn, or remove one of them.",
     )
 
 

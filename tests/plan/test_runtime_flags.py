@@ -410,6 +410,26 @@ def test_flags_warns_of_an_unknown_pair() -> None:
     assert "No rule says what llama.cpp does with persimmon models" in done.stderr
 
 
+@pytest.mark.parametrize(("runtime", "name"), [("llama.cpp", "llama.cpp"), ("sglang", "SGLang")])
+def test_flags_warn_of_an_attention_factor_that_the_runtime_ignores(
+    runtime: str, name: str
+) -> None:
+    folder = rotary_configs.save("llama")
+    found = runtime_flags(folder, NEW, runtime, "yarn:attention-factor=1.1")
+    assert found.warnings == (
+        f"The settings state an attention_factor, which {name} ignores: outputs differ from those "
+        "of transformers.",
+    )
+    assert runtime_flags(folder, NEW, runtime, "yarn").warnings == ()
+    assert runtime_flags(folder, NEW, "vllm", "yarn:attention-factor=1.1").warnings == ()
+
+
+def test_flags_of_vllm_say_that_short_inputs_get_the_frequencies_of_long_ones() -> None:
+    rotary_configs.save("llama")
+    done = succeed("flags", "llama", "--to", NEW, "--for", "vllm", "--method", "switch")
+    assert "vLLM gives every input the frequencies of long ones" in unwrapped(done.stderr)
+
+
 def test_flags_serves_a_folder_that_starts_with_a_dash() -> None:
     rotary_configs.save("llama").rename("-llama")
     done = succeed("flags", "--to", NEW, "--for", "vllm", "--json", "--", "-llama")

@@ -109,11 +109,11 @@ def test_describe_ignored_factor_says_who_reads_it_of_lists_from_other_keys() ->
         statement("vllm", ignores_attention_factor=True),
         statement("mlx", ignores_attention_factor=True),
     ]
-    (warning,) = describe_ignored_factor(statements, states_lists=True)
+    (warning,) = describe_ignored_factor(statements, can_add_keys=True)
     assert warning.endswith(" --for vllm also states it as vLLM reads it.")
     (warning,) = describe_ignored_factor(statements)
     assert "--for" not in warning
-    (warning,) = describe_ignored_factor(statements[1:], states_lists=True)
+    (warning,) = describe_ignored_factor(statements[1:], can_add_keys=True)
     assert "--for" not in warning
 
 
@@ -124,6 +124,15 @@ def test_describe_statements_says_who_gives_short_inputs_the_frequencies_of_long
         "vLLM gives every input the frequencies of long ones, so the outputs for short inputs "
         "change there."
     )
+
+
+def test_describe_statements_makes_no_promise_for_an_attention_factor_that_is_ignored() -> None:
+    fields: dict[str, Any] = {"option": "--betas", "reason": "it takes other betas"}
+    right = statement("llama.cpp", RuntimeOutcome.DIFFERS, **fields)
+    wrong = statement("llama.cpp", RuntimeOutcome.DIFFERS, **fields, ignores_attention_factor=True)
+    start = "Loads, but computes other positions, in llama.cpp: it takes other betas; --betas makes"
+    assert describe_statements([right], 1024) == (f"{start} it right.",)
+    assert describe_statements([wrong], 1024) == (f"{start} all right but the attention factor.",)
 
 
 def test_describe_ignored_factor_says_nothing_if_no_runtime_ignores_it() -> None:

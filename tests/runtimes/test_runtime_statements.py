@@ -33,6 +33,26 @@ from tests.helpers import pico, rotary_configs
 ONE_CHUNK = "--chunked-prefill-size -1 --disable-radix-cache"
 YARN_FLAGS = "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 256"
 
+# Settings that serve 256 tokens, as scaled models have them.
+YARN_BASE: dict[str, Any] = {
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10_000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+}
+LLAMA3_BASE: dict[str, Any] = {
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 10_000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    }
+}
+
 
 def described(found: Sequence[RuntimeStatement]) -> dict[str, str]:
     """Return statements as short text: outcome, another length than 1,024, and option."""
@@ -350,6 +370,42 @@ def test_no_runtime_is_named_without_a_rule() -> None:
     assert runtime_statements(unknown) == ()
 
 
+@pytest.mark.parametrize(
+    ("base", "settings", "length"),
+    [
+        ({}, {}, 256),
+        # Without a key next to the settings, it takes the length key.
+        ({}, {"dialect": "keep"}, 1024),
+        (YARN_BASE, {}, 256),
+        (LLAMA3_BASE, {}, 256),
+    ],
+)
+def test_vllm_takes_the_key_next_to_lists_for_the_length(
+    base: dict[str, Any], settings: dict[str, Any], length: int
+) -> None:
+    folder = rotary_configs.save("llama", **base)
+    planned = plan_resize(folder, rotary_configs.NEW, "switch", **settings)
+    (found,) = [item for item in planned.explanation.runtimes if item.runtime.key == "vllm"]
+    assert found.length == length
+    assert (found.option == "--max-model-len 1024") is (length != 1024)
+
+
+@pytest.mark.parametrize(("mscale", "ignores"), [(None, True), (1.3, True), (1, False)])
+def test_vllm_and_sglang_ignore_an_attention_factor_that_their_keys_do_not_state(
+    mscale: float | None,
+    ignores: bool,
+) -> None:
+    method = "switch" if mscale is None else f"switch:mscale={mscale}"
+    explanation = plan_resize(rotary_configs.save("llama"), rotary_configs.NEW, method).explanation
+    found = {item.runtime.key: item.ignores_attention_factor for item in explanation.runtimes}
+    assert found["vllm"] is ignores
+    assert found["sglang"] is ignores
+    warnings = [text for text in explanation.warnings if "attention_factor" in text]
+    assert any("vLLM" in text for text in warnings) is ignores
+    # `--for` states the keys only if they are not given.
+    assert any("--for vllm" in text for text in warnings) is (mscale is None)
+
+
 # ---- by rules made here
 
 
@@ -381,7 +437,8 @@ def state(monkeypatch: pytest.MonkeyPatch, rule: Rule, **values: Any) -> Runtime
         (Length.STATED, {"stated": 66}, 66),
         (Length.STATED_SCALED, {}, 256),
         (Length.STATED_SCALED, {"stated": 1000, "factor": 1001 / 1000}, 1001),
-        (Length.FIRST_TRAINED, {}, 16),
+        (Length.TRAINED_KEY, {"trained_key": 32}, 32),
+        (Length.TRAINED_KEY, {"stated": 66}, 66),
         (Length.TOKENIZER, {"stated": 66}, 66),
         (Length.TOKENIZER, {"stated": 66, "has_tokenizer_length": True}, 64),
     ],

@@ -247,6 +247,8 @@ ROBERTA = ("roberta", "xlm-roberta")
 # Their Transformers backend reads rows from 0, not from pad_token_id + 1.
 WITHOUT_OFFSET = ("camembert", "data2vec-text", "xmod")
 
+# Of all settings with lists of factors, it takes the key next to them for the length:
+# https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/model.py#L2643
 RULES = (
     Rule(
         VLLM,
@@ -287,7 +289,7 @@ RULES = (
         VLLM,
         (LONGROPE,),
         ("llama", "phi3", "phimoe", "qwen3"),
-        length=Length.FIRST_TRAINED,
+        length=Length.TRAINED_KEY,
         evidence=CODE_RUN,
         ignores_attention_factor=True,
     ),
@@ -295,7 +297,7 @@ RULES = (
         VLLM,
         (SWITCHED,),
         SWITCHING,
-        length=Length.FIRST_TRAINED,
+        length=Length.TRAINED_KEY,
         evidence=CODE_RUN,
         ignores_attention_factor=True,
         ignores_short_list=True,
@@ -314,7 +316,7 @@ RULES = (
         (SWITCHED,),
         LATENT,
         Effect.DIFFERS,
-        length=Length.FIRST_TRAINED,
+        length=Length.TRAINED_KEY,
         reason="it takes the settings for yarn",
         evidence=CODE_RUN,
     ),
