@@ -29,6 +29,11 @@ GEMMA: dict[str, Any] = KEYS | {
 }
 # Its classes apply `proportional`, and not `linear`.
 LFM3: dict[str, Any] = GEMMA | {"pad_token_id": 0}
+MODERNBERT: dict[str, Any] = {
+    "max_position_embeddings": OLD,
+    "num_hidden_layers": 2,
+    "pad_token_id": 0,
+}
 NEOX: dict[str, Any] = {"max_position_embeddings": OLD, "num_hidden_layers": 2}
 THETA = {"rope_theta": 10_000.0}
 LONGROPE: dict[str, Any] = {
@@ -286,6 +291,26 @@ def test_convert_refuses_positions_that_are_not_rotary(
     output = convert("llama", "none").output
     with pytest.raises(UnsupportedModelError, match="has no positions already"):
         convert(output, "none")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "reason"),
+    [
+        ("modernbert", MODERNBERT, "modernbert models have no causal mask"),
+        (
+            "gemma3_text",
+            GEMMA | {"use_bidirectional_attention": True},
+            "use_bidirectional_attention is true, so it has no causal mask",
+        ),
+        ("llama", KEYS | {"is_causal": False}, "is_causal is false, so it has no causal mask"),
+    ],
+)
+def test_convert_refuses_models_without_a_causal_mask(
+    model_type: str, changes: dict[str, Any], reason: str
+) -> None:
+    make(model_type, **changes)
+    with pytest.raises(UnsupportedModelError, match=reason):
+        convert(model_type, "none")
 
 
 @pytest.mark.parametrize(
