@@ -10,7 +10,7 @@ import torch
 
 from ctxextend import convert, extend_model, inspect, resize, train, verify
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
-from tests.helpers import pico
+from tests.helpers import pico, rotary_configs
 from tests.helpers.json_schemas import check_result
 from tests.helpers.pico import logits
 from tests.helpers.rotary_models import OLD, make
@@ -29,11 +29,6 @@ GEMMA: dict[str, Any] = KEYS | {
 }
 # Its classes apply `proportional`, and not `linear`.
 LFM3: dict[str, Any] = GEMMA | {"pad_token_id": 0}
-MODERNBERT: dict[str, Any] = {
-    "max_position_embeddings": OLD,
-    "num_hidden_layers": 2,
-    "pad_token_id": 0,
-}
 NEOX: dict[str, Any] = {"max_position_embeddings": OLD, "num_hidden_layers": 2}
 THETA = {"rope_theta": 10_000.0}
 LONGROPE: dict[str, Any] = {
@@ -296,7 +291,6 @@ def test_convert_refuses_positions_that_are_not_rotary(
 @pytest.mark.parametrize(
     ("model_type", "changes", "reason"),
     [
-        ("modernbert", MODERNBERT, "modernbert models have no causal mask"),
         (
             "gemma3_text",
             GEMMA | {"use_bidirectional_attention": True},
@@ -305,12 +299,18 @@ def test_convert_refuses_positions_that_are_not_rotary(
         ("llama", KEYS | {"is_causal": False}, "is_causal is false, so it has no causal mask"),
     ],
 )
-def test_convert_refuses_models_without_a_causal_mask(
+def test_convert_refuses_configs_that_remove_the_causal_mask(
     model_type: str, changes: dict[str, Any], reason: str
 ) -> None:
     make(model_type, **changes)
     with pytest.raises(UnsupportedModelError, match=reason):
         convert(model_type, "none")
+
+
+def test_convert_refuses_encoders() -> None:
+    folder = rotary_configs.save("modernbert")
+    with pytest.raises(UnsupportedModelError, match="modernbert models have no causal mask"):
+        convert(folder, "none")
 
 
 @pytest.mark.parametrize(
