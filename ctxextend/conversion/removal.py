@@ -8,11 +8,12 @@ from ctxextend.errors import printable
 from ctxextend.families.rope import NEW
 from ctxextend.output.output import Output
 from ctxextend.plan.effects import UNTRAINED
-from ctxextend.plan.explain import Explanation, model_notes
+from ctxextend.plan.explain import Explanation, find_runtimes, model_notes, runtime_notes
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
+from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.recipe import Convert
 from ctxextend.version import __version__
 
@@ -22,11 +23,11 @@ KEEP_HINT = "Train it at its old length with ctxextend train DIR --data TEXT --s
 def explain_removal(plan: Plan) -> Explanation:
     """Explain the plan of a removal of rotary positions.
 
-    What runtimes do with the output is not stated, since no rule is about such settings.
-
     Raises:
         CheckpointError: A JSON file of the source is malformed.
     """
+    facts = folder_facts(plan)
+    runtimes = find_runtimes(facts)
     return Explanation(
         summary=_summarise(plan),
         details=(_summarise(plan), _lengths_text(plan)),
@@ -41,8 +42,8 @@ def explain_removal(plan: Plan) -> Explanation:
         cost="",
         effects=_describe_effects(plan),
         keep_hint=KEEP_HINT,
-        runtimes=(),
-        runtime_notes=(),
+        runtimes=runtimes,
+        runtime_notes=runtime_notes(facts, runtimes),
     )
 
 

@@ -267,12 +267,28 @@ def test_convert_json_has_the_values_of_all_conversions() -> None:
     assert values["model_class"] == "LlamaForCausalLM"
     assert values["tensors"] == {"copied": 21}
     assert values["added_parameters"] == 0
+    outcomes = {item["name"]: item["outcome"] for item in values["runtimes"]}
+    assert outcomes["vLLM"] == outcomes["SGLang"] == "refuses"
+    assert outcomes["llama.cpp"] == "serves"
     for command in (("inspect",), ("resize", "--to", NEW, "--dry-run")):
         shown = invoke(command[0], "llama-none-16", *command[1:], "--json")
         check_result(json.loads(shown.stdout))
     card = Path("llama-none-16/README.md").read_text()
     assert "## Without positions, 16 tokens" in card
     assert "Not yet trained at 16." in card
+
+
+def test_commands_say_which_engines_load_no_model_without_positions() -> None:
+    make(**KEYS)
+    reason = "Does not load in vLLM and SGLang: it computes a row of angles"
+    assert reason in " ".join(invoke("convert", "llama", "--scheme", "none").stderr.split())
+    done = invoke("resize", "llama-none-16", "--to", NEW, "--dry-run")
+    assert reason in " ".join(done.stderr.split())
+    refused = invoke("flags", "llama-none-16", "--to", NEW, "--for", "vllm")
+    assert refused.exit_code != 0
+    shown = " ".join(refused.stderr.split())
+    assert "vLLM does not load llama models without positions" in shown
+    assert "The output would be right in transformers" in shown
 
 
 @pytest.mark.parametrize(
