@@ -33,10 +33,12 @@ def plan_twin(conversion: Conversion) -> Plan:
     identified = identify_model(twin_checkpoint(conversion), ref_without_type)
     twin = replace(identified, ref=source_ref)
     plan = plan_model(twin, Resize(conversion.settings.positions, fix_limits=True))
+    kv_cache = plan.kv_cache
+    if kv_cache is not None:
+        kv_cache = replace(kv_cache, tokens_before=conversion.max_len_before)
     # Where generated texts stop is the user's choice: it is not raised, but noted.
-    return replace(
-        plan, edits=tuple(edit for edit in plan.edits if not raises_generation_limit(edit))
-    )
+    edits = tuple(edit for edit in plan.edits if not raises_generation_limit(edit))
+    return replace(plan, edits=edits, kv_cache=kv_cache)
 
 
 def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Explanation) -> Output:

@@ -147,7 +147,7 @@ INTERLEAVED = ("cohere", "ernie4_5_moe", "glm4")
 # Its class chooses the list by the positions of each step, as its source says:
 # https://github.com/sgl-project/sglang/blob/v0.5.23/python/sglang/srt/layers/rotary_embedding/rope_variant.py
 CHOOSES_BY_CHUNK = "each chunk of an input gets the list for the chunk's last position"
-LINEAR_TABLE = "https://github.com/sgl-project/sglang/blob/v0.5.23/python/sglang/srt/layers/rotary_embedding/rope_variant.py"
+LINEAR_TABLE = "https://github.com/sgl-project/sglang/blob/v0.5.23/python/sglang/srt/layers/rotary_embedding/base.py"
 ONE_CHUNK = "--chunked-prefill-size -1 --disable-radix-cache"
 
 # Types with settings by layer: the length is never multiplied.
