@@ -5,6 +5,7 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.mistral_files import has_only_format, is_translated
+from ctxextend.families.rope import NEW, OLD, OLD_TYPE
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.own_code import own_class
 from ctxextend.plan.plan import Plan
@@ -14,8 +15,6 @@ from ctxextend.runtimes.rule_schema import (
     LONGROPE,
     RAISED_THETA,
     REMOVED,
-    ROPE_PARAMETERS,
-    ROPE_SCALING,
     SWITCHED,
     UNSCALED,
     YARN,
@@ -37,8 +36,6 @@ from ctxextend.tables.rope_types import (
 
 # Runtimes that were run on folders with Mistral's own weights only, and load them.
 READ_PARAMS = ("vllm",)
-DIALECTS = (ROPE_PARAMETERS, ROPE_SCALING)
-OLD_TYPE = "type"  # the key of the rope type in files of before transformers 4.43
 
 
 def folder_facts(plan: Plan) -> FolderFacts | None:
@@ -95,7 +92,7 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
 def _stated_dialects(table: TablePlan) -> tuple[str, ...]:
     """Return the keys that state the settings of positions that are removed."""
     location = table.location
-    return tuple(key for key in DIALECTS if location.stated(key) is not None)
+    return tuple(key for key in (NEW, OLD) if location.stated(key) is not None)
 
 
 def _types_of_removed(table: TablePlan) -> set[Any]:
