@@ -68,6 +68,7 @@ class Planned(Result, shows=("plan",)):
             "notes": self.explanation.notes,
             "edits": self.plan.edits,
             "runtimes": self.explanation.runtimes,
+            "kv_cache": self.plan.kv_cache,
         }
         if self.conversion is not None:
             return values | _conversion_values(self.conversion, self.plan)
@@ -144,7 +145,6 @@ def _resize_values(plan: Plan) -> dict[str, Any]:
         "config": {edit.key: (edit.before, edit.after) for edit in changed},
         "dropped": plan.dropped,
         "rebuilt_buffers": [buffer.name for buffer in plan.rebuilt_buffers],
-        "kv_cache": plan.kv_cache,
     }
 
 

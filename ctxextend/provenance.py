@@ -192,13 +192,25 @@ def _parse_unregistered(text: str, name: str, folder: Path | None) -> tuple[Reci
     return file, method
 
 
+def _stated_length(convert: Convert | None, facts: Mapping[str, Any]) -> int | str:
+    """Return the length of a conversion, or the one that a training records.
+
+    Raises:
+        RecipeError: The recipe of a conversion to no positions states none.
+    """
+    if convert is None:
+        length: int = facts["max_len"]
+        return length
+    if convert.to is None:
+        raise RecipeError("convert: to is missing, which every output states.")
+    return convert.to
+
+
 def _provenance_of(file: RecipeFile, unregistered: str | None, name: str, depth: int) -> Provenance:
     recipe, facts, _ = file
     settings = recipe.resize
     if settings is None:  # training keeps the length
-        convert = recipe.convert
-        length: Any = facts["max_len"] if convert is None else convert.to
-        settings = Resize(length)
+        settings = Resize(_stated_length(recipe.convert, facts))
     methods = table_methods(file)
     trainable, adapted = _trained_parts(recipe, facts)
     before = None

@@ -114,8 +114,8 @@ def _plan_items(planned: "Planned", output: Path) -> Items:
         yield "method", planned.explanation.summary
         for table in plan.tables:
             yield from _table_items(table)
-        if plan.kv_cache is not None:
-            yield from _cache_items(plan.kv_cache)
+    if plan.kv_cache is not None:
+        yield from _cache_items(plan.kv_cache)
     yield from _edit_items(plan.edits)
     yield from _file_items(planned, output)
 

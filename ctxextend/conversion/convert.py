@@ -1,36 +1,19 @@
 """Plan a conversion, and prepare its output."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 from ctxextend.conversion.conversion import Conversion, twin_checkpoint
+from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.conversion.describe import conversion_warnings, summarise
 from ctxextend.conversion.find import SCHEME_NAMES
 from ctxextend.errors import printable
 from ctxextend.limits.length_edits import raises_generation_limit
-from ctxextend.output.card import (
-    CARD_FILE,
-    RECIPE_POINTER,
-    UNDECODED,
-    known_base_model,
-    model_card,
-    read_card,
-)
 from ctxextend.output.output import Output
-from ctxextend.output.prepare import compute_tables, edited_texts, encode
-from ctxextend.output.record import (
-    Hashes,
-    pinned_ref,
-    placeholders,
-    recipe_text,
-    uses_ml_dtypes,
-)
 from ctxextend.plan.explain import Explanation
-from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.opened_model import identify_model
 from ctxextend.plan.plan import Plan, plan_model
-from ctxextend.recipe import RECIPE_FILE, Recipe, Resize
+from ctxextend.recipe import Resize
 from ctxextend.version import __version__
 
 
@@ -50,10 +33,12 @@ def plan_twin(conversion: Conversion) -> Plan:
     identified = identify_model(twin_checkpoint(conversion), ref_without_type)
     twin = replace(identified, ref=source_ref)
     plan = plan_model(twin, Resize(conversion.settings.positions, fix_limits=True))
+    kv_cache = plan.kv_cache
+    if kv_cache is not None:
+        kv_cache = replace(kv_cache, tokens_before=conversion.max_len_before)
     # Where generated texts stop is the user's choice: it is not raised, but noted.
-    return replace(
-        plan, edits=tuple(edit for edit in plan.edits if not raises_generation_limit(edit))
-    )
+    edits = tuple(edit for edit in plan.edits if not raises_generation_limit(edit))
+    return replace(plan, edits=edits, kv_cache=kv_cache)
 
 
 def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Explanation) -> Output:
@@ -62,65 +47,36 @@ def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Exp
     Raises:
         CheckpointError: A file to edit cannot be read.
     """
-    source = conversion.model.checkpoint
-    name = f"{source.source.name}-{conversion.settings.scheme}-{twin_plan.max_len_after}"
-    layouts = weight_layouts(twin_plan)
-    recipe = partial(_encoded_recipe, conversion, twin_plan)
-    planned_recipe = partial(recipe, hashes=placeholders(twin_plan))
-    card = _card(conversion, twin_plan, explanation, title=printable(name))
-    texts = encode(edited_texts(twin_plan, layouts) | {CARD_FILE: card})
-    texts[RECIPE_FILE] = planned_recipe(Path(name))
-    return Output(
-        source=twin_plan.checkpoint,
-        default_folder=Path(name),
-        layouts=layouts,
-        texts=texts,
-        planned_recipe=planned_recipe,
-        compute=partial(compute_tables, twin_plan, source, recipe),
-    )
-
-
-def _encoded_recipe(conversion: Conversion, twin_plan: Plan, folder: Path, hashes: Hashes) -> bytes:
-    return _recipe(conversion, twin_plan, folder, hashes).encode("utf-8", UNDECODED)
-
-
-def _recipe(conversion: Conversion, twin_plan: Plan, folder: Path, hashes: Hashes) -> str:
-    """Return the recipe of a conversion; see `output.record.recipe_text`."""
+    after = twin_plan.max_len_after
     facts = {
         "model_type": conversion.type_before,
         "converted_to": twin_plan.model_type,
         "max_len_before": conversion.max_len_before,
     }
-    return recipe_text(
-        Recipe(pinned_ref(twin_plan.model.ref, twin_plan.checkpoint), convert=conversion.settings),
-        twin_plan.checkpoint,
-        facts,
-        hashes.fingerprint,
-        folder,
-        uses_ml_dtypes=uses_ml_dtypes(twin_plan),
+    converted = Converted(
+        source=conversion.model.checkpoint,
+        settings=conversion.settings,
+        facts=facts,
+        heading=f"Converted to {SCHEME_NAMES[conversion.twin.scheme]} positions, {after} tokens",
+        sentences=_card_sentences(conversion, twin_plan, explanation),
     )
+    return prepare_conversion_output(twin_plan, converted)
 
 
-def _card(conversion: Conversion, twin_plan: Plan, explanation: Explanation, *, title: str) -> str:
-    """Return the model card of a twin."""
+def _card_sentences(
+    conversion: Conversion, twin_plan: Plan, explanation: Explanation
+) -> Sequence[str]:
+    """Return what the model card of a twin says about it."""
     source = twin_plan.checkpoint.source
-    after = twin_plan.max_len_after
     source_name = printable(source.hub_id or source.name)
     rearranged = ", ".join(f"{count} {how}" for how, count in conversion.counts.items())
-    sentences = [
+    return (
         f"{source_name} with its learned positions converted by "
         f"ctxextend {__version__}: {summarise(conversion)}, from {conversion.max_len_before} to "
-        f"{after} tokens.",
+        f"{twin_plan.max_len_after} tokens.",
         f"{_computed_tensors(conversion)} computed from the source's: {rearranged}.",
         explanation.effects,
         *conversion_warnings(conversion, twin_plan),
-    ]
-    heading = f"## Converted to {SCHEME_NAMES[conversion.twin.scheme]} positions, {after} tokens"
-    return model_card(
-        read_card(twin_plan.checkpoint),
-        known_base_model(conversion.model.checkpoint),
-        title=title,
-        section=f"{heading}\n\n{' '.join(sentences)}{RECIPE_POINTER}\n",
     )
 
 

@@ -7,7 +7,7 @@ from ctxextend.conversion.find import SCHEME_NAMES
 from ctxextend.errors import counted
 from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.plan.effects import UNTRAINED
-from ctxextend.plan.explain import Explanation, find_runtimes, model_notes, runtime_notes
+from ctxextend.plan.explain import Explanation, cost_text, find_runtimes, model_notes, runtime_notes
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.limit_warnings import low_limits
@@ -38,7 +38,7 @@ def explain_conversion(conversion: Conversion, twin_plan: Plan) -> Explanation:
         ),
         untrained=(),
         choices=(),
-        cost="",
+        cost=cost_text(twin_plan),
         effects=describe_change(twin_plan),
         keep_hint="Train it with ctxextend train DIR --data TEXT --steps 200.",
         runtimes=runtimes,

@@ -1,37 +1,20 @@
 """Explain the removal of rotary positions, and prepare its output: the same weights."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
+from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.errors import printable
 from ctxextend.families.rope import NEW
-from ctxextend.output.card import (
-    CARD_FILE,
-    RECIPE_POINTER,
-    UNDECODED,
-    known_base_model,
-    model_card,
-    read_card,
-)
 from ctxextend.output.output import Output
-from ctxextend.output.prepare import compute_tables, edited_texts, encode
-from ctxextend.output.record import (
-    Hashes,
-    pinned_ref,
-    placeholders,
-    recipe_text,
-    uses_ml_dtypes,
-)
 from ctxextend.plan.effects import UNTRAINED
-from ctxextend.plan.explain import Explanation, model_notes
+from ctxextend.plan.explain import Explanation, cost_text, find_runtimes, model_notes, runtime_notes
 from ctxextend.plan.file_warnings import file_warnings
-from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
-from ctxextend.recipe import RECIPE_FILE, Convert, Recipe
-from ctxextend.tables.rope_types import NONE
+from ctxextend.plan.runtime_facts import folder_facts
+from ctxextend.recipe import Convert
 from ctxextend.version import __version__
 
 KEEP_HINT = "Train it at its old length with ctxextend train DIR --data TEXT --steps 200."
@@ -40,11 +23,11 @@ KEEP_HINT = "Train it at its old length with ctxextend train DIR --data TEXT --s
 def explain_removal(plan: Plan) -> Explanation:
     """Explain the plan of a removal of rotary positions.
 
-    What runtimes do with the output is not stated, since no rule is about such settings.
-
     Raises:
         CheckpointError: A JSON file of the source is malformed.
     """
+    facts = folder_facts(plan)
+    runtimes = find_runtimes(facts)
     return Explanation(
         summary=_summarise(plan),
         details=(_summarise(plan), _lengths_text(plan)),
@@ -56,11 +39,11 @@ def explain_removal(plan: Plan) -> Explanation:
         warnings=(*low_limits(plan), *file_warnings(plan.checkpoint)),
         untrained=(),
         choices=(),
-        cost="",
+        cost=cost_text(plan),
         effects=_describe_effects(plan),
         keep_hint=KEEP_HINT,
-        runtimes=(),
-        runtime_notes=(),
+        runtimes=runtimes,
+        runtime_notes=runtime_notes(facts, runtimes),
     )
 
 
@@ -108,22 +91,14 @@ def prepare_removal(plan: Plan, settings: Convert, explanation: Explanation) -> 
     Raises:
         CheckpointError: A file to edit cannot be read.
     """
-    source = plan.checkpoint
-    name = f"{source.source.name}-{NONE}-{plan.max_len_after}"
-    layouts = weight_layouts(plan)
-    recipe = partial(_encoded_recipe, plan, settings)
-    planned_recipe = partial(recipe, hashes=placeholders(plan))
-    card = _card(plan, explanation, title=printable(name))
-    texts = encode(edited_texts(plan, layouts) | {CARD_FILE: card})
-    texts[RECIPE_FILE] = planned_recipe(Path(name))
-    return Output(
-        source=source,
-        default_folder=Path(name),
-        layouts=layouts,
-        texts=texts,
-        planned_recipe=planned_recipe,
-        compute=partial(compute_tables, plan, source, recipe),
+    converted = Converted(
+        source=plan.checkpoint,
+        settings=settings,
+        facts={"model_type": plan.model_type, "max_len_before": plan.max_len_before},
+        heading=f"Without positions, {plan.max_len_after} tokens",
+        sentences=_card_sentences(plan, explanation),
     )
+    return prepare_conversion_output(plan, converted)
 
 
 def complete_settings(plan: Plan, settings: Convert) -> Convert:
@@ -131,35 +106,14 @@ def complete_settings(plan: Plan, settings: Convert) -> Convert:
     return replace(settings, to=plan.max_len_after)
 
 
-def _encoded_recipe(plan: Plan, settings: Convert, folder: Path, hashes: Hashes) -> bytes:
-    """Return the recipe of a removal; see `output.record.recipe_text`."""
-    facts = {"model_type": plan.model_type, "max_len_before": plan.max_len_before}
-    text = recipe_text(
-        Recipe(pinned_ref(plan.model.ref, plan.checkpoint), convert=settings),
-        plan.checkpoint,
-        facts,
-        hashes.fingerprint,
-        folder,
-        uses_ml_dtypes=uses_ml_dtypes(plan),
-    )
-    return text.encode("utf-8", UNDECODED)
-
-
-def _card(plan: Plan, explanation: Explanation, *, title: str) -> str:
-    """Return the model card of a model whose rotary positions are removed."""
+def _card_sentences(plan: Plan, explanation: Explanation) -> Sequence[str]:
+    """Return what the model card says about a model whose rotary positions are removed."""
     source = plan.checkpoint.source
-    after = plan.max_len_after
     source_name = printable(source.hub_id or source.name)
-    sentences = [
+    return (
         f"{source_name} without its rotary positions, removed by ctxextend {__version__}: "
         f"{explanation.summary}, {_lengths_text(plan)}.",
         "All weights are the same: only config and tokenizer files were changed.",
         explanation.effects,
         *low_limits(plan),
-    ]
-    return model_card(
-        read_card(plan.checkpoint),
-        known_base_model(plan.checkpoint),
-        title=title,
-        section=f"## Without positions, {after} tokens\n\n{' '.join(sentences)}{RECIPE_POINTER}\n",
     )

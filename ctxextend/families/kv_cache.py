@@ -36,6 +36,7 @@ class LayerShape(NamedTuple):
     # The most tokens that it keeps; None: all. For a sliding window of 512 tokens, transformers
     # keeps 511 and adds the current one (`DynamicSlidingWindowLayer` in the file above).
     max_tokens: int | None
+    is_latent: bool  # whether it keeps keys and values in compressed form
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class CachedLayers:
     key_size: int
     value_size: int
     max_tokens: int | None
+    is_latent: bool
 
     def values(self, tokens: int) -> int:
         """Return the number of values in the caches of all these layers, for one sequence."""
@@ -125,6 +127,7 @@ def _groups(counts: Mapping[LayerShape, int]) -> Iterator[CachedLayers]:
             key_size=shape.key_size,
             value_size=shape.value_size,
             max_tokens=shape.max_tokens,
+            is_latent=shape.is_latent,
         )
 
 
@@ -246,7 +249,11 @@ def _layer_shape(config: Config, facts: CacheFacts, layer_type: Any) -> LayerSha
         max_tokens = window - 1
     kv_heads, key_size, value_size = sizes
     return LayerShape(
-        kv_heads=kv_heads, key_size=key_size, value_size=value_size, max_tokens=max_tokens
+        kv_heads=kv_heads,
+        key_size=key_size,
+        value_size=value_size,
+        max_tokens=max_tokens,
+        is_latent=facts.is_latent,
     )
 
 

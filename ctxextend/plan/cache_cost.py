@@ -16,6 +16,8 @@ from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.json_output import fields_in_json
 
 DECODER = "decoder"
+# Bits per value of the dtypes that a cache can have, as torch spells them.
+CACHE_BITS = {name: BITS[stored] for stored, name in TORCH_DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,7 @@ class KvCache:
     def size(self, tokens: int) -> int:
         """Return the size of the cache of a sequence, in bytes."""
         values = sum(layers.values(tokens) for layers in self.layers)
-        (stored,) = [name for name, dtype in TORCH_DTYPES.items() if dtype == self.dtype]
-        return values * BITS[stored] // 8
+        return values * CACHE_BITS[self.dtype] // 8
 
 
 @dataclass(frozen=True)
@@ -103,15 +104,19 @@ def generating(locations: Sequence[TableLocation]) -> int:
 
 def _cache_dtype(checkpoint: Checkpoint, location: TableLocation) -> str | None:
     """Return the dtype in which a checkpoint's keys and values are computed; None if unknown."""
+    is_quantised = bool(checkpoint.config.get("quantization_config"))
+    main = _main_dtype(checkpoint)
+    if main in TORCH_DTYPES and not is_quantised:
+        return TORCH_DTYPES[main]
+    return _stated_dtype(checkpoint.config, location)
+
+
+def _main_dtype(checkpoint: Checkpoint) -> str | None:
+    """Return the dtype of most parameters as safetensors spells it; None without any tensor."""
     counts = Counter[str]()
     for entry in checkpoint.weights.entries.values():
         counts[entry.dtype] += math.prod(entry.shape)
-    is_quantised = bool(checkpoint.config.get("quantization_config"))
-    if counts and not is_quantised:
-        ((most, _),) = counts.most_common(1)
-        if most in TORCH_DTYPES:
-            return TORCH_DTYPES[most]
-    return _stated_dtype(checkpoint.config, location)
+    return max(counts, key=counts.__getitem__, default=None)
 
 
 def _stated_dtype(config: Mapping[str, Any], location: TableLocation) -> str | None:
@@ -143,9 +148,8 @@ def describe_layers(cache: KvCache) -> str:
 def _describe_group(cache: KvCache, layers: CachedLayers) -> str:
     """Return the shape of the caches of a group of layers."""
     noun = f"{cache.part} layer" if cache.part else "layer"
-    if layers.key_size == layers.value_size:
-        size = f"{counted(layers.kv_heads, 'KV head')} x {layers.key_size}"
-    else:
+    size = f"{counted(layers.kv_heads, 'KV head')} x {layers.key_size}"
+    if layers.is_latent:
         size = f"{layers.key_size + layers.value_size} latent values"
     text = f"{counted(layers.count, noun)} x {size}"
     if layers.max_tokens is not None:

@@ -72,7 +72,7 @@ def explain(plan: Plan) -> Explanation:
         ),
         untrained=tuple(_untrained_warnings(plan)),
         choices=tuple(_describe_choices(plan)),
-        cost=_describe_cost(plan),
+        cost=cost_text(plan),
         effects=describe_effects(plan),
         keep_hint=suggest_kept_rows(plan),
         runtimes=runtimes,
@@ -108,7 +108,7 @@ def _describe_choices(plan: Plan) -> Iterator[str]:
             yield f"{name}: {choice.reason}"
 
 
-def _describe_cost(plan: Plan) -> str:
+def cost_text(plan: Plan) -> str:
     """Say how large the key-value cache is; nothing if it is not known."""
     if plan.kv_cache is None:
         return ""

@@ -10,7 +10,7 @@ from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.recipe import BOTH, Resize
-from ctxextend.runtimes.rule_schema import Runtime, RuntimeOutcome, RuntimeStatement
+from ctxextend.runtimes.rule_schema import REMOVED, Runtime, RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.runtime_statements import WITHOUT_SETTINGS, runtime_statements
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.method_facts import DEFAULT_METHOD, SWITCH
@@ -146,7 +146,9 @@ def _not_served(
     facts = folder_facts(wrong.plan)
     assert facts is not None
     what = f"{facts.model_type} models"
-    if facts.positions not in WITHOUT_SETTINGS:
+    if facts.positions == REMOVED:
+        what = f"{what} without positions"
+    elif facts.positions not in WITHOUT_SETTINGS:
         what = f"the {facts.positions} settings of {what}"
     message = f"{statement.name} {_effect(statement)} {what}"
     if statement.reason:

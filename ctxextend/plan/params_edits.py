@@ -27,13 +27,17 @@ from ctxextend.limits.statements import VLLM
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state
 from ctxextend.recipe import CheckpointRef
-from ctxextend.tables.rope_types import FACTOR, TYPE
+from ctxextend.tables.rope_types import FACTOR, NONE, TYPE, rotates
 from ctxextend.tables.rotary_methods import RopeLengths, resize_rope
 
 # What to do about settings that params.json cannot state.
 WITHOUT_PARAMS = (
     "For other settings, remove params.json and consolidated*.safetensors from a copy of the "
     "folder: engines then read config.json and the weights of transformers."
+)
+REMOVE_PARAMS = (
+    "Remove params.json and consolidated*.safetensors from a copy of the folder, and convert that: "
+    "config.json and the weights of transformers stay."
 )
 # What to do about two lengths.
 SET_BOTH = "Correct the wrong one, or pass --fix-limits to set both to the new length."
@@ -133,6 +137,8 @@ def _check_statable(
     unstatable = find_unstatable(params.values, plan.after)
     if unstatable is None:
         return
+    if not rotates(plan.after):
+        raise _cannot_remove(params)
     what = f"{unstatable.key} {value_text(unstatable.value)}"
     if unstatable.key == TYPE:
         what = f"{unstatable.value} settings"
@@ -146,6 +152,18 @@ def _check_statable(
         hints.append(f"vLLM also takes these settings as flags: {command}")
     message = f"{params.name} cannot state {what}, and {readers_of(params)} reads it."
     raise MethodError(message, " ".join(hints))
+
+
+def _cannot_remove(params: ParamsFile) -> MethodError:
+    """Return the error for positions that are to be removed."""
+    message = (
+        f"--scheme {NONE}: {params.name} cannot state that no position is rotated, and "
+        f"{readers_of(params)} reads it."
+    )
+    hint = REMOVE_PARAMS
+    if params.is_only_config:
+        hint = "Pass the folder in the format of transformers, if there is one."
+    return MethodError(message, hint)
 
 
 def _statable_methods(params: ParamsFile, table: TablePlan, plan: RopePlan) -> list[str]:

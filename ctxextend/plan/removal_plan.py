@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
+from ctxextend.families.causal_masks import why_not_causal
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import read_rope, rotary_facts
@@ -33,13 +34,15 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
 
     Raises:
         CheckpointError: The rotary settings, or a file to edit, are malformed.
-        UnsupportedModelError: The positions are not rotary, or the classes cannot remove them.
+        UnsupportedModelError: The positions are not rotary, the classes cannot remove them, or
+            only positions tell the model the order of tokens.
         ResizeError: The length is shorter than the old one, or the old one is unknown.
         MethodError: A file of the folder cannot state the settings.
     """
     check_own_code(model)
     for table in model.tables:
         _check_positions(model, table.location)
+        _check_is_causal(model, table.location)
         if settings.to is None:
             _check_length_is_known(table.location)
     resize = with_length(Resize(settings.to or SAME_LENGTH), model.tables)
@@ -90,6 +93,22 @@ def _check_positions(model: OpenedModel, location: TableLocation) -> None:
             "positions and trained first: ctxextend convert MODEL --scheme rotary --to N"
         )
     raise UnsupportedModelError(message, hint)
+
+
+def _check_is_causal(model: OpenedModel, location: TableLocation) -> None:
+    """Check that a causal mask tells a model the order of tokens.
+
+    Raises:
+        UnsupportedModelError: Each token sees the later ones too.
+    """
+    reason = why_not_causal(model.architecture, location)
+    if not reason:
+        return
+    message = (
+        f"{model.ref.source} cannot be converted to no positions: {reason}. Without positions, it "
+        "could not know the order of tokens."
+    )
+    raise UnsupportedModelError(message, "Resize it instead, with ctxextend resize.")
 
 
 def _check_length_is_known(location: TableLocation) -> None:

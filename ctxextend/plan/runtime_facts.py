@@ -1,18 +1,22 @@
 """What in a planned folder decides what runtimes do with it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.mistral_files import has_only_format, is_translated
-from ctxextend.families.rope import trained_length_next_to
+from ctxextend.families.rope import NEW, OLD, OLD_TYPE, trained_length_next_to
 from ctxextend.families.rope_dialects import with_values
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.own_code import own_class
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, length_to_state
 from ctxextend.runtimes.rule_schema import (
+    LINEAR,
     LONGROPE,
     RAISED_THETA,
+    REMOVED,
     SWITCHED,
     UNSCALED,
     YARN,
@@ -23,11 +27,13 @@ from ctxextend.tables.rope_types import (
     BETA_FAST,
     BETA_SLOW,
     FACTOR,
+    FACTOR_OF_NO_ROTATION,
     LIST_MSCALES,
     THETA,
     TYPE,
     YARN_BETAS,
     Parameters,
+    rotates,
     yarn_betas,
 )
 
@@ -39,7 +45,8 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     """Return what decides what runtimes do with a planned folder.
 
     None if nothing is known of such folders: nothing changes, the user named the table, there is no
-    config, the folder's own code loads it, or the model has positions of several kinds.
+    config, the folder's own code loads it, the model has positions of several kinds, or it has none
+    by other settings than ``linear`` ones.
     """
     checkpoint = plan.checkpoint
     has_config = checkpoint.has_config or is_translated(checkpoint)
@@ -47,9 +54,20 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     states_other_type = checkpoint.config.get("model_type") != plan.model_type
     runs_own_code = own_class(checkpoint.config) is not None and states_other_type
     kinds = {_positions_of(table) for table in plan.tables}
-    if not plan.is_changed or not is_known_type or runs_own_code or len(kinds) != 1:
+    if not is_known_type or runs_own_code or len(kinds) != 1:
         return None
     table = plan.tables[0]
+    positions = kinds.pop()
+    removes = positions == REMOVED and bool(table.rope)
+    if not plan.is_changed and not removes:
+        return None
+    factor = 1.0
+    dialects = table.rope_dialects
+    if positions == REMOVED:
+        if _types_of_removed(table) != {LINEAR}:
+            return None
+        factor = FACTOR_OF_NO_ROTATION
+        dialects = dialects or _stated_dialects(table)
     location = table.location
     first_trained = table.max_len_before
     if table.lengths is not None:
@@ -57,14 +75,14 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     rope = table.rope[0].after if table.rope else {}
     return FolderFacts(
         model_type=plan.model_type,
-        positions=kinds.pop(),
+        positions=positions,
         max_len=plan.max_len_after,
         stated=location.key_value(length_to_state(table)),
         first_trained=first_trained,
         trained_key=_trained_key(plan, table),
-        factor=rope.get(FACTOR, 1.0),
+        factor=rope.get(FACTOR, factor),
         theta=rope.get(THETA),
-        dialects=table.rope_dialects,
+        dialects=dialects,
         attention_factor=rope.get(ATTENTION_FACTOR),
         list_mscales=tuple(rope[key] for key in LIST_MSCALES if rope.get(key) is not None),
         betas=_other_betas(rope),
@@ -90,6 +108,25 @@ def _trained_key(plan: Plan, table: TablePlan) -> int | None:
     return value
 
 
+def _stated_dialects(table: TablePlan) -> tuple[str, ...]:
+    """Return the keys that state the settings of positions that are removed."""
+    location = table.location
+    return tuple(key for key in (NEW, OLD) if location.stated(key) is not None)
+
+
+def _types_of_removed(table: TablePlan) -> set[Any]:
+    """Return the rope types of settings that rotate nothing, as planned or as a config states."""
+    if table.rope:
+        return {layers.after[TYPE] for layers in table.rope}
+    found = set[Any]()
+    for key in _stated_dialects(table):
+        stated = table.location.stated(key)
+        by_layer = [value for value in stated.values() if isinstance(value, Mapping)]
+        for settings in by_layer or [stated]:
+            found.add(settings.get(TYPE, settings.get(OLD_TYPE)))
+    return found
+
+
 def _other_betas(rope: Parameters) -> tuple[float, float] | None:
     """Return the betas of yarn settings; None if they are the defaults, or of another type."""
     if rope.get(TYPE) != YARN:
@@ -103,6 +140,8 @@ def _other_betas(rope: Parameters) -> tuple[float, float] | None:
 def _positions_of(table: TablePlan) -> str:
     """Return the positions of a table as rules name them."""
     facts = table.location.table.rope
+    if table.rope and not any(rotates(layers.after) for layers in table.rope):
+        return REMOVED
     if table.has_rows or facts is None:
         return table.scheme
     if not table.rope:

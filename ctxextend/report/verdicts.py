@@ -237,9 +237,10 @@ def _doubts(comparison: Comparison, others: Sequence[Named]) -> list[str]:
     if comparison.has_little_text:
         return [_little_text(comparison)]
     row = comparison.recommended_row
-    if row is not None and not row.final.is_tied:  # the best one is left to the user
-        best = _name(comparison.rows[0])
-        return [f"{_name(row)} is recommended: scores of long inputs do not say what {best} is for"]
+    best = comparison.rows[0]
+    if row is not None and row is not best and not row.final.is_tied:
+        what_for = f"scores of long inputs do not say what {_name(best)} is for"
+        return [f"{_name(row)} is recommended: {what_for}"]
     taken = _taken_by_auto(comparison)
     if taken and any(outcome.is_tied for _, outcome in others):
         return [f"of those tied, auto takes {taken}"]

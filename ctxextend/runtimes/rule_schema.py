@@ -8,6 +8,7 @@ from ctxextend.families.schema import ALIBI as ALIBI
 from ctxextend.families.schema import RELATIVE as RELATIVE
 from ctxextend.json_output import not_in_json
 from ctxextend.tables.method_facts import SINUSOIDAL as SINUSOIDAL
+from ctxextend.tables.rope_types import NONE
 from ctxextend.tables.rope_types import NTK_ALPHA as NTK_ALPHA
 
 # Keys of rotary settings: of transformers 5, and of earlier versions.
@@ -26,7 +27,12 @@ LONGROPE = "longrope"
 SWITCHED = "switch"  # rope type ``longrope`` with an attention factor, as the method states it
 LLAMA3 = "llama3"
 PROPORTIONAL = "proportional"
+REMOVED = NONE  # ``linear`` settings that rotate nothing
 COMMON_ROPE_TYPES = (YARN, LINEAR, DYNAMIC, LONGROPE, LLAMA3)  # that many classes apply
+
+
+# Why vLLM and SGLang do not load a model without positions.
+TABLE_IS_TOO_LARGE = "it computes a row of angles for each of 1e12 x N positions"
 
 
 class Effect(StrEnum):

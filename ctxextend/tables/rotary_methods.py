@@ -5,7 +5,6 @@ its own settings, and returns the complete new settings; it keeps all keys that 
 reads no rows.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from ctxextend.tables.rope_types import (
     BETA_FAST,
     BETA_SLOW,
     FACTOR,
+    FACTOR_OF_NO_ROTATION,
     KEPT_TYPES,
     LIST_MSCALES,
     LONG_LIST,
@@ -60,10 +60,10 @@ class RopeLengths(NamedTuple):
 
 SCALE = Setting(
     "new length / trained length",
-    must="a number from 1 on",
+    must="a number from 1 on, below 1e12",
     default=None,
     read=float,
-    allows=lambda factor: 1 <= factor < math.inf,
+    allows=lambda factor: 1 <= factor < FACTOR_OF_NO_ROTATION,
 )
 
 MAX_BETA = 1e6

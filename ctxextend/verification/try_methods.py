@@ -1,4 +1,7 @@
-"""Detect the resize that created a checkpoint without a recipe, by trying each method."""
+"""Detect the resize that created a checkpoint without a recipe, by trying each method.
+
+Of conversions, only that to no positions is tried: it keeps the model type.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -6,14 +9,17 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.errors import ResizeError
+from ctxextend.errors import ResizeError, UnsupportedModelError
 from ctxextend.families.lengths import position_lengths
+from ctxextend.families.lookup import TableLocation
+from ctxextend.families.removed_positions import with_removed_positions
 from ctxextend.plan.found_table import context_length, unstored_table
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model, with_settings
-from ctxextend.planned import prepare_plan
-from ctxextend.recipe import Resize
+from ctxextend.planned import Planned, prepare_convert, prepare_plan
+from ctxextend.recipe import Convert, Resize
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rope_types import NONE
 from ctxextend.tables.rotary_methods import ROTARY_METHODS
 from ctxextend.verification.compare_rope import Mask, compare_positions
 from ctxextend.verification.compare_tables import recreate_table
@@ -37,6 +43,8 @@ def detect_resize(
 ) -> Expected:
     """Return the first method whose defaults recreate the tables, or else the closest one.
 
+    A conversion to no positions counts too.
+
     `reason` says why the recipe was not used, as a sentence; `recorded` is what it states
     nevertheless.
 
@@ -46,9 +54,12 @@ def detect_resize(
         CheckpointError: A file of the base is malformed.
     """
     _check_lengths(model)
+    notes = (f"{reason} All methods were tried.",)
+    removal = _find_removal(model, resized)
+    if removal is not None:
+        return expect(removal, FoundBy.DETECTION, recorded, notes)
     before = _table_forms(model, model.checkpoint)
     after = _table_forms(model, resized)
-    notes = (f"{reason} All methods were tried.",)
     best: Match | None = None
     for plan in _candidates(model, resized, before, after):
         match = _match(plan, resized)
@@ -62,6 +73,27 @@ def detect_resize(
         return expect(prepare_plan(best.plan), FoundBy.CLOSEST, recorded, notes)
     _check_model_types(model, resized, reason)
     raise _no_resize(model, before, after)
+
+
+def _find_removal(model: OpenedModel, resized: Checkpoint) -> Planned | None:
+    """Return the conversion to no positions, if it gives the rotary settings of a checkpoint.
+
+    Raises:
+        CheckpointError: A file of the base is malformed.
+    """
+    now = list[TableLocation]()
+    for location in model.architecture.locations:
+        now.append(replace(location, config=resized.config))
+    removed = with_removed_positions(model.architecture._replace(locations=tuple(now))).locations
+    if not removed or any(location.scheme != NONE for location in removed):
+        return None
+    length = removed[0].value(removed[0].effective_key)
+    with suppress(ResizeError, UnsupportedModelError):  # the base is not a rotary model
+        planned = prepare_convert(model, Convert(NONE, length))
+        match = _match(planned.plan, resized)
+        if match is not None and match.equal == match.total:
+            return planned
+    return None
 
 
 def _check_lengths(model: OpenedModel) -> None:

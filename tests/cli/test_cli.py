@@ -556,8 +556,8 @@ def test_methods_prints_details_of_the_given_methods() -> None:
         ("bands", "default: chosen from the table)"),
         (
             "yarn",
-            "factor: new length / trained length (a number from 1 on; default: chosen from the "
-            "lengths)",
+            "factor: new length / trained length (a number from 1 on, below 1e12; default: chosen "
+            "from the lengths)",
         ),
         ("hierarchical", "default: 0.4)"),
     ],

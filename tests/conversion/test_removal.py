@@ -10,7 +10,7 @@ import torch
 
 from ctxextend import convert, extend_model, inspect, resize, train, verify
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
-from tests.helpers import pico
+from tests.helpers import pico, rotary_configs
 from tests.helpers.json_schemas import check_result
 from tests.helpers.pico import logits
 from tests.helpers.rotary_models import OLD, make
@@ -190,6 +190,25 @@ def test_verify_compares_a_model_without_positions() -> None:
     assert invoke("inspect", output, "--check").exit_code == 0
 
 
+@pytest.mark.parametrize("to", [None, NEW])
+def test_verify_finds_the_conversion_without_its_recipe(to: int | None) -> None:
+    make(**KEYS)
+    convert("llama", "none", to, output="out")
+    Path("out/ctxextend.yaml").unlink()
+    result = verify("out", base="llama")
+    assert all(check.passed for check in result.checks)
+    assert result.conclusion.endswith("only in its rotary settings and length limits.")
+
+
+def test_verify_tells_a_resize_without_positions_from_the_conversion() -> None:
+    make(**KEYS)
+    convert("llama", "none", output="out")
+    resize("out", NEW, output="longer")
+    Path("longer/ctxextend.yaml").unlink()
+    result = verify("longer", base="out")
+    assert result.conclusion.endswith("only in its length limits.")
+
+
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
@@ -248,12 +267,32 @@ def test_convert_json_has_the_values_of_all_conversions() -> None:
     assert values["model_class"] == "LlamaForCausalLM"
     assert values["tensors"] == {"copied": 21}
     assert values["added_parameters"] == 0
+    assert values["kv_cache"]["tokens_before"] == values["kv_cache"]["tokens_after"] == OLD
+    outcomes = {item["name"]: item["outcome"] for item in values["runtimes"]}
+    assert outcomes["vLLM"] == outcomes["SGLang"] == "refuses"
+    assert outcomes["llama.cpp"] == "serves"
     for command in (("inspect",), ("resize", "--to", NEW, "--dry-run")):
         shown = invoke(command[0], "llama-none-16", *command[1:], "--json")
         check_result(json.loads(shown.stdout))
     card = Path("llama-none-16/README.md").read_text()
     assert "## Without positions, 16 tokens" in card
     assert "Not yet trained at 16." in card
+
+
+def test_commands_say_what_engines_do_without_positions() -> None:
+    make(**KEYS)
+    # Of 16 tokens: 2 layers, 4 heads, keys and values of 8 float32 values.
+    done = invoke("convert", "llama", "--scheme", "none", "--dry-run")
+    assert "KV cache  8.2 kB for one sequence in float32" in done.stdout
+    reason = "Does not load in vLLM and SGLang: it computes a row of angles"
+    assert reason in " ".join(invoke("convert", "llama", "--scheme", "none").stderr.split())
+    done = invoke("resize", "llama-none-16", "--to", NEW, "--dry-run")
+    assert reason in " ".join(done.stderr.split())
+    refused = invoke("flags", "llama-none-16", "--to", NEW, "--for", "vllm")
+    assert refused.exit_code != 0
+    shown = " ".join(refused.stderr.split())
+    assert "vLLM does not load llama models without positions" in shown
+    assert "The output would be right in transformers" in shown
 
 
 @pytest.mark.parametrize(
@@ -286,6 +325,31 @@ def test_convert_refuses_positions_that_are_not_rotary(
     output = convert("llama", "none").output
     with pytest.raises(UnsupportedModelError, match="has no positions already"):
         convert(output, "none")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "reason"),
+    [
+        (
+            "gemma3_text",
+            GEMMA | {"use_bidirectional_attention": True},
+            "use_bidirectional_attention is true, so it has no causal mask",
+        ),
+        ("llama", KEYS | {"is_causal": False}, "is_causal is false, so it has no causal mask"),
+    ],
+)
+def test_convert_refuses_configs_that_remove_the_causal_mask(
+    model_type: str, changes: dict[str, Any], reason: str
+) -> None:
+    make(model_type, **changes)
+    with pytest.raises(UnsupportedModelError, match=reason):
+        convert(model_type, "none")
+
+
+def test_convert_refuses_encoders() -> None:
+    folder = rotary_configs.save("modernbert")
+    with pytest.raises(UnsupportedModelError, match="modernbert models have no causal mask"):
+        convert(folder, "none")
 
 
 @pytest.mark.parametrize(

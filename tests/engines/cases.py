@@ -38,7 +38,7 @@ DEFAULT_BETAS = "default betas"
 KEPT = (schema.LLAMA3, schema.LONGROPE)
 # Positions of which no method is chosen.
 ONLY_LENGTHS = (schema.ALIBI, schema.RELATIVE)
-SCALED = (*schema.COMMON_ROPE_TYPES, schema.SWITCHED, schema.RAISED_THETA)
+SCALED = (schema.REMOVED, *schema.COMMON_ROPE_TYPES, schema.SWITCHED, schema.RAISED_THETA)
 OTHER_BASES = (10_000.0, 1_000_000.0)  # defaults of engines
 SCHEMES = {"gpt_neox": "rotary", "roformer": "rotary", "falcon": "alibi"}  # of conversions
 
@@ -112,6 +112,9 @@ def make_folder(case: Case, folder: Path) -> ResizeResult:
     if case.converted_from:
         make_model(base, case.converted_from)
         return convert(base, SCHEMES[case.model_type], to=NEW, output=output)
+    if case.positions == schema.REMOVED:
+        make_model(base, case.model_type)
+        return convert(base, schema.REMOVED, to=NEW, output=output)
     kept = case.positions if case.positions in KEPT else ""
     make_model(base, case.model_type, kept=kept, without_head=case.without_head)
     if case.attention_factor:
@@ -172,9 +175,13 @@ def _other_folders(
         _edit_settings(without, case.model_type, {"beta_fast": None, "beta_slow": None})
         yield DEFAULT_BETAS, without
     elif case.positions in SCALED or _reads_a_base(case):
+        scaled = output
+        if case.positions == schema.REMOVED:
+            yield UNSCALED, base
+            scaled = base  # local layers rotate too
         for name, settings in _unscaled_settings(case, output).items():
             unscaled = folder / name
-            _copy_folder(output, unscaled)
+            _copy_folder(scaled, unscaled)
             _edit_settings(unscaled, case.model_type, settings)
             yield name, unscaled
 
@@ -192,7 +199,7 @@ def _unscaled_settings(case: Case, output: Path) -> dict[str, dict[str, Any]]:
     bases = sorted({facts.theta[layers], *OTHER_BASES})
     changes: dict[str, Any] = {"rope_type": "default"}
     settings = dict[str, dict[str, Any]]()
-    if case.positions != schema.UNSCALED:
+    if case.positions not in (schema.UNSCALED, schema.REMOVED):
         settings[UNSCALED] = changes | {"rope_theta": base}
     for other in bases:
         settings[f"{UNSCALED}, base {other:g}"] = changes | {"rope_theta": other}

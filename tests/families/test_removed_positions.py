@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from ctxextend.errors import MethodError
+from ctxextend.errors import MethodError, UnsupportedModelError
+from ctxextend.families.causal_masks import WITHOUT_CAUSAL_MASK
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.removed_positions import with_removed_positions
@@ -33,6 +34,7 @@ REFUSED = {
         "apply only theta",
     ),
     **dict.fromkeys(("ministral3", "mistral4"), "scales the queries"),
+    **dict.fromkeys(WITHOUT_CAUSAL_MASK, "no causal mask"),
 }
 TYPES = sorted(ROTARY - {"esm"})  # whose default config has learned positions
 LENGTH = 48  # tokens of an input
@@ -64,7 +66,7 @@ def test_plan_removal_gives_what_the_classes_compute_without_rotation(
     content = rules.save(config, tmp_path)
     model = open_model(CheckpointRef(str(tmp_path)))
     if model_type in REFUSED:
-        with pytest.raises(MethodError, match=REFUSED[model_type]):
+        with pytest.raises((MethodError, UnsupportedModelError), match=REFUSED[model_type]):
             plan_removal(model, Convert("none"))
         return
     edited = rules.edited(content, plan_removal(model, Convert("none")).edits)
@@ -95,6 +97,10 @@ def check_outputs(base: Any, converted: Any) -> None:
     found = rules.run(converted, LENGTH)
     assert found is not None
     assert torch.equal(found, expected)
+    start = rules.run(converted, LENGTH // 2)
+    assert start is not None
+    same = found[:, : LENGTH // 2]
+    assert torch.allclose(start, same, rtol=1e-3, atol=1e-3), "it sees later tokens"
 
 
 @pytest.mark.parametrize(

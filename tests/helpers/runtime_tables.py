@@ -16,6 +16,7 @@ from ctxextend.runtimes.rule_schema import (
     PROPORTIONAL,
     RAISED_THETA,
     RELATIVE,
+    REMOVED,
     RUN,
     SINUSOIDAL,
     SWITCHED,
@@ -36,6 +37,7 @@ NAMES = {
     ALIBI: "ALiBi",
     RELATIVE: "relative",
     UNSCALED: "`limits`",
+    REMOVED: "none",
 }
 ORDER = (
     *WITHOUT_ROPE,
@@ -45,6 +47,7 @@ ORDER = (
     SWITCHED,
     PROPORTIONAL,
     NTK_ALPHA,
+    REMOVED,
 )
 LENGTHS = {
     Length.SERVED: "N",

@@ -8,6 +8,8 @@ import torch
 import transformers
 
 from ctxextend import inspect, plan_resize
+from ctxextend.families.kv_cache import CachedLayers
+from ctxextend.plan.cache_cost import KvCache, describe_layers
 from tests.helpers import pico
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.trainings import invoke
@@ -91,13 +93,28 @@ def test_inspect_states_no_cache_of_a_gguf_file(tmp_path: Path) -> None:
     assert inspect(write_gguf(tmp_path / "model.gguf")).to_json()["kv_cache"] is None
 
 
+def test_describe_layers_names_a_latent_cache_of_equal_sizes() -> None:
+    layers = CachedLayers(
+        count=2, kv_heads=1, key_size=16, value_size=16, max_tokens=None, is_latent=True
+    )
+    cache = KvCache(dtype="float32", part="", layers=(layers,))
+    assert describe_layers(cache) == "2 layers x 32 latent values"
+
+
 def test_inspect_states_the_cache_of_the_present_length(tmp_path: Path) -> None:
     save(tmp_path)
     cache = inspect(tmp_path).to_json()["kv_cache"]
     assert cache["tokens"] == 16
     assert cache["bytes"] == 3 * 16 * TOKEN_VALUES * 2
     assert cache["layers"] == [
-        {"count": 3, "kv_heads": 2, "key_size": 8, "value_size": 8, "max_tokens": None}
+        {
+            "count": 3,
+            "kv_heads": 2,
+            "key_size": 8,
+            "value_size": 8,
+            "max_tokens": None,
+            "is_latent": False,
+        }
     ]
 
 

@@ -414,3 +414,17 @@ def test_refused_linear_settings_are_offered_as_flags() -> None:
     dynamic = invoke("resize", "mistral", "--to", NEW, "--method", "dynamic")
     assert dynamic.exit_code != 0
     assert "ctxextend flags" not in unwrapped(dynamic.stderr)
+
+
+def test_convert_refuses_a_removal_that_params_json_cannot_state() -> None:
+    folder = make()
+    done = invoke("convert", "mistral", "--scheme", "none")
+    assert done.exit_code == 2
+    shown = unwrapped(done.stderr)
+    message = "--scheme none: params.json cannot state that no position is rotated, and vLLM reads"
+    assert message in shown
+    assert "Remove params.json and consolidated*.safetensors" in shown
+    assert "--method" not in shown
+    (folder / "params.json").unlink()
+    mistral_format.weights_of(folder).unlink()
+    succeed("convert", "mistral", "--scheme", "none", "--dry-run")

@@ -301,7 +301,7 @@ def test_resize_with_theta_prints_the_base() -> None:
         (
             ["--to", "64", "--method", "yarn:factor=0.5"],
             2,
-            "factor must be a number from 1 on, got '0.5'.",
+            "factor must be a number from 1 on, below 1e12, got '0.5'.",
         ),
         (
             ["--to", "64", "--keep-first", "4"],

@@ -20,6 +20,7 @@ POSITIONS = {
     schema.PROPORTIONAL,
     schema.NTK_ALPHA,
     schema.SWITCHED,
+    schema.REMOVED,
     *schema.COMMON_ROPE_TYPES,
 }
 OPTION_VALUES = {"factor": "4", "first_trained": "256", "theta": "500000", "max_len": "1024"}

@@ -211,6 +211,59 @@ def test_runtime_statements_of_a_rotary_model_are_as_measured(
     check(planned.explanation.runtimes, expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "llama",
+            {
+                **all_serve("transformers", "transformers4", "llama.cpp", "mlx", "ctranslate2"),
+                "vllm": "refuses",
+                "sglang": "refuses",
+            },
+        ),
+        (
+            "gpt_neox",
+            {
+                **TRANSFORMERS,
+                "vllm": "derives 1024000000000000 --max-model-len 1024",
+                "sglang": "derives 1024000000000000 --context-length 1024",
+                "llama.cpp": "ignores",
+                "mlx": "ignores",
+                "ctranslate2": "ignores",
+            },
+        ),
+        (
+            "gemma3",
+            {
+                "transformers": "serves",
+                "transformers4": "ignores",
+                "vllm": "refuses",
+                "sglang": "differs",
+                "llama.cpp": "differs",
+            },
+        ),
+    ],
+)
+def test_runtime_statements_of_a_model_without_positions_are_as_measured(
+    name: str, expected: Mapping[str, str]
+) -> None:
+    base = rotary_configs.save(name)
+    planned = prepare_convert(
+        open_model(CheckpointRef(str(base))), Convert("none", rotary_configs.NEW)
+    )
+    check(planned.explanation.runtimes, expected)
+    output = planned.execute("out").output
+    check(
+        plan_resize(output, 2 * rotary_configs.NEW).explanation.runtimes,
+        {
+            key: text.replace("1024", "2048")
+            for key, text in expected.items()
+            if "derives" not in text
+        },
+    )
+
+
 def test_runtime_statements_know_who_reads_only_rope_scaling() -> None:
     folder = rotary_configs.save("llama")
     found = plan_resize(folder, rotary_configs.NEW, dialect="keep").explanation.runtimes

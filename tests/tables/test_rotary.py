@@ -437,7 +437,7 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             64,
             "yarn:factor=0.5",
             ResizeError,
-            "factor must be a number from 1 on, got 0.5.",
+            "factor must be a number from 1 on, below 1e12, got 0.5.",
         ),
         (
             DEFAULT,
@@ -445,7 +445,15 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             64,
             "linear:factor=inf",
             ResizeError,
-            "factor must be a number from 1 on, got inf.",
+            "factor must be a number from 1 on, below 1e12, got inf.",
+        ),
+        (
+            DEFAULT,
+            (9, 18),
+            64,
+            "linear:factor=1e12",  # it would rotate nothing
+            ResizeError,
+            "factor must be a number from 1 on, below 1e12, got 1000000000000.0.",
         ),
         (LLAMA3 | {"factor": math.nan}, (9, 18), 64, None, ResizeError, "got nan"),
         (DEFAULT, (9, 18), 2, "theta", ResizeError, "2 rotated values per head"),

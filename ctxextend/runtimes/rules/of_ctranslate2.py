@@ -9,6 +9,7 @@ from ctxextend.runtimes.rule_schema import (
     LLAMA3,
     LONGROPE,
     RAISED_THETA,
+    REMOVED,
     SWITCHED,
     UNSCALED,
     YARN,
@@ -36,7 +37,8 @@ RULES = (
     Rule(CTRANSLATE2, (ALIBI,), ("bloom",)),
     Rule(CTRANSLATE2, (UNSCALED,), (*LLAMA_LIKE, "codegen", "gemma", "gptj", "qwen3")),
     Rule(CTRANSLATE2, (RAISED_THETA,), (*LLAMA_LIKE, "gemma", "gemma3_text", "qwen3")),
-    Rule(CTRANSLATE2, (LINEAR,), (*LLAMA_LIKE, "qwen3")),
+    Rule(CTRANSLATE2, (LINEAR, REMOVED), (*LLAMA_LIKE, "qwen3")),
+    Rule(CTRANSLATE2, (REMOVED,), ("gemma", "gemma3_text", "gpt_neox"), Effect.IGNORES),
     Rule(
         CTRANSLATE2,
         (YARN, DYNAMIC, LONGROPE, SWITCHED),

@@ -11,6 +11,7 @@ from ctxextend.runtimes.rule_schema import (
     LLAMA3,
     LONGROPE,
     RAISED_THETA,
+    REMOVED,
     SINUSOIDAL,
     SWITCHED,
     UNSCALED,
@@ -49,6 +50,17 @@ SCALED = (
 # The converter writes neither the settings nor the base of these types.
 UNWRITTEN = ("falcon", "gemma", "glm", "gpt_neox", "minicpm3", "phi", "stablelm")
 UNWRITTEN_LISTS = ("falcon", "gemma", "glm", "gpt_neox", "phi", "stablelm")
+# Run without positions.
+WITHOUT_POSITIONS = (
+    "granite",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+)
 # It writes the base of these types, and no settings.
 ONLY_THETA = ("cohere", "cohere2")
 DROPS_DYNAMIC = (*LLAMA_LIKE, *SCALED, *UNWRITTEN, *ONLY_THETA, "deepseek_v2")
@@ -102,6 +114,9 @@ RULES = (
         option=ENCODER_FLAGS,
     ),
     Rule(LLAMA_CPP, (ALIBI,), ("bloom",)),
+    Rule(LLAMA_CPP, (REMOVED,), WITHOUT_POSITIONS),
+    Rule(LLAMA_CPP, (REMOVED,), ("cohere", "falcon", "gemma", "gpt_neox", "phi"), Effect.IGNORES),
+    Rule(LLAMA_CPP, (REMOVED,), ("gemma3_text",), Effect.DIFFERS),
     # Right with flags.
     Rule(
         LLAMA_CPP,

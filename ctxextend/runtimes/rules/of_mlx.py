@@ -8,6 +8,7 @@ from ctxextend.runtimes.rule_schema import (
     LLAMA3,
     LONGROPE,
     RAISED_THETA,
+    REMOVED,
     ROPE_PARAMETERS,
     ROPE_SCALING,
     SWITCHED,
@@ -47,6 +48,9 @@ ONLY_THETA = (
     "stablelm",
     "starcoder2",
 )
+# Run without positions: it removes them, or rotates.
+WITHOUT_POSITIONS = ("granite", "llama", "mistral", "olmo2", "qwen2", "smollm3")
+KEEPS_POSITIONS = ("cohere", "gemma", "gemma3_text", "gpt_neox", "mixtral", "phi")
 # Of lists of factors.
 OWN_FACTOR = "it gives every input the long list, and computes the attention factor itself"
 ONLY_LINEAR = "rope_scaling 'type' currently only supports 'linear'"
@@ -103,6 +107,9 @@ RULES = (
         Effect.REFUSES,
         reason="rope_scaling must contain keys {'factor', 'alpha', 'type'}",
     ),
+    Rule(MLX, (REMOVED,), WITHOUT_POSITIONS),
+    Rule(MLX, (REMOVED,), ("qwen3",), dialects=(ROPE_PARAMETERS, ROPE_SCALING)),
+    Rule(MLX, (REMOVED,), KEEPS_POSITIONS, Effect.IGNORES),
     Rule(MLX, (LEARNED,), ("gpt_bigcode",)),
     Rule(MLX, (LEARNED,), ("gpt2",), without_prefix="transformer."),
 )

@@ -10,8 +10,10 @@ from ctxextend.runtimes.rule_schema import (
     LONGROPE,
     RAISED_THETA,
     RELATIVE,
+    REMOVED,
     SINUSOIDAL,
     SWITCHED,
+    TABLE_IS_TOO_LARGE,
     UNSCALED,
     YARN,
     Effect,
@@ -145,6 +147,7 @@ INTERLEAVED = ("cohere", "ernie4_5_moe", "glm4")
 # Its class chooses the list by the positions of each step, as its source says:
 # https://github.com/sgl-project/sglang/blob/v0.5.23/python/sglang/srt/layers/rotary_embedding/rope_variant.py
 CHOOSES_BY_CHUNK = "each chunk of an input gets the list for the chunk's last position"
+LINEAR_TABLE = "https://github.com/sgl-project/sglang/blob/v0.5.23/python/sglang/srt/layers/rotary_embedding/base.py"
 ONE_CHUNK = "--chunked-prefill-size -1 --disable-radix-cache"
 
 # Types with settings by layer: the length is never multiplied.
@@ -226,6 +229,9 @@ UNSUPPORTED = (
     "yoso",
 )
 
+# Run without positions.
+REFUSED_REMOVED = ("granite", "llama", "qwen3")
+
 RULES = (
     Rule(
         SGLANG,
@@ -239,6 +245,46 @@ RULES = (
         (LINEAR,),
         (*NATIVE, *BACKEND),
         length=Length.STATED_SCALED,
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        SGLANG,
+        (REMOVED,),
+        REFUSED_REMOVED,
+        Effect.REFUSES,
+        reason=TABLE_IS_TOO_LARGE,
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        SGLANG,
+        (REMOVED,),
+        tuple(name for name in NATIVE if name not in REFUSED_REMOVED),
+        Effect.REFUSES,
+        reason=TABLE_IS_TOO_LARGE,
+        evidence=LINEAR_TABLE,
+    ),
+    Rule(
+        SGLANG,
+        (REMOVED,),
+        ("gpt_neox",),
+        length=Length.STATED_SCALED,
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        SGLANG,
+        (REMOVED,),
+        ("phi",),
+        Effect.IGNORES,
+        length=Length.STATED_SCALED,
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        SGLANG,
+        (REMOVED,),
+        ("gemma3_text",),
+        Effect.DIFFERS,
+        length=Length.STATED,
+        reason="layers with a sliding window still rotate",
         evidence=CODE_RUN,
     ),
     Rule(SGLANG, (LINEAR,), LAYERED, length=Length.STATED, evidence=CODE_RUN),

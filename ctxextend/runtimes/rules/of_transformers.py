@@ -15,6 +15,7 @@ from ctxextend.runtimes.rule_schema import (
     PROPORTIONAL,
     RAISED_THETA,
     RELATIVE,
+    REMOVED,
     SINUSOIDAL,
     SWITCHED,
     UNSCALED,
@@ -109,12 +110,28 @@ ALL_ROPE_TYPES = (
     "stablelm",
     "starcoder2",
 )
+# Run without positions.
+WITHOUT_POSITIONS = (
+    "cohere",
+    "falcon",
+    "gemma",
+    "gpt_neox",
+    "granite",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "phi",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+)
 # Their classes of transformers 4 check that ``rope_scaling`` has two keys.
 TWO_KEYS = ("olmo", "olmo2")
 
 RULES = (
     Rule(TRANSFORMERS, (*WITHOUT_SETTINGS, UNSCALED, RAISED_THETA)),
-    Rule(TRANSFORMERS, (*COMMON_ROPE_TYPES, SWITCHED, PROPORTIONAL, NTK_ALPHA)),
+    Rule(TRANSFORMERS, (*COMMON_ROPE_TYPES, SWITCHED, PROPORTIONAL, NTK_ALPHA, REMOVED)),
     Rule(TRANSFORMERS_4, (LEARNED, SINUSOIDAL), TABLES),
     Rule(TRANSFORMERS_4, (ALIBI,), ("bloom", "mpt")),
     Rule(TRANSFORMERS_4, (UNSCALED,), (*ALL_ROPE_TYPES, *TWO_KEYS, "codegen", "gptj")),
@@ -127,6 +144,8 @@ RULES = (
     Rule(TRANSFORMERS_4, (LINEAR, LLAMA3, LONGROPE, SWITCHED, YARN), ("hunyuan_v1_dense",)),
     Rule(TRANSFORMERS_4, (*COMMON_ROPE_TYPES, SWITCHED), ("nemotron",), Effect.IGNORES),
     Rule(TRANSFORMERS_4, (YARN, LINEAR, DYNAMIC, RAISED_THETA), ("gemma3_text",)),
+    Rule(TRANSFORMERS_4, (REMOVED,), WITHOUT_POSITIONS),
+    Rule(TRANSFORMERS_4, (REMOVED,), ("gemma3_text",), Effect.IGNORES),
     Rule(
         TRANSFORMERS_4,
         (SWITCHED,),

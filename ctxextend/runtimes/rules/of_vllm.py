@@ -14,8 +14,10 @@ from ctxextend.runtimes.rule_schema import (
     PROPORTIONAL,
     RAISED_THETA,
     RELATIVE,
+    REMOVED,
     SINUSOIDAL,
     SWITCHED,
+    TABLE_IS_TOO_LARGE,
     UNSCALED,
     YARN,
     Effect,
@@ -247,6 +249,11 @@ ROBERTA = ("roberta", "xlm-roberta")
 # Their Transformers backend reads rows from 0, not from pad_token_id + 1.
 WITHOUT_OFFSET = ("camembert", "data2vec-text", "xmod")
 
+# Run without positions.
+REFUSED_REMOVED = ("gemma3_text", "granite", "llama", "qwen3")
+# Encoders keep their positions.
+ENCODERS = ("modernbert", "modernvbert")
+
 # Of all settings with lists of factors, it takes the key next to them for the length:
 # https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/model.py#L2643
 RULES = (
@@ -264,6 +271,29 @@ RULES = (
         (*NATIVE, *BACKEND, *SECTIONED),
         length=Length.STATED_SCALED,
         reads_sentence_length=True,
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        VLLM,
+        (REMOVED,),
+        REFUSED_REMOVED,
+        Effect.REFUSES,
+        reason=TABLE_IS_TOO_LARGE,
+        evidence=CODE_RUN,
+    ),
+    Rule(
+        VLLM,
+        (REMOVED,),
+        tuple(name for name in NATIVE if name not in (*REFUSED_REMOVED, *ENCODERS)),
+        Effect.REFUSES,
+        reason=TABLE_IS_TOO_LARGE,
+        evidence=f"{SOURCE}/model_executor/layers/rotary_embedding/linear_scaling_rope.py",
+    ),
+    Rule(
+        VLLM,
+        (REMOVED,),
+        ("gpt_neox", "phi"),
+        length=Length.STATED_SCALED,
         evidence=CODE_RUN,
     ),
     Rule(VLLM, (LINEAR,), GEMMA3, length=Length.STATED, evidence=CODE_RUN),

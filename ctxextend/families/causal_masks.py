@@ -1,0 +1,61 @@
+"""Which models have no causal mask: each token sees the later ones too.
+
+Only positions tell such a model the order of tokens. Facts about model types are by measurement:
+tests/families/test_removed_positions.py changes the last token of an input.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ctxextend.families.lookup import Architecture, TableLocation
+from ctxextend.families.schema import ConfigCondition
+
+# With rotary positions. Of T5Gemma and Dia, the encoder is one; of PaliGemma, the prompt is read
+# so; MuseGlimmer's assistant and DiffusionGemma draft all tokens of a block at once.
+WITHOUT_CAUSAL_MASK = (
+    "colpali",
+    "dia_encoder",
+    "diffusion_gemma_text",
+    "embedding_gemma2_text",
+    "esm",
+    "esmc",
+    "eurobert",
+    "gte",
+    "jina_embeddings_v3",
+    "modernbert",
+    "muse_glimmer_assistant",
+    "neomme",
+    "nomic_bert",
+    "openai_privacy_filter",
+    "paligemma",
+    "pi0",
+    "t5_gemma_module",
+    "t5gemma2_text",
+    "ultrabert",
+)
+# Keys that remove the mask of other types: the first one of Gemma, and the last one of all types,
+# by ``create_causal_mask`` of
+# https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/masking_utils.py.
+REMOVING_KEYS: Sequence[ConfigCondition] = (
+    ConfigCondition("use_bidirectional_attention", value=True),
+    ConfigCondition("use_bidirectional_attention", value="all"),
+    ConfigCondition("is_causal", value=False),
+)
+
+
+def why_not_causal(architecture: Architecture, location: TableLocation) -> str:
+    """Return why a model has no causal mask, as a clause; empty if it has one.
+
+    Args:
+        architecture: The whole model.
+        location: The positions of it, or of a model in it.
+    """
+    for model_type in (location.family.model_type, architecture.family.model_type):
+        if model_type in WITHOUT_CAUSAL_MASK:
+            return f"{model_type} models have no causal mask"
+    for condition in REMOVING_KEYS:
+        stated: Any = location.stated(condition.key)
+        if stated is not None and condition.holds(stated):
+            value = str(stated).lower()
+            return f"{condition.key} is {value}, so it has no causal mask"
+    return ""
