@@ -228,6 +228,16 @@ class Judge:
         verdict = effective_verdict(found.effective)
         path.write_text(json.dumps({"verdict": verdict, "needle": shares}, indent=1) + "\n")
 
+    @property
+    def judged(self) -> dict[str, str]:
+        """The methods that have read all windows, by the name of their files."""
+        windows = WINDOWS * len(TEXTS)
+        return {
+            method: name
+            for method, name in METHODS.items()
+            if len(self.losses("long", method)) == windows
+        }
+
     def losses(self, kind: str, method: str) -> Losses:
         """Return the losses of a method on all windows that have a file."""
         found = list[NDArray[np.float64]]()
@@ -277,11 +287,11 @@ def judged_page(judge: Judge) -> Iterator[str]:
     stride = SHORT // 2
     yield JUDGED.format(short=SHORT, long=LONG, count=len(sliding), stride=stride)
     yield ""
-    beyond = [_beyond(judge, name) for name in METHODS]
+    beyond = [_beyond(judge, name) for name in judge.judged]
     base = beyond[0]
     yield f"| method | {SHORT:,} to {LONG - 1:,} |"
     yield "|---|---:|"
-    for name, losses in zip(METHODS.values(), beyond, strict=True):
+    for name, losses in zip(judge.judged.values(), beyond, strict=True):
         yield f"| {name} | {_score(losses, base)} |"
     yield from _position_table(judge)
     yield from _short_table(judge)
@@ -297,7 +307,7 @@ def _position_table(judge: Judge) -> Iterator[str]:
     yield "| method | " + " | ".join(f"{one:,} to {one + size - 1:,}" for one in starts) + " |"
     yield "|---|" + "---:|" * QUARTERS
     sliding = judge.losses("long", SLIDING)
-    for method, name in METHODS.items():
+    for method, name in judge.judged.items():
         losses = judge.losses("long", method)
         cells: list[str] = []
         for start in starts:
@@ -313,7 +323,7 @@ def _short_table(judge: Judge) -> Iterator[str]:
     yield ""
     yield f"| method | up to {SHORT:,} tokens |"
     yield "|---|---:|"
-    for method, name in METHODS.items():
+    for method, name in judge.judged.items():
         if method in (SLIDING, UNSCALED):
             continue
         yield f"| {name} | {summary(judge)[method]['short']} |"
@@ -322,7 +332,7 @@ def _short_table(judge: Judge) -> Iterator[str]:
 def _check_identical(judge: Judge) -> None:
     """Check that short inputs have the losses of the base, also after a long one."""
     (base,) = judge.losses("short", UNSCALED)
-    for method in FOLLOWING:
+    for method in {*FOLLOWING} & judge.judged.keys():
         (own,) = judge.losses("short", method)
         if not np.array_equal(own, base):
             raise ValueError(f"{method} changes short inputs")
@@ -342,7 +352,7 @@ def _crossing_table(judge: Judge) -> Iterator[str]:
     yield ""
     yield f"| method | generated, {SHORT:,} to {stop - 1:,} | in one batch with a longer input |"
     yield "|---|---:|---:|"
-    for method, name in METHODS.items():
+    for method, name in judge.judged.items():
         if method != SLIDING:
             cells = summary(judge)[method]
             yield f"| {name} | {cells['generated']} | {cells['batch']} |"
@@ -363,14 +373,14 @@ def summary(judge: Judge) -> dict[str, dict[str, str]]:
     generated = _generated(judge, SLIDING)
     shared = _shared(judge, UNSCALED)
     found: dict[str, dict[str, str]] = {}
-    for method in METHODS:
+    for method, name in judge.judged.items():
         if method == SLIDING:
             continue
         own_short = "x 1.00, identical"
         if method not in (*FOLLOWING, UNSCALED):
             own_short = _ratio(_slice(judge.losses("long", method), 0, SHORT), short)
         found[method] = {
-            "name": METHODS[method],
+            "name": name,
             "long": _ratio(_beyond(judge, method), long),
             "short": own_short,
             "generated": _ratio(_generated(judge, method), generated),

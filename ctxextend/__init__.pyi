@@ -212,7 +212,8 @@ def compare(
         quick: Compare five methods, or all of rotary positions, on what can be read in half a
             minute. Without `methods`, `steps`, `hold_out`, ``length``, ``measure`` and ``corpus``.
         tune: Also search the settings that `yarn` and `switch` leave open, on every other window of
-            the text, for ``budget`` seconds (by default 60); the other windows rank the methods.
+            the text, for ``budget`` seconds (by default 60) of reading; the other windows rank the
+            methods, which takes as long as without a search.
         progress: Called with the number of tokens read since the last call, the total, and the name
             of the method.
         settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with
