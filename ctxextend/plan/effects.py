@@ -148,7 +148,7 @@ def _suggest_switch(plan: Plan) -> str:
 
 
 def switch_notes(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[str]:
-    """Yield what to know of inputs that cross the old length, or that share a batch.
+    """Yield what to know of inputs that share a batch, or that cross the old length.
 
     Transformers chooses the list of factors by the longest sequence of each call.
 
@@ -164,17 +164,31 @@ def switch_notes(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[st
             f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
             "a longer one: batch them apart."
         )
-        rope = table.location.table.rope
-        assert rope is not None
-        if not generates:
-            continue
-        if rope.drops_cache:
+        if generates and _drops_cache(table):
             yield (
                 f"generate() reads an input again when it grows past {length} tokens, since keys "
                 "in its cache have the frequencies of short inputs."
             )
-        else:
+
+
+def switch_warnings(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[str]:
+    """Yield a warning if a text that grows past the old length is read with both lists.
+
+    SmolLM2-135M loses all sense there: docs/results.md.
+
+    Args:
+        tables, generates: As in `switch_notes`.
+    """
+    for table in tables:
+        if switches(table) and generates and not _drops_cache(table):
             yield (
-                f"An input that grows past {length} tokens in generate() keeps the keys that were "
-                "cached with the frequencies of short inputs."
+                f"A text that grows past {same_up_to(table)} tokens in generate() turns into "
+                "noise, since its cached keys have the frequencies of short inputs: use --method "
+                "yarn for such texts."
             )
+
+
+def _drops_cache(table: TablePlan) -> bool:
+    """Whether `generate()` empties its cache when an input outgrows the first list."""
+    rope = table.location.table.rope
+    return rope is not None and rope.drops_cache

@@ -9,7 +9,12 @@ from ctxextend.checkpoints.mistral_files import has_params, is_translated
 from ctxextend.families.rope import read_rope
 from ctxextend.limits.generation import generates_text
 from ctxextend.plan.cache_cost import describe_cost, describe_layers
-from ctxextend.plan.effects import describe_effects, suggest_kept_rows, switch_notes
+from ctxextend.plan.effects import (
+    describe_effects,
+    suggest_kept_rows,
+    switch_notes,
+    switch_warnings,
+)
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.found_table import ignored_tensors
 from ctxextend.plan.gguf_runtime import gguf_statements
@@ -205,6 +210,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
     yield from padding_warnings(plan)
     yield from _missing_config(plan)
     yield from _adapter_warnings(plan)
+    yield from switch_warnings(plan.tables, generates=_generates(plan))
     yield from _other_tables(plan)
 
 

@@ -161,7 +161,8 @@ def _check_ramp(settings: Parameters, dim: int) -> None:
     "does, attention_factor is 1; scaled settings are switched from their own to longer ones",
     long_inputs="low frequencies stay within the angles of training, and high ones keep neighbours "
     "apart",
-    when="short inputs must give identical outputs, in transformers",
+    when="short inputs must give identical outputs in transformers, and no text grows past the "
+    "trained length",
 )
 def switch(
     rope: Parameters, lengths: RopeLengths, dim: int, *, factor: float, **stated: float
