@@ -99,6 +99,7 @@ larger models in RULER."""
 COMMAND = "python -m benchmarks.smollm2 FOLDER WIKITEXT"
 
 Losses = Sequence[NDArray[np.float64]]  # of each window
+Cells = dict[str, dict[str, str]]  # ratios by method, and by the input
 
 
 def prepare_model(folder: Path) -> Path:
@@ -294,8 +295,9 @@ def judged_page(judge: Judge) -> Iterator[str]:
     for name, losses in zip(judge.judged.values(), beyond, strict=True):
         yield f"| {name} | {_score(losses, base)} |"
     yield from _position_table(judge)
-    yield from _short_table(judge)
-    yield from _crossing_table(judge)
+    cells = summary(judge)
+    yield from _short_table(judge, cells)
+    yield from _crossing_table(judge, cells)
 
 
 def _position_table(judge: Judge) -> Iterator[str]:
@@ -316,7 +318,7 @@ def _position_table(judge: Judge) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
-def _short_table(judge: Judge) -> Iterator[str]:
+def _short_table(judge: Judge, cells: Cells) -> Iterator[str]:
     _check_identical(judge)
     yield ""
     yield SHORT_INPUTS.format(short=SHORT, long=SHORT + STEP)
@@ -326,7 +328,7 @@ def _short_table(judge: Judge) -> Iterator[str]:
     for method, name in judge.judged.items():
         if method in (SLIDING, UNSCALED):
             continue
-        yield f"| {name} | {summary(judge)[method]['short']} |"
+        yield f"| {name} | {cells[method]['short']} |"
 
 
 def _check_identical(judge: Judge) -> None:
@@ -338,7 +340,7 @@ def _check_identical(judge: Judge) -> None:
             raise ValueError(f"{method} changes short inputs")
 
 
-def _crossing_table(judge: Judge) -> Iterator[str]:
+def _crossing_table(judge: Judge, cells: Cells) -> Iterator[str]:
     stop = PREFILL + GENERATED
     values = {
         "prefill": PREFILL,
@@ -354,8 +356,8 @@ def _crossing_table(judge: Judge) -> Iterator[str]:
     yield "|---|---:|---:|"
     for method, name in judge.judged.items():
         if method != SLIDING:
-            cells = summary(judge)[method]
-            yield f"| {name} | {cells['generated']} | {cells['batch']} |"
+            found = cells[method]
+            yield f"| {name} | {found['generated']} | {found['batch']} |"
     yield ""
     against_yarn = {
         "generated": _ratio(_generated(judge, "switch"), _generated(judge, "yarn")),
@@ -366,13 +368,13 @@ def _crossing_table(judge: Judge) -> Iterator[str]:
     yield AGAINST_YARN.format(**against_yarn)
 
 
-def summary(judge: Judge) -> dict[str, dict[str, str]]:
+def summary(judge: Judge) -> Cells:
     """Return the perplexities of each method, as ratios to the base, by the input."""
     long = _beyond(judge, SLIDING)
     short = _slice(judge.losses("long", UNSCALED), 0, SHORT)
     generated = _generated(judge, SLIDING)
     shared = _shared(judge, UNSCALED)
-    found: dict[str, dict[str, str]] = {}
+    found: Cells = {}
     for method, name in judge.judged.items():
         if method == SLIDING:
             continue

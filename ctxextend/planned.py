@@ -339,9 +339,9 @@ def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
     Raises:
         CtxextendError: As `convert`.
     """
-    # Here, since the rules of conversions take longer to import than a small resize to plan.
     if settings.scheme == NONE:
         return _prepare_removal(model, settings)
+    # Here, since the rules of conversions take longer to import than a small resize to plan.
     from ctxextend.conversion.convert import plan_twin, prepare_conversion
     from ctxextend.conversion.describe import explain_conversion
     from ctxextend.conversion.find import find_conversion

@@ -158,11 +158,11 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
 def _read_flags(flags: Mapping[str, Any]) -> Run:
     """Return the comparison that flags ask for; invalid values are usage errors."""
     from ctxextend.comparison.comparison_run import compare_model
-    from ctxextend.comparison.comparison_settings import Compare, TextUse
+    from ctxextend.comparison.comparison_settings import Compare, TextUse, search_time
     from ctxextend.comparison.quick import check_quick, compare_quickly
     from ctxextend.comparison.side_by_side import compare_checkpoints
     from ctxextend.plan.opened_model import open_model
-    from ctxextend.recipe import SEARCH_SECONDS, CheckpointRef, Evaluate, Train
+    from ctxextend.recipe import CheckpointRef, Evaluate, Train
 
     sources = flags["source"]
     if len(sources) > 1:
@@ -178,9 +178,7 @@ def _read_flags(flags: Mapping[str, Any]) -> Run:
         return lambda progress: compare_quickly(
             open_model(ref), flags["to"], data, progress, **given
         )
-    search_seconds = None
-    if flags["tune"]:
-        search_seconds = flags["budget"] or SEARCH_SECONDS
+    search_seconds = search_time(tune=flags["tune"], budget=flags["budget"])
     with options.usage_errors():
         text_use = TextUse.from_values(data, steps, given)
         settings = Compare.from_request(

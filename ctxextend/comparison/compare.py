@@ -6,12 +6,11 @@ from typing import Any
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import compare_model
-from ctxextend.comparison.comparison_settings import Compare, TextUse
+from ctxextend.comparison.comparison_settings import Compare, TextUse, search_time
 from ctxextend.comparison.quick import check_quick, compare_quickly
 from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
-    SEARCH_SECONDS,
     TENSOR_KEYS,
     CheckpointRef,
     Evaluate,
@@ -104,9 +103,7 @@ def compare(
         }
         check_quick(given)
         return compare_quickly(open_model(ref), to, text, progress, **others)
-    search_seconds = None
-    if tune:
-        search_seconds = others.get("budget") or SEARCH_SECONDS
+    search_seconds = search_time(tune=tune, budget=others.get("budget"))
     others["eval_data"] = path_names(others.get("eval_data") or ())
     text_use = TextUse.from_values(text, steps, others)
     requested = Compare.from_request(to, text_use, methods, hold_out, search_seconds=search_seconds)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ctxextend.errors import MethodError, ResizeError, flag_name, raise_first
 from ctxextend.evaluation.eval_model import ENCODER
-from ctxextend.recipe import MIN_WINDOW, Evaluate, Resize, Train
+from ctxextend.recipe import MIN_WINDOW, SEARCH_SECONDS, Evaluate, Resize, Train
 from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
 from ctxextend.tables.method_parser import method_errors, parse_method
 from ctxextend.tables.methods import METHODS
@@ -221,6 +221,13 @@ def _check_search(hold_out: int | None, text_use: TextUse) -> None:
     for flag, value in is_set.items():
         if value:
             raise ResizeError(f"--tune cannot be used with {flag}.", "Remove one of them.")
+
+
+def search_time(*, tune: bool, budget: int | None) -> float | None:
+    """Return the seconds for a search for settings, by default `SEARCH_SECONDS`; None without."""
+    if not tune:
+        return None
+    return budget or SEARCH_SECONDS
 
 
 def _read_length(to: int | str | None, evaluate: Evaluate) -> int | str | None:

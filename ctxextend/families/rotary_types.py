@@ -39,6 +39,7 @@ PARTIAL_FACTOR = "partial_rotary_factor"
 TOKENIZER_LENGTH = "model_max_length"  # another name of the length in some configs
 
 # Methods of types that do not apply all of them.
+
 # Its config states no size for all heads, which transformers asks for to compute lists.
 UNLISTED_METHODS = tuple(name for name in SCALING_METHODS if name != SWITCH)
 # A list in the config overrides ``rope_theta``.

@@ -145,14 +145,15 @@ def _from_pretrained(
         ignore_mismatched_sizes=True,  # report them instead of failing
         trust_remote_code=False,  # by default transformers asks whether to run the code
     )
-    config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
     config = None
     if values is not None:
         config = transformers.AutoConfig.for_model(**values)
     if loads_from_folder(checkpoint):
         model, info = from_pretrained(checkpoint.root / checkpoint.model, config=config)
     else:
-        config = config or _config_object(checkpoint, config_class)
+        if config is None:
+            config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
+            config = _config_object(checkpoint, config_class)
         model, info = from_pretrained(None, config=config, state_dict=_read_state(checkpoint))
     return model, _loading_info(info)
 

@@ -23,10 +23,11 @@ ROW_DTYPES = ("F32", "F16", "BF16")  # others consist of blocks of quantised val
 NOT_STATED: Mapping[str, str] = {
     "dynamic": "has no key for a base that follows the length of the input",
     "llama3": "states these settings as a tensor of factors, rope_freqs.weight",
-    "longrope": "states these settings as two tensors of factors, rope_factors_long.weight and "
-    "rope_factors_short.weight",
-    "switch": "states these settings as two tensors of factors, rope_factors_long.weight and "
-    "rope_factors_short.weight",
+    **dict.fromkeys(
+        ("longrope", "switch"),
+        "states these settings as two tensors of factors, rope_factors_long.weight and "
+        "rope_factors_short.weight",
+    ),
     "proportional": "has no key for these settings",
 }
 # Flags that describe other checkpoints: a GGUF file states all that they say.

@@ -23,13 +23,13 @@ from ctxextend.recipe import BOTH, Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SCALING_METHODS, SWITCH
 from ctxextend.tables.rope_types import (
-    ATTENTION_FACTOR,
     KEPT_TYPES,
     LLAMA_4_BETA,
     NONE,
     TRAINED,
     TYPE,
     Parameters,
+    has_switch_lists,
     rope_type,
 )
 from ctxextend.tables.rotary import frequencies
@@ -189,8 +189,7 @@ def _no_change_needed(
     if has_others:
         return ResizeError(message, f"Resize other parts than {location.part} with --part.")
     settings = read_rope(location) if location.table.rope else ()
-    lists = [item.parameters for item in settings if item.parameters[TYPE] == "longrope"]
-    if any(settings.get(ATTENTION_FACTOR) is not None for settings in lists):
+    if any(has_switch_lists(layers.parameters) for layers in settings):
         hint = f"If it was resized by --method {SWITCH}, resize its base to {after}."
         return ResizeError(message, hint)
     if any(layers.parameters[TYPE] != "default" for layers in settings):

@@ -14,7 +14,6 @@ from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, length_to_state
 from ctxextend.runtimes.rule_schema import (
     LINEAR,
-    LONGROPE,
     RAISED_THETA,
     REMOVED,
     SWITCHED,
@@ -33,6 +32,7 @@ from ctxextend.tables.rope_types import (
     TYPE,
     YARN_BETAS,
     Parameters,
+    has_switch_lists,
     rotates,
     yarn_betas,
 )
@@ -44,7 +44,46 @@ READ_PARAMS = ("vllm",)
 def folder_facts(plan: Plan) -> FolderFacts | None:
     """Return what decides what runtimes do with a planned folder.
 
-    None if nothing is known of such folders: nothing changes, the user named the table, there is no
+    None if nothing is known of such folders: see `_known_positions`.
+    """
+    positions = _known_positions(plan)
+    if positions is None:
+        return None
+    checkpoint = plan.checkpoint
+    table = plan.tables[0]
+    factor = 1.0
+    dialects = table.rope_dialects
+    if positions == REMOVED:
+        factor = FACTOR_OF_NO_ROTATION
+        dialects = dialects or _stated_dialects(table)
+    first_trained = table.max_len_before
+    if table.lengths is not None:
+        first_trained = table.lengths.first_trained
+    rope = table.rope[0].after if table.rope else {}
+    return FolderFacts(
+        model_type=plan.model_type,
+        positions=positions,
+        max_len=plan.max_len_after,
+        stated=table.location.key_value(length_to_state(table)),
+        first_trained=first_trained,
+        trained_key=_trained_key(plan, table),
+        factor=rope.get(FACTOR, factor),
+        theta=rope.get(THETA),
+        dialects=dialects,
+        attention_factor=rope.get(ATTENTION_FACTOR),
+        list_mscales=tuple(rope[key] for key in LIST_MSCALES if rope.get(key) is not None),
+        betas=_other_betas(rope),
+        has_sentence_length=MODULES in checkpoint.copied,
+        has_tokenizer_length=TOKENIZER_CONFIG in checkpoint.copied,
+        table_name=table.name,
+        only_read_by=READ_PARAMS if has_only_format(checkpoint) else (),
+    )
+
+
+def _known_positions(plan: Plan) -> str | None:
+    """Return the positions of a planned folder as rules name them.
+
+    None if no rule is about such folders: nothing changes, the user named the table, there is no
     config, the folder's own code loads it, the model has positions of several kinds, or it has none
     by other settings than ``linear`` ones.
     """
@@ -56,41 +95,14 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
     kinds = {_positions_of(table) for table in plan.tables}
     if not is_known_type or runs_own_code or len(kinds) != 1:
         return None
-    table = plan.tables[0]
     positions = kinds.pop()
-    removes = positions == REMOVED and bool(table.rope)
-    if not plan.is_changed and not removes:
+    if positions != REMOVED:
+        return positions if plan.is_changed else None
+    table = plan.tables[0]
+    removes_now = bool(table.rope)
+    if not plan.is_changed and not removes_now:
         return None
-    factor = 1.0
-    dialects = table.rope_dialects
-    if positions == REMOVED:
-        if _types_of_removed(table) != {LINEAR}:
-            return None
-        factor = FACTOR_OF_NO_ROTATION
-        dialects = dialects or _stated_dialects(table)
-    location = table.location
-    first_trained = table.max_len_before
-    if table.lengths is not None:
-        first_trained = table.lengths.first_trained
-    rope = table.rope[0].after if table.rope else {}
-    return FolderFacts(
-        model_type=plan.model_type,
-        positions=positions,
-        max_len=plan.max_len_after,
-        stated=location.key_value(length_to_state(table)),
-        first_trained=first_trained,
-        trained_key=_trained_key(plan, table),
-        factor=rope.get(FACTOR, factor),
-        theta=rope.get(THETA),
-        dialects=dialects,
-        attention_factor=rope.get(ATTENTION_FACTOR),
-        list_mscales=tuple(rope[key] for key in LIST_MSCALES if rope.get(key) is not None),
-        betas=_other_betas(rope),
-        has_sentence_length=MODULES in plan.checkpoint.copied,
-        has_tokenizer_length=TOKENIZER_CONFIG in plan.checkpoint.copied,
-        table_name=table.name,
-        only_read_by=READ_PARAMS if has_only_format(checkpoint) else (),
-    )
+    return positions if _types_of_removed(table) == {LINEAR} else None
 
 
 def _trained_key(plan: Plan, table: TablePlan) -> int | None:
@@ -148,7 +160,7 @@ def _positions_of(table: TablePlan) -> str:
         return UNSCALED
     layers = table.rope[0]
     kind: str = layers.after[TYPE]
-    if kind == LONGROPE and layers.after.get(ATTENTION_FACTOR) is not None:
+    if has_switch_lists(layers.after):
         return SWITCHED
     if kind != "default":
         return kind

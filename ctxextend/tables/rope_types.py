@@ -125,6 +125,11 @@ def yarn_betas(parameters: Parameters) -> dict[str, float]:
     return {name: float(parameters.get(name) or value) for name, value in YARN_BETAS.items()}
 
 
+def has_switch_lists(parameters: Parameters) -> bool:
+    """Whether settings are lists of factors with an attention factor, as `switch` states them."""
+    return parameters[TYPE] == "longrope" and parameters.get(ATTENTION_FACTOR) is not None
+
+
 def without_type_settings(parameters: Parameters) -> dict[str, Any]:
     """Return settings without those of single rope types: base, rotated share, sections, …."""
     return {key: value for key, value in parameters.items() if key not in TYPE_SETTINGS}

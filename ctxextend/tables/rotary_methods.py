@@ -39,6 +39,7 @@ from ctxextend.tables.rope_types import (
     TYPE,
     YARN_BETAS,
     Parameters,
+    has_switch_lists,
     rope_type,
     without_type_settings,
 )
@@ -290,7 +291,7 @@ def longrope(rope: Parameters, lengths: RopeLengths, dim: int) -> Parameters:
             "max_position_embeddings was lowered by hand, set it back first; "
             f"--method {LIMITS} raises the limits and keeps the settings."
         )
-        if rope.get(ATTENTION_FACTOR) is not None:
+        if has_switch_lists(rope):
             hint = f"If --method {SWITCH} made the lists, resize its base instead. {hint}"
         raise ResizeError(message, hint)
     return {**rope, TRAINED: lengths.first_trained}
@@ -514,7 +515,7 @@ def _does_not_apply(name: str, rope: Parameters, applicable: Sequence[str]) -> M
     if name == SWITCH and rope[TYPE] in SWITCHED_TYPES and rope.get(MSCALE_ALL_DIM):
         reason = f"some classes scale their attention by {MSCALE_ALL_DIM} and the factor"
         hint = f"Use --method {applicable[0]}."
-    elif name == SWITCH and rope[TYPE] == "longrope" and rope.get(ATTENTION_FACTOR) is not None:
+    elif name == SWITCH and has_switch_lists(rope):
         reason = "the model has two lists of factors already"
         hint = f"If --method {SWITCH} made them, resize its base instead."
     elif name == SWITCH and rope[TYPE] not in SWITCHED_TYPES:
