@@ -2,6 +2,7 @@
 
 import base64
 import gc
+import itertools
 import os
 import signal
 import tempfile
@@ -60,13 +61,19 @@ def _frozen_objects() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def _current_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The names of new folders; pytest's own numbering lists all folders for each one."""
+    root = tmp_path_factory.mktemp("current")
+    return (root / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _empty_folder(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def _empty_folder(_current_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Run each test in a new empty folder, so that default outputs do not collide."""
-    monkeypatch.chdir(tmp_path_factory.mktemp("current"))
-    yield
+    folder = next(_current_folders)
+    folder.mkdir()
+    monkeypatch.chdir(folder)
 
 
 @pytest.fixture(autouse=True)
