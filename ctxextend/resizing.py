@@ -45,7 +45,7 @@ from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration, Comparison, SettingsSearch
-    from ctxextend.comparison.search_settings import SearchBudget
+    from ctxextend.comparison.search_settings import SearchRequest
 
 SHARE_FOR_METHODS = 1 / 2  # of the budget, to choose a method before its settings
 
@@ -489,7 +489,7 @@ def _choose_rotary(
     A requested method stays. Otherwise, a part of the budget chooses it.
     """
     from ctxextend.comparison.search_settings import (
-        SearchBudget,
+        SearchRequest,
         check_can_search,
         check_text,
         free_settings,
@@ -497,8 +497,8 @@ def _choose_rotary(
     from ctxextend.evaluation.eval_model import ENCODER
 
     chosen = Chosen(method=planned.plan.settings.method)
-    seconds = _seconds(options)
-    budget = SearchBudget(given=seconds, available=seconds)
+    budget = _seconds(options)
+    available: float = budget
     plan = planned.plan
     if plan.settings.choice.name != DEFAULT_METHOD:
         check_can_search(plan, ignored)
@@ -507,28 +507,24 @@ def _choose_rotary(
     if plan.settings.choice.name == DEFAULT_METHOD:
         chosen = _choose_method(planned, options, events)
         assert chosen.comparison is not None
-        budget = budget._replace(available=max(seconds - chosen.comparison.seconds, 0))
+        available = max(budget - chosen.comparison.seconds, 0)
         plan = plan_model(planned.model, replace(plan.settings, method=chosen.method))
         # Encoders are ranked by retrieval, which few windows do not measure.
         if chosen.comparison.kind == ENCODER or not free_settings(plan):
             return chosen
-    return _search_settings(plan, options.data, budget, chosen, events, ignored)
+    request = SearchRequest(plan=plan, budget=budget, available=available, fixed=tuple(ignored))
+    return _search_settings(request, options.data, chosen, events)
 
 
 def _search_settings(
-    plan: Plan,
-    data: tuple[str, ...],
-    budget: "SearchBudget",
-    chosen: Chosen,
-    events: Events,
-    ignored: Sequence[str],
+    request: "SearchRequest", data: tuple[str, ...], chosen: Chosen, events: Events
 ) -> Chosen:
     """Return a chosen method with the settings that a search has found."""
     from ctxextend.comparison.search_settings import search_settings
     from ctxextend.report.tuning import describe_search
 
     with events.progress("Searching", unit="tokens") as progress:
-        search = search_settings(plan, Evaluate(data), budget, progress, fixed=ignored)
+        search = search_settings(request, Evaluate(data), progress)
     warnings = [text for text in search.warnings if text not in chosen.warnings]
     events.warning(*warnings)
     events.note(describe_search(search))

@@ -23,7 +23,7 @@ from ctxextend.comparison.in_memory import (
 from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
 from ctxextend.comparison.search_settings import (
-    SearchBudget,
+    SearchRequest,
     UnseenWindows,
     free_settings,
     read_windows,
@@ -139,11 +139,9 @@ class ComparisonRun:
         plans = [plan for plan in self.methods.plans.values() if _is_searched(plan)]
         for plan in plans:
             progress(0, self.tokens, f"settings of {plan.method}")
+            request = SearchRequest(plan=plan, budget=seconds, available=seconds / len(plans))
             found = search_on_windows(
-                plan,
-                self.resizer,
-                lambda count: self.search_windows[:count],
-                SearchBudget(given=seconds, available=seconds / len(plans)),
+                request, self.resizer, lambda count: self.search_windows[:count]
             )
             self.searches.append(found)
             if found.is_better and found.method not in self.methods.plans:

@@ -53,11 +53,15 @@ SWITCHED_TO_YARN = ("default", YARN)
 POSITION_DECIMALS = 12  # of frequencies and attention factors that count as equal
 
 
-class SearchBudget(NamedTuple):
-    """The time for reading windows."""
+@dataclass(frozen=True)
+class SearchRequest:
+    """What to search, and the time for reading windows."""
 
-    given: float  # seconds, by the user
-    available: float  # seconds that are left for a search
+    plan: Plan  # by a method with `free_settings`
+    budget: float  # seconds, as the user gave them
+    available: float  # seconds that are left for this search
+    fixed: tuple[str, ...] = ()  # settings that must not change, as in `free_settings`
+    clock: Callable[[], float] = time.perf_counter  # seconds
 
 
 class UnseenWindows(NamedTuple):
@@ -133,28 +137,21 @@ def _names() -> str:
 
 
 def search_settings(
-    plan: Plan,
-    text: Evaluate,
-    budget: SearchBudget,
-    progress: Progress = no_progress,
-    clock: Callable[[], float] = time.perf_counter,
-    fixed: Sequence[str] = (),
+    request: SearchRequest, text: Evaluate, progress: Progress = no_progress
 ) -> SettingsSearch:
     """Load the model of a plan, and search settings of its method on a text.
 
     Args:
-        plan: By a method with `free_settings`.
+        request: What to search.
         text: At least four windows of the new length.
-        budget: The time for reading windows.
         progress: Called with the number of tokens read since the last call, and about the total.
-        clock: Returns a time in seconds.
-        fixed: As in `free_settings`.
 
     Raises:
         CtxextendError: As `compare`.
         DataError: The text is too short.
         ResizeError: The model is an encoder without an LM head.
     """
+    plan = request.plan
     files = open_files(plan.model)
     length = plan.max_len_after
     few = _read_few_windows(files, text, length)
@@ -166,7 +163,7 @@ def search_settings(
         return read_windows(files, more, length, FEWEST_WINDOWS).text.windows
 
     with torch_threads(base.model, text.threads):
-        found = search_on_windows(plan, resizer, cut, budget, progress, clock, fixed)
+        found = search_on_windows(request, resizer, cut, progress)
     return replace(found, notes=base.notes, warnings=few.warnings)
 
 
@@ -214,21 +211,18 @@ def read_windows(files: ResizableFiles, text: Evaluate, length: int, minimum: in
 
 
 def search_on_windows(
-    plan: Plan,
+    request: SearchRequest,
     resizer: InMemoryResizer,
     cut: Callable[[int], Sequence[Ids]],
-    budget: SearchBudget,
     progress: Progress = no_progress,
-    clock: Callable[[], float] = time.perf_counter,
-    fixed: Sequence[str] = (),
 ) -> SettingsSearch:
     """Search settings of a method with a loaded model, on windows of a text.
 
     Args:
-        plan: By a method with `free_settings`.
+        request: What to search.
         resizer: The model, of the new length.
         cut: Returns so many windows without special tokens, or fewer, but at least four.
-        budget, progress, clock, fixed: As in `search_settings`.
+        progress: As in `search_settings`.
 
     Raises:
         CheckpointError: The tokenizer is not that of the model.
@@ -236,6 +230,7 @@ def search_on_windows(
         UnsupportedModelError: It needs more than text.
     """
     _check_kind(resizer.model.name, resizer.model.kind)
+    plan = request.plan
     reader = PlanReader(
         plan=plan,
         resizer=resizer,
@@ -245,18 +240,19 @@ def search_on_windows(
     )
     search = YarnSearch(
         requested=plan.settings,
-        opened=_open_values(plan, fixed),
-        reader=WindowReader(measure=reader.losses, clock=clock),
+        opened=_open_values(request),
+        reader=WindowReader(measure=reader.losses, clock=request.clock),
         positions=reader.positions,
         cut=reader.cut_windows,
-        budget=budget.available,
+        budget=request.available,
     )
     best = search.run()
-    return _report(plan, reader, search, best, budget)
+    return _report(request, reader, search, best)
 
 
-def _open_values(plan: Plan, fixed: Sequence[str]) -> OpenValues:
+def _open_values(request: SearchRequest) -> OpenValues:
     """Return the values that the settings of a plan have now, stated or by default."""
+    plan = request.plan
     layers = plan.tables[0].rope[0]
     before = layers.before.parameters
     choice = layers.choice.settings
@@ -264,7 +260,7 @@ def _open_values(plan: Plan, fixed: Sequence[str]) -> OpenValues:
     factor = float(choice[FACTOR])
     return OpenValues(
         values={**yarn_betas(stated), ATTENTION_FACTOR: yarn_attention_factor(stated)},
-        free=free_settings(plan, fixed),
+        free=free_settings(plan, request.fixed),
         factor=factor,
     )
 
@@ -335,13 +331,10 @@ class PlanReader:
 
 
 def _report(
-    plan: Plan,
-    reader: PlanReader,
-    search: YarnSearch,
-    best: Resize | None,
-    budget: SearchBudget,
+    request: SearchRequest, reader: PlanReader, search: YarnSearch, best: Resize | None
 ) -> SettingsSearch:
     """Return what a search has found."""
+    plan = request.plan
     name = plan.method
     windows = search.choosing or search.confirmed or (0,)
     trials = dict[Resize, Trial]()
@@ -359,8 +352,8 @@ def _report(
         windows=len(search.choosing),
         length=plan.max_len_after,
         first_position=plan.max_len_before,
-        budget=budget.given,
-        available=round(budget.available, 3),
+        budget=request.budget,
+        available=round(request.available, 3),
         seconds=round(search.reader.seconds, 3),
         seconds_needed=None if search.size is not None else round(search.seconds_needed, 1),
     )

@@ -14,7 +14,7 @@ import ctxextend
 from ctxextend.comparison import search_settings as search_module
 from ctxextend.comparison.comparison_result import SettingsSearch
 from ctxextend.comparison.in_memory import open_resizer
-from ctxextend.comparison.search_settings import PlanReader, SearchBudget, search_settings
+from ctxextend.comparison.search_settings import PlanReader, SearchRequest, search_settings
 from ctxextend.errors import CtxextendError, DataError, MethodError, ResizeError
 from ctxextend.evaluation.eval_model import load_eval_model, open_files
 from ctxextend.evaluation.scorer import open_scorer
@@ -50,8 +50,8 @@ def plan_of(source: Path, method: str) -> Plan:
 
 
 def run_search(source: Path, text: str, method: str = "yarn", **options: Any) -> SettingsSearch:
-    budget = SearchBudget(given=1000, available=1000)
-    return search_settings(plan_of(source, method), Evaluate((text,)), budget, **options)
+    request = SearchRequest(plan=plan_of(source, method), budget=1000, available=1000)
+    return search_settings(request, Evaluate((text,)), **options)
 
 
 def test_resize_with_data_writes_searched_settings_as_if_requested(
@@ -152,8 +152,8 @@ def test_search_with_too_small_a_budget_changes_nothing_and_states_the_time(
     llama: pico.Pico, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = itertools.count(0, 7)
-    slow = functools.partial(search_settings, clock=lambda: next(seconds))
-    monkeypatch.setattr(search_module, "search_settings", slow)
+    slow = functools.partial(SearchRequest, clock=lambda: next(seconds))
+    monkeypatch.setattr(search_module, "SearchRequest", slow)
     flags = ("--to", NEW, "--method", "yarn", "--data", text, "-o", "new", "--json")
     done = invoke("resize", llama.folder, *flags)
     assert done.exit_code == 0, done.stderr
@@ -175,12 +175,13 @@ def test_search_after_the_choice_of_a_method_states_the_whole_budget_and_what_is
     llama: pico.Pico, text: str
 ) -> None:
     seconds = itertools.count(0, 7)
-    found = search_settings(
-        plan_of(llama.folder, "yarn"),
-        Evaluate((text,)),
-        SearchBudget(given=20, available=3.4),
+    request = SearchRequest(
+        plan=plan_of(llama.folder, "yarn"),
+        budget=20,
+        available=3.4,
         clock=lambda: next(seconds),
     )
+    found = search_settings(request, Evaluate((text,)))
     assert found.budget == 20
     assert found.available == 3.4
     assert describe_search(found) == (
