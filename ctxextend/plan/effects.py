@@ -10,9 +10,10 @@ from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan, same_up_to, scales, switches
-from ctxextend.runtimes.rule_schema import SWITCHED, RuntimeOutcome
+from ctxextend.runtimes.rule_schema import DYNAMIC, SWITCHED, YARN, RuntimeOutcome
 from ctxextend.runtimes.runtime_statements import runtime_statements
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS, SWITCH
+from ctxextend.tables.rope_types import TYPE
 from ctxextend.tables.rotary_methods import can_switch
 
 UNTRAINED = "Not yet trained at {}."
@@ -147,45 +148,56 @@ def _suggest_switch(plan: Plan) -> str:
     return f"{suggestion} (right in {joined(serving)})."
 
 
-def switch_notes(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[str]:
+def growth_notes(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[str]:
     """Yield what to know of inputs that share a batch, or that cross the old length.
 
-    Transformers chooses the list of factors by the longest sequence of each call.
+    Transformers chooses frequencies that follow the length by the longest sequence of each call.
 
     Args:
         tables: The planned ones.
         generates: Whether the model generates text, so that an input can grow.
     """
     for table in tables:
-        if not switches(table):
+        if not switches(table) and not _becomes_dynamic(table):
             continue
         length = same_up_to(table)
         yield (
             f"An input of up to {length} tokens gets the frequencies of long ones in a batch with "
             "a longer one: batch them apart."
         )
-        if generates and _drops_cache(table):
+        if switches(table) and generates and _drops_cache(table):
             yield (
                 f"generate() reads an input again when it grows past {length} tokens, since keys "
                 "in its cache have the frequencies of short inputs."
             )
 
 
-def switch_warnings(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[str]:
-    """Yield a warning if a text that grows past the old length is read with both lists.
+def growth_warnings(tables: Sequence[TablePlan], *, generates: bool) -> Iterator[str]:
+    """Yield a warning if keys in the cache have other frequencies than the text that goes on.
 
-    SmolLM2-135M loses all sense there: docs/results.md.
+    Where SmolLM2-135M crosses the trained length, its perplexity rises 55 times with `switch`, and
+    by 78 % with `dynamic`, whose frequencies move less at once: docs/results.md.
 
     Args:
-        tables, generates: As in `switch_notes`.
+        tables, generates: As in `growth_notes`.
     """
+    if not generates:
+        return
     for table in tables:
-        if switches(table) and generates and not _drops_cache(table):
-            yield (
-                f"A text that grows past {same_up_to(table)} tokens in generate() turns into "
-                "noise, since its cached keys have the frequencies of short inputs: use --method "
-                "yarn for such texts."
-            )
+        effect = ""
+        if switches(table) and not _drops_cache(table):
+            effect = "turns into noise, since its cached keys have the frequencies of short inputs"
+        elif _becomes_dynamic(table):
+            effect = "gets worse, since its cached keys have the frequencies of shorter inputs"
+        if effect:
+            text = f"A text that grows past {same_up_to(table)} tokens in generate() {effect}"
+            yield f"{text}: use --method {YARN} for such texts."
+
+
+def _becomes_dynamic(table: TablePlan) -> bool:
+    """Whether frequencies follow the length of each input, and did not before."""
+    changed = [plan for plan in table.rope if plan.before.parameters[TYPE] != DYNAMIC]
+    return any(plan.after[TYPE] == DYNAMIC for plan in changed)
 
 
 def _drops_cache(table: TablePlan) -> bool:

@@ -11,9 +11,9 @@ from ctxextend.limits.generation import generates_text
 from ctxextend.plan.cache_cost import describe_cost, describe_layers
 from ctxextend.plan.effects import (
     describe_effects,
+    growth_notes,
+    growth_warnings,
     suggest_kept_rows,
-    switch_notes,
-    switch_warnings,
 )
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.found_table import ignored_tensors
@@ -66,7 +66,7 @@ def explain(plan: Plan) -> Explanation:
         details=tuple(_describe_table(plan, table) for table in plan.tables),
         notes=(
             *model_notes(plan),
-            *switch_notes(plan.tables, generates=_generates(plan)),
+            *growth_notes(plan.tables, generates=_generates(plan)),
             *_params_notes(plan),
             *_generation_notes(plan),
         ),
@@ -210,7 +210,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
     yield from padding_warnings(plan)
     yield from _missing_config(plan)
     yield from _adapter_warnings(plan)
-    yield from switch_warnings(plan.tables, generates=_generates(plan))
+    yield from growth_warnings(plan.tables, generates=_generates(plan))
     yield from _other_tables(plan)
 
 

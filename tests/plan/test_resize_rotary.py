@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from ctxextend import resize
 from ctxextend.errors import ResizeError
-from tests.helpers import pico
+from tests.helpers import pico, rotary_models
 from tests.helpers.trainings import invoke, succeed, unwrapped
 from tests.helpers.word_tokenizer import add_tokenizer
 
@@ -22,7 +23,7 @@ def make(
     model_type: str = "llama", config: dict[str, Any] | None = None, max_len: int = 16
 ) -> Path:
     """Save a small model with a tokenizer, and other values in its config.json."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     torch.manual_seed(0)
     folder = Path(model_type)
@@ -389,3 +390,36 @@ def test_resize_of_a_table_and_other_positions_names_the_method_of_each() -> Non
     done = invoke("resize", "pair", "--to", "16")
     assert done.exit_code == 0
     assert "beyond that, biases continue" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("method", "effect"),
+    [("yarn", ""), ("switch", "turns into noise"), ("dynamic", "gets worse")],
+)
+def test_resize_warns_if_cached_keys_have_other_frequencies_than_later_tokens(
+    method: str, effect: str
+) -> None:
+    source = rotary_models.make(max_position_embeddings=16).folder
+    done = invoke("resize", source, "--to", "64", "--method", method, "-o", "longer")
+    assert done.exit_code == 0, done.stderr
+    warning = f"A text that grows past 16 tokens in generate() {effect}"
+    assert (warning in unwrapped(done.stderr)) == bool(effect)
+    batch = "An input of up to 16 tokens gets the frequencies of long ones in a batch"
+    assert (batch in unwrapped(done.stderr)) == bool(effect)
+
+    model: Any = AutoModelForCausalLM.from_pretrained("longer").train(False)
+    ids = torch.arange(24)[None] % 32
+    with torch.inference_mode():
+        cache = model.model(ids[:, :16], use_cache=True)[1]
+        states = model.model(ids[:, 16:], cache=cache)[0]
+        after_cached = model.lm_head(states)
+        at_once = model(ids).logits[:, 16:]
+    assert torch.allclose(after_cached, at_once, atol=1e-4) != bool(effect)
+
+
+def test_resize_does_not_warn_of_growing_texts_where_none_grow() -> None:
+    make("llama", {"architectures": ["LlamaForSequenceClassification"]})
+    for method in ("switch", "dynamic"):
+        done = invoke("resize", "llama", "--to", "64", "--method", method, "--dry-run")
+        assert "in generate()" not in unwrapped(done.stderr)
+        assert "batch them apart" in unwrapped(done.stderr)
