@@ -78,7 +78,7 @@ PASSAGES = """\
 What a model gains from a passage of {passage} tokens that its input has read before, three quarters
 of the input earlier: nats per token ± 95 % over {inputs} inputs, on the last {scored} tokens of the
 passage. More is better; sliding windows of {before} tokens no longer have the passage in
-longer inputs. `none` gains a fifth to a third of what `yarn` does, trained or not."""
+longer inputs. `none` gains a fifth to two fifths of what `yarn` does, trained or not."""
 
 
 def prepare(model: Path, out: Path, before: int) -> None:
