@@ -15,6 +15,7 @@ docs/results.md. With another length, only inputs of that length are read, in on
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import zipfile
@@ -90,7 +91,7 @@ of {long:,} tokens, half of them from {wikitext} and half from
 model as it is in sliding windows of {short:,} tokens (stride {stride:,}), paired by window ± 95 %.
 The settings after `yarn:` had the lowest loss of fourteen on another window of WikiText-2."""
 LONGER = """\
-The same at {long:,} tokens, on the first {long:,} tokens of {texts}:"""
+At {long:,} tokens, on one window: the first {long:,} tokens of {texts}."""
 BY_POSITION = "By position, in one call of {long:,} tokens:"
 SHORT_INPUTS = """\
 Inputs of at most {short:,} tokens, in separate calls, against the model as it is. Those of
@@ -337,16 +338,36 @@ def judged_page(judge: Judge) -> Iterator[str]:
 
 
 def longer_page(judge: Judge) -> Iterator[str]:
-    """Yield the lines about inputs of another length."""
-    yield f"### At {judge.length:,} tokens"
-    yield ""
+    """Yield the lines about a window of another length, which has no interval."""
     texts = " ".join(judge.texts)
     yield f"    {COMMAND} --length {judge.length} --windows 1 --texts {texts}"
     yield ""
     names = " and of ".join(TEXTS[text] for text in judge.texts)
     yield LONGER.format(long=judge.length, texts=names)
-    yield from _beyond_table(judge)
-    yield from _position_table(judge)
+    yield ""
+    ranges = [*_quarters(judge), range(SHORT, judge.length)]
+    yield f"| method | {' | '.join(map(_range_text, ranges))} |"
+    yield "|---|" + "---:|" * len(ranges)
+    base = judge.losses("long", SLIDING)
+    for method, name in judge.judged.items():
+        losses = judge.losses("long", method)
+        cells: list[str] = []
+        for one in ranges:
+            own = estimate(_slice(losses, one.start, one.stop))
+            sliding = estimate(_slice(base, one.start, one.stop))
+            ratio = math.exp(own.mean - sliding.mean)
+            cells.append(f"{own.perplexity:.4g} (x {ratio:.3f})")
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _quarters(judge: Judge) -> list[range]:
+    """Return the positions of each quarter of a window."""
+    size = judge.length // QUARTERS
+    return [range(start, start + size) for start in range(0, judge.length, size)]
+
+
+def _range_text(positions: range) -> str:
+    return f"{positions.start:,} to {positions.stop - 1:,}"
 
 
 def _beyond_table(judge: Judge) -> Iterator[str]:
@@ -360,20 +381,19 @@ def _beyond_table(judge: Judge) -> Iterator[str]:
 
 
 def _position_table(judge: Judge) -> Iterator[str]:
-    size = judge.length // QUARTERS
-    starts = range(0, judge.length, size)
+    quarters = _quarters(judge)
     yield ""
     yield BY_POSITION.format(long=judge.length)
     yield ""
-    yield "| method | " + " | ".join(f"{one:,} to {one + size - 1:,}" for one in starts) + " |"
-    yield "|---|" + "---:|" * QUARTERS
+    yield f"| method | {' | '.join(map(_range_text, quarters))} |"
+    yield "|---|" + "---:|" * len(quarters)
     sliding = judge.losses("long", SLIDING)
     for method, name in judge.judged.items():
         losses = judge.losses("long", method)
         cells: list[str] = []
-        for start in starts:
-            own = _slice(losses, start, start + size)
-            cells.append(_score(own, _slice(sliding, start, start + size)))
+        for one in quarters:
+            own = _slice(losses, one.start, one.stop)
+            cells.append(_score(own, _slice(sliding, one.start, one.stop)))
         yield f"| {name} | {' | '.join(cells)} |"
 
 
