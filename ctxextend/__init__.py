@@ -18,9 +18,8 @@ from ctxextend.version import __version__ as __version__
 # Public names by module, imported on first use; __init__.pyi lists the same for type checkers and
 # editors.
 _MODULES = {
-    "comparison.calibrate": ("calibrate",),
     "comparison.compare": ("compare",),
-    "comparison.comparison_result": ("Calibration", "Comparison"),
+    "comparison.comparison_result": ("Comparison",),
     "comparison.comparison_run": ("ComparisonInterrupted",),
     "comparison.side_by_side": ("compare_checkpoints",),
     "errors": (

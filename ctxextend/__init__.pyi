@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from ctxextend.comparison.comparison_result import Calibration, Comparison
+from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import ComparisonInterrupted
 from ctxextend.errors import (
     CheckpointError,
@@ -42,7 +42,6 @@ from ctxextend.verification.conclusion import Verification
 from ctxextend.version import __version__
 
 __all__ = [
-    "Calibration",
     "Check",
     "CheckpointError",
     "Comparison",
@@ -80,7 +79,6 @@ __all__ = [
     "Verification",
     "VerificationError",
     "__version__",
-    "calibrate",
     "compare",
     "compare_checkpoints",
     "convert",
@@ -98,56 +96,6 @@ __all__ = [
     "train",
     "verify",
 ]
-
-def calibrate(
-    reference: str | PathLike[str],
-    to: int | str,
-    data: str | PathLike[str] | Sequence[str | PathLike[str]],
-    *,
-    method: str = "bands",
-    tokens: int = 65536,
-    precision: str = "auto",
-    seed: int = 0,
-    text_field: str = "text",
-    progress: Progress = ...,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    variant: str | None = None,
-    model_type: str | None = None,
-    tokenizer: str | None = None,
-    trained_length: int | None = None,
-    keep_first: int | None = None,
-    drop_last: int = 0,
-    part: str | None = None,
-    fix_limits: bool = False,
-    dialect: str = "both",
-    copy_code: bool = False,
-) -> Calibration:
-    """Tune the settings of `bands` on a text.
-
-    The search starts with the values estimated from the table, then tries other sigmas, ranges to
-    tile and gains, about twenty in all. A value must be better by more than one standard error,
-    paired by window. Language models are ranked by the loss on at most 16 windows of the new
-    length, encoders by retrieval of at most 64 documents:
-
-        calibration = ctxextend.calibrate("gpt2", 4096, "book.txt")
-        ctxextend.resize("gpt2", 4096, calibration.method)
-
-    Args:
-        reference: As in `resize`.
-        to: New context length in positions, longer than the model's.
-        data: As in `evaluate`; at least 8 windows (for an encoder: documents) of the new length.
-        method: ``bands``, with the settings that must not change: ``bands:gain=1.2``.
-        tokens: Maximum number of tokens to use (at least 8 windows).
-        precision, seed, text_field: As in `evaluate`.
-        progress: Called with the number of tokens read since the last call, and the maximum total.
-        settings: Other settings of `resize`, by name.
-
-    Raises:
-        CtxextendError: As `compare`.
-        DataError: The text has fewer than 8 windows or documents of the new length.
-        ResizeError: The new length creates no new rows, or all settings are given.
-    """
 
 def compare(
     reference: str | PathLike[str],
@@ -170,7 +118,7 @@ def compare(
     queries: str | PathLike[str] | None = None,
     qrels: str | PathLike[str] | None = None,
     length: int | Sequence[int] = (),
-    tokens: int = 65536,
+    tokens: int | None = None,
     batch_size: int = 8,
     precision: str = "auto",
     seed: int = 0,
@@ -551,7 +499,6 @@ def resize(
     force: bool = False,
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     budget: int | None = None,
-    hold_out: int | None = None,
     edit_only: bool = False,
     runtime: str | None = None,
     train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
@@ -586,11 +533,12 @@ def resize(
         output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
             the current folder.
         force: Replace an existing checkpoint folder or GGUF file, once the new one is complete.
-        data: Text files or folders on which the settings of `bands` are tuned or, for positions
-            without rows, a method is chosen and the settings that `yarn` and `switch` leave open
-            are searched.
-        budget: With `data` and rotary positions: seconds for reading text, by default 60.
-        hold_out: With `data`, choose a method by the rows from this one on.
+        data: Text files or folders that make the result better. For a table of rows, methods and
+            settings of `bands` are compared, then the rows are trained so that a window of the
+            old length predicts the same everywhere. For rotary positions, a method is chosen and
+            the settings that `yarn` and `switch` leave open are searched. What is not better on
+            held-out text by more than its 95 % interval is not kept.
+        budget: With `data`: seconds, by default 60.
         edit_only: Write only edited and created files, and no weights.
         runtime: The runtime that must read the output right: ``"vllm"``, ``"llama.cpp"``, … (see
             ``ctxextend resize --help``). A method that it applies is chosen.
@@ -672,6 +620,7 @@ def train(
     model_type: str | None = None,
     tokenizer: str | None = None,
     text_field: str = "text",
+    tokens: int | None = None,
     seq_len: int | None = None,
     window: int | None = None,
     window_skip: bool = False,

@@ -52,12 +52,19 @@ class HeldOut:
             raise ValueError(f"invalid held-out windows: {values}")
 
     @classmethod
-    def for_text(cls, tokens: int, window: int) -> "HeldOut":
+    def for_text(cls, tokens: int, window: int, at_least: int | None = None) -> "HeldOut":
         """Hold out one window in 20, but about four of fewer than 80.
 
         It is one in 5 of fewer than 20 windows, and at least one.
+
+        Args:
+            tokens: Tokens of the text.
+            window: Tokens of a window.
+            at_least: Windows to hold out of a text with twice as many or more, instead of four.
         """
         windows = tokens // window
+        if at_least is not None:
+            return cls(window, min(20, max(2, windows // at_least)), tokens)
         return cls(window, min(20, max(5, windows // 4), windows), tokens)
 
     @property

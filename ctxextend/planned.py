@@ -201,10 +201,10 @@ class ResizeResult(Result, shows=("output", "seconds")):
     for_runtime: RuntimePlan | None = field(default=None, metadata=not_in_json)
     # Warnings about the choice of the method, by text or runtime.
     choice_warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
-    # The results of further steps: a `TrainResult`, a `Calibration`, a `Comparison`, a
+    # The results of further steps: a `TrainResult`, a `Tuning`, a `Comparison`, a
     # `SettingsSearch`.
     training: Result | None = field(default=None, metadata=not_in_json)
-    calibration: Result | None = field(default=None, metadata=not_in_json)
+    tuning: Result | None = field(default=None, metadata=not_in_json)
     comparison: Result | None = field(default=None, metadata=not_in_json)
     search: Result | None = field(default=None, metadata=not_in_json)
 
@@ -217,7 +217,7 @@ class ResizeResult(Result, shows=("output", "seconds")):
         """Return the JSON values of the planned output, and of further steps."""
         steps = {
             "train": self.training,
-            "calibration": self.calibration,
+            "tuning": self.tuning,
             "comparison": self.comparison,
             "search": self.search,
         }

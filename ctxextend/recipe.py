@@ -404,6 +404,9 @@ class Train:
     data: tuple[str, ...]  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
     steps: int  # number of optimizer steps, ≥ 1
     text_field: str = "text"  # name of the text field (JSONL) or column
+    # Maximum number of tokens of `data` to read; defaults to as many as `steps` need, and at least
+    # 1.3 million.
+    tokens: int | None = None
     # Sequence length in positions; defaults to the model's context length.
     seq_len: int | None = None
     # Tokens per sequence, placed at random positions within `seq_len`; defaults to `seq_len`.
@@ -434,7 +437,8 @@ class Train:
     # Base checkpoint, the teacher; defaults to the one in the model's recipe.
     base: str | None = None
     # Weight of distillation from the base besides another objective, ≥ 0; defaults to 4 in language
-    # models that were converted, to 5 in contrastive training, else to 0.
+    # models that were converted, to 5 in contrastive training, else to 0. Where windows that the
+    # base can read train only the table: the share of distillation, from 0 to 1, by default 1.
     distill: float | None = None
     # Train a sentence encoder to find the text of a pair among those of a batch: a document by one
     # of its ``passages``, or the positive of an anchor in ``pairs``, .jsonl or .tsv files (anchor,
@@ -452,6 +456,12 @@ class Train:
     def trains_weights(self) -> bool:
         """Whether parameters other than position tables are trained."""
         return self.lora is not None or self.trainable in ("all-but-positions", "all")
+
+    @property
+    def trains_table_in_windows(self) -> bool:
+        """Whether only position rows are trained, by windows at random positions."""
+        is_only_table = self.trainable in ("new", "positions") and self.lora is None
+        return is_only_table and self.window is not None and not self.contrastive
 
     @property
     def trained_text(self) -> str:
@@ -472,7 +482,7 @@ class Train:
         """Yield every value that is invalid by itself."""
         yield from _count_errors(self, MIN_WINDOW, "seq_len", "window")
         yield from _count_errors(self, 1, "steps", "batch_size", "per_device_batch_size")
-        yield from _count_errors(self, 1, "eval_every", "save_every", "threads", "lora")
+        yield from _count_errors(self, 1, "eval_every", "save_every", "threads", "lora", "tokens")
         yield from _count_errors(self, 0, "seed")
         yield from _choice_errors("trainable", self.trainable, tuple(TRAINABLE))
         yield from _choice_errors("precision", self.precision, PRECISIONS)

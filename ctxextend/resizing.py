@@ -44,8 +44,9 @@ from ctxextend.tables.open_settings import OPEN_IN
 from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:
-    from ctxextend.comparison.comparison_result import Calibration, Comparison, SettingsSearch
+    from ctxextend.comparison.comparison_result import Comparison, SettingsSearch
     from ctxextend.comparison.search_settings import SearchRequest
+    from ctxextend.training.train_result import TrainResult
 
 SHARE_FOR_METHODS = 1 / 2  # of the budget, to choose a method before its settings
 
@@ -55,10 +56,9 @@ Texts = Reference | Sequence[Reference]
 class ResizeOptions(NamedTuple):
     """What a resize does besides its settings; recipes do not contain it."""
 
-    # Text to tune the settings of `bands`, or to choose a method and search its settings.
+    # Text to tune a table on or, of rotary positions, to choose a method and search its settings.
     data: tuple[str, ...] = ()
-    budget: int | None = None  # with `data`: seconds for reading it; None: `SEARCH_SECONDS`
-    hold_out: int | None = None  # with `data`: choose by the rows from this one on
+    budget: int | None = None  # with `data`: seconds; None: `SEARCH_SECONDS`
     edit_only: bool = False  # write only edited and created files, and no weights
     verify: bool = False  # verify the output before it is moved into place
     # A runtime that must read the output right: its key in `RUNTIMES`.
@@ -67,16 +67,12 @@ class ResizeOptions(NamedTuple):
 
     def check(
         self,
-        method: str | None,
         *,
-        limits_rows: bool,
         is_trained: bool,
     ) -> None:
         """Check that the options apply to a resize.
 
         Args:
-            method: As requested.
-            limits_rows: Whether ``keep_first`` or ``drop_last`` is given.
             is_trained: Whether the output is trained.
 
         Raises:
@@ -84,13 +80,7 @@ class ResizeOptions(NamedTuple):
         """
         if self.runtime is not None:
             find_runtime(self.runtime)
-        self._check_data(method)
-        if self.hold_out is not None and not self.data:
-            message = "--hold-out requires --data."
-            raise ResizeError(message, "Add --data, or remove --hold-out.")
-        if self.hold_out is not None and limits_rows:
-            message = "--hold-out chooses all settings."
-            raise ResizeError(message, "Remove --keep-first and --drop-last, or --hold-out.")
+        self._check_budget()
         if self.verify and is_trained:
             message = "--verify cannot be used with --train."
             raise ResizeError(message, "Remove one of them.")
@@ -99,30 +89,17 @@ class ResizeOptions(NamedTuple):
             message = f"--edit-only cannot be used with {other}, which needs weights."
             raise ResizeError(message, "Remove one of them.")
 
-    def _check_data(self, method: str | None) -> None:
-        """Check that text can choose a method, or settings of the requested one.
+    def _check_budget(self) -> None:
+        """Check the time for a text.
 
         Raises:
-            ResizeError: It cannot, or the budget is invalid.
+            ResizeError: There is no text, or the time is invalid.
         """
         if self.budget is not None and not self.data:
             raise ResizeError("--budget requires --data.", "Add --data, or remove --budget.")
         if self.budget is not None and self.budget < 1:
             message = f"--budget must be at least 1 second, got {self.budget}."
             raise ResizeError(message, f"The default is {SEARCH_SECONDS}.")
-        if self.budget is not None and self.hold_out is not None:
-            message = "--budget cannot be used with --hold-out, which reads a fixed text."
-            raise ResizeError(message, "Remove one of them.")
-        if not self.data or method is None or method == DEFAULT_METHOD:
-            return
-        name = method.partition(":")[0].strip()
-        if name not in OPEN_IN:
-            *methods, last = (DEFAULT_METHOD, *OPEN_IN)
-            message = f"--data requires --method {', '.join(methods)} or {last}, got {method}."
-            raise ResizeError(message, "Remove --method, or --data.")
-        if self.hold_out is not None:
-            message = f"--hold-out chooses the method, and cannot be used with --method {method}."
-            raise ResizeError(message, "Remove one of them.")
 
 
 class Chosen(NamedTuple):
@@ -130,7 +107,6 @@ class Chosen(NamedTuple):
 
     method: str | None = None
     warnings: tuple[str, ...] = ()
-    calibration: "Calibration | None" = None
     comparison: "Comparison | None" = None
     search: "SettingsSearch | None" = None
 
@@ -145,7 +121,6 @@ def resize(
     force: bool = False,
     data: Texts = (),
     budget: int | None = None,
-    hold_out: int | None = None,
     edit_only: bool = False,
     runtime: str | None = None,
     train: Texts = (),
@@ -166,11 +141,12 @@ def resize(
         output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
             the current folder.
         force: Replace an existing checkpoint folder or GGUF file, once the new one is complete.
-        data: Text files or folders on which the settings of `bands` are tuned or, for positions
-            without rows, a method is chosen and the settings that `yarn` and `switch` leave open
-            are searched.
-        budget: With `data` and rotary positions: seconds for reading text, by default 60.
-        hold_out: With `data`, choose a method by the rows from this one on.
+        data: Text files or folders that make the result better. For a table of rows, methods and
+            settings of `bands` are compared, then the rows are trained so that a window of the
+            old length predicts the same everywhere. For rotary positions, a method is chosen and
+            the settings that `yarn` and `switch` leave open are searched. What is not better on
+            held-out text by more than its 95 % interval is not kept.
+        budget: With `data`: seconds, by default 60.
         edit_only: Write only edited and created files, and no weights.
         runtime: The runtime that must read the output right: ``"vllm"``, ``"llama.cpp"``, … (see
             ``ctxextend resize --help``). A method that it applies is chosen.
@@ -197,16 +173,11 @@ def resize(
     options = ResizeOptions(
         data=path_names(data),
         budget=budget,
-        hold_out=hold_out,
         edit_only=edit_only,
         verify=verify,
         runtime=runtime,
     )
-    options.check(
-        method,
-        limits_rows=others.get("keep_first") is not None or bool(others.get("drop_last")),
-        is_trained=training is not None,
-    )
+    options.check(is_trained=training is not None)
     recipe = Recipe(ref, resize=Resize(to, method=method, **others), train=training)
     return resize_checkpoint(recipe, options, output, force=force)
 
@@ -252,7 +223,7 @@ def convert(
     ref, others = split_ref(reference, settings)
     training = _training(train, steps, lora)
     options = ResizeOptions(verify=verify)
-    options.check(None, limits_rows=False, is_trained=training is not None)
+    options.check(is_trained=training is not None)
     recipe = Recipe(ref, train=training, convert=Convert(scheme, to, **others))
     return convert_checkpoint(recipe, output, force=force, verify=verify)
 
@@ -301,6 +272,8 @@ def resize_checkpoint(
     planned, for_runtime = _plan(model, recipe.resize, options.runtime)
     announce(planned, events)
     chosen = Chosen()
+    if options.data and planned.plan.tables[0].has_rows:
+        return _tune(recipe, planned, options, output, events, force=force, dry_run=dry_run)
     if for_runtime is not None:
         _check_chooses_once(planned.plan, recipe.resize, options)
         events.note(*for_runtime.notes)
@@ -328,7 +301,6 @@ def resize_checkpoint(
         result,
         for_runtime=for_runtime,
         choice_warnings=chosen.warnings,
-        calibration=chosen.calibration,
         comparison=chosen.comparison,
         search=chosen.search,
     )
@@ -455,13 +427,6 @@ def _choose_on_text(
         events: What the steps report.
         ignored: Settings that the requested runtime ignores, which are not searched.
     """
-    if options.hold_out is not None:
-        return _choose_method(planned, options, events)
-    if planned.plan.tables[0].has_rows:
-        if options.budget is not None:
-            message = "--budget is for rotary positions, and this model has a table of rows."
-            raise MethodError(message, "Remove --budget.")
-        return _tune_bands(planned, options.data, events)
     return _choose_rotary(planned, options, events, ignored)
 
 
@@ -473,9 +438,7 @@ def _choose_method(planned: Planned, options: ResizeOptions, events: Events) -> 
 
     seconds = _seconds(options) * SHARE_FOR_METHODS
     with events.progress("Choosing", unit="tokens") as progress:
-        method, comparison = choose_method(
-            planned.plan, options.data, options.hold_out, progress, seconds
-        )
+        method, comparison = choose_method(planned.plan, options.data, progress, seconds)
     events.note(comparison_verdict(comparison, NumberFormat()).replace("`", ""))
     events.warning(*comparison.warnings)
     return Chosen(method=method, warnings=comparison.warnings, comparison=comparison)
@@ -540,23 +503,63 @@ def _seconds(options: ResizeOptions) -> int:
     return SEARCH_SECONDS if options.budget is None else options.budget
 
 
-def _tune_bands(planned: Planned, data: tuple[str, ...], events: Events) -> Chosen:
-    """Return `bands` with the settings that are best on a text."""
-    from ctxextend.comparison.calibrate import calibrate_model
-    from ctxextend.report.tuning import describe_calibration
+def _tune(
+    recipe: Recipe,
+    planned: Planned,
+    options: ResizeOptions,
+    output: Reference | None,
+    events: Events,
+    *,
+    force: bool,
+    dry_run: bool,
+) -> ResizeResult:
+    """Tune a table on a text, and write it; what the text does not improve stays as planned."""
+    from ctxextend.comparison.tune_table import TuningRequest, tune_table
+    from ctxextend.report.tuning import describe_tuning
 
-    with events.progress("Tuning", unit="tokens") as progress:
-        calibration = calibrate_model(
-            planned.model, planned.plan.settings, Evaluate(data), progress, events.warning
-        )
-    notes = planned.explanation.notes
-    events.note(*(note for note in calibration.notes if note not in notes))
-    events.note(describe_calibration(calibration))
-    return Chosen(
-        method=calibration.method,
-        warnings=calibration.warnings,
-        calibration=calibration,
+    _check_tunes(recipe, options)
+    if not dry_run:
+        planned.check_output(output, force=force)  # fail before the text is read
+    request = TuningRequest(
+        recipe=recipe,
+        data=options.data,
+        budget=_seconds(options),
+        output=output,
+        force=force,
+        dry_run=dry_run,
     )
+
+    def plan_again(settings: Resize) -> Planned:
+        again, _ = _plan(planned.model, settings, options.runtime)
+        announce(again, events, known=planned)
+        return again
+
+    tuned = tune_table(planned, request, events, plan_again)
+    events.note(describe_tuning(tuned.tuning))
+    if tuned.trained is None:
+        result = _make(
+            recipe, tuned.planned, output, events, force=force, dry_run=dry_run, verify=False
+        )
+    else:
+        result = _trained_result(tuned.planned, tuned.trained)
+    return replace(result, choice_warnings=tuned.tuning.warnings, tuning=tuned.tuning)
+
+
+def _check_tunes(recipe: Recipe, options: ResizeOptions) -> None:
+    """Check that a table can be tuned with the other options.
+
+    Raises:
+        ResizeError: It cannot.
+    """
+    reason = "cannot be used with --data, which trains the position table"
+    if recipe.train is not None:
+        hint = "Remove one of them, or train the output afterwards: ctxextend train OUTPUT"
+        raise ResizeError(f"--train {reason}.", hint)
+    if options.verify:
+        hint = "Remove --verify, and verify the output afterwards: ctxextend verify OUTPUT"
+        raise ResizeError(f"--verify {reason}.", hint)
+    if options.edit_only:
+        raise ResizeError(f"--edit-only {reason}.", "Remove one of them.")
 
 
 def _make(
@@ -606,8 +609,12 @@ def _train(
     resume = not force and folder.save is not None
     with _text_is_train():
         run = run_recipe(recipe, planned, output, force=force, resume=resume, events=events)
-    trained = run.training
-    assert trained is not None
+    assert run.training is not None
+    return _trained_result(planned, run.training)
+
+
+def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
+    """Return the result of a resize whose output was trained before it was written."""
     files = [path for path in Path(trained.output).rglob("*") if path.is_file()]
     return ResizeResult(
         planned=planned,

@@ -8,7 +8,11 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.options import basic, complete_method, files
-from ctxextend.cli.run_steps import RESUME_OR_START_OVER, exit_if_interrupted
+from ctxextend.cli.run_steps import (
+    RESUME_OR_START_OVER,
+    exit_if_interrupted,
+    exit_if_tuning_is_interrupted,
+)
 from ctxextend.cli.show_result import finish
 
 
@@ -24,12 +28,9 @@ def resize(
         ),
     ] = None,
     data: Annotated[
-        list[str] | None, basic("--data PATH", "Tune bands, or choose a method, on this text.")
+        list[str] | None, basic("--data PATH", "Make the result better on this text.")
     ] = None,
-    budget: Annotated[
-        int | None, basic("--budget S", "With --data, of rotary models: seconds for it.", "60")
-    ] = None,
-    hold_out: options.HoldOut = None,
+    budget: Annotated[int | None, basic("--budget S", "With --data: seconds for it.", "60")] = None,
     keep_first: Annotated[
         int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")
     ] = None,
@@ -96,17 +97,12 @@ def resize(
         more = ResizeOptions(
             data=tuple(data or ()),
             budget=budget,
-            hold_out=hold_out,
             edit_only=edit_only,
             verify=verify,
             runtime=runtime,
             uploads=push_to_hub is not None,
         )
-        more.check(
-            method,
-            limits_rows=keep_first is not None or drop_last > 0,
-            is_trained=training is not None,
-        )
+        more.check(is_trained=training is not None)
         ref = CheckpointRef(
             source,
             revision=revision,
@@ -130,7 +126,10 @@ def resize(
             copy_code=copy_code,
         )
     recipe = Recipe(ref, resize=settings, train=training)
-    with exit_if_interrupted(console, RESUME_OR_START_OVER):
+    with (
+        exit_if_interrupted(console, RESUME_OR_START_OVER),
+        exit_if_tuning_is_interrupted(console, recipe),
+    ):
         result = resize_checkpoint(
             recipe, more, output, force=force, dry_run=dry_run, events=console
         )

@@ -39,6 +39,28 @@ def exit_if_interrupted(console: Console, resume_hint: str) -> Iterator[None]:
         raise typer.Exit(128 + stop.signal) from None
 
 
+@contextmanager
+def exit_if_tuning_is_interrupted(console: Console, recipe: "Recipe") -> Iterator[None]:
+    """Print how to use what was found before a signal interrupted the tuning of a table, and exit.
+
+    Raises:
+        typer.Exit: It was interrupted; the code is that of the signal.
+    """
+    from ctxextend.errors import TuningInterrupted
+
+    try:
+        yield
+    except TuningInterrupted as stop:
+        ignore_ctrl_c()
+        hint = "Run the same command again."
+        if stop.method is not None and recipe.resize is not None:
+            flags = {"to": recipe.resize.to, "method": stop.method}
+            command = recipe.checkpoint.resize_command(**flags)
+            hint = f"Run the same command again, or take the rows found so far: {command}"
+        console.failure("Interrupted", "Nothing was written.", hint)
+        raise typer.Exit(128 + stop.signal) from None
+
+
 def execute(
     console: Console,
     recipe: "Recipe",

@@ -6,13 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.metrics import Metric
-from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.recipe import Resize
 from ctxextend.tables.bands import choose_bands, find_repeats
-
-# Scores of one candidate: an array per window or document, each of shape (k,).
-SampleScores = tuple[NDArray[np.float64], ...]
+from ctxextend.training.sequence_losses import SequenceLosses
 
 # Values tried next to those estimated from the table.
 SIGMAS = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0)
@@ -20,9 +16,9 @@ REPEATS = 4  # ranges to tile
 GAINS = (1.0, 1.15, 1.3, 1.5, 1.8, 2.2, 2.7)
 HIGH_GAINS = (1.0, 1.2, 1.4)
 MAX_SHARE = 1 / 4  # a sigma, in rows, is at most this share of the table
-MIN_CHANGE = 0.1  # a sigma that differs by less than this share creates almost the same rows
 # The estimate, a sigma of 0, and all of the above; among the ranges also the longest.
-MAX_SETTINGS_TRIED = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS) + len(HIGH_GAINS)
+MOST_BANDS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS) + len(HIGH_GAINS)
+MIN_CHANGE = 0.1  # a sigma that differs by less than this share creates almost the same rows
 
 
 @dataclass
@@ -32,18 +28,18 @@ class BandsSearch:
     table: NDArray[np.float64]  # learned rows from which new rows are created, shape (n, d)
     rows: int  # number of rows requested
     requested: Resize
-    measure: Callable[[Resize], SampleScores]
-    metric: Metric
+    measure: Callable[[Resize], SequenceLosses]
+    has_time: Callable[[], bool]  # whether another candidate may be measured
     # Whether there is only this table. Others of the model have other rows at their ends, so each
     # of several estimates for itself which rows are split: the setting `within`.
     is_only: bool = False
-    scores: dict[Resize, SampleScores] = field(default_factory=dict)  # of each trial, in order
+    losses: dict[Resize, SequenceLosses] = field(default_factory=dict)  # of each trial, in order
 
     def run(self) -> Resize:
         """Return the best settings: sigma is tuned first, then the range to tile, then the gains.
 
         The best of about twenty trials is ahead partly by chance: a lead of a standard error or
-        less does not count.
+        less does not count. If time runs out, it is the best one so far.
         """
         requested = self.requested.choice.settings
         current = self._complete(requested["sigma"])
@@ -62,8 +58,10 @@ class BandsSearch:
         best = current
         largest = 0.0
         for other in others:
+            if not self.has_time():
+                break
             self._try(other)
-            lead = self.improvement(other, current)
+            lead = self.losses[other].improvement(self.losses[current])
             error = lead.standard_error
             if error is not None and lead.mean > error and lead.mean > largest:
                 best = other
@@ -71,12 +69,8 @@ class BandsSearch:
         return best
 
     def _try(self, candidate: Resize) -> None:
-        if candidate not in self.scores:
-            self.scores[candidate] = self.measure(candidate)
-
-    def improvement(self, candidate: Resize, reference: Resize) -> Estimate:
-        """Return how much better one candidate is than another, paired; above 0 is better."""
-        return self.metric.worsening(self.scores[reference], self.scores[candidate])
+        if candidate not in self.losses:
+            self.losses[candidate] = self.measure(candidate)
 
     def _others(self, name: str, current: Resize) -> Iterator[Resize]:
         """Yield candidates with other values of one setting."""

@@ -1,4 +1,4 @@
-"""Results of a comparison of methods, and of a calibration."""
+"""Results of a comparison of methods, and of a search for settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -260,34 +260,6 @@ class Trial:
     def method(self) -> str:
         """The method with these settings, for `resize`."""
         return method_text(self.name, self.settings)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Calibration(Result, shows=("method", "metric", "windows", "length")):
-    """Settings of `bands` that were tuned on a text."""
-
-    metric: str  # `LOSS` or `RECIPROCAL_RANK`
-    before: Trial  # settings estimated from the table only
-    after: Trial  # tuned settings; the same if none were better by more than one standard error
-    # Improvement of `after` over `before`, paired by window or document, ≥ 0. Other text improves a
-    # little less, since the settings were selected on this one.
-    improvement: Estimate
-    trials: tuple[Trial, ...]  # all trials in order, `before` first
-    windows: int  # number of windows, or documents of an encoder
-    length: int  # of each in tokens, special tokens included
-    seconds: float
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
-
-    @property
-    def is_loss(self) -> bool:
-        """Whether scores are losses: lower is better."""
-        return self.metric == LOSS
-
-    @property
-    def method(self) -> str:
-        """The tuned method, for `resize` and `plan_resize`: ``bands:sigma=4,gain=1.2``."""
-        return self.after.method
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -232,5 +232,5 @@ def open_trainer(
         )
         raise TrainingError(message, "Run without them, or train each method with its recipe.")
     longer = replace(files, max_len=plan.tables[0].max_len_after)
-    task = open_task(longer, train, devices, run_folder, is_base=True)
+    task = open_task(longer, train, devices, run_folder, base_length=files.max_len)
     return InMemoryTrainer(task=task, folder=run_folder, teacher=base)

@@ -108,34 +108,16 @@ def _little_text_note(comparison: Comparison) -> str:
 def choose_method(
     plan: Plan,
     data: Sequence[str],
-    hold_out: int | None,
     progress: Progress = no_progress,
     seconds: float | None = None,
 ) -> tuple[str, Comparison]:
-    """Choose the method of a resize by a comparison on a text, and return both.
+    """Choose the method of rotary positions by a quick comparison on a text, and return both.
 
-    With held-out rows, the cut tables are extended by the same factor if the checkpoint has as many
-    rows. Without them, the methods of rotary positions are compared quickly, on as much text as is
-    read in so many seconds.
+    As much text is read as fits so many seconds.
 
     Raises:
         CtxextendError: As `compare`.
-        ResizeError: The new length needs no method.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
-    before = plan.max_len_before
-    after = plan.max_len_after
-    if hold_out is None:
-        comparison = compare_quickly(plan.model, after, data, progress, seconds=seconds)
-        return comparison.recommended, comparison
-    if not plan.creates_rows:
-        source = plan.model.ref.source
-        message = f"{source} has a context length of {before}, so --to {after} needs no method."
-        raise ResizeError(message, "Use a larger --to, or remove --hold-out.")
-    to = min(-(-hold_out * after // before), before)
-    names = {name.format(hold_out): name.format(before) for name in QUICK_METHODS}
-    text_use = TextUse.from_values(data, 0, {})
-    requested = Compare.from_request(to, text_use, [*names], hold_out, can_skip_methods=True)
-    comparison = compare_model(plan.model, requested, progress)
-    recommended = comparison.recommended
-    return names.get(recommended, recommended), comparison
+    comparison = compare_quickly(plan.model, plan.max_len_after, data, progress, seconds=seconds)
+    return comparison.recommended, comparison

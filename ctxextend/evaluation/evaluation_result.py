@@ -157,11 +157,24 @@ def estimate(windows: Sequence[NDArray[np.float64]], bounds: Bounds = UNBOUNDED)
         / (w - 1) · Σ(s - r·c)² / (Σc)².
     """
     scored = [values for values in windows if len(values)]
-    samples = len(scored)
+    sums = np.array([values.sum() for values in scored])
+    counts = np.array([len(values) for values in scored], np.int64)
+    return estimate_ratio(sums, counts, bounds)
+
+
+def estimate_ratio(
+    sums: NDArray[np.float64], counts: NDArray[np.int64], bounds: Bounds = UNBOUNDED
+) -> Estimate:
+    """Return `estimate` of windows whose sums over their tokens are known.
+
+    Args:
+        sums: The sum of each window, shape (windows,).
+        counts: The tokens of each window, at least 1, shape (windows,).
+        bounds: As in `estimate`.
+    """
+    samples = len(counts)
     if samples == 0:
         return Estimate(math.nan, standard_error=None, tokens=0, samples=0, bounds=bounds)
-    sums = np.array([values.sum() for values in scored])
-    counts = np.array([len(values) for values in scored])
     total = int(counts.sum())
     mean = float(sums.sum() / total)
     standard_error = None

@@ -1,31 +1,53 @@
-"""What was found on a text: the settings of a method, and how much better they are."""
+"""What was found on a text: rows or settings of a method, and how much better they are."""
 
 import math
 
-from ctxextend.comparison.comparison_result import Calibration, SettingsSearch
+from ctxextend.comparison.comparison_result import SettingsSearch
+from ctxextend.comparison.tuning_result import Tuning
 from ctxextend.errors import counted, time_text
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import NumberFormat
 
 
-def describe_calibration(calibration: Calibration) -> str:
-    """Return the chosen method, the text that was used, and the gain, as a sentence."""
-    samples = "windows" if calibration.is_loss else "documents"
-    used = f"{calibration.windows} {samples} of {calibration.length:,} tokens"
-    seconds = time_text(calibration.seconds)
-    return f"tuned on {used} in {seconds}: {calibration.method}; {_gain(calibration)}"
+def describe_tuning(tuning: Tuning) -> str:
+    """Return what was tried, what won, by how much, and how long it took, as a sentence."""
+    parts = [f"tuned in {time_text(tuning.seconds)}: {_choice(tuning)}"]
+    training = tuning.training
+    if training is not None and training.is_kept:
+        parts.append(f"{counted(training.steps, 'step')} of training")
+    result = f"{', '.join(parts)}; {_improvement(tuning)}"
+    if tuning.seconds_needed is not None:
+        needed = math.ceil(tuning.seconds_needed)
+        return f"{result}; training the rows takes --budget {needed} or more"
+    if training is not None and not training.is_kept:
+        amount = _amount(training.improvement)
+        return f"{result}; {counted(training.steps, 'step')} of training changed it by {amount}"
+    return result
 
 
-def _gain(calibration: Calibration) -> str:
-    """Return how much better the chosen settings are, with their interval."""
-    if calibration.after == calibration.before:
-        return "no candidate was better by more than a standard error"
-    unit = "nats/token" if calibration.is_loss else "MRR"
-    better = calibration.improvement
-    amount = NumberFormat().estimate(better)
-    if better.ci95 is not None:
-        amount = f"{better.mean:.2g} ± {better.ci95:.1g}"
-    return f"better than untuned by {amount} (95 %) {unit}"
+def _choice(tuning: Tuning) -> str:
+    """Return which candidates were tried, and which one won."""
+    if len(tuning.trials) == 1:
+        return tuning.method
+    return f"{tuning.method} of {counted(len(tuning.trials), 'candidate')}"
+
+
+def _improvement(tuning: Tuning) -> str:
+    """Return how much better the result is, with its interval, and at which positions."""
+    place = f"{counted(tuning.windows, 'held-out window')} of {tuning.length:,} tokens"
+    if tuning.improvement is None:
+        return f"nothing was better by more than its interval on {place}"
+    unit = "nats/token"
+    measure = "the loss"
+    if tuning.is_encoder:
+        unit = "of the squared length of its states"
+        measure = "the distance from the base"
+    text = f"{measure} is lower by {_amount(tuning.improvement)} {unit} on {place}"
+    if tuning.short is None or tuning.long is None:
+        return text
+    short = f"{tuning.short.before:.3f} -> {tuning.short.after:.3f}"
+    long = f"{tuning.long.before:.3f} -> {tuning.long.after:.3f}"
+    return f"{text}: below position {tuning.first_position:,} {short}, from there on {long}"
 
 
 def describe_search(search: SettingsSearch) -> str:

@@ -151,7 +151,7 @@ def _without_tables(loaded: LoadedTask, trained: Names) -> Names:
 
 
 def default_learning_rate(
-    trainable: TrainableParameters, settings: Train, model: EvalModel
+    trainable: TrainableParameters, task: TrainingTask, model: EvalModel
 ) -> float:
     """Return the default peak learning rate.
 
@@ -166,11 +166,12 @@ def default_learning_rate(
     Raises:
         TrainingError: The table contains NaN or infinity.
     """
+    settings = task.settings
     # A frozen table may have no parameter, or the width of one head.
     if settings.trainable in FROZEN or not trainable.table:
         return _rate_of_weights(settings, model, model.model.get_input_embeddings().weight)
     table = model.model.get_parameter(trainable.table)
-    rate = _rate_of_table(table, model)
+    rate = _rate_of_table(table, task, model)
     if rate == 0:  # all of its values are
         return _rate_of_weights(settings, model, table)
     if not settings.trains_weights:
@@ -181,13 +182,15 @@ def default_learning_rate(
     return min(of_weights, rate)
 
 
-def _rate_of_table(table: torch.Tensor, model: EvalModel) -> float:
+def _rate_of_table(table: torch.Tensor, task: TrainingTask, model: EvalModel) -> float:
     """Return the rate of a position table.
 
     Raises:
         TrainingError: It contains NaN or infinity.
     """
-    share = CAUSAL_TABLE_RATE if model.kind == CAUSAL else TABLE_RATE
+    share = TABLE_RATE
+    if model.kind == CAUSAL and not task.moves_windows:
+        share = CAUSAL_TABLE_RATE
     rate = float(share * table.detach().float().square().mean().sqrt())
     if not math.isfinite(rate):
         message = "The position table contains NaN or infinity."

@@ -47,6 +47,42 @@ def chunked_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tens
     return total / max(len(labels), 1)
 
 
+def chunked_divergence(
+    heads: tuple[torch.nn.Module, torch.nn.Module], states: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """Return the mean Kullback-Leibler divergence of predictions from those of a teacher, in nats.
+
+    Logits are computed in chunks, in float32, and again in the backward pass.
+
+    Args:
+        heads: The LM heads of the student and of the teacher, or the identity for both.
+        states: The inputs of the student's head, shape (tokens, d).
+        targets: The inputs of the teacher's head, shape (tokens, d).
+    """
+    vocabulary = states.shape[-1]
+    if isinstance(heads[0], torch.nn.Linear):
+        vocabulary = heads[0].out_features
+    chunk = max(CHUNK_LOGITS // vocabulary, 1)
+    total = states.new_zeros((), dtype=torch.promote_types(states.dtype, torch.float32))
+    chunks = zip(torch.split(states, chunk), torch.split(targets, chunk), strict=True)
+    for part, target in chunks:
+        divergence = checkpoint(_summed_divergence, *heads, part, target, use_reentrant=False)
+        total = total + divergence
+    return total / max(len(states), 1)
+
+
+def _summed_divergence(
+    head: torch.nn.Module,
+    teacher_head: torch.nn.Module,
+    states: torch.Tensor,
+    targets: torch.Tensor,
+) -> torch.Tensor:
+    with torch.no_grad():
+        expected = teacher_head(targets).float().log_softmax(-1)
+    predicted = head(states).float().log_softmax(-1)
+    return functional.kl_div(predicted, expected, reduction="sum", log_target=True)
+
+
 def _is_float32(head: torch.nn.Linear, states: torch.Tensor) -> bool:
     """Whether logits are computed in float32, from float32 values."""
     device = states.device.type

@@ -16,7 +16,7 @@ from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs
 from ctxextend.evaluation.losses import Span
 from ctxextend.evaluation.position_ids import position_base
 from ctxextend.evaluation.scorer import identity_lm_head, open_scorer
-from ctxextend.training.memory import chunked_loss
+from ctxextend.training.memory import chunked_divergence, chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX
 
 # number of evenly spaced token ids on which the tokenizers of student and teacher must agree
@@ -133,6 +133,68 @@ class LanguageModeling(torch.nn.Module):
         return {"loss": nats.sum() / counts.sum(), "sums": torch.stack([nats, counts])}
 
 
+class PositionDistillation(LanguageModeling):
+    """Distils a base into its own copy with other positions, by what both predict.
+
+    The student reads a window at random positions, the base the same tokens from position 0 on. The
+    loss is `share` times the mean Kullback-Leibler divergence of the student's predictions from the
+    base's, and for the rest the cross entropy of the text. In evaluation mode it is the cross
+    entropy, as in `LanguageModeling`.
+
+    Source: distillation of predictions is that of Hinton et al. 2015, section 2,
+        arXiv:1503.02531, at temperature 1, with their weighted sum of both losses. That a model
+        teaches itself what a window means elsewhere is ours.
+    """
+
+    def __init__(
+        self, model: EvalModel, base: EvalModel, share: float, *, short_positions: int | None
+    ) -> None:
+        """Check that the base can teach the student, and put it in evaluation mode.
+
+        Raises:
+            CheckpointError: The two have other tokens.
+            UnsupportedModelError: The student does not accept position ids.
+        """
+        super().__init__(model, position_ids=True, short_positions=short_positions)
+        check_vocabularies(model, base)
+        self.base = base  # not a submodule: it is neither trained nor saved
+        self.base_has_separate_head = open_scorer(base).has_separate_head
+        self.share = share
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        position_ids: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Return the mean loss in nats as ``loss``; see `LanguageModeling.forward`."""
+        if not self.training:
+            return super().forward(input_ids, labels, position_ids)
+        head = self._head()
+        outputs, _ = self._read(head, input_ids, position_ids)
+        loss = self.share * self._divergence(head, outputs, input_ids)
+        if self.share < 1:
+            if self.kind == CAUSAL:
+                outputs = outputs[:, :-1]
+                labels = labels[:, 1:]
+            loss = loss + (1 - self.share) * self._loss(head, outputs, labels)
+        return {"loss": loss}
+
+    def _divergence(
+        self, head: Any, outputs: torch.Tensor, input_ids: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the mean divergence from the base's predictions, in nats, at all tokens."""
+        base: Any = self.base.model.to(input_ids.device).eval()
+        base_head: Any = torch.nn.Identity()
+        if self.base_has_separate_head:
+            base_head = base.get_output_embeddings()
+        with torch.no_grad(), identity_lm_head(base_head):
+            inputs = prepare_inputs(base, input_ids, self.base.position_ids(input_ids))
+            targets = base(**inputs).logits
+        heads = (head, base_head)
+        return chunked_divergence(heads, outputs.flatten(0, 1), targets.flatten(0, 1))
+
+
 def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
     """Return windows of at most `length` tokens that cover a text of `tokens` tokens.
 
@@ -175,8 +237,7 @@ class Teacher:
         self.tokenizer = student.tokenizer
         self.overlapping = overlapping
         teacher.model.eval()
-        sampled = np.linspace(0, len(student.tokenizer.tokenizer) - 1, SAMPLED_IDS).astype(np.int64)
-        eval_model.check_same_tokens(student, teacher, sampled)
+        check_vocabularies(student, teacher)
         size = _hidden_size(student)
         expected = _hidden_size(teacher)
         if size != expected:
@@ -373,6 +434,17 @@ class Contrastive(torch.nn.Module):
                 inputs[name] = value[:, :width]
         states = model.base_model(**inputs).last_hidden_state.float()
         return self.pooling(inputs | {"token_embeddings": states})["sentence_embedding"]
+
+
+def check_vocabularies(student: EvalModel, teacher: EvalModel) -> None:
+    """Check, on a sample of token ids, that a teacher has the tokens of its student.
+
+    Raises:
+        CheckpointError: It has others.
+    """
+    last = len(student.tokenizer.tokenizer) - 1
+    sampled = np.linspace(0, last, SAMPLED_IDS).astype(np.int64)
+    eval_model.check_same_tokens(student, teacher, sampled)
 
 
 def _position_base(model: EvalModel, *, position_ids: bool) -> int:

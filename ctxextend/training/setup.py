@@ -1,6 +1,6 @@
 """Prepare a loaded model for training: objective, parameters, sequences, learning rate."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,7 +12,12 @@ from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel
 from ctxextend.training.choose_parameters import choose_parameters, default_learning_rate
-from ctxextend.training.objectives import Contrastive, Distillation, LanguageModeling
+from ctxextend.training.objectives import (
+    Contrastive,
+    Distillation,
+    LanguageModeling,
+    PositionDistillation,
+)
 from ctxextend.training.pairs import Documents, PairDataset, PairedText, Pairs
 from ctxextend.training.train_data import (
     HeldOutSequences,
@@ -24,7 +29,7 @@ from ctxextend.training.train_data import (
 )
 from ctxextend.training.trainable import TrainableParameters
 from ctxextend.training.training_task import LoadedTask, TrainingTask, needs_teacher
-from ctxextend.training.training_text import HELD_OUT_TOKENS
+from ctxextend.training.training_text import HELD_OUT_TOKENS, MIN_WHOLE_WINDOWS
 
 # Held-out sequences of a short run, where evaluation would take most of the time.
 HELD_OUT_PER_STEP = 2
@@ -54,15 +59,31 @@ class TrainingSetup:
     def held_out(self) -> NumberedItems:
         """The sequences or pairs of the held-out loss.
 
-        They are the same for every batch size, and for a resumed run.
+        They are the same for every batch size, and for a resumed run. If windows train the table of
+        a language model, they have all positions where held-out text is long enough: the loss in
+        windows does not tell how the model reads long texts.
 
         Raises:
             DataError: There are too few documents or pairs.
         """
-        affordable = max(HELD_OUT_TOKENS // self.task.length, 1)
-        enough = max(HELD_OUT_PER_STEP * self.task.planned_steps, MIN_HELD_OUT)
+        task = self.task
+        text = task.text.held_out
+        if self.pairs_sequences and isinstance(text, Text):
+            settings = self.sequence_settings
+            longest = int(np.diff(text.spans).max())
+            if self.model.kind != ENCODER and longest >= task.lengths.whole:
+                settings = replace(settings, length=task.span)
+            count = max(HELD_OUT_TOKENS // settings.length, MIN_WHOLE_WINDOWS)
+            return HeldOutSequences(text, settings, count)
+        affordable = max(HELD_OUT_TOKENS // task.length, 1)
+        enough = max(HELD_OUT_PER_STEP * task.planned_steps, MIN_HELD_OUT)
         count = min(affordable, enough)
-        return self._items(self.task.text.held_out, count, is_held_out=True)
+        return self._items(text, count, is_held_out=True)
+
+    @property
+    def pairs_sequences(self) -> bool:
+        """Whether held-out sequences are read one by one, to pair their losses."""
+        return self.task.moves_windows
 
     def _items(self, text: Text | PairedText, count: int, *, is_held_out: bool) -> NumberedItems:
         """Return sequences, or for contrastive training pairs; at most `count` if held out."""
@@ -108,16 +129,16 @@ def set_up(loaded: LoadedTask) -> TrainingSetup:
         objective=objective,
         trainable=trainable,
         sequence_settings=_sequence_settings(task, model),
-        lr=task.settings.lr or default_learning_rate(trainable, task.settings, model),
+        lr=task.settings.lr or default_learning_rate(trainable, task, model),
     )
 
 
 def choose_objective(loaded: LoadedTask) -> torch.nn.Module:
     """Return the objective of a model.
 
-    It is contrastive if the settings ask for it, distillation for other models without an LM head,
-    and else language modelling. Contrastive training and language modelling also distil from the
-    teacher if a weight is set.
+    It is contrastive if the settings ask for it, distillation for other models without an LM head
+    and for a table that windows train, and else language modelling. Contrastive training and
+    language modelling also distil from the teacher if a weight is set.
 
     Raises:
         TrainingError: A setting does not apply to the model, or the teacher is unknown.
@@ -133,6 +154,11 @@ def choose_objective(loaded: LoadedTask) -> torch.nn.Module:
     weighted_teacher = loaded.teacher if weight > 0 else None
     if settings.contrastive:
         return Contrastive(model, weighted_teacher, weight, position_ids=has_windows)
+    if model.kind != ENCODER and task.moves_windows and weight > 0:
+        assert loaded.teacher is not None  # see `_check_objective`
+        return PositionDistillation(
+            model, loaded.teacher, weight, short_positions=task.short_positions
+        )
     if model.kind == ENCODER:
         assert loaded.teacher is not None  # see `_check_objective`
         is_sentence_encoder = (model.root / MODULES).is_file()

@@ -44,6 +44,7 @@ from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.memory_estimate import estimate_memory
 from ctxextend.training.parallel import open_devices
 from ctxextend.training.setup import TrainingSetup, set_up
+from ctxextend.training.time_limit import plan_steps
 from ctxextend.training.train_result import DeviceMemory, TrainingPlan, TrainResult
 from ctxextend.training.trained_output import trained_output
 from ctxextend.training.trained_weights import TrainedWeights
@@ -113,21 +114,40 @@ def train_recipe(
     resume: bool = False,
     progress: Progress = no_progress,
     notify: Notify = lambda text: None,
+    limit: "TimeLimit | None" = None,
 ) -> TrainResult:
     """Resize or convert a checkpoint if there is a plan, then train and save it; see `train`.
 
+    Args:
+        recipe: The source, the settings, and the resize or conversion before.
+        output, force, resume, progress: As in `train`.
+        planned: The plan of that resize or conversion.
+        notify: Called with each note.
+        limit: Take as many steps as fit a time, not those of the recipe.
+
     Raises:
         CtxextendError: As `train`.
+        TimeTooShortError: The time of `limit` is too short.
         TrainingInterrupted: As `train`.
     """
     settings = training_settings(recipe)
     _check_steps(recipe, planned)
     devices = open_devices(settings.device, fsdp=settings.fsdp)
     opened = _opened_run(
-        recipe, planned, output, devices, notify=notify, resume=resume, force=force
+        recipe,
+        planned,
+        output,
+        devices,
+        notify=notify,
+        resume=resume,
+        force=force,
+        keeps_saves=limit is None,
     )
     with opened as run:
         setup = set_up(load_task(run.task))
+        if limit is not None:
+            with torch_threads(setup.model.model, settings.threads):
+                setup = plan_steps(setup, limit.deadline)
         weights = TrainedWeights(run.task.files.checkpoint, setup.trainable, settings.dtype)
         _announce(setup, run.notes, notify)
         if devices.is_main_process:
@@ -136,7 +156,8 @@ def train_recipe(
             result = run_training(setup, run.folder, progress, notify)
         warnings = (*run.source.warnings, *run.task.warnings, *_warnings(setup.task, result))
         result = replace(result, output=run.output, notes=run.notes, warnings=warnings)
-        if devices.is_main_process:
+        is_kept = limit is None or limit.keeps(result)
+        if devices.is_main_process and is_kept:
             finished = FinishedRun(
                 recipe=recipe,
                 source=run.source.model,
@@ -147,8 +168,17 @@ def train_recipe(
                 result=result,
             )
             write_output(trained_output(finished), run.output, force=force)
+        if devices.is_main_process:
             run.folder.remove()
-    return result
+    return replace(result, is_kept=is_kept)
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """The end of a run that takes as many steps as fit, and cannot be resumed."""
+
+    deadline: float  # in seconds of `time.perf_counter`
+    keeps: Callable[[TrainResult], bool]  # whether a result is written
 
 
 def plan_training(
@@ -318,6 +348,7 @@ def _prepared_folder(
     *,
     resume: bool,
     force: bool,
+    keeps_saves: bool,
 ) -> Iterator[RunFolder]:
     """Check the output, and create or reopen the run folder; only the main process does.
 
@@ -327,7 +358,7 @@ def _prepared_folder(
         DataError: A text cannot be read.
     """
     if not devices.is_main_process:
-        yield RunFolder.for_output(output)
+        yield replace(RunFolder.for_output(output), keeps_saves=keeps_saves)
         return
     source.check_output(output, force=force)
     identity = run_settings(source.recipe, source.model, source.table_sha256)
@@ -335,7 +366,7 @@ def _prepared_folder(
         # The folder of a run to resume has the text as token ids already.
         if folder.save is None:
             _check_texts(training_settings(source.recipe))
-        yield folder
+        yield replace(folder, keeps_saves=keeps_saves)
 
 
 @dataclass(frozen=True)
@@ -359,6 +390,7 @@ def _opened_run(
     notify: Notify,
     resume: bool,
     force: bool,
+    keeps_saves: bool,
 ) -> Iterator[OpenedRun]:
     """Open the source and the run folder, resize or convert if planned, and read the text.
 
@@ -373,7 +405,9 @@ def _opened_run(
             path = source.output_path(output)
             # It stays locked when the other processes go on, until the output is written.
             folder = stack.enter_context(
-                _prepared_folder(source, path, devices, resume=resume, force=force)
+                _prepared_folder(
+                    source, path, devices, resume=resume, force=force, keeps_saves=keeps_saves
+                )
             )
             model = source.prepare_model(folder)
             settings = training_settings(recipe)

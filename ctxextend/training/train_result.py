@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ctxextend.errors import size_text
+from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.json_output import Result, fields_in_json, not_in_json
+from ctxextend.training.sequence_losses import SequenceLosses
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class HeldOutLosses:
     best: float = field(metadata={"json": "loss_best"})  # the lowest measured
     best_step: int  # its step; 0 is before the first step
     saved_step: int  # the step of the saved weights
+    # How much lower `after` is than `before`, paired by sequence; None if sequences were not read
+    # one by one, as they are where windows train only a table.
+    improvement: Estimate | None = None
 
     @property
     def has_fallen(self) -> bool:
@@ -101,6 +106,10 @@ class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "lo
     notes: tuple[str, ...] = ()  # how the reference was resolved, skipped files, …
     # One mapping per logged step or evaluation.
     log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
+    # Held-out losses of the saved weights, if sequences were read one by one.
+    sequences: SequenceLosses | None = field(default=None, metadata=not_in_json)
+    # Whether the trained weights were written.
+    is_kept: bool = field(default=True, metadata=not_in_json)
     # Whether this process wrote the output.
     is_first: bool = field(default=True, metadata=not_in_json)
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)

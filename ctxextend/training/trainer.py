@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object, release_memory
 from accelerate.utils.memory import should_reduce_batch_size
@@ -33,6 +34,7 @@ from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers
 from ctxextend.training.objectives import Contrastive
 from ctxextend.training.parallel import shard
+from ctxextend.training.sequence_losses import SequenceLosses, read_sequences
 from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import IGNORE_INDEX, NumberedItems
 from ctxextend.training.train_result import (
@@ -185,7 +187,7 @@ def _finish(
     if signal_number is not None and step < settings.steps:
         raise TrainingInterrupted(signal_number, step, trainer.folder.path)
     log = tuple(trainer.state.log_history)
-    held_out = _summarise_losses(setup, log, step)
+    held_out = _summarise_losses(trainer, log, step)
     if held_out.saved_step != step:
         setup.trainable.load(trainer.best)
     setup.trainable.gather(keep=task.devices.is_main_process)
@@ -216,6 +218,7 @@ def _finish(
             long=_before_and_after(log, "long", held_out.saved_step),
         ),
         log=log,
+        sequences=trainer.sequences.get(held_out.saved_step),
         is_first=task.devices.is_main_process,
     )
 
@@ -236,13 +239,19 @@ def _trained_part(setup: TrainingSetup) -> TrainedPart:
 
 
 def _summarise_losses(
-    setup: TrainingSetup, log: Sequence[Mapping[str, Any]], step: int
+    trainer: "RunTrainer", log: Sequence[Mapping[str, Any]], step: int
 ) -> HeldOutLosses:
     """Return the held-out losses of a run that ended at a step."""
+    setup = trainer.setup
     losses = held_out_losses(log)
     best = min(losses, key=losses.__getitem__)
     saved = best if setup.task.settings.save == "best" else step
     tokens = next(int(line["eval_tokens"]) for line in log if "eval_tokens" in line)
+    first = trainer.sequences.get(0)
+    kept = trainer.sequences.get(saved)
+    improvement = None
+    if first is not None and kept is not None:
+        improvement = kept.improvement(first)
     return HeldOutLosses(
         sequences=len(setup.held_out),
         tokens=tokens,
@@ -252,6 +261,7 @@ def _summarise_losses(
         best=losses[best],
         best_step=best,
         saved_step=saved,
+        improvement=improvement,
     )
 
 
@@ -360,6 +370,8 @@ class RunTrainer(Trainer):
         )
         self.peak = peak_memory(self.setup.task.devices.device)
         self.best: dict[str, torch.Tensor] = {}  # values of the step with the lowest held-out loss
+        # Held-out losses by step, if sequences are paired; none of before the run was resumed.
+        self.sequences: dict[int, SequenceLosses] = {}
         # Set after Trainer's constructor, which refuses to save the optimizer of such a model.
         self.is_distributed_loading_by_transformers = self.setup.task.settings.fsdp
 
@@ -384,8 +396,12 @@ class RunTrainer(Trainer):
         ``eval_runtime`` and, of language models, ``eval_loss_short`` and ``eval_loss_long``.
         """
         start_time = time.perf_counter()
-        local = self._held_out_sums()
-        total, tokens, *sums = map(sum, zip(*gather_object([local]), strict=True))
+        if self.setup.pairs_sequences:
+            totals = self._sums_of_sequences()
+        else:
+            local = self._held_out_sums()
+            totals = tuple(map(sum, zip(*gather_object([local]), strict=True)))
+        total, tokens, *sums = totals
         loss = total / tokens
         lowest = min(held_out_losses(self.state.log_history).values(), default=math.inf)
         if self.setup.task.settings.save == "best" and loss < lowest:
@@ -428,6 +444,26 @@ class RunTrainer(Trainer):
             if "sums" in result:
                 by_part = by_part + result["sums"].double().cpu()
         return total, tokens, *by_part.flatten().tolist()
+
+    def _sums_of_sequences(self) -> tuple[float, ...]:
+        """Read held-out sequences one by one, and return `_held_out_sums` of all processes.
+
+        Their losses are kept, to be paired.
+        """
+        model: Any = self.model
+        data = self.setup.held_out
+        model.eval()
+        processes = self.accelerator.num_processes
+        numbers = range(self.accelerator.process_index, len(data), processes)
+        local = read_sequences(model, data, numbers)
+        losses = SequenceLosses.merged(gather_object([local]))
+        self.sequences[self.state.global_step] = losses
+        nats = losses.nats.sum(axis=0)
+        tokens = losses.tokens.sum(axis=0)
+        by_part = np.zeros((2, 2))
+        if self.setup.model.kind != ENCODER:
+            by_part = np.stack([nats, tokens])
+        return float(nats.sum()), float(tokens.sum()), *by_part.flatten().tolist()
 
     def _held_out_batches(self, count: int) -> Iterator[Sequence[int]]:
         """Yield the indices of each batch of this process; some may be empty."""

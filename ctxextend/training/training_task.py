@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # gpt2-byte-128 and tiny-gpt2; in contrastive training, 5 is measured on MiniLM.
 CONVERTED_DISTILL = 4.0
 CONTRASTIVE_DISTILL = 5.0
+# Share of distillation if windows train only a table: docs/train.md has the measurements.
+TABLE_DISTILL = 1.0
 # Peak learning rate of an encoder after a conversion: better than 2e-5 and 2e-4 on MiniLM.
 CONVERTED_ENCODER_RATE = 1e-4
 
@@ -73,6 +75,7 @@ class TrainingTask:
     rows: BoolRows | None  # mask of the table's trainable rows, shape (rows,); None is all
     # Positions that the base has; None if unknown, or if sequences use no others.
     short_positions: int | None
+    has_base: bool  # whether the base is known, from which the model can be distilled
 
     @property
     def lengths(self) -> SequenceLengths:
@@ -88,6 +91,18 @@ class TrainingTask:
     def length(self) -> int:
         """Tokens per sequence, special tokens included."""
         return self.lengths.length
+
+    @property
+    def moves_windows(self) -> bool:
+        """Whether only a table is trained, by windows that the base reads from position 0 on."""
+        settings = self.settings
+        return (
+            settings.trains_table_in_windows
+            and self.has_base
+            and self.short_positions is not None
+            and self.length <= self.short_positions
+            and not self.origin.was_converted
+        )
 
     @property
     def dtype(self) -> str:
@@ -113,12 +128,12 @@ def open_task(
     folder: RunFolder,
     notify: Callable[[str], None] = lambda text: None,
     *,
-    is_base: bool = False,
+    base_length: int | None = None,
 ) -> TrainingTask:
     """Fill in unset settings, and tokenize the text into the run folder unless it is there already.
 
-    `is_base`: whether the checkpoint is the base, which gets other tables, so that no recipe
-    describes what to train.
+    `base_length`: the context length of the checkpoint if it is the base itself, which gets longer
+    tables in memory, so that no recipe describes what to train; else None.
 
     Raises:
         TrainingError: A setting does not fit the checkpoint or the devices, or a library that it
@@ -130,6 +145,7 @@ def open_task(
     _check_libraries(settings)
     _check_adapter(files, settings)
     origin = CheckpointOrigin()
+    is_base = base_length is not None
     if not is_base:
         origin = CheckpointOrigin.of_checkpoint(files, settings.base)
     settings, notes = choose_trainable(files, settings)
@@ -156,7 +172,8 @@ def open_task(
         notes=notes,
         warnings=tuple(warnings),
         rows=rows,
-        short_positions=short_positions(files, origin.base, lengths.span),
+        short_positions=base_length or short_positions(files, origin.base, lengths.span),
+        has_base=is_base or origin.base is not None,
     )
 
 
@@ -234,13 +251,17 @@ def load_task(task: TrainingTask) -> LoadedTask:
     if files.has_rows and task.settings.trainable not in FROZEN:
         tables.append(files.table_name)
     names = match_parameters(model.model, files.checkpoint, tables)
-    task = replace(task, settings=_with_defaults(task, model.kind))
+    task = replace(task, settings=with_defaults(task, model.kind))
     teacher = _open_teacher(task, model.kind)
     return LoadedTask(task=task, model=model, names=names, teacher=teacher)
 
 
-def _with_defaults(task: TrainingTask, kind: str) -> Train:
-    """Return the settings with defaults that depend on the kind of the model."""
+def with_defaults(task: TrainingTask, kind: str) -> Train:
+    """Return the settings with defaults that depend on the kind of the model.
+
+    Raises:
+        TrainingError: The weight of distillation is too large.
+    """
     settings = task.settings
     was_converted = task.origin.was_converted
     if settings.contrastive:
@@ -249,6 +270,16 @@ def _with_defaults(task: TrainingTask, kind: str) -> Train:
     elif was_converted and kind != ENCODER:
         if settings.distill is None:
             return replace(settings, distill=CONVERTED_DISTILL)
+    elif task.moves_windows and kind != ENCODER:
+        if settings.distill is None:
+            return replace(settings, distill=TABLE_DISTILL)
+        if settings.distill > 1:
+            message = (
+                "--distill must be at most 1 where windows train only the table, got "
+                f"{settings.distill:g}."
+            )
+            hint = "It is the share of distillation; the rest is the loss of the text."
+            raise TrainingError(message, hint)
     elif was_converted and settings.lora is None:
         return replace(settings, lr=settings.lr or CONVERTED_ENCODER_RATE)
     return settings

@@ -27,6 +27,7 @@ HELD_OUT_TOKENS = 32_768  # maximum size of the held-out set
 MIN_READ = 20 * 65_536
 # Full-length windows are held out if the text is at least so many times as long.
 MIN_FULL_WINDOWS = 10
+MIN_WHOLE_WINDOWS = 8  # of all positions, that are held out of the training of a table in windows
 TEXTS_FILE = "texts.json"
 Facts = dict[str, Any]  # what a recipe records about a text
 # What the run folder contains of a pair: the first token and the end of each of its texts.
@@ -117,7 +118,7 @@ def read_training_text(
         train = Text.whole(tokens)
         held_out = Text.whole(texts["eval_data"].tokens)
         return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
-    windows = _choose_windows(len(tokens), lengths)
+    windows = _choose_windows(len(tokens), lengths, settings)
     earlier = _earlier_windows(seen, trained_before, len(tokens), settings.text_field)
     if earlier is not None and _is_usable(earlier, lengths):
         windows = earlier
@@ -169,6 +170,8 @@ def _texts_to_read(
     trained = settings.steps * settings.batch_size * lengths.text
     # Short runs read more text than they train on, so that enough is held out.
     maximum = max(math.ceil(trained * 20 / 19), MIN_READ) + 2 * lengths.span
+    if settings.tokens is not None:
+        maximum = settings.tokens
     texts = {"data": (settings.data, maximum)}
     if settings.eval_data:
         texts["eval_data"] = (settings.eval_data, HELD_OUT_TOKENS + lengths.text)
@@ -218,11 +221,14 @@ def _split_pairs(texts: Mapping[str, _ReadText]) -> tuple[PairedText, PairedText
     return text.select(~is_held_out), text.select(is_held_out)
 
 
-def _choose_windows(tokens: int, lengths: SequenceLengths) -> HeldOut:
+def _choose_windows(tokens: int, lengths: SequenceLengths, settings: Train) -> HeldOut:
     """Return the windows of a text to hold out.
 
-    If there is enough text, they have full length, so that `evaluate` can use them too.
+    If there is enough text, they have full length, so that `evaluate` can use them too, as do the
+    runs that train a table in windows: these hold out more of a short text.
     """
+    if settings.trains_table_in_windows and tokens >= 2 * MIN_WHOLE_WINDOWS * lengths.whole:
+        return HeldOut.for_text(tokens, lengths.whole, at_least=MIN_WHOLE_WINDOWS)
     if tokens >= MIN_FULL_WINDOWS * lengths.whole:
         return HeldOut.for_text(tokens, lengths.whole)
     return HeldOut.for_text(tokens, lengths.text)

@@ -1,0 +1,372 @@
+"""Tune a position table on a text: choose its rows, then train them in short windows."""
+
+import math
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ctxextend.comparison.choose_rows import MOST_CANDIDATES, RowsChoice, RowsReader
+from ctxextend.comparison.comparison_result import Trial
+from ctxextend.comparison.in_memory import open_resizer
+from ctxextend.comparison.tuning_result import (
+    PartLosses,
+    TableTraining,
+    Tuning,
+)
+from ctxextend.errors import (
+    DataError,
+    MethodError,
+    ResizeError,
+    TrainingInterrupted,
+    TuningInterrupted,
+)
+from ctxextend.evaluation.eval_model import ENCODER, ResizableFiles, load_eval_model, open_files
+from ctxextend.evaluation.evaluation_result import Estimate
+from ctxextend.models.devices import torch_threads
+from ctxextend.plan.plan import Plan
+from ctxextend.planned import Planned, Reference
+from ctxextend.progress import Events
+from ctxextend.recipe import Recipe, Resize, Train
+from ctxextend.tables.method_facts import FORMULA
+from ctxextend.text_data import check_texts
+from ctxextend.training.parallel import open_devices
+from ctxextend.training.sequence_losses import LONG, SHORT, SequenceLosses
+from ctxextend.training.setup import TrainingSetup, set_up
+from ctxextend.training.time_limit import TimeTooShortError
+from ctxextend.training.train import TimeLimit, train_recipe
+from ctxextend.training.train_data import HeldOutSequences
+from ctxextend.training.training_run import RunFolder
+from ctxextend.training.training_task import (
+    LoadedTask,
+    TrainingTask,
+    open_task,
+    with_defaults,
+)
+from ctxextend.training.training_text import MIN_WHOLE_WINDOWS
+
+if TYPE_CHECKING:
+    from ctxextend.training.train_result import TrainResult
+
+CHOOSING_SHARE = 1 / 4  # of the budget, until the rows to start from are chosen
+WRITING_SHARE = 1 / 20  # of the budget, for writing the output
+READ_TOKENS = 1_310_720  # of a text, at most: more than is trained on in minutes on a CPU
+NOT_MEASURED = Estimate(math.nan, standard_error=None, tokens=0, samples=0)
+
+
+@dataclass(frozen=True)
+class TuningRequest:
+    """What to tune a table on, and where the output is written."""
+
+    recipe: Recipe  # the source, and the resize
+    data: tuple[str, ...]
+    budget: int  # seconds
+    output: Reference | None
+    force: bool
+    dry_run: bool = False  # only choose the rows
+
+
+class TunedTable(NamedTuple):
+    """A tuned table: how it is resized, and what has been written."""
+
+    planned: Planned  # the resize with the chosen method
+    tuning: Tuning
+    trained: "TrainResult | None"  # what was written; None if the resize is still to be written
+
+
+class _Start(NamedTuple):
+    """The rows that training starts from, and what was measured to choose them."""
+
+    best: Resize
+    before: Trial
+    chosen: Trial
+    trials: tuple[Trial, ...]
+    lead: Estimate | None
+    # On held-out sequences, of the rows without a text and of the chosen ones, if these differ.
+    losses_before: SequenceLosses | None
+    losses_chosen: SequenceLosses | None
+    is_encoder: bool
+    windows: int
+    length: int
+    warnings: tuple[str, ...]
+
+
+def tune_table(
+    planned: Planned,
+    request: TuningRequest,
+    events: Events,
+    plan_again: Callable[[Resize], Planned],
+) -> TunedTable:
+    """Choose the rows of a table on a text, train them, and write the output if that is better.
+
+    Args:
+        planned: The resize without a text.
+        request: The text and the time.
+        events: What the steps report.
+        plan_again: Plans the resize with other settings.
+
+    Raises:
+        MethodError: The table is fixed, or the positions have no rows.
+        ResizeError: The new length creates no rows.
+        DataError: The text is too short.
+        CtxextendError: As `train`.
+        TuningInterrupted: A signal arrived.
+    """
+    started = time.perf_counter()
+    files = _open_tunable_files(planned.plan)
+    start: _Start | None = None
+    try:
+        start = _choose(files, planned.plan, request, started, events)
+        chosen = planned
+        if start.best != planned.plan.settings:
+            chosen = plan_again(start.best)
+        trained, needed = None, None
+        if not request.dry_run:
+            trained, needed = _train(chosen, request, started, events)
+    except TrainingInterrupted as stop:
+        raise TuningInterrupted(stop.signal, start and start.chosen.method) from None
+    except KeyboardInterrupt:
+        raise TuningInterrupted(signal.SIGINT, start and start.chosen.method) from None
+    tuning = _report(planned.plan, start, trained, request, needed, started)
+    if trained is not None and not trained.is_kept:
+        trained = None
+    return TunedTable(planned=chosen, tuning=tuning, trained=trained)
+
+
+def _open_tunable_files(plan: Plan) -> ResizableFiles:
+    """Check that a plan creates rows that can be trained, and open the files of the model.
+
+    Raises:
+        MethodError: They are fixed.
+        ResizeError: The new length creates none.
+        CheckpointError: As `open_files`.
+    """
+    table = plan.tables[0]
+    source = plan.model.ref.source
+    if table.rows_after <= table.rows_before:
+        message = (
+            f"{source} has a context length of {plan.max_len_before} tokens, so --to "
+            f"{plan.max_len_after} creates no new rows to tune."
+        )
+        raise ResizeError(message, "Use a larger --to, or remove --data.")
+    if not table.is_stored or plan.choice_of(table).name == FORMULA:
+        message = f"The rows of {table.name} follow a formula, so there is nothing to tune."
+        raise MethodError(message, "Remove --data.")
+    return open_files(plan.model)
+
+
+def _tuning_settings(plan: Plan, data: tuple[str, ...]) -> Train:
+    """Return the settings of the training; its steps follow from the time."""
+    trainable = "new" if plan.keeps_learned_rows else "positions"
+    return Train(
+        data,
+        steps=1,
+        tokens=READ_TOKENS,
+        window=plan.max_len_before,
+        trainable=trainable,
+        save="last",
+    )
+
+
+def _choose(
+    files: ResizableFiles, plan: Plan, request: TuningRequest, started: float, events: Events
+) -> _Start:
+    """Choose the rows that training starts from."""
+    deadline = started + CHOOSING_SHARE * request.budget
+    with (
+        events.progress("Choosing", unit="candidates") as progress,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        task = _open_choosing_task(files, plan, request, Path(folder))
+        events.warning(*task.warnings)
+        base = load_eval_model(files, "fp32", task.settings.device)
+        resizer = open_resizer(base, plan)
+        loaded = LoadedTask(task=task, model=resizer.model, names=resizer.names, teacher=base)
+        with torch_threads(base.model, task.settings.threads):
+            setup = set_up(_with_distillation(loaded))
+            reader = RowsReader(
+                plan=plan,
+                resizer=resizer,
+                setup=setup,
+                report=lambda name: progress(1, MOST_CANDIDATES, name),
+            )
+            choice = RowsChoice(reader=reader, deadline=deadline)
+            choice.run()
+        return _start_of(choice, setup)
+
+
+def _open_choosing_task(
+    files: ResizableFiles, plan: Plan, request: TuningRequest, folder: Path
+) -> TrainingTask:
+    """Tokenize the text into a folder, before the model is loaded.
+
+    Raises:
+        DataError: The text is too short.
+    """
+    train = _tuning_settings(plan, request.data)
+    check_texts(train.data, train.text_field)
+    longer = replace(files, max_len=plan.max_len_after)
+    devices = open_devices(train.device)
+    task = open_task(
+        longer,
+        train,
+        devices,
+        RunFolder(folder, keeps_saves=False),
+        base_length=files.max_len,
+    )
+    text = task.text.train
+    length = task.lengths.whole
+    required = 2 * MIN_WHOLE_WINDOWS
+    windows = len(text.tokens) // length
+    if windows < required:
+        message = (
+            f"The text has {windows} windows of {length:,} tokens, but tuning a table requires "
+            f"{required}: {MIN_WHOLE_WINDOWS} to train on, and {MIN_WHOLE_WINDOWS} that decide."
+        )
+        raise DataError(message, "Pass more text with --data, or use a smaller --to.")
+    return task
+
+
+def _with_distillation(loaded: LoadedTask) -> LoadedTask:
+    """Return a loaded task with the settings that depend on the kind of the model."""
+    settings = with_defaults(loaded.task, loaded.model.kind)
+    return replace(loaded, task=replace(loaded.task, settings=settings))
+
+
+def _start_of(choice: RowsChoice, setup: TrainingSetup) -> _Start:
+    """Return what a choice has found, without the model."""
+    first = choice.reader.plan.settings
+    trials = {
+        candidate: _trial(choice.reader.plan_of(candidate), losses)
+        for candidate, losses in choice.losses.items()
+    }
+    if first not in trials:  # nothing was compared
+        trials[first] = _trial(choice.reader.plan, None)
+    held_out = setup.held_out
+    assert isinstance(held_out, HeldOutSequences)
+    return _Start(
+        best=choice.best,
+        before=trials[first],
+        chosen=trials[choice.best],
+        trials=tuple(trials.values()),
+        lead=choice.lead,
+        losses_before=choice.confirmed.get(first),
+        losses_chosen=choice.confirmed.get(choice.best),
+        is_encoder=setup.model.kind == ENCODER,
+        windows=len(held_out),
+        length=held_out.settings.length,
+        warnings=setup.task.warnings,
+    )
+
+
+def _trial(plan: Plan, losses: SequenceLosses | None) -> Trial:
+    """Return the method of a plan and its score, which is not known if no losses were measured."""
+    choice = plan.main_choice
+    score = NOT_MEASURED
+    if losses is not None:
+        score = losses.estimate
+    return Trial(choice.settings, score, choice.name)
+
+
+def _train(
+    planned: Planned, request: TuningRequest, started: float, events: Events
+) -> "tuple[TrainResult | None, float | None]":
+    """Train the table, and write it if that is better by more than its interval.
+
+    Returns:
+        The result, or the seconds of a budget that suffices.
+    """
+    settings = _tuning_settings(planned.plan, request.data)
+    recipe = replace(request.recipe, resize=planned.plan.settings, train=settings)
+    limit = TimeLimit(
+        deadline=started + (1 - WRITING_SHARE) * request.budget,
+        keeps=lambda result: _is_better(result.held_out.improvement),
+    )
+    try:
+        with events.progress("Tuning", unit="tokens") as progress:
+            result = train_recipe(
+                recipe,
+                request.output,
+                planned=planned,
+                force=request.force,
+                progress=progress,
+                limit=limit,
+            )
+    except TimeTooShortError as error:
+        spent = time.perf_counter() - started
+        return None, (spent + error.seconds) / (1 - WRITING_SHARE)
+    return result, None
+
+
+def _is_better(improvement: Estimate | None) -> bool:
+    """Whether a loss is lower by more than its 95 % interval."""
+    return improvement is not None and improvement.sign == 1
+
+
+def _report(
+    plan: Plan,
+    start: _Start,
+    trained: "TrainResult | None",
+    request: TuningRequest,
+    needed: float | None,
+    started: float,
+) -> Tuning:
+    """Return what was chosen and trained, and how much better that is."""
+    losses_after = start.losses_chosen
+    improvement = start.lead
+    short, long = None, None
+    training = None
+    if trained is not None:
+        training = _training_of(trained)
+        if trained.is_kept:
+            losses_after = trained.sequences
+            improvement = training.improvement
+            short = trained.by_position.short
+            long = trained.by_position.long
+    if start.losses_before is not None and losses_after is not None:
+        improvement = losses_after.improvement(start.losses_before)
+        short = _part(start.losses_before, losses_after, SHORT)
+        long = _part(start.losses_before, losses_after, LONG)
+    return Tuning(
+        before=start.before,
+        chosen=start.chosen,
+        trials=start.trials,
+        lead=start.lead,
+        training=training,
+        improvement=improvement,
+        short=None if short is None else PartLosses(*short),
+        long=None if long is None else PartLosses(*long),
+        windows=start.windows,
+        length=start.length,
+        is_encoder=start.is_encoder,
+        first_position=plan.max_len_before,
+        budget=request.budget,
+        seconds=round(time.perf_counter() - started, 3),
+        seconds_needed=needed,
+        warnings=start.warnings,
+    )
+
+
+def _training_of(trained: "TrainResult") -> TableTraining:
+    assert trained.held_out.improvement is not None
+    return TableTraining(
+        steps=trained.run.steps,
+        batch_size=trained.run.batch_size,
+        window=trained.run.window,
+        lr=trained.run.lr,
+        trainable=trained.trained.trainable,
+        improvement=trained.held_out.improvement,
+        is_kept=trained.is_kept,
+    )
+
+
+def _part(before: SequenceLosses, after: SequenceLosses, column: int) -> tuple[float, float] | None:
+    """Return the mean losses at short or long positions; None if there are no tokens."""
+    first = before.part(column)
+    last = after.part(column)
+    if first is None or last is None:
+        return None
+    return first, last

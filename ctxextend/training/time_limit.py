@@ -1,0 +1,97 @@
+"""Plan as many steps as fit until a time, from the speed of the first ones."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from ctxextend.errors import CtxextendError
+from ctxextend.training.sequence_losses import read_sequences
+from ctxextend.training.setup import TrainingSetup
+
+TIMED_BATCHES = 2  # after one that warms up
+MOST_EVALUATIONS = 4  # after the one before the first step
+EVALUATION_SHARE = 1 / 4  # of the time that evaluations may take if there are as many
+# Fewer steps hardly change a table: the first ones warm up.
+FEWEST_STEPS = 20
+
+
+class TimeTooShortError(CtxextendError):
+    """The time until a deadline is too short for a training; `seconds` are enough."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"Training takes {math.ceil(seconds)} seconds or more.")
+        self.seconds = seconds
+
+
+def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
+    """Return a setup with as many steps as can be taken until a time.
+
+    Args:
+        setup: Of a run whose held-out sequences are read one by one.
+        deadline: In seconds of `time.perf_counter`.
+
+    Raises:
+        TimeTooShortError: The time is too short for `FEWEST_STEPS`.
+    """
+    task = setup.task
+    items = setup.training_items(task.settings.batch_size)
+    micro_batch = task.micro_batches[0]
+    batches = -(-task.settings.batch_size // (micro_batch * task.devices.num_processes))
+    step = batches * _seconds_per_batch(setup, [items[number] for number in range(micro_batch)])
+    evaluation = _seconds_per_evaluation(setup)
+    left = deadline - time.perf_counter()
+    evaluations = MOST_EVALUATIONS
+    if (1 + evaluations) * evaluation > EVALUATION_SHARE * left:
+        evaluations = 1
+    reserved = (1 + evaluations) * evaluation
+    steps = int((left - reserved) / step)
+    if steps < FEWEST_STEPS:
+        raise TimeTooShortError(FEWEST_STEPS * step + 2 * evaluation - left)
+    every = math.ceil(steps / evaluations)
+    settings = replace(task.settings, steps=steps, eval_every=every)
+    return replace(setup, task=replace(task, settings=settings, planned_steps=steps))
+
+
+def _seconds_per_batch(setup: TrainingSetup, items: Sequence[dict[str, torch.Tensor]]) -> float:
+    """Return how long it takes to compute the gradients of a micro-batch; none are kept."""
+    objective: Any = setup.objective
+    device = objective.model.device
+    batch = {name: value.to(device) for name, value in default_collate(list(items)).items()}
+    objective.train()
+    started = 0.0
+    for number in range(1 + TIMED_BATCHES):
+        if number == 1:
+            started = time.perf_counter()
+        with _as_trained(setup):
+            loss = objective(**batch)["loss"]
+        loss.backward()
+        float(loss)  # waits for the device
+    seconds = time.perf_counter() - started
+    objective.zero_grad()
+    return seconds / TIMED_BATCHES
+
+
+def _seconds_per_evaluation(setup: TrainingSetup) -> float:
+    """Return how long it takes to read all held-out sequences."""
+    objective = setup.objective
+    objective.eval()
+    started = time.perf_counter()
+    with _as_trained(setup):
+        read_sequences(objective, setup.held_out, [0])
+    return (time.perf_counter() - started) * len(setup.held_out)
+
+
+@contextmanager
+def _as_trained(setup: TrainingSetup) -> Iterator[None]:
+    """Compute in the precision of the training."""
+    precision = setup.task.settings.precision
+    is_lower = precision in ("bf16", "fp16") and setup.model.model.dtype == torch.float32
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    with torch.autocast(setup.model.model.device.type, dtype=dtype, enabled=is_lower):
+        yield
