@@ -14,6 +14,7 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.json_output import Result, not_in_json
+from ctxextend.models.devices import available_cpus
 from ctxextend.plan.opened_model import open_model
 from ctxextend.planned import Planned, ResizeResult, prepare_convert, prepare_resize
 from ctxextend.progress import Events, Silence
@@ -103,7 +104,24 @@ def run(
         raise RecipeError(message, "Pass a Recipe with the final values.")
     else:
         file = RecipeFile(recipe, {}, {})
+    file = with_recorded_threads(file)
     return run_recipe(file.recipe, plan_run(file), output, force=force, resume=resume)
+
+
+def with_recorded_threads(file: RecipeFile) -> RecipeFile:
+    """Return the recipe of a trained output with the CPU threads that trained it.
+
+    Other threads add numbers in another order, so weights would differ. Recipes state no threads:
+    those that a user writes run on any machine.
+    """
+    train = file.recipe.train
+    facts: Any = file.provenance.get("trained")
+    if train is None or train.threads is not None or not isinstance(facts, dict):
+        return file
+    threads = facts.get("threads")
+    if type(threads) is not int or not 0 < threads <= available_cpus():
+        return file
+    return file._replace(recipe=replace(file.recipe, train=replace(train, threads=threads)))
 
 
 def run_recipe(

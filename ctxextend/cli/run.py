@@ -49,13 +49,13 @@ def run(
     in a recipe are relative to its folder. The source and the training text of an output's recipe
     must not have changed.
     """
-    from ctxextend.pipeline import plan_run
+    from ctxextend.pipeline import plan_run, with_recorded_threads
     from ctxextend.recipe_file import read_recipe
     from ctxextend.resizing import announce, check_upload
 
     console = Console(as_json, quiet)
     with _errors_in_changes():
-        recipe_file = read_recipe(recipe, changes or ())
+        recipe_file = with_recorded_threads(read_recipe(recipe, changes or ()))
     settings = recipe_file.recipe
     planned = plan_run(recipe_file)
     if push_to_hub and planned is None and settings.train is None:

@@ -291,7 +291,10 @@ def finish(
         from ctxextend.training.train_result import TrainResult
 
         assert isinstance(result.training, TrainResult)
-        show_training(console, result.training)
+        if result.tuning is None:
+            show_training(console, result.training)
+        else:
+            console.warning(*result.training.warnings)
         console.data(str(result.output))
         _show_serving(console, result)
         console.next_steps(*steps_after_training(result.output))

@@ -138,11 +138,8 @@ class InMemoryTrainer:
         from ctxextend.training.training_task import LoadedTask
 
         model = resizer.model.model
-        loaded = LoadedTask(
-            task=self._task_of(plan),
-            model=resizer.model,
-            names=resizer.names,
-            teacher=self.teacher,
+        loaded = LoadedTask.of_models(
+            self._task_of(plan), resizer.model, resizer.names, teacher=self.teacher
         )
         setup = set_up(loaded)
         trainable = setup.trainable

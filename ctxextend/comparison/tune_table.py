@@ -44,7 +44,6 @@ from ctxextend.training.training_task import (
     LoadedTask,
     TrainingTask,
     open_task,
-    with_defaults,
 )
 from ctxextend.training.training_text import MIN_WHOLE_WINDOWS
 
@@ -77,7 +76,7 @@ class TunedTable(NamedTuple):
     trained: "TrainResult | None"  # what was written; None if the resize is still to be written
 
 
-class _Start(NamedTuple):
+class _ChosenRows(NamedTuple):
     """The rows that training starts from, and what was measured to choose them."""
 
     best: Resize
@@ -92,6 +91,11 @@ class _Start(NamedTuple):
     windows: int
     length: int
     warnings: tuple[str, ...]
+
+    @property
+    def compared(self) -> tuple[Trial, ...]:
+        """The candidates that were measured."""
+        return tuple(trial for trial in self.trials if trial.score.samples)
 
 
 def tune_table(
@@ -117,7 +121,7 @@ def tune_table(
     """
     started = time.perf_counter()
     files = _open_tunable_files(planned.plan)
-    start: _Start | None = None
+    start: _ChosenRows | None = None
     try:
         start = _choose(files, planned.plan, request, started, events)
         chosen = planned
@@ -125,7 +129,7 @@ def tune_table(
             chosen = plan_again(start.best)
         trained, needed = None, None
         if not request.dry_run:
-            trained, needed = _train(chosen, request, started, events)
+            trained, needed = _train(chosen, start, request, started, events)
     except TrainingInterrupted as stop:
         raise TuningInterrupted(stop.signal, start and start.chosen.method) from None
     except KeyboardInterrupt:
@@ -173,7 +177,7 @@ def _tuning_settings(plan: Plan, data: tuple[str, ...]) -> Train:
 
 def _choose(
     files: ResizableFiles, plan: Plan, request: TuningRequest, started: float, events: Events
-) -> _Start:
+) -> _ChosenRows:
     """Choose the rows that training starts from."""
     deadline = started + CHOOSING_SHARE * request.budget
     with (
@@ -184,9 +188,9 @@ def _choose(
         events.warning(*task.warnings)
         base = load_eval_model(files, "fp32", task.settings.device)
         resizer = open_resizer(base, plan)
-        loaded = LoadedTask(task=task, model=resizer.model, names=resizer.names, teacher=base)
+        loaded = LoadedTask.of_models(task, resizer.model, resizer.names, teacher=base)
         with torch_threads(base.model, task.settings.threads):
-            setup = set_up(_with_distillation(loaded))
+            setup = set_up(loaded)
             reader = RowsReader(
                 plan=plan,
                 resizer=resizer,
@@ -230,13 +234,7 @@ def _open_choosing_task(
     return task
 
 
-def _with_distillation(loaded: LoadedTask) -> LoadedTask:
-    """Return a loaded task with the settings that depend on the kind of the model."""
-    settings = with_defaults(loaded.task, loaded.model.kind)
-    return replace(loaded, task=replace(loaded.task, settings=settings))
-
-
-def _start_of(choice: RowsChoice, setup: TrainingSetup) -> _Start:
+def _start_of(choice: RowsChoice, setup: TrainingSetup) -> _ChosenRows:
     """Return what a choice has found, without the model."""
     first = choice.reader.plan.settings
     trials = {
@@ -247,7 +245,7 @@ def _start_of(choice: RowsChoice, setup: TrainingSetup) -> _Start:
         trials[first] = _trial(choice.reader.plan, None)
     held_out = setup.held_out
     assert isinstance(held_out, HeldOutSequences)
-    return _Start(
+    return _ChosenRows(
         best=choice.best,
         before=trials[first],
         chosen=trials[choice.best],
@@ -272,7 +270,7 @@ def _trial(plan: Plan, losses: SequenceLosses | None) -> Trial:
 
 
 def _train(
-    planned: Planned, request: TuningRequest, started: float, events: Events
+    planned: Planned, start: _ChosenRows, request: TuningRequest, started: float, events: Events
 ) -> "tuple[TrainResult | None, float | None]":
     """Train the table, and write it if that is better by more than its interval.
 
@@ -284,6 +282,7 @@ def _train(
     limit = TimeLimit(
         deadline=started + (1 - WRITING_SHARE) * request.budget,
         keeps=lambda result: _is_better(result.held_out.improvement),
+        candidates={trial.method: trial.score.mean for trial in start.compared},
     )
     try:
         with events.progress("Tuning", unit="tokens") as progress:
@@ -308,7 +307,7 @@ def _is_better(improvement: Estimate | None) -> bool:
 
 def _report(
     plan: Plan,
-    start: _Start,
+    start: _ChosenRows,
     trained: "TrainResult | None",
     request: TuningRequest,
     needed: float | None,

@@ -11,11 +11,11 @@ from ctxextend.report.numbers import NumberFormat
 
 def describe_tuning(tuning: Tuning) -> str:
     """Return what was tried, what won, by how much, and how long it took, as a sentence."""
-    parts = [f"tuned in {time_text(tuning.seconds)}: {_choice(tuning)}"]
     training = tuning.training
+    result = _choice(tuning)
     if training is not None and training.is_kept:
-        parts.append(f"{counted(training.steps, 'step')} of training")
-    result = f"{', '.join(parts)}; {_improvement(tuning)}"
+        result += f", then {counted(training.steps, 'step')} of training"
+    result = f"tuned in {time_text(tuning.seconds)}: {result}; {_improvement(tuning)}"
     if tuning.seconds_needed is not None:
         needed = math.ceil(tuning.seconds_needed)
         return f"{result}; training the rows takes --budget {needed} or more"
@@ -27,9 +27,12 @@ def describe_tuning(tuning: Tuning) -> str:
 
 def _choice(tuning: Tuning) -> str:
     """Return which candidates were tried, and which one won."""
+    name = tuning.chosen.name  # its settings are in the recipe
+    if tuning.lead is not None:
+        name = tuning.method
     if len(tuning.trials) == 1:
-        return tuning.method
-    return f"{tuning.method} of {counted(len(tuning.trials), 'candidate')}"
+        return name
+    return f"{name}, the best of {counted(len(tuning.trials), 'candidate')}"
 
 
 def _improvement(tuning: Tuning) -> str:

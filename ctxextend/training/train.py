@@ -1,7 +1,7 @@
 """Train a checkpoint on the user's text, and save it as a new checkpoint."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,6 +166,7 @@ def train_recipe(
                 weights=weights,
                 folder=run.folder,
                 result=result,
+                candidates={} if limit is None else limit.candidates,
             )
             write_output(trained_output(finished), run.output, force=force)
         if devices.is_main_process:
@@ -179,6 +180,7 @@ class TimeLimit:
 
     deadline: float  # in seconds of `time.perf_counter`
     keeps: Callable[[TrainResult], bool]  # whether a result is written
+    candidates: Mapping[str, float]  # losses of the methods that were compared before, to record
 
 
 def plan_training(
@@ -501,7 +503,9 @@ def _summary(setup: TrainingSetup) -> str:
         parts.append("sharded")
     parts.append(settings.precision)
     parts.append(f"lr {setup.lr:.3g}")
-    if settings.distill:
+    if settings.distill and task.moves_windows:
+        parts.append("distilled from its base in the first window")
+    elif settings.distill:
         parts.append(f"distilled from its base with weight {settings.distill:g}")
     return ", ".join(parts)
 

@@ -21,6 +21,9 @@ class TrainedPart:
     trainable: str  # one of `TRAINABLE`
     lora: int | None  # rank of adapters, in addition to a table
     parameters: int  # trainable parameters
+    # Whether windows that the base reads from position 0 on trained only a table: `distill` is then
+    # the share of distillation.
+    moves_windows: bool = field(default=False, metadata=not_in_json)
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class TrainingCost:
     # Peak memory of a process, or of its accelerator if it has one; None if unknown.
     peak_bytes: int | None
     precision: str  # of the computation
+    threads: int  # of the CPU
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ OBJECTIVES = {
         "can read"
     ),
 }
+# What a table learns from windows that its base reads from position 0 on.
+MOVED_WINDOWS = "to predict in windows anywhere what its base checkpoint predicts in the first one"
 # What distillation next to another objective also trains a model to do, by that objective.
 SIDE_OBJECTIVES = {
     "causal": OBJECTIVES["distilled"],
@@ -67,6 +69,10 @@ def _objective_text(result: TrainResult) -> str:
     objective = result.trained.objective
     text = OBJECTIVES[objective]
     distill_weight = result.trained.distill
+    if result.trained.moves_windows and distill_weight:
+        if distill_weight == 1:
+            return MOVED_WINDOWS
+        return f"{text} and, with a share of {distill_weight:g}, {MOVED_WINDOWS}"
     if distill_weight:
         text += f" and, with weight {distill_weight:g}, {SIDE_OBJECTIVES[objective]}"
     return text

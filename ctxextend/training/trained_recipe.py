@@ -89,6 +89,7 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
         "parameters": result.trained.parameters,
         "tokens": result.run.tokens,
         "devices": result.run.devices,
+        "threads": result.cost.threads,
         "loss_before": held_out.before,
         "loss_after": held_out.after,
         "loss_last": held_out.last,
@@ -97,6 +98,8 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
         "saved_step": held_out.saved_step,
     }
     facts |= run.task.text.facts
+    if run.candidates:
+        facts["candidates"] = dict(run.candidates)
     adapters = run.weights.trainable.adapters
     if adapters:
         facts["adapted"] = sorted({layer_pattern(name) for name in adapters})  # for `verify`

@@ -211,6 +211,7 @@ def _finish(
             seconds=callback.seconds,
             peak_bytes=trainer.peak(),
             precision=settings.precision,
+            threads=torch.get_num_threads(),
         ),
         by_position=LossesByPosition(
             short_positions=task.short_positions,
@@ -235,6 +236,7 @@ def _trained_part(setup: TrainingSetup) -> TrainedPart:
         trainable=str(settings.trainable),
         lora=settings.lora,
         parameters=setup.trainable.count,
+        moves_windows=setup.task.moves_windows,
     )
 
 

@@ -120,6 +120,18 @@ class LoadedTask:
     names: Names  # parameter by tensor; see `match_parameters`
     teacher: EvalModel | None
 
+    @classmethod
+    def of_models(
+        cls, task: TrainingTask, model: EvalModel, names: Names, teacher: EvalModel
+    ) -> "LoadedTask":
+        """Return a task with models that are loaded already; fill in what depends on their kind.
+
+        Raises:
+            TrainingError: The weight of distillation is too large.
+        """
+        task = replace(task, settings=_with_defaults(task, model.kind))
+        return cls(task=task, model=model, names=names, teacher=teacher)
+
 
 def open_task(
     files: ResizableFiles,
@@ -251,12 +263,12 @@ def load_task(task: TrainingTask) -> LoadedTask:
     if files.has_rows and task.settings.trainable not in FROZEN:
         tables.append(files.table_name)
     names = match_parameters(model.model, files.checkpoint, tables)
-    task = replace(task, settings=with_defaults(task, model.kind))
+    task = replace(task, settings=_with_defaults(task, model.kind))
     teacher = _open_teacher(task, model.kind)
     return LoadedTask(task=task, model=model, names=names, teacher=teacher)
 
 
-def with_defaults(task: TrainingTask, kind: str) -> Train:
+def _with_defaults(task: TrainingTask, kind: str) -> Train:
     """Return the settings with defaults that depend on the kind of the model.
 
     Raises:
