@@ -526,6 +526,7 @@ def _tune(
         budget=_seconds(options),
         output=output,
         force=force,
+        check=_check_trained if options.verify else _no_check,
         dry_run=dry_run,
     )
 
@@ -538,11 +539,29 @@ def _tune(
     events.note(describe_tuning(tuned.tuning))
     if tuned.trained is None:
         result = _make(
-            recipe, tuned.planned, output, events, force=force, dry_run=dry_run, verify=False
+            recipe,
+            tuned.planned,
+            output,
+            events,
+            force=force,
+            dry_run=dry_run,
+            verify=options.verify,
         )
     else:
         result = _trained_result(tuned.planned, tuned.trained)
+        result = replace(result, verified=options.verify)
     return replace(result, choice_warnings=tuned.tuning.warnings, tuning=tuned.tuning)
+
+
+def _check_trained(folder: Path) -> None:
+    """Verify a trained output by its recipe."""
+    from ctxextend.verification.verify import check_recorded_output
+
+    check_recorded_output(folder)
+
+
+def _no_check(folder: Path) -> None:
+    """Check nothing."""
 
 
 def _check_tunes(recipe: Recipe, options: ResizeOptions) -> None:
@@ -555,9 +574,6 @@ def _check_tunes(recipe: Recipe, options: ResizeOptions) -> None:
     if recipe.train is not None:
         hint = "Remove one of them, or train the output afterwards: ctxextend train OUTPUT"
         raise ResizeError(f"--train {reason}.", hint)
-    if options.verify:
-        hint = "Remove --verify, and verify the output afterwards: ctxextend verify OUTPUT"
-        raise ResizeError(f"--verify {reason}.", hint)
     if options.edit_only:
         raise ResizeError(f"--edit-only {reason}.", "Remove one of them.")
 

@@ -65,6 +65,7 @@ class TuningRequest:
     budget: int  # seconds
     output: Reference | None
     force: bool
+    check: Callable[[Path], None]  # of the trained output, before it is moved into place
     dry_run: bool = False  # only choose the rows
 
 
@@ -282,6 +283,7 @@ def _train(
     limit = TimeLimit(
         deadline=started + (1 - WRITING_SHARE) * request.budget,
         keeps=lambda result: _is_better(result.held_out.improvement),
+        check=request.check,
         candidates={trial.method: trial.score.mean for trial in start.compared},
     )
     try:

@@ -168,7 +168,8 @@ def train_recipe(
                 result=result,
                 candidates={} if limit is None else limit.candidates,
             )
-            write_output(trained_output(finished), run.output, force=force)
+            check = _no_check if limit is None else limit.check
+            write_output(trained_output(finished), run.output, force=force, check=check)
         if devices.is_main_process:
             run.folder.remove()
     return replace(result, is_kept=is_kept)
@@ -180,6 +181,7 @@ class TimeLimit:
 
     deadline: float  # in seconds of `time.perf_counter`
     keeps: Callable[[TrainResult], bool]  # whether a result is written
+    check: Callable[[Path], None]  # of the complete output, before it is moved into place
     candidates: Mapping[str, float]  # losses of the methods that were compared before, to record
 
 
@@ -416,6 +418,10 @@ def _opened_run(
             task = open_task(open_files(model), settings, devices, folder, notify)
         notes = _notes(source, task, folder, resume=resume)
         yield OpenedRun(source=source, output=path, folder=folder, task=task, notes=notes)
+
+
+def _no_check(folder: Path) -> None:
+    """Check nothing."""
 
 
 def _check_texts(settings: Train) -> None:

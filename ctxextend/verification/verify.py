@@ -1,7 +1,7 @@
 """Verify that a checkpoint differs from its base only in its positions."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,10 +139,28 @@ def check_output(planned: Planned, folder: Path) -> None:
     except CtxextendError as error:
         message = f"The output could not be verified: {error.message}"
         raise VerificationError(message, NO_OUTPUT) from error
+    _raise_failed(checks, "does not match the plan")
+
+
+def check_recorded_output(folder: Path) -> None:
+    """Verify the complete folder of an output by its recipe, before it is moved into place.
+
+    Raises:
+        VerificationError: A check fails, or could not be made.
+    """
+    try:
+        checks = verify_resized(str(folder), None, {}, deep=False).checks
+    except CtxextendError as error:
+        message = f"The output could not be verified: {error.message}"
+        raise VerificationError(message, NO_OUTPUT) from error
+    _raise_failed(checks, "does not match its recipe")
+
+
+def _raise_failed(checks: Sequence[Check], problem: str) -> None:
+    """Raise VerificationError with what failed, if any check did."""
     failed = [f"{check.name}: {check.evidence[0]}" for check in checks if not check.passed]
     if failed:
-        message = f"The output does not match the plan. {'; '.join(failed)}."
-        raise VerificationError(message, NO_OUTPUT)
+        raise VerificationError(f"The output {problem}. {'; '.join(failed)}.", NO_OUTPUT)
 
 
 def check_files(expected: Expected, resized: Checkpoint, progress: Progress) -> list[Check]:

@@ -1,0 +1,281 @@
+"""`resize --data` of a table of rows: candidates, training in windows, and what decides."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import Result
+
+import ctxextend
+from ctxextend.comparison import tune_table as tuning_module
+from ctxextend.comparison.tuning_result import Tuning
+from ctxextend.errors import CtxextendError, DataError, MethodError, ResizeError
+from ctxextend.training.setup import TrainingSetup
+from ctxextend.training.time_limit import TimeTooShortError
+from tests.helpers import pico
+from tests.helpers.json_schemas import check_result
+from tests.helpers.trainings import (
+    changed_tensors,
+    equal_rows,
+    files_here,
+    invoke,
+    make_encoder,
+    make_source,
+    succeed,
+    train,
+    unwrapped,
+    write_book,
+)
+from tests.helpers.word_tokenizer import write_texts
+
+LEARNED, TO = 16, 48
+TABLE = "transformer.wpe.weight"
+STEPS = 40
+BOOK = ("--data", "book.txt")
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that sets the number of steps, which else depends on the clock."""
+
+    def set_steps(count: int) -> None:
+        def plan(setup: TrainingSetup, deadline: float) -> TrainingSetup:
+            settings = replace(setup.task.settings, steps=count, eval_every=count)
+            task = replace(setup.task, settings=settings, planned_steps=count)
+            return replace(setup, task=task)
+
+        monkeypatch.setattr("ctxextend.training.train.plan_steps", plan)
+
+    set_steps(STEPS)
+    return set_steps
+
+
+@pytest.fixture(scope="module")
+def learned_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with book.txt, and a model `source` that has learned to predict it."""
+    folder = tmp_path_factory.mktemp("learned")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_book(3000)
+        make_source(folder / "start", "gpt2", n_positions=LEARNED)
+        train("start", "source", "--trainable", "all", steps=150)
+    return folder
+
+
+@pytest.fixture
+def source(learned_folder: Path) -> Path:
+    """Return the model that has learned, with its text as book.txt here."""
+    Path("book.txt").write_text((learned_folder / "book.txt").read_text())
+    return learned_folder / "source"
+
+
+def tune(source: object, *flags: object) -> Result:
+    return succeed("resize", source, "--to", TO, *BOOK, *flags)
+
+
+def values_of(done: Result) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(done.stdout)
+    check_result(values)
+    return values
+
+
+def test_resize_with_data_trains_the_rows_and_records_what_it_did(
+    source: Path, steps: Callable[[int], None]
+) -> None:
+    done = tune(source, "--method", "random", "--verify", "--json", "-o", "tuned")
+    values = values_of(done)
+    found = values["tuning"]
+    assert values["verified"]
+    assert found["steps"] == STEPS
+    assert found["training"]["is_kept"]
+    assert found["improvement"]["mean"] > found["improvement"]["ci95"] > 0
+    assert found["windows"] >= 8
+    assert found["length"] == TO
+    assert found["long"][1] < found["long"][0]
+    assert f"then {STEPS} steps of training; the loss is lower by " in done.stderr
+    assert changed_tensors(source, Path("tuned")) == {TABLE}
+
+    recipe = yaml.safe_load(Path("tuned/ctxextend.yaml").read_text())
+    assert recipe["train"]["window"] == LEARNED
+    assert recipe["train"]["distill"] == 1.0
+    facts = recipe["provenance"]["trained"]
+    assert facts["threads"] == 1
+    assert list(facts["candidates"]) == [trial["method"] for trial in found["trials"]]
+    assert len(recipe["provenance"]["tables"][0]["sha256_after"]) == 64
+    card = Path("tuned/README.md").read_text()
+    assert "to predict in windows anywhere what its base checkpoint predicts in the first" in card
+
+
+def test_run_writes_a_tuned_table_again(source: Path, steps: Callable[[int], None]) -> None:
+    tune(source, "--method", "random", "-o", "tuned")
+    steps(1)  # a recipe states the steps that were taken
+    succeed("run", "tuned/ctxextend.yaml", "-o", "again")
+    assert pico.tensor_bytes(Path("again")) == pico.tensor_bytes(Path("tuned"))
+    succeed("verify", "tuned")
+    assert files_here() == ["again", "book.txt", "tuned"]
+
+
+def test_resize_with_data_keeps_learned_rows_bit_for_bit(
+    source: Path, steps: Callable[[int], None]
+) -> None:
+    done = tune(source, "--method", "random", "--keep-first", 10, "--json", "-o", "tuned")
+    assert values_of(done)["tuning"]["training"]["is_kept"]
+    plain = succeed("resize", source, "--to", TO, "--method", "random", "--keep-first", 10)
+    assert plain.exit_code == 0
+    untuned = Path(plain.stdout.strip())
+    rows = equal_rows(Path("tuned"), untuned)
+    assert rows[:10] == [True] * 10
+    assert not any(rows[10:])
+
+
+def test_resize_with_data_does_not_keep_what_is_not_better(
+    source: Path, steps: Callable[[int], None]
+) -> None:
+    steps(1)  # of which the first has a learning rate of 0
+    done = tune(source, "--method", "linear", "--json", "-o", "tuned")
+    found = values_of(done)["tuning"]
+    assert found["steps"] == 0
+    assert not found["training"]["is_kept"]
+    assert found["improvement"] is None
+    assert "nothing was better by more than its interval" in done.stderr
+    succeed("resize", source, "--to", TO, "--method", "linear", "-o", "plain")
+    assert pico.contents(Path("tuned")) == pico.contents(Path("plain"))
+    assert files_here() == ["book.txt", "plain", "tuned"]
+
+
+def test_resize_with_data_compares_methods_and_settings_of_bands(
+    source: Path, steps: Callable[[int], None]
+) -> None:
+    done = tune(source, "--dry-run", "--json")
+    found = values_of(done)["tuning"]
+    names = [trial["method"].partition(":")[0] for trial in found["trials"]]
+    assert names[:4] == ["bands", "copy", "linear", "stretch"]
+    assert found["before"] == found["trials"][0]
+    assert found["training"] is None
+    assert files_here() == ["book.txt"]
+    if found["lead"] is None:
+        assert found["chosen"] == found["before"]
+    else:
+        assert found["lead"]["mean"] > found["lead"]["ci95"]
+
+
+def test_resize_with_data_tries_only_the_requested_method(
+    source: Path, steps: Callable[[int], None]
+) -> None:
+    found = values_of(tune(source, "--method", "copy", "--dry-run", "--json"))["tuning"]
+    assert [trial["method"] for trial in found["trials"]] == ["copy"]
+    requested = "bands:sigma=0"
+    found = values_of(tune(source, "--method", requested, "--dry-run", "--json"))["tuning"]
+    assert len(found["trials"]) > 3
+    for trial in found["trials"]:
+        assert trial["method"].startswith(requested)
+
+
+def test_resize_with_data_distils_masked_models(
+    tmp_path: Path, steps: Callable[[int], None]
+) -> None:
+    source = make_source(tmp_path / "masked", "roberta", max_position_embeddings=LEARNED + 2)
+    write_book(3000)
+    found = ctxextend.resize(source, TO, "random", data="book.txt", output="tuned").tuning
+    assert isinstance(found, Tuning)
+    assert found.training is not None
+    assert found.training.steps == STEPS
+    assert found.length == TO
+
+
+def test_resize_with_data_brings_encoders_closer_to_their_base(
+    tmp_path: Path, steps: Callable[[int], None]
+) -> None:
+    source = make_encoder(tmp_path / "encoder")
+    data = write_texts(80, 20)
+    result = ctxextend.resize(source, 64, "random", keep_first=8, data=data, output="tuned")
+    found = result.tuning
+    assert isinstance(found, Tuning)
+    assert found.is_encoder
+    assert found.training is not None
+    assert found.training.is_kept
+    assert found.training.trainable == "new"
+    before, after = pico.tensor_bytes(source), pico.tensor_bytes(Path("tuned"))
+    (name,) = (name for name in before if before[name] != after[name])
+    kept = before[name]
+    assert after[name][: len(kept)] == kept
+
+
+def test_resize_with_data_says_how_long_training_takes(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_short(setup: TrainingSetup, deadline: float) -> TrainingSetup:
+        raise TimeTooShortError(500)
+
+    monkeypatch.setattr("ctxextend.training.train.plan_steps", too_short)
+    done = tune(source, "--method", "copy", "--json", "-o", "tuned")
+    found = values_of(done)["tuning"]
+    assert found["training"] is None
+    assert found["seconds_needed"] > 500
+    assert "training the rows takes --budget 5" in unwrapped(done.stderr)
+    succeed("resize", source, "--to", TO, "--method", "copy", "-o", "plain")
+    assert pico.contents(Path("tuned")) == pico.contents(Path("plain"))
+
+
+def test_resize_with_data_stays_within_its_budget(source: Path) -> None:
+    started = time.perf_counter()
+    result = ctxextend.resize(source, TO, "random", data="book.txt", budget=4, output="tuned")
+    seconds = time.perf_counter() - started
+    assert isinstance(result.tuning, Tuning)
+    assert result.tuning.training is not None
+    assert result.tuning.training.steps > 1
+    assert seconds < 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "match"),
+    [
+        ({"budget": 0}, ResizeError, "--budget must be at least 1 second, got 0"),
+        ({"to": LEARNED}, ResizeError, "creates no new rows to tune"),
+        ({"data": "little.txt"}, DataError, "has 15 windows of 48 tokens, but .* requires 16"),
+        ({"data": "none.txt"}, DataError, "none.txt does not exist"),
+        ({"train": "book.txt", "steps": 1}, ResizeError, "--train cannot be used with --data"),
+        ({"edit_only": True}, ResizeError, "--edit-only cannot be used with --data"),
+    ],
+)
+def test_resize_with_data_rejects_bad_input_before_the_model_is_loaded(
+    changes: dict[str, Any],
+    error: type[CtxextendError],
+    match: str,
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuning_module, "load_eval_model", None)
+    Path("little.txt").write_text("w1 " * (16 * TO - 1))
+    request: dict[str, Any] = {"to": TO, "data": "book.txt", "output": "out"} | changes
+    with pytest.raises(error, match=match):
+        ctxextend.resize(source, **request)
+    assert files_here() == ["book.txt", "little.txt"]
+
+
+def test_resize_with_data_rejects_tables_that_follow_a_formula(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "fixed", "distilbert", max_position_embeddings=LEARNED, sinusoidal_pos_embds=True)
+    write_book()
+    with pytest.raises(MethodError, match="follow a formula, so there is nothing to tune"):
+        ctxextend.resize(source, TO, data="book.txt")
+
+
+def test_resize_with_data_names_what_was_found_when_interrupted(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning_module, "train_recipe", interrupt)
+    done = invoke("resize", source, "--to", TO, *BOOK, "--method", "copy", "-o", "tuned")
+    assert done.exit_code == 130
+    message = unwrapped(done.stderr)
+    assert "Nothing was written." in message
+    assert f"--to {TO} --method copy" in message
+    assert files_here() == ["book.txt"]
