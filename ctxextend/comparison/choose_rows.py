@@ -21,7 +21,7 @@ from ctxextend.training.train_data import HeldOutSequences, NumberedItems, Text
 
 BANDS = "bands"
 # Tried besides the default method, in this order, if none is requested.
-OTHER_METHODS = ("copy", "linear", "stretch")
+OTHER_METHODS = (BANDS, "copy", "linear", "stretch")
 CHOOSING_WINDOWS = 8  # at most, that choose among candidates
 MOST_CANDIDATES = 1 + len(OTHER_METHODS) + MOST_BANDS
 

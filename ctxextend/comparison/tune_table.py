@@ -165,7 +165,9 @@ def _open_tunable_files(plan: Plan) -> ResizableFiles:
 
 def _tuning_settings(plan: Plan, data: tuple[str, ...]) -> Train:
     """Return the settings of the training; its steps follow from the time."""
-    trainable = "new" if plan.keeps_learned_rows else "positions"
+    table = plan.tables[0]
+    keeps_rows = plan.choice_of(table).kept_rows(table.max_len_before) > 0
+    trainable = "new" if keeps_rows else "positions"
     return Train(
         data,
         steps=1,

@@ -120,7 +120,8 @@ def read_training_text(
         return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
     windows = _choose_windows(len(tokens), lengths, settings)
     earlier = _earlier_windows(seen, trained_before, len(tokens), settings.text_field)
-    if earlier is not None and _is_usable(earlier, lengths):
+    needed = lengths.whole if settings.trains_table_in_windows else lengths.text
+    if earlier is not None and _is_usable(earlier, needed):
         windows = earlier
         names = ()
     facts["held_out"] = asdict(windows)
@@ -256,6 +257,6 @@ def _earlier_windows(
     return found.pop()
 
 
-def _is_usable(windows: HeldOut, lengths: SequenceLengths) -> bool:
-    """Whether a sequence fits into the windows, and there is text before the first one."""
-    return windows.window >= lengths.text and bool(windows.spans[:1, 0].any())
+def _is_usable(windows: HeldOut, tokens: int) -> bool:
+    """Whether so many tokens fit into the windows, and there is text before the first one."""
+    return windows.window >= tokens and bool(windows.spans[:1, 0].any())

@@ -83,9 +83,9 @@ def launch(
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def write_book(words: int = 1200) -> None:
+def write_book(words: int = 1200, seed: int = 0) -> None:
     """Write book.txt, a text whose next word is easy to learn to predict."""
-    draw = random.Random(0)
+    draw = random.Random(seed)
     numbers = [0]
     while len(numbers) < words:
         numbers.append((numbers[-1] * 2 + draw.randrange(2)) % 27)
