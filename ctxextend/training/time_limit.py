@@ -71,7 +71,7 @@ def _seconds_per_batch(setup: TrainingSetup, items: Sequence[dict[str, torch.Ten
         with _as_trained(setup):
             loss = objective(**batch)["loss"]
         loss.backward()
-        float(loss)  # waits for the device
+        float(loss.detach())  # waits for the device
     seconds = time.perf_counter() - started
     objective.zero_grad()
     return seconds / TIMED_BATCHES
