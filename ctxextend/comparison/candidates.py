@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_result import TunedTable
+from ctxextend.comparison.comparison_result import TuningSteps
 from ctxextend.comparison.comparison_settings import CandidateRequest, Compare
 from ctxextend.comparison.hold_out import read_hold_out_length, whole_length
 from ctxextend.comparison.tuning_settings import check_tunable
@@ -42,7 +42,7 @@ class Candidate:
     # Untrained, then trained; a tuned one is measured once.
     measured: list[Measurement] = field(default_factory=list)
     seconds: float = 0.0
-    tuned: TunedTable | None = None  # None if it is not tuned, or not yet
+    tuned: TuningSteps | None = None  # None if it is not tuned, or not yet
 
     def add(self, run: EvaluationRun) -> None:
         """Add what a run has measured."""

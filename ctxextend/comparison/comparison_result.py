@@ -105,7 +105,7 @@ def _size_cell(size: int | None) -> tuple[str, int | None]:
 
 
 @dataclass(frozen=True)
-class TunedTable:
+class TuningSteps:
     """How the table of a candidate was trained on the text, in windows of the old length."""
 
     steps: int  # that fitted the budget
@@ -127,7 +127,7 @@ class Row(Result, shows=("method", "keeps_learned_rows")):
     trained: Outcome | None  # after the training of ``steps``; None without
     seconds: float
     checkpoint: CheckpointFacts | None = None  # None for a method
-    tuned: TunedTable | None = None  # None for a method that is not tuned
+    tuned: TuningSteps | None = None  # None for a method that is not tuned
 
     @property
     def final(self) -> Outcome:

@@ -15,7 +15,7 @@ from ctxextend.comparison.candidates import (
     plan_methods,
     recipe_text,
 )
-from ctxextend.comparison.comparison_result import Comparison, SettingsSearch, TunedTable
+from ctxextend.comparison.comparison_result import Comparison, SettingsSearch, TuningSteps
 from ctxextend.comparison.comparison_settings import Compare, TunedText
 from ctxextend.comparison.in_memory import (
     InMemoryResizer,
@@ -35,7 +35,7 @@ from ctxextend.comparison.search_settings import (
 )
 from ctxextend.comparison.tuning_settings import (
     check_enough_text,
-    tuned_rows,
+    rows_to_tune,
     tuning_settings,
 )
 from ctxextend.comparison.yarn_search import FEWEST_WINDOWS
@@ -218,13 +218,13 @@ class ComparisonRun:
 
         started = time.perf_counter()
         plan = self.methods.plans[candidate.name]
-        trainer = self.tuner.of_rows(tuned_rows(plan))
+        trainer = self.tuner.of_rows(rows_to_tune(plan))
         self.resizer.set_positions(plan)
         deadline = started + tuned.seconds
         try:
             with trainer.trained(self.resizer, plan, advance_training, deadline) as train:
                 seconds = time.perf_counter() - started
-                candidate.tuned = TunedTable(
+                candidate.tuned = TuningSteps(
                     steps=train.steps, seconds=round(seconds, 3), budget=tuned.seconds
                 )
                 resize = recorded_settings(plan)

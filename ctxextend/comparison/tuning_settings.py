@@ -28,7 +28,7 @@ def check_tunable(plan: Plan, hint: str) -> None:
         raise MethodError(message, hint)
 
 
-def tuned_rows(plan: Plan) -> str:
+def rows_to_tune(plan: Plan) -> str:
     """Return which rows are trained, as `Train.trainable`: those that the method creates."""
     return "new" if plan.keeps_learned_rows else "positions"
 
@@ -40,7 +40,7 @@ def tuning_settings(plan: Plan, data: tuple[str, ...]) -> Train:
         steps=1,
         tokens=READ_TOKENS,
         window=plan.max_len_before,
-        trainable=tuned_rows(plan),
+        trainable=rows_to_tune(plan),
         save="last",
     )
 

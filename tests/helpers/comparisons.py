@@ -8,7 +8,7 @@ from ctxextend.comparison.comparison_result import (
     Comparison,
     Outcome,
     Row,
-    TunedTable,
+    TuningSteps,
 )
 from ctxextend.comparison.metrics import FOUND, LOSS, NDCG, RECIPROCAL_RANK
 from ctxextend.evaluation.evaluation_result import (
@@ -277,7 +277,7 @@ def tuned() -> Comparison:
     """Return a comparison in which a tuned method is best."""
     found = comparison(("bands", "linear", "copy"))
     best, *others = found.rows
-    table = TunedTable(steps=812, seconds=59.3, budget=60)
+    table = TuningSteps(steps=812, seconds=59.3, budget=60)
     command = "ctxextend resize tiny-gpt2 --to 512 --method bands --data 'a b.txt' --budget 60"
     rows = (replace(best, method="bands+tuned", tuned=table), *others)
     return replace(found, rows=rows, auto="bands", next_command=command, skipped={})
