@@ -575,11 +575,15 @@ SECTIONS: Mapping[str, Any] = {
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:
-    """Return command-line arguments for flags with values, without those that are None."""
-    words = []
+    """Return command-line arguments for flags with values, without those that are None.
+
+    A flag with several values is repeated.
+    """
+    words = list[str]()
     for flag, value in values.items():
-        if value is not None:
-            words += [f"--{flag}", str(value)]
+        for one in value if isinstance(value, tuple) else (value,):
+            if one is not None:
+                words += [f"--{flag}", str(one)]
     return words
 
 

@@ -67,7 +67,12 @@ def compare(
     ] = False,
     method: Annotated[
         list[str] | None,
-        measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", complete_method),
+        measures(
+            "--method NAME",
+            "Method, e.g. stretch:keep-first=5; bands+tuned also trains its rows on the text.",
+            "all",
+            complete_method,
+        ),
     ] = None,
     length: options.Length = None,
     measure: options.Measure = None,
@@ -75,7 +80,8 @@ def compare(
         int | None,
         measures(
             "--budget SECONDS",
-            "Time for each of: the search of --tune (60), --measure effective (120).",
+            "Time for each of: the search of --tune (60), a +tuned method (60), --measure "
+            "effective (120).",
             False,
         ),
     ] = None,
@@ -119,7 +125,8 @@ def compare(
     nDCG@10 in a search set (--corpus, --queries, --qrels). With --steps, each method is first
     trained on the rest of the text. With --quick, five methods at 2x the length on Python's text.
     With --hold-out, the rows cut off are the reference. With --tune, every other window of the text
-    searches settings of yarn and switch.
+    searches settings of yarn and switch. METHOD+tuned is METHOD after --budget seconds of training
+    its rows, as by resize --data.
     """
     flags = options.given(context)
     _check_flags(flags)
@@ -180,7 +187,7 @@ def _read_flags(flags: Mapping[str, Any]) -> Run:
         )
     search_seconds = search_time(tune=flags["tune"], budget=flags["budget"])
     with options.usage_errors():
-        text_use = TextUse.from_values(data, steps, given)
+        text_use = TextUse.from_values(data, steps, given, flags["method"] or ())
         settings = Compare.from_request(
             flags["to"],
             text_use,
@@ -252,7 +259,7 @@ def _add_heading(page: Page, comparison: "Comparison") -> None:
 def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
     """Yield what was compared, as label and text."""
     from ctxextend.evaluation.evaluation_result import text_summary
-    from ctxextend.report.phrases import trained_part
+    from ctxextend.report.phrases import trained_part, tuned_steps
 
     yield "length", _length(comparison)
     if comparison.search:
@@ -266,6 +273,8 @@ def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
         steps = counted(comparison.steps, "step")
         sequences = f"sequence length {comparison.seq_len}"
         yield "training", f"{trained_part(comparison)}, {steps}, {sequences}"
+    if comparison.tuned_rows:
+        yield "tuned", tuned_steps(comparison)
     run = f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"
     yield "run", run
 
@@ -296,6 +305,8 @@ def _add_column_notes(page: Page, comparison: "Comparison") -> None:
         page.command("Next: ", comparison.next_command)
     elif _has_short_inputs(comparison):
         page.text(f"Cost on short inputs: {short_inputs_cost(comparison)}.")
+    if comparison.recommends_tuned:
+        page.command("Next: ", comparison.next_command)
 
 
 def _add_effective(page: Page, comparison: "Comparison") -> None:

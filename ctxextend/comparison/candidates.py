@@ -7,8 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.comparison.comparison_result import TuningSteps
 from ctxextend.comparison.comparison_settings import CandidateRequest, Compare
 from ctxextend.comparison.hold_out import read_hold_out_length, whole_length
+from ctxextend.comparison.tuning_settings import check_tunable
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
@@ -16,9 +18,10 @@ from ctxextend.evaluation.evaluation_run import EvaluationRun
 from ctxextend.output.record import pinned_ref, recorded_settings
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
-from ctxextend.recipe import Recipe, Resize
+from ctxextend.recipe import Recipe, Resize, Train
 from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
+from ctxextend.tables.method_parser import split_tuned
 
 
 class Measurement(NamedTuple):
@@ -34,9 +37,12 @@ class Candidate:
 
     name: str  # of a method with its settings, if any
     keeps_learned_rows: bool = False
-    recipe: str = ""  # YAML that reproduces its checkpoint
-    measured: list[Measurement] = field(default_factory=list)  # untrained, then trained
+    # YAML that reproduces its checkpoint; empty for a tuned one until its steps are known
+    recipe: str = ""
+    # Untrained, then trained; a tuned one is measured once.
+    measured: list[Measurement] = field(default_factory=list)
     seconds: float = 0.0
+    tuned: TuningSteps | None = None  # None if it is not tuned, or not yet
 
     def add(self, run: EvaluationRun) -> None:
         """Add what a run has measured."""
@@ -89,7 +95,10 @@ def plan_methods(files: ResizableFiles, settings: Compare) -> MethodPlans:
     for spec in settings.methods:
         resize = spec.resize(length)
         try:
-            plans[spec.name] = plan_model(files.opened, resize, cut=settings.hold_out)
+            plan = plan_model(files.opened, resize, cut=settings.hold_out)
+            if spec.is_tuned:
+                check_tunable(plan, f"Use --method {spec.method}.")
+            plans[spec.name] = plan
         except ResizeError as error:
             if not spec.can_be_skipped:
                 raise
@@ -151,7 +160,6 @@ def open_candidates(
     opened: OpenedModel, settings: Compare, methods: MethodPlans
 ) -> list[Candidate]:
     """Return an unmeasured candidate for each method, with the recipe of its checkpoint."""
-    ref = pinned_ref(opened.ref, opened.checkpoint)
     resizes = dict[str, Resize]()
     if settings.hold_out:
         # Settings that were chosen for the cut tables are not for the whole ones.
@@ -162,12 +170,14 @@ def open_candidates(
             resizes[name] = recorded_settings(plan)
     candidates = list[Candidate]()
     for name, plan in methods.plans.items():
-        recipe = Recipe(ref, resize=resizes[name], train=settings.train)
-        candidates.append(
-            Candidate(
-                name=name,
-                keeps_learned_rows=plan.keeps_learned_rows,
-                recipe=yaml_text(recipe_values(recipe)),
-            )
-        )
+        candidate = Candidate(name=name, keeps_learned_rows=plan.keeps_learned_rows)
+        if not split_tuned(name)[1]:
+            candidate.recipe = recipe_text(opened, resizes[name], settings.train)
+        candidates.append(candidate)
     return candidates
+
+
+def recipe_text(opened: OpenedModel, resize: Resize, train: Train | None) -> str:
+    """Return the recipe that resizes a checkpoint, and then trains it if it is trained."""
+    ref = pinned_ref(opened.ref, opened.checkpoint)
+    return yaml_text(recipe_values(Recipe(ref, resize=resize, train=train)))

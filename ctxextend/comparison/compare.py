@@ -68,7 +68,9 @@ def compare(
             documentation.
         methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the
             default without `steps`): every one. With `steps`, the default is ``auto``, the default
-            method.
+            method. ``bands+tuned``: the table of the method is also trained on the text, as
+            `resize` does with `data`, for ``budget`` seconds (by default 60); all methods are then
+            measured on windows held out of it. Without `steps`, `hold_out`, `quick` and ``corpus``.
         steps: Optimizer steps of training; 0: no training.
         hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare
             with the rows that were cut off, the reference rows: loss at these positions, or cosine
@@ -105,6 +107,6 @@ def compare(
         return compare_quickly(open_model(ref), to, text, progress, **others)
     search_seconds = search_time(tune=tune, budget=others.get("budget"))
     others["eval_data"] = path_names(others.get("eval_data") or ())
-    text_use = TextUse.from_values(text, steps, others)
+    text_use = TextUse.from_values(text, steps, others, methods)
     requested = Compare.from_request(to, text_use, methods, hold_out, search_seconds=search_seconds)
     return compare_model(open_model(ref), requested, progress)

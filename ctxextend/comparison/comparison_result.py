@@ -104,20 +104,30 @@ def _size_cell(size: int | None) -> tuple[str, int | None]:
     return size_text(size) if size else "-", size
 
 
+@dataclass(frozen=True)
+class TuningSteps:
+    """How the table of a candidate was trained on the text, in windows of the old length."""
+
+    steps: int  # that fitted the budget
+    seconds: float  # taken, to plan the steps too
+    budget: int  # seconds, as the user gave it
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Row(Result, shows=("method", "keeps_learned_rows")):
     """One method, or one checkpoint."""
 
-    # Its name, with the flags given, if any: ``linear --keep-first 20``; of a checkpoint, its short
-    # name.
+    # Its name, with the flags given, if any: ``linear --keep-first 20``, and ``+tuned`` if its
+    # table was trained; of a checkpoint, its short name.
     method: str
     # whether learned rows do not change, so that short inputs give identical outputs
     keeps_learned_rows: bool
     recipe: str  # YAML that reproduces its checkpoint; empty for a checkpoint
-    untrained: Outcome
-    trained: Outcome | None  # None without training
+    untrained: Outcome  # before the training of ``steps``; of a tuned method, after tuning
+    trained: Outcome | None  # after the training of ``steps``; None without
     seconds: float
     checkpoint: CheckpointFacts | None = None  # None for a method
+    tuned: TuningSteps | None = None  # None for a method that is not tuned
 
     @property
     def final(self) -> Outcome:
@@ -203,6 +213,12 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
         return next(iter(self._rows_to_recommend), None)
 
     @property
+    def recommends_tuned(self) -> bool:
+        """Whether the recommended method is a tuned one."""
+        row = self.recommended_row
+        return row is not None and row.tuned is not None and row.method == self.recommended
+
+    @property
     def _rows_to_recommend(self) -> Sequence[Row]:
         """The rows of which the best is recommended.
 
@@ -234,6 +250,11 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
             return False
         change = row.untrained.against_base
         return change is not None and METRICS[self.metric].is_worse(change)
+
+    @property
+    def tuned_rows(self) -> Sequence[Row]:
+        """The rows of tuned methods."""
+        return [row for row in self.rows if row.tuned is not None]
 
     @property
     def search(self) -> SearchResult | None:

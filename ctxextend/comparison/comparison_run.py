@@ -1,24 +1,28 @@
 """A comparison of methods on one loaded model: what it needs, and its results so far."""
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ctxextend.comparison.candidates import (
     Candidate,
     MethodPlans,
     open_candidates,
     plan_methods,
+    recipe_text,
 )
-from ctxextend.comparison.comparison_result import Comparison, SettingsSearch
-from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.comparison_result import Comparison, SettingsSearch, TuningSteps
+from ctxextend.comparison.comparison_settings import Compare, TunedText
 from ctxextend.comparison.in_memory import (
     InMemoryResizer,
     InMemoryTrainer,
     open_resizer,
     open_trainer,
+    open_training,
 )
 from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
@@ -28,6 +32,11 @@ from ctxextend.comparison.search_settings import (
     free_settings,
     read_windows,
     search_on_windows,
+)
+from ctxextend.comparison.tuning_settings import (
+    check_enough_text,
+    rows_to_tune,
+    tuning_settings,
 )
 from ctxextend.comparison.yarn_search import FEWEST_WINDOWS
 from ctxextend.errors import DataError, ResizeError, TrainingError
@@ -50,16 +59,25 @@ from ctxextend.evaluation.reference_rows import HeldOutText, plan_held_out_rows,
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import Ids, shared_texts, split_documents
 from ctxextend.models.devices import torch_threads
+from ctxextend.output.record import recorded_settings
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Resize
+from ctxextend.tables.method_parser import split_tuned
 from ctxextend.tables.open_settings import OPEN_IN
-from ctxextend.text_data import check_paths
+from ctxextend.text_data import check_paths, check_texts
+
+if TYPE_CHECKING:
+    from ctxextend.training.training_task import TrainingTask
 
 HELD_OUT_NOTE = (
     "Methods are evaluated on windows held out of --data, about 5 % of it, and trained on the "
     "rest. Pass --eval-data to evaluate on other text."
+)
+TUNED_NOTE = (
+    "All methods are evaluated on windows held out of --data, and those with +tuned are trained on "
+    "the rest. Pass --eval-data to evaluate on other text."
 )
 MIN_WINDOWS = 2  # of a quick comparison
 
@@ -101,10 +119,12 @@ class ComparisonRun:
     resizer: InMemoryResizer
     evaluation: EvaluationRun
     trainer: InMemoryTrainer | None  # None: no training
+    tuner: InMemoryTrainer | None  # of tuned candidates; None: there are none
     candidates: list[Candidate]
     search_windows: Sequence[Ids] = ()  # that search settings and rank nothing
     searches: list[SettingsSearch] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)  # messages of failed training runs
+    tuning_tokens: int = 0  # that the tuned candidates so far have been trained on
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -113,23 +133,31 @@ class ComparisonRun:
         each = self.evaluation.tokens
         if self.trainer is not None:
             each += self.evaluation.tokens + self.trainer.tokens
-        return self.evaluation.base_tokens + len(self.candidates) * each
+        total = self.evaluation.base_tokens + len(self.candidates) * each
+        return total + self.tuning_tokens
 
     def measure(self, progress: Progress) -> None:
-        """Search settings, run the base, then evaluate each candidate untrained, then trained."""
+        """Search settings, run the base, then evaluate each candidate untrained, then trained.
+
+        Tuned candidates come last: they take longest.
+        """
         self._search_settings(progress)
         total = self.tokens
 
         def advance(name: str) -> Callable[[int], None]:
-            return lambda tokens: progress(tokens, total, name)
+            return lambda tokens: progress(tokens, total + self.tuning_tokens, name)
 
         base = "the base" if self.settings.hold_out is None else "the reference rows"
         self.evaluation.run_base(advance(base))
         for candidate in self.candidates:
-            self._measure_untrained(candidate, advance(candidate.name))
+            if not _is_tuned(candidate):
+                self._measure_untrained(candidate, advance(candidate.name))
         if self.trainer is not None:
             for candidate in self.candidates:
                 self._measure_trained(candidate, self.trainer, advance(candidate.name))
+        for candidate in self.candidates:
+            if _is_tuned(candidate):
+                self._measure_tuned(candidate, advance(candidate.name))
 
     def _search_settings(self, progress: Progress) -> None:
         """Search settings that methods leave open; what is better becomes a candidate too."""
@@ -176,6 +204,43 @@ class ComparisonRun:
             self.failures.append(f"Training failed for {candidate.name}: {error}")
         candidate.seconds += time.perf_counter() - started
 
+    def _measure_tuned(self, candidate: Candidate, advance: Callable[[int], None]) -> None:
+        """Train the table of a candidate for the time of the budget, and evaluate it."""
+        from ctxextend.training.time_limit import TimeTooShortError
+
+        tuned = self.settings.tuned
+        assert tuned is not None
+        assert self.tuner is not None
+
+        def advance_training(tokens: int) -> None:
+            self.tuning_tokens += tokens  # how many there will be is not known before
+            advance(tokens)
+
+        started = time.perf_counter()
+        plan = self.methods.plans[candidate.name]
+        trainer = self.tuner.of_rows(rows_to_tune(plan))
+        self.resizer.set_positions(plan)
+        deadline = started + tuned.seconds
+        try:
+            with trainer.trained(self.resizer, plan, advance_training, deadline) as train:
+                seconds = time.perf_counter() - started
+                candidate.tuned = TuningSteps(
+                    steps=train.steps, seconds=round(seconds, 3), budget=tuned.seconds
+                )
+                resize = recorded_settings(plan)
+                candidate.recipe = recipe_text(self.files.opened, resize, train)
+                self.evaluation.measure(advance)
+                candidate.add(self.evaluation)
+        except TimeTooShortError as error:
+            needed = math.ceil(time.perf_counter() - started + error.seconds)
+            self.failures.append(
+                f"{candidate.name} was not measured: training takes {needed:,} seconds or more, "
+                f"and --budget is {tuned.seconds:,}."
+            )
+        except TrainingError as error:  # one failed training must not lose the other results
+            self.failures.append(f"Training failed for {candidate.name}: {error}")
+        candidate.seconds += time.perf_counter() - started
+
     def report(self, *, complete: bool) -> Comparison:
         """Return the results so far."""
         model = self.resizer.model
@@ -212,10 +277,19 @@ class ComparisonRun:
                 seq_len=self.trainer.task.span,
             )
         if comparison.rows:
-            method = comparison.recommended
-            command = self.files.ref.resize_command(to=self.methods.resize_to, method=method)
-            comparison = replace(comparison, next_command=command)
+            comparison = replace(comparison, next_command=self._next_command(comparison))
         return comparison
+
+    def _next_command(self, comparison: Comparison) -> str:
+        """Return the command that resizes the checkpoint by the recommended method."""
+        method, is_tuned = split_tuned(comparison.recommended)
+        to = self.methods.resize_to
+        tuned = self.settings.tuned
+        if is_tuned and tuned is not None:
+            return self.files.ref.resize_command(
+                to=to, method=method, data=tuned.data, budget=tuned.seconds
+            )
+        return self.files.ref.resize_command(to=to, method=method)
 
 
 def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> ComparisonRun:
@@ -231,6 +305,9 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     _check_search(settings, methods)
     held_out_text = _read_held_out_text(files, settings, methods)
     settings, notes = _choose_trainable(files, settings)
+    tuning_task = None
+    if settings.tuned is not None:
+        tuning_task = _open_tuning(files, settings.tuned, methods, folder)
 
     base = _load_base(files, settings)
     evaluate = settings.evaluate_for(base.kind, methods.max_len)
@@ -238,12 +315,17 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     resizer = open_resizer(base, methods.first, shares=not _is_trained_teacher(base, settings))
     trainer = None
     if settings.train is not None:
-        trainer = open_trainer(files, methods.first, settings.train, base, folder)
+        task = open_training(files, methods.first, settings.train, folder)
+        trainer = open_trainer(task, base, folder)
+    tuner = None
+    if tuning_task is not None:
+        tuner = open_trainer(tuning_task, base, folder)
 
     documents: Sequence[Ids] | None = None
-    if trainer is not None and search_set is None and not trainer.task.settings.eval_data:
-        documents = split_documents(trainer.held_out_windows, files.tokenizer.separator)
-        notes = (*notes, HELD_OUT_NOTE)
+    in_use = trainer or tuner
+    if in_use is not None and search_set is None and not in_use.task.settings.eval_data:
+        documents = split_documents(in_use.held_out_windows, files.tokenizer.separator)
+        notes = (*notes, HELD_OUT_NOTE if tuner is None else TUNED_NOTE)
     search_windows: Sequence[Ids] = ()
     unseen: UnseenWindows | None = None
     if settings.search_seconds is not None:
@@ -268,8 +350,8 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     if unseen is not None:
         evaluation.warnings += unseen.warnings
         evaluation.text = replace(unseen.text, windows=evaluation.text.windows)
-    if trainer is not None and documents is not None:
-        evaluation.warnings += trainer.task.warnings
+    if in_use is not None and documents is not None:
+        evaluation.warnings += in_use.task.warnings
     check_ranked(evaluation, advice)
 
     if settings.seconds is not None:
@@ -282,6 +364,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         resizer=resizer,
         evaluation=evaluation,
         trainer=trainer,
+        tuner=tuner,
         candidates=open_candidates(opened, settings, methods),
         search_windows=search_windows,
     )
@@ -306,10 +389,10 @@ def _check_text(settings: Compare) -> None:
     """Raise DataError if text does not exist, or is both trained on and evaluated on."""
     if settings.evaluate.data:
         check_paths(settings.evaluate.data)
-    train = settings.train
-    if train is None or not train.eval_data:
+    trained = settings.train or settings.tuned
+    if trained is None or not trained.eval_data:
         return
-    shared = shared_texts(train.eval_data, train.data)
+    shared = shared_texts(trained.eval_data, trained.data)
     if shared:
         names = ", ".join(map(str, shared[:3]))
         message = f"{names} is passed to both --data (training) and --eval-data (evaluation)."
@@ -337,9 +420,36 @@ def _choose_trainable(files: ResizableFiles, settings: Compare) -> tuple[Compare
     return replace(settings, train=train), notes
 
 
+def _open_tuning(
+    files: ResizableFiles, tuned: TunedText, methods: MethodPlans, folder: Path
+) -> "TrainingTask":
+    """Tokenize the text that tables are trained on, before the model is loaded.
+
+    Raises:
+        TrainingError: Tables cannot be trained.
+        DataError: The text cannot be read, or is too short.
+    """
+    plans = [plan for name, plan in methods.plans.items() if split_tuned(name)[1]]
+    train = replace(
+        tuning_settings(plans[0], tuned.data),
+        eval_data=tuned.eval_data,
+        device=tuned.device,
+        threads=tuned.threads,
+    )
+    check_texts(train.data, train.text_field)
+    task = open_training(files, plans[0], train, folder)
+    check_enough_text(task)
+    return task
+
+
+def _is_tuned(candidate: Candidate) -> bool:
+    return split_tuned(candidate.name)[1]
+
+
 def _load_base(files: ResizableFiles, settings: Compare) -> EvalModel:
     # Training keeps weights in float32, whatever --precision is.
-    precision = "fp32" if settings.train else settings.evaluate.precision
+    is_training = settings.train is not None or settings.tuned is not None
+    precision = "fp32" if is_training else settings.evaluate.precision
     return load_eval_model(files, precision, settings.evaluate.device)
 
 

@@ -8,7 +8,12 @@ from ctxextend.errors import MethodError, ResizeError, flag_name, raise_first
 from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.recipe import MIN_WINDOW, SEARCH_SECONDS, Evaluate, Resize, Train
 from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
-from ctxextend.tables.method_parser import method_errors, parse_method
+from ctxextend.tables.method_parser import (
+    TUNED_SUFFIX,
+    method_errors,
+    parse_method,
+    split_tuned,
+)
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 
@@ -28,13 +33,35 @@ EVALUATE_FIELDS = {item.name for item in fields(Evaluate)} - {
 class CandidateRequest(NamedTuple):
     """A method to compare."""
 
-    name: str  # with its settings, if any, as `method_text` spells them
+    # With its settings, if any, as `method_text` spells them, and ``+tuned`` if it is tuned.
+    name: str
     # Whether it is left out if it does not apply to the checkpoint, which is else an error.
     can_be_skipped: bool
 
+    @property
+    def method(self) -> str:
+        """The method with its settings, as `resize` accepts it."""
+        return split_tuned(self.name)[0]
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the table of the method is trained on the text for a while."""
+        return split_tuned(self.name)[1]
+
     def resize(self, to: int | str) -> Resize:
         """Return the resize by this method to a length."""
-        return Resize(to, method=self.name)
+        return Resize(to, method=self.method)
+
+
+@dataclass(frozen=True)
+class TunedText:
+    """What the tables of tuned candidates are trained on, and for how long."""
+
+    data: tuple[str, ...]
+    eval_data: tuple[str, ...] = ()  # held-out text; empty: windows of `data`
+    seconds: int = SEARCH_SECONDS  # for each candidate
+    device: str | None = None  # as in `evaluate`
+    threads: int | None = None  # as in `evaluate`
 
 
 class TextUse(NamedTuple):
@@ -42,9 +69,16 @@ class TextUse(NamedTuple):
 
     evaluate: Evaluate
     train: Train | None  # None: no training
+    tuned: TunedText | None = None  # None: no candidate is tuned
 
     @classmethod
-    def from_values(cls, data: Sequence[str], steps: int, values: Mapping[str, Any]) -> "TextUse":
+    def from_values(
+        cls,
+        data: Sequence[str],
+        steps: int,
+        values: Mapping[str, Any],
+        methods: Sequence[str] = (),
+    ) -> "TextUse":
         """Build the settings from fields of `Evaluate` and `Train` by name; None is the default.
 
         Fields that both have are set in both.
@@ -53,17 +87,44 @@ class TextUse(NamedTuple):
             data: Text to evaluate on, or, with `steps`, to train on.
             steps: Optimizer steps; 0: no training.
             values: The other fields.
+            methods: The candidates, of which some may be tuned.
 
         Raises:
-            ResizeError: A value is invalid, or is one of training without `steps`.
+            ResizeError: A value is invalid, is one of training without `steps`, or does not apply
+                to tuned candidates.
         """
         given = {name: value for name, value in values.items() if value is not None}
+        if any(split_tuned(method)[1] for method in methods):
+            return cls._with_tuned(data, steps, given)
         if steps == 0:
             _check_untrained(given)
         evaluate = _read_evaluate(data, given, is_training=steps != 0)
         if steps == 0:
             return cls(evaluate=evaluate, train=None)
         return cls(evaluate=evaluate, train=_read_train(data, steps, given))
+
+    @classmethod
+    def _with_tuned(cls, data: Sequence[str], steps: int, given: Mapping[str, Any]) -> "TextUse":
+        """Build the settings if some candidates are tuned.
+
+        Raises:
+            ResizeError: As `from_values`.
+        """
+        _check_tuned(steps, given)
+        others = {name: value for name, value in given.items() if name != "eval_data"}
+        _check_untrained(others)
+        if not data:
+            message = f"{TUNED_SUFFIX} requires text to train on."
+            raise ResizeError(message, "Pass some with --data, such as --data book.txt.")
+        tuned = TunedText(
+            data=tuple(data),
+            eval_data=tuple(given.get("eval_data", ())),
+            seconds=given.get("budget", SEARCH_SECONDS),
+            device=given.get("device"),
+            threads=given.get("threads"),
+        )
+        evaluate = _read_evaluate(data, given, is_training=True)
+        return cls(evaluate=evaluate, train=None, tuned=tuned)
 
 
 @dataclass(frozen=True)
@@ -76,6 +137,7 @@ class Compare:
     evaluate: Evaluate  # on windows held out of `train.data`, unless `train.eval_data` is given
     methods: tuple[CandidateRequest, ...]
     train: Train | None  # None: no training
+    tuned: TunedText | None = None  # None: no candidate is tuned
     # The first held-out row, a position; None: extend the tables as they are.
     hold_out: int | None = None
     # Time for reading text, which sets the number of windows; `compare_quickly` sets it. None: a
@@ -125,6 +187,7 @@ class Compare:
             evaluate=text_use.evaluate,
             methods=read_methods(methods, can_be_skipped=can_skip_methods),
             train=text_use.train,
+            tuned=text_use.tuned,
             hold_out=hold_out,
             search_seconds=search_seconds,
         )
@@ -152,6 +215,20 @@ def _check_untrained(given: Mapping[str, Any]) -> None:
         if name not in EVALUATE_FIELDS and value != defaults[name]:
             flag = flag_name(name)
             raise ResizeError(f"{flag} requires --steps.", f"Add --steps, or remove {flag}.")
+
+
+def _check_tuned(steps: int, given: Mapping[str, Any]) -> None:
+    """Raise ResizeError if a setting cannot be combined with tuned candidates."""
+    is_set = {
+        "--steps": steps != 0,
+        "--corpus": "corpus" in given,
+        # `resize --data`, which makes the same table, cannot read another field.
+        "--text-field": given.get("text_field", "text") != "text",
+    }
+    for flag, value in is_set.items():
+        if value:
+            message = f"{TUNED_SUFFIX} in --method cannot be used with {flag}."
+            raise ResizeError(message, "Remove one of them.")
 
 
 def _read_evaluate(data: Sequence[str], given: Mapping[str, Any], *, is_training: bool) -> Evaluate:
@@ -198,6 +275,7 @@ def _check_hold_out(hold_out: int, text_use: TextUse) -> None:
     evaluate = text_use.evaluate
     is_set = {
         "--steps": text_use.train is not None,
+        f"{TUNED_SUFFIX} in --method": text_use.tuned is not None,
         "--length": bool(evaluate.length),
         "--measure": bool(evaluate.measure),
         "--corpus": bool(evaluate.corpus),
@@ -293,11 +371,18 @@ def _every_method() -> Iterator[str]:
 
 
 def _full_name(text: str) -> str:
-    """Return a method with its settings in canonical spelling.
+    """Return a method with its settings, and ``+tuned`` if it is tuned, in canonical spelling.
 
     Raises:
         ResizeError: The method is unknown, or its settings are invalid.
     """
-    raise_first(method_errors(text, keep_first=None, drop_last=0))
-    method, settings = parse_method(text)
-    return method_text(method.name, settings)
+    untuned, is_tuned = split_tuned(text)
+    if is_tuned and untuned == EVERY_METHOD:
+        message = f"--method {EVERY_METHOD}{TUNED_SUFFIX}: each tuned method takes a whole budget."
+        raise ResizeError(message, f"Name those to tune, such as --method bands{TUNED_SUFFIX}.")
+    raise_first(method_errors(untuned, keep_first=None, drop_last=0))
+    method, settings = parse_method(untuned)
+    name = method_text(method.name, settings)
+    if is_tuned:
+        name += TUNED_SUFFIX
+    return name

@@ -126,13 +126,29 @@ class InMemoryTrainer:
 
     @contextmanager
     def trained(
-        self, resizer: InMemoryResizer, plan: Plan, advance: Callable[[int], None]
-    ) -> Iterator[None]:
+        self,
+        resizer: InMemoryResizer,
+        plan: Plan,
+        advance: Callable[[int], None],
+        deadline: float | None = None,
+    ) -> Iterator[Train]:
         """Train a model with the tables of a plan; restore its weights at the end of the block.
+
+        Args:
+            resizer: The model, with the positions of the plan.
+            plan: The plan.
+            advance: Called with the number of tokens of each step.
+            deadline: Take as many steps as fit until this time of `time.perf_counter`, not those
+                of the task.
+
+        Yields:
+            The settings of the training, with the steps taken.
 
         Raises:
             TrainingError: The loss became NaN or infinite, or memory is too small.
+            TimeTooShortError: There is too little time until the deadline.
         """
+        from ctxextend.training import time_limit
         from ctxextend.training.setup import set_up
         from ctxextend.training.trainer import run_training
         from ctxextend.training.training_task import LoadedTask
@@ -145,10 +161,12 @@ class InMemoryTrainer:
         trainable = setup.trainable
         before = {name: value.detach().clone() for name, value in trainable.parameters.items()}
         try:
+            if deadline is not None:
+                setup = time_limit.plan_steps(setup, deadline)
             run_training(setup, self.folder, lambda tokens, total, label="": advance(tokens))
             round_to_files(model, trainable.names, plan)
             model.train(False)
-            yield
+            yield setup.task.settings
         except TrainingInterrupted as stop:  # re-raise the signal for the handler of the command
             signal.raise_signal(stop.signal)
             raise
@@ -156,6 +174,11 @@ class InMemoryTrainer:
             trainable.load(before)
             model.zero_grad()
             model.train(False)
+
+    def of_rows(self, trainable: str) -> "InMemoryTrainer":
+        """Return a trainer of other rows of the table: ``new`` or ``positions``."""
+        settings = replace(self.task.settings, trainable=trainable)
+        return replace(self, task=replace(self.task, settings=settings))
 
     @property
     def tokens(self) -> int:
@@ -207,10 +230,17 @@ def round_to_files(model: Any, names: Mapping[str, str], plan: Plan) -> None:
             weight.copy_(to_tensor(rounded))
 
 
-def open_trainer(
-    files: ResizableFiles, plan: Plan, train: Train, base: EvalModel, folder: Path
-) -> InMemoryTrainer:
+def open_trainer(task: "TrainingTask", base: EvalModel, folder: Path) -> InMemoryTrainer:
+    """Return the trainer of a task of `open_training`, with the base as the teacher."""
+    from ctxextend.training.training_run import RunFolder
+
+    return InMemoryTrainer(task=task, folder=RunFolder(folder, keeps_saves=False), teacher=base)
+
+
+def open_training(files: ResizableFiles, plan: Plan, train: Train, folder: Path) -> "TrainingTask":
     """Tokenize the training text into a folder and prepare training; `plan` is of any method.
+
+    The model is not loaded yet.
 
     Raises:
         TrainingError: There are several processes, or a setting does not apply to the model.
@@ -229,5 +259,4 @@ def open_trainer(
         )
         raise TrainingError(message, "Run without them, or train each method with its recipe.")
     longer = replace(files, max_len=plan.tables[0].max_len_after)
-    task = open_task(longer, train, devices, run_folder, base_length=files.max_len)
-    return InMemoryTrainer(task=task, folder=run_folder, teacher=base)
+    return open_task(longer, train, devices, run_folder, base_length=files.max_len)

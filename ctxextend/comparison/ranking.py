@@ -53,6 +53,7 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
                 untrained=_outcome(candidate.untrained, best_untrained, measure),
                 trained=trained,
                 seconds=round(candidate.seconds, 3),
+                tuned=candidate.tuned,
             )
         )
 

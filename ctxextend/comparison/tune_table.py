@@ -17,9 +17,12 @@ from ctxextend.comparison.tuning_result import (
     TableTraining,
     Tuning,
 )
+from ctxextend.comparison.tuning_settings import (
+    check_enough_text,
+    check_tunable,
+    tuning_settings,
+)
 from ctxextend.errors import (
-    DataError,
-    MethodError,
     ResizeError,
     TrainingInterrupted,
     TuningInterrupted,
@@ -30,8 +33,7 @@ from ctxextend.models.devices import torch_threads
 from ctxextend.plan.plan import Plan
 from ctxextend.planned import Planned, Reference
 from ctxextend.progress import Events
-from ctxextend.recipe import Recipe, Resize, Train
-from ctxextend.tables.method_facts import FORMULA
+from ctxextend.recipe import Recipe, Resize
 from ctxextend.text_data import check_texts
 from ctxextend.training.parallel import open_devices
 from ctxextend.training.sequence_losses import LONG, SHORT, SequenceLosses
@@ -45,14 +47,12 @@ from ctxextend.training.training_task import (
     TrainingTask,
     open_task,
 )
-from ctxextend.training.training_text import MIN_WHOLE_WINDOWS
 
 if TYPE_CHECKING:
     from ctxextend.training.train_result import TrainResult
 
 CHOOSING_SHARE = 1 / 4  # of the budget, until the rows to start from are chosen
 WRITING_SHARE = 1 / 20  # of the budget, for writing the output
-READ_TOKENS = 1_310_720  # of a text, at most: more than is trained on in minutes on a CPU
 NOT_MEASURED = Estimate(math.nan, standard_error=None, tokens=0, samples=0)
 
 
@@ -157,25 +157,8 @@ def _open_tunable_files(plan: Plan) -> ResizableFiles:
             f"{plan.max_len_after} creates no new rows to tune."
         )
         raise ResizeError(message, "Use a larger --to, or remove --data.")
-    if not table.is_stored or plan.choice_of(table).name == FORMULA:
-        message = f"The rows of {table.name} follow a formula, so there is nothing to tune."
-        raise MethodError(message, "Remove --data.")
+    check_tunable(plan, "Remove --data.")
     return open_files(plan.model)
-
-
-def _tuning_settings(plan: Plan, data: tuple[str, ...]) -> Train:
-    """Return the settings of the training; its steps follow from the time."""
-    table = plan.tables[0]
-    keeps_rows = plan.choice_of(table).kept_rows(table.max_len_before) > 0
-    trainable = "new" if keeps_rows else "positions"
-    return Train(
-        data,
-        steps=1,
-        tokens=READ_TOKENS,
-        window=plan.max_len_before,
-        trainable=trainable,
-        save="last",
-    )
 
 
 def _choose(
@@ -213,7 +196,7 @@ def _open_choosing_task(
     Raises:
         DataError: The text is too short.
     """
-    train = _tuning_settings(plan, request.data)
+    train = tuning_settings(plan, request.data)
     check_texts(train.data, train.text_field)
     longer = replace(files, max_len=plan.max_len_after)
     devices = open_devices(train.device)
@@ -224,16 +207,7 @@ def _open_choosing_task(
         RunFolder(folder, keeps_saves=False),
         base_length=files.max_len,
     )
-    text = task.text.train
-    length = task.lengths.whole
-    required = 2 * MIN_WHOLE_WINDOWS
-    windows = len(text.tokens) // length
-    if windows < required:
-        message = (
-            f"The text has {windows} windows of {length:,} tokens, but tuning a table requires "
-            f"{required}: {MIN_WHOLE_WINDOWS} to train on, and {MIN_WHOLE_WINDOWS} that decide."
-        )
-        raise DataError(message, "Pass more text with --data, or use a smaller --to.")
+    check_enough_text(task)
     return task
 
 
@@ -280,7 +254,7 @@ def _train(
     Returns:
         The result, or the seconds of a budget that suffices.
     """
-    settings = _tuning_settings(planned.plan, request.data)
+    settings = tuning_settings(planned.plan, request.data)
     recipe = replace(request.recipe, resize=planned.plan.settings, train=settings)
     limit = TimeLimit(
         deadline=started + (1 - WRITING_SHARE) * request.budget,

@@ -2,7 +2,7 @@
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.metrics import METRICS
-from ctxextend.errors import counted
+from ctxextend.errors import counted, time_text
 from ctxextend.recipe import TRAINABLE
 
 
@@ -27,6 +27,16 @@ def short_inputs_cost(comparison: Comparison) -> str:
 def trained_part(comparison: Comparison) -> str:
     """Return which parameters were trained."""
     return TRAINABLE.get(comparison.trainable, comparison.trainable)
+
+
+def tuned_steps(comparison: Comparison) -> str:
+    """Return how many steps of training each tuned method took, and in which time."""
+    parts = list[str]()
+    for row in comparison.tuned_rows:
+        assert row.tuned is not None
+        steps = counted(row.tuned.steps, "step")
+        parts.append(f"{row.method} by {steps} in {time_text(row.tuned.seconds)}")
+    return ", ".join(parts)
 
 
 def after_training(comparison: Comparison) -> str:

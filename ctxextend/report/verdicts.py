@@ -261,7 +261,7 @@ def _against_reference(comparison: Comparison, best: Named, numbers: NumberForma
     if comparison.base is None:
         return []
     base = "The base"
-    if _is_trained(comparison):
+    if _is_trained(comparison) or comparison.rows[0].tuned is not None:
         base += ", not trained,"
     score = _score(comparison, numbers)(comparison.base)
     sentence = f"{base} in {_windows(comparison)}: {metric_phrase(comparison)} {score}"

@@ -22,7 +22,7 @@ FEWEST_STEPS = 20
 
 
 class TimeTooShortError(CtxextendError):
-    """The time until a deadline is too short for a training; `seconds` are enough."""
+    """The time until a deadline is too short for a training, which takes `seconds` or more."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"Training takes {math.ceil(seconds)} seconds or more.")
@@ -52,7 +52,7 @@ def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
     reserved = (1 + evaluations) * evaluation
     steps = int((left - reserved) / step)
     if steps < FEWEST_STEPS:
-        raise TimeTooShortError(FEWEST_STEPS * step + 2 * evaluation - left)
+        raise TimeTooShortError(FEWEST_STEPS * step + 2 * evaluation)
     every = math.ceil(steps / evaluations)
     settings = replace(task.settings, steps=steps, eval_every=every)
     return replace(setup, task=replace(task, settings=settings, planned_steps=steps))

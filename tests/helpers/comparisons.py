@@ -3,7 +3,13 @@
 import math
 from dataclasses import replace
 
-from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import (
+    CheckpointFacts,
+    Comparison,
+    Outcome,
+    Row,
+    TuningSteps,
+)
 from ctxextend.comparison.metrics import FOUND, LOSS, NDCG, RECIPROCAL_RANK
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
@@ -267,6 +273,16 @@ def held_out_rows() -> Comparison:
     )
 
 
+def tuned() -> Comparison:
+    """Return a comparison in which a tuned method is best."""
+    found = comparison(("bands", "linear", "copy"))
+    best, *others = found.rows
+    table = TuningSteps(steps=812, seconds=59.3, budget=60)
+    command = "ctxextend resize tiny-gpt2 --to 512 --method bands --data 'a b.txt' --budget 60"
+    rows = (replace(best, method="bands+tuned", tuned=table), *others)
+    return replace(found, rows=rows, auto="bands", next_command=command, skipped={})
+
+
 def interrupted_comparison() -> Comparison:
     """Return a comparison interrupted before the last training."""
     found = comparison(("bands", "stretch --keep-first 20", "copy"), steps=100)
@@ -282,6 +298,7 @@ COMPARISONS = {
     "compare-effective": effective_only(),
     "compare-held-out-rows": held_out_rows(),
     "compare-one-window": unknown_intervals(),
+    "compare-tuned": tuned(),
     "compare-interrupted": interrupted_comparison(),
     "compare-nothing-measured": replace(comparison(), rows=(), base=None, complete=False),
 }
