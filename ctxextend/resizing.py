@@ -93,7 +93,7 @@ class ResizeOptions(NamedTuple):
         """Check the time for a text.
 
         Raises:
-            ResizeError: There is no text, or the time is invalid.
+            ResizeError: A time is given without a text, or is invalid.
         """
         if self.budget is not None and not self.data:
             raise ResizeError("--budget requires --data.", "Add --data, or remove --budget.")

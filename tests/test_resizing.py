@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from ctxextend import ResizeError, ResizeResult, VerificationError, convert, resize
 from ctxextend.cli.app import build_app
-from tests.helpers.trainings import make_source
+from tests.helpers.trainings import fix_steps, make_source
 from tests.helpers.word_tokenizer import write_texts
 from tests.plan.test_resize_rotary import make
 
@@ -38,8 +38,8 @@ def comparable(values: dict[str, Any]) -> dict[str, Any]:
     """Return values without those that differ between two runs."""
     different = {"seconds", "output", "schema_version", "command", "bytes_written"}
     kept = {name: value for name, value in values.items() if name not in different}
-    if "calibration" in kept:
-        kept["calibration"] = {**kept["calibration"], "seconds": 0}
+    if "tuning" in kept:
+        kept["tuning"] = {**kept["tuning"], "seconds": 0}
     if "train" in kept:
         kept["train"] = kept["train"]["loss_after"]
     return kept
@@ -52,13 +52,16 @@ def test_resize_verifies_its_output() -> None:
     assert plain(result) == comparable(flags)
 
 
-def test_resize_tunes_bands_on_text_and_verifies_the_result() -> None:
+def test_resize_tunes_a_table_on_text_and_verifies_the_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fix_steps(monkeypatch, 2)
     make_source(Path("small"), "gpt2", n_positions=48)
-    write_texts(192, 5)
+    write_texts(192, 10)
     result = resize("small", 96, data="texts.jsonl", verify=True, output="python")
     assert result.verified
     assert result.plan.methods["transformer.wpe.weight"].startswith("bands:")
-    assert result.calibration is not None
+    assert result.tuning is not None
     flags = ["--to", "96", "--data", "texts.jsonl", "--verify", "-o", "flags"]
     assert plain(result) == comparable(printed("resize", "small", *flags))
 
@@ -101,9 +104,7 @@ def test_resize_leaves_nothing_if_the_output_is_not_verified(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"data": "book.txt", "method": "linear"}, "--data requires --method auto"),
-        ({"hold_out": 64}, "--hold-out requires --data"),
-        ({"data": "book.txt", "hold_out": 64, "keep_first": 1}, "--hold-out chooses all settings"),
+        ({"budget": 60}, "--budget requires --data"),
         ({"train": "book.txt"}, "--train and --steps must be used together"),
         ({"steps": 1}, "--train and --steps must be used together"),
         ({"lora": 4}, "--lora requires --train"),

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.recipe import Resize
 from ctxextend.tables.bands import choose_bands, find_repeats
-from ctxextend.training.sequence_losses import SequenceLosses
+
+if TYPE_CHECKING:
+    from ctxextend.training.sequence_losses import SequenceLosses
 
 # Values tried next to those estimated from the table.
 SIGMAS = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0)
@@ -28,12 +31,12 @@ class BandsSearch:
     table: NDArray[np.float64]  # learned rows from which new rows are created, shape (n, d)
     rows: int  # number of rows requested
     requested: Resize
-    measure: Callable[[Resize], SequenceLosses]
+    measure: "Callable[[Resize], SequenceLosses]"
     has_time: Callable[[], bool]  # whether another candidate may be measured
     # Whether there is only this table. Others of the model have other rows at their ends, so each
     # of several estimates for itself which rows are split: the setting `within`.
     is_only: bool = False
-    losses: dict[Resize, SequenceLosses] = field(default_factory=dict)  # of each trial, in order
+    losses: "dict[Resize, SequenceLosses]" = field(default_factory=dict)  # of each trial, in order
 
     def run(self) -> Resize:
         """Return the best settings: sigma is tuned first, then the range to tile, then the gains.

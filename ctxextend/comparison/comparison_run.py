@@ -34,7 +34,7 @@ from ctxextend.comparison.search_settings import (
     search_on_windows,
 )
 from ctxextend.comparison.tuning_settings import (
-    check_enough_text,
+    open_tuning,
     rows_to_tune,
     tuning_settings,
 )
@@ -66,7 +66,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_parser import split_tuned
 from ctxextend.tables.open_settings import OPEN_IN
-from ctxextend.text_data import check_paths, check_texts
+from ctxextend.text_data import check_paths
 
 if TYPE_CHECKING:
     from ctxextend.training.training_task import TrainingTask
@@ -436,10 +436,7 @@ def _open_tuning(
         device=tuned.device,
         threads=tuned.threads,
     )
-    check_texts(train.data, train.text_field)
-    task = open_training(files, plans[0], train, folder)
-    check_enough_text(task)
-    return task
+    return open_tuning(files, plans[0], train, folder)
 
 
 def _is_tuned(candidate: Candidate) -> bool:

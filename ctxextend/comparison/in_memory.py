@@ -254,7 +254,7 @@ def open_training(files: ResizableFiles, plan: Plan, train: Train, folder: Path)
     run_folder = RunFolder(folder, keeps_saves=False)
     if devices.num_processes > 1:
         message = (
-            "Comparing with training runs in one process, but torchrun or accelerate started "
+            "Methods are compared and tuned in one process, but torchrun or accelerate started "
             "several."
         )
         raise TrainingError(message, "Run without them, or train each method with its recipe.")

@@ -18,8 +18,8 @@ from ctxextend.comparison.tuning_result import (
     Tuning,
 )
 from ctxextend.comparison.tuning_settings import (
-    check_enough_text,
     check_tunable,
+    open_tuning,
     tuning_settings,
 )
 from ctxextend.errors import (
@@ -34,18 +34,13 @@ from ctxextend.plan.plan import Plan
 from ctxextend.planned import Planned, Reference
 from ctxextend.progress import Events
 from ctxextend.recipe import Recipe, Resize
-from ctxextend.text_data import check_texts
-from ctxextend.training.parallel import open_devices
-from ctxextend.training.sequence_losses import LONG, SHORT, SequenceLosses
+from ctxextend.training.sequence_losses import LONG_COLUMN, SHORT_COLUMN, SequenceLosses
 from ctxextend.training.setup import TrainingSetup, set_up
 from ctxextend.training.time_limit import TimeTooShortError
 from ctxextend.training.train import TimeLimit, train_recipe
 from ctxextend.training.train_data import HeldOutSequences
-from ctxextend.training.training_run import RunFolder
 from ctxextend.training.training_task import (
     LoadedTask,
-    TrainingTask,
-    open_task,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +48,7 @@ if TYPE_CHECKING:
 
 CHOOSING_SHARE = 1 / 4  # of the budget, until the rows to start from are chosen
 WRITING_SHARE = 1 / 20  # of the budget, for writing the output
-NOT_MEASURED = Estimate(math.nan, standard_error=None, tokens=0, samples=0)
+NO_SCORE = Estimate(math.nan, standard_error=None, tokens=0, samples=0)
 
 
 @dataclass(frozen=True)
@@ -170,7 +165,8 @@ def _choose(
         events.progress("Choosing", unit="candidates") as progress,
         tempfile.TemporaryDirectory() as folder,
     ):
-        task = _open_choosing_task(files, plan, request, Path(folder))
+        train = tuning_settings(plan, request.data)
+        task = open_tuning(files, plan, train, Path(folder))
         events.warning(*task.warnings)
         base = load_eval_model(files, "fp32", task.settings.device)
         resizer = open_resizer(base, plan)
@@ -186,29 +182,6 @@ def _choose(
             choice = RowsChoice(reader=reader, deadline=deadline)
             choice.run()
         return _start_of(choice, setup)
-
-
-def _open_choosing_task(
-    files: ResizableFiles, plan: Plan, request: TuningRequest, folder: Path
-) -> TrainingTask:
-    """Tokenize the text into a folder, before the model is loaded.
-
-    Raises:
-        DataError: The text is too short.
-    """
-    train = tuning_settings(plan, request.data)
-    check_texts(train.data, train.text_field)
-    longer = replace(files, max_len=plan.max_len_after)
-    devices = open_devices(train.device)
-    task = open_task(
-        longer,
-        train,
-        devices,
-        RunFolder(folder, keeps_saves=False),
-        base_length=files.max_len,
-    )
-    check_enough_text(task)
-    return task
 
 
 def _start_of(choice: RowsChoice, setup: TrainingSetup) -> _ChosenRows:
@@ -240,7 +213,7 @@ def _start_of(choice: RowsChoice, setup: TrainingSetup) -> _ChosenRows:
 def _trial(plan: Plan, losses: SequenceLosses | None) -> Trial:
     """Return the method of a plan and its score, which is not known if no losses were measured."""
     choice = plan.main_choice
-    score = NOT_MEASURED
+    score = NO_SCORE
     if losses is not None:
         score = losses.estimate
     return Trial(choice.settings, score, choice.name)
@@ -305,8 +278,8 @@ def _report(
             long = trained.by_position.long
     if start.losses_before is not None and losses_after is not None:
         improvement = losses_after.improvement(start.losses_before)
-        short = _part(start.losses_before, losses_after, SHORT)
-        long = _part(start.losses_before, losses_after, LONG)
+        short = _part(start.losses_before, losses_after, SHORT_COLUMN)
+        long = _part(start.losses_before, losses_after, LONG_COLUMN)
     return Tuning(
         before=start.before,
         chosen=start.chosen,

@@ -24,7 +24,7 @@ class TableTraining:
     window: int  # tokens
     lr: float  # peak learning rate
     trainable: str  # ``positions``, or ``new`` where the method keeps learned rows
-    improvement: Estimate  # of the held-out loss by training alone, paired by window
+    improvement: Estimate  # of the held-out loss by training only, paired by window
     is_kept: bool  # whether it was better by more than its interval, and is written
 
 
@@ -43,7 +43,7 @@ class Tuning(Result, shows=("method", "steps", "seconds")):
     # How much lower the held-out loss of `chosen` is than that of `before`; None if it is the same.
     lead: Estimate | None
     training: TableTraining | None  # None if there was no time, or nothing was trained
-    # How much lower the held-out loss of what is written is than that of `before`, paired by
+    # How much lower the held-out loss of the written table is than that of `before`, paired by
     # window; None if it is the same.
     improvement: Estimate | None
     # The losses of language models at positions that the base has, and at longer ones.

@@ -1,11 +1,14 @@
 """How a table is trained on a text: the same in `resize --data` and as a candidate of `compare`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctxextend.errors import DataError, MethodError
+from ctxextend.errors import DataError, MethodError, counted
+from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.plan.plan import Plan
 from ctxextend.recipe import Train
 from ctxextend.tables.method_facts import FORMULA
+from ctxextend.text_data import check_texts
 
 if TYPE_CHECKING:
     from ctxextend.training.training_task import TrainingTask
@@ -47,20 +50,38 @@ def tuning_settings(plan: Plan, data: tuple[str, ...]) -> Train:
     )
 
 
-def check_enough_text(task: "TrainingTask") -> None:
-    """Check that a text has windows of the new length to train on and others to decide by.
+def open_tuning(files: ResizableFiles, plan: Plan, train: Train, folder: Path) -> "TrainingTask":
+    """Tokenize the text that a table is tuned on into a folder, before the model is loaded.
+
+    Args:
+        files: The model before the resize.
+        plan: The resize, with any method.
+        train: From `tuning_settings`.
+        folder: For the tokens.
 
     Raises:
-        DataError: It is too short.
+        TrainingError: There are several processes, or a setting does not apply to the model.
+        DataError: The text cannot be read, or has too few windows of the new length to train on,
+            and others to decide by.
     """
-    from ctxextend.training.training_text import MIN_WHOLE_WINDOWS
+    from ctxextend.comparison.in_memory import open_training
+    from ctxextend.training.training_text import MIN_WHOLE_WINDOWS, ShortTextError
 
-    length = task.lengths.whole
+    check_texts(train.data, train.text_field)
+    task: TrainingTask | None = None
+    try:
+        task = open_training(files, plan, train, folder)
+        tokens = len(task.text.train.tokens)
+    except ShortTextError as error:
+        tokens = error.tokens
+    length = plan.max_len_after - files.tokenizer.num_special
     required = 2 * MIN_WHOLE_WINDOWS
-    windows = len(task.text.train.tokens) // length
-    if windows < required:
+    windows = tokens // length
+    if task is None or windows < required:
         message = (
-            f"The text has {windows} windows of {length:,} tokens, but tuning a table requires "
-            f"{required}: {MIN_WHOLE_WINDOWS} to train on, and {MIN_WHOLE_WINDOWS} that decide."
+            f"The text has {counted(windows, 'window')} of {length:,} tokens, but tuning a table "
+            f"requires {required}: {MIN_WHOLE_WINDOWS} to train on, and {MIN_WHOLE_WINDOWS} that "
+            "decide."
         )
         raise DataError(message, "Pass more text with --data, or use a smaller --to.")
+    return task

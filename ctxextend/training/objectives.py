@@ -134,7 +134,7 @@ class LanguageModeling(torch.nn.Module):
 
 
 class PositionDistillation(LanguageModeling):
-    """Distils a base into its own copy with other positions, by what both predict.
+    """Distils the predictions of a base into its own copy with other positions.
 
     The student reads a window at random positions, the base the same tokens from position 0 on. The
     loss is `share` times the mean Kullback-Leibler divergence of the student's predictions from the

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ctxextend.evaluation.evaluation_result import Estimate, estimate_ratio
 from ctxextend.training.train_data import IGNORE_INDEX, NumberedItems
 
-SHORT = 0  # column of the positions that the base has
-LONG = 1  # column of all others
+SHORT_COLUMN = 0  # column of the positions that the base has
+LONG_COLUMN = 1  # column of all others
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class SequenceLosses:
     """Losses of sequences, in the order of their numbers.
 
     Of language models, they are split by position. Of encoders, a sequence has one loss, which is
-    in the column `LONG`.
+    in the column `LONG_COLUMN`.
     """
 
     nats: NDArray[np.float64]  # summed over tokens, shape (sequences, 2)
@@ -47,7 +47,7 @@ class SequenceLosses:
         return estimate_ratio(self.nats.sum(axis=1), self.tokens.sum(axis=1))
 
     def part(self, column: int) -> float | None:
-        """Return the mean loss at `SHORT` or `LONG` positions; None without tokens there."""
+        """Return the mean loss at `SHORT_COLUMN` or `LONG_COLUMN` positions; None without tokens there."""
         tokens = int(self.tokens[:, column].sum())
         if tokens == 0:
             return None
@@ -80,8 +80,8 @@ def read_sequences(objective: Any, items: NumberedItems, numbers: Sequence[int])
             tokens[row] = counts
         else:
             count = _predicted_tokens(batch)
-            nats[row, LONG] = float(result["loss"]) * count
-            tokens[row, LONG] = count
+            nats[row, LONG_COLUMN] = float(result["loss"]) * count
+            tokens[row, LONG_COLUMN] = count
     return SequenceLosses(nats=nats, tokens=tokens)
 
 

@@ -130,24 +130,9 @@ def test_verdict_says_that_there_is_too_little_text_to_choose(samples: int, foun
     assert f"; {found} too little text to choose; auto takes `bands`. " in verdict
 
 
-@pytest.mark.parametrize(("lead", "method"), [(0.01, "bands"), (0.3, "stretch")])
-def test_resize_with_held_out_rows_takes_what_auto_takes_on_a_tie(
-    lead: float, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    comparison = with_results("bands", (0, 0), (lead, 0.02), quick=False)
-    Path("book.txt").write_text("A text. " * 200)
-    monkeypatch.setattr("ctxextend.comparison.quick.compare_model", lambda *_: comparison)
-    flags = ("--to", 256, "--data", "book.txt", "--hold-out", 64, "--dry-run", "--json")
-    done = invoke("resize", "tiny-gpt2", *flags)
-    chosen = json.loads(done.stdout)["method"]
-    assert chosen.partition(":")[0] == method
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("resize", "--data", "short.txt"), "8 windows"),
-        (("resize", "--data", "short.txt", "--hold-out", 64), "needs 8 texts"),
         (("compare", "--data", "short.txt", "--hold-out", 64), "needs 8 texts"),
         (("compare", "--data", "short.txt", "--quick"), "one window"),
         (("compare", "--data", "short.txt"), "one window"),
@@ -158,7 +143,7 @@ def test_errors_about_short_text_say_what_auto_takes(
 ) -> None:
     Path("short.txt").write_text("A short text. " * 5)
     command, *flags = arguments
-    if command == "resize" or "--hold-out" not in flags:
+    if "--hold-out" not in flags:
         flags += ["--to", 256]
     failed = invoke(command, "tiny-gpt2", *flags)
     assert failed.exit_code == 1

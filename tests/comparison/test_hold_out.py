@@ -248,38 +248,3 @@ def test_compare_hold_out_rejects_tables_that_follow_a_formula(model_type: str) 
     message = "follow a formula, so the rows beyond any length are known exactly"
     with pytest.raises(ResizeError, match=message):
         ctxextend.compare(source, None, data, hold_out=8)
-
-
-def test_resize_auto_chooses_by_held_out_rows() -> None:
-    write_texts(60, 8)
-    flags = ("--to", "4x", "--method", "auto", "--hold-out", 64, "--data", "texts.jsonl")
-    done = invoke("resize", "tiny-gpt2", *flags, "--output", "new", "--json")
-    assert done.exit_code == 0, done.stderr
-    values = json.loads(done.stdout)
-    assert values["max_len_after"] == 512
-    assert values["comparison"]["max_len_after"] == 128
-    best, *others = values["comparison"]["rows"]
-    assert len(others) == 4
-    assert values["method"] == best["method"].partition(":")[0]
-    assert "With 64 of 128 rows held out, " in done.stderr
-    recipe = Path("new/ctxextend.yaml").read_text()
-    assert f"method: {values['method']}" in recipe
-
-
-def test_resize_rejects_invalid_flags_of_held_out_rows() -> None:
-    write_texts(60, 8)
-
-    def refuse(*flags: object) -> str:
-        """Return the message of a resize that ends with a usage error."""
-        done = invoke("resize", "tiny-gpt2", *flags)
-        assert done.exit_code == 2
-        return done.stderr
-
-    data = ("--data", "texts.jsonl")
-    shrinking = invoke("resize", "tiny-gpt2", "--to", 64, *data, "--hold-out", 32)
-    assert "so --to 64 needs no method" in shrinking.stderr
-    none_held_out = refuse("--to", "4x", "--method", "auto", "--hold-out", 0, *data)
-    assert "--hold-out must be at least 8, got 0" in none_held_out
-    refuse("--to", "4x", "--method", "auto", "--hold-out", 64)
-    refuse("--to", "4x", *data, "--method", "copy", "--hold-out", 64)
-    refuse("--to", "4x", *data, "--hold-out", 64, "--keep-first", 3)

@@ -27,10 +27,16 @@ from ctxextend.planned import prepare_resize
 from ctxextend.recipe import CheckpointRef, Recipe, Resize
 from ctxextend.recipe_file import parse_recipe
 from ctxextend.training import time_limit, train
-from ctxextend.training.setup import TrainingSetup
 from tests.helpers import pico, rotary_models, sinusoidal_models
 from tests.helpers.json_schemas import check
-from tests.helpers.trainings import make_encoder, make_source, succeed, unwrapped, write_book
+from tests.helpers.trainings import (
+    fix_steps,
+    make_encoder,
+    make_source,
+    succeed,
+    unwrapped,
+    write_book,
+)
 
 TO = 64
 STEPS = 4
@@ -53,11 +59,7 @@ def book(_empty_folder: None) -> Path:
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all tuned tables take the same few steps, whatever the time."""
 
-    def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
-        settings = replace(setup.task.settings, steps=STEPS, eval_every=STEPS)
-        return replace(setup, task=replace(setup.task, settings=settings, planned_steps=STEPS))
-
-    monkeypatch.setattr(time_limit, "plan_steps", plan_steps)
+    fix_steps(monkeypatch, STEPS)
 
 
 def open_run(

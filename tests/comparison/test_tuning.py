@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.helpers.trainings import (
     changed_tensors,
     equal_rows,
     files_here,
+    fix_steps,
     invoke,
     make_encoder,
     make_source,
@@ -44,16 +45,8 @@ BOOK = ("--data", "book.txt")
 def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return a function that sets the number of steps, which else depends on the clock."""
 
-    def set_steps(count: int) -> None:
-        def plan(setup: TrainingSetup, deadline: float) -> TrainingSetup:
-            settings = replace(setup.task.settings, steps=count, eval_every=count)
-            task = replace(setup.task, settings=settings, planned_steps=count)
-            return replace(setup, task=task)
-
-        monkeypatch.setattr("ctxextend.training.train.plan_steps", plan)
-
-    set_steps(STEPS)
-    return set_steps
+    fix_steps(monkeypatch, STEPS)
+    return partial(fix_steps, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import resize
 from ctxextend.cli.app import build_app
+from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.trainer import RunCallback
 from tests.helpers import pico
 from tests.helpers.repository import ROOT
@@ -144,6 +146,17 @@ def log_of(folder: Path) -> list[dict[str, float]]:
         for line in lines
         if "train_runtime" not in line
     ]
+
+
+def fix_steps(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Let tuned tables take so many steps, which else depend on the clock."""
+
+    def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
+        settings = replace(setup.task.settings, steps=count, eval_every=count)
+        return replace(setup, task=replace(setup.task, settings=settings, planned_steps=count))
+
+    monkeypatch.setattr("ctxextend.training.time_limit.plan_steps", plan_steps)
+    monkeypatch.setattr("ctxextend.training.train.plan_steps", plan_steps)
 
 
 def make_encoder(folder: Path) -> Path:

@@ -41,7 +41,6 @@ def test_stub_is_up_to_date() -> None:
         lambda unknown: ctxextend.verify("tiny-gpt2", **unknown),
         lambda unknown: ctxextend.evaluate("tiny-gpt2", "book.txt", **unknown),
         lambda unknown: ctxextend.compare("tiny-gpt2", 256, "book.txt", **unknown),
-        lambda unknown: ctxextend.calibrate("tiny-gpt2", 256, "book.txt", **unknown),
         lambda unknown: ctxextend.train("tiny-gpt2", "book.txt", 1, **unknown),
         lambda unknown: ctxextend.run("ctxextend.yaml", **unknown),
         lambda unknown: ctxextend.extend_model(torch.nn.Linear(2, 2), 256, **unknown),
@@ -84,9 +83,6 @@ def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
     trained = ctxextend.train("longer", "book.txt", 1, batch_size=1, output="trained")
     inspected = ctxextend.inspect("longer")
     verified = ctxextend.verify("longer")
-    calibrated = ctxextend.calibrate(
-        "tiny-gpt2", 136, "book.txt", tokens=1088, method="bands:sigma=2,repeat=2:60"
-    )
     Path("recipe.yaml").write_text("source: tiny-gpt2\nresize: {to: 160}\n")
     done = ctxextend.run("recipe.yaml")
     results: list[Result] = [
@@ -98,7 +94,6 @@ def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
         EXTENDED,
         comparison(),
         verified,
-        calibrated,
         done,
     ]
     for result in results:
