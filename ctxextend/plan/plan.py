@@ -16,6 +16,13 @@ from ctxextend.plan.found_table import FoundTable
 from ctxextend.plan.gguf_edits import as_gguf_states, check_gguf_settings, with_methods_note
 from ctxextend.plan.named_table import check_named_table
 from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.query_scale import (
+    PlannedQueryScale,
+    ScaledTensor,
+    plan_query_scale,
+    with_factor,
+)
+from ctxextend.plan.query_source import check_scales_weights, weight_facts, with_scale_notes
 from ctxextend.plan.stated_type import check_own_code, with_type_note
 from ctxextend.plan.table_checks import check_width
 from ctxextend.plan.table_plan import ShortInputs, TablePlan, rounds_short_inputs
@@ -44,6 +51,8 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)
     # What the new length costs; None if that is not known, or if no part that generates has it.
     kv_cache: CacheCost | None
+    # The factor of queries, and the weights that it changes; None without one.
+    query_scale: PlannedQueryScale | None = field(default=None, metadata=not_in_json)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -101,8 +110,22 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         return True
 
     @property
+    def scaled_tensors(self) -> tuple[ScaledTensor, ...]:
+        """The weights and biases whose queries are multiplied."""
+        if self.query_scale is None:
+            return ()
+        return self.query_scale.tensors
+
+    @property
+    def keeps_short_inputs(self) -> bool:
+        """Whether inputs up to the old length give identical outputs."""
+        return self.keeps_learned_rows and not self.scaled_tensors
+
+    @property
     def rounds_short_inputs(self) -> bool:
-        """Whether short inputs get the same positions as before, but for rounding."""
+        """Whether short inputs give the same outputs as before, but for rounding."""
+        if self.scaled_tensors:
+            return False
         return any(rounds_short_inputs(table) for table in self.tables)
 
     @property
@@ -176,6 +199,8 @@ def plan_model(
     checkpoint = model.checkpoint
     check_named_table(checkpoint, model.ref)
     check_own_code(model)
+    if settings.query_scale is not None:
+        check_scales_weights(model)
     found = model.tables
     if cut is not None:
         found = _cut_tables(found, cut)
@@ -194,17 +219,23 @@ def plan_model(
     if any(table.is_stored and table.is_changed for table in tables):
         model = model.without_other_format()
     model, settings = _limit_kept_rows(model, settings, tables)
+    tables = choose_methods(checkpoint, tables, settings, recorded)
+    query_scale = plan_query_scale(weight_facts(model), tables, settings)
+    if query_scale is not None:
+        settings = with_factor(settings, query_scale)
+        model = with_scale_notes(model, query_scale)
     fix_limits = settings.fix_limits
     edits = plan_edits(model, tables, settings)
     dropped, rebuilt = plan_buffers(checkpoint, tables, fix_limits=fix_limits)
     return Plan(
         model=with_type_note(model),
         settings=settings,
-        tables=choose_methods(checkpoint, tables, settings, recorded),
+        tables=tables,
         edits=edits,
         dropped=dropped,
         rebuilt_buffers=rebuilt,
         kv_cache=cache_cost(model, tables),
+        query_scale=query_scale,
     )
 
 
