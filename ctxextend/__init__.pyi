@@ -119,6 +119,7 @@ def calibrate(
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
+    query_scale: float | str | None = None,
     fix_limits: bool = False,
     dialect: str = "both",
     copy_code: bool = False,
@@ -376,6 +377,7 @@ def extend_model(
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
+    query_scale: float | str | None = None,
 ) -> None:
     """Resize the position tables of a loaded model, or change its rotary settings, in place.
 
@@ -395,12 +397,13 @@ def extend_model(
             as BertModel, counts as such even if its checkpoint has one.
         trained_length: Of rotary positions: the length of the first training, in tokens, where the
             config misstates it.
-        keep_first, drop_last, part: See `Resize`.
+        keep_first, drop_last, part, query_scale: See `Resize`.
 
     Raises:
-        UnsupportedModelError: The model has no known position table.
+        UnsupportedModelError: The model has no known position table or, with `query_scale`, no
+            known query projections.
         CheckpointError: The model does not contain its position table, or its config disagrees with
-            it.
+            it, or its query projections are quantised.
         ResizeError: The length, method or another setting is invalid for this model.
     """
 
@@ -485,6 +488,7 @@ def plan_resize(
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
+    query_scale: float | str | None = None,
     fix_limits: bool = False,
     dialect: str = "both",
     copy_code: bool = False,
@@ -570,6 +574,7 @@ def resize(
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
+    query_scale: float | str | None = None,
     fix_limits: bool = False,
     dialect: str = "both",
     copy_code: bool = False,
@@ -744,8 +749,8 @@ def verify(
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
-    with the recipe's settings, or else with each method's defaults; other files are compared with
-    what the resize should have written.
+    with the recipe's settings, or else with each method's defaults, and query projections with the
+    recipe's factor; other files are compared with what the resize should have written.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.

@@ -80,7 +80,7 @@ class InMemoryResizer:
     def _set_queries(self, plan: Plan) -> None:
         """Multiply the queries of the model as a plan does, and those of no earlier plan.
 
-        The model gets tensors of its own, since it can share the others with the base.
+        The model gets new tensors for them, since it can share its tensors with the base.
         """
         self._restore_queries()
         scaled = dict[str, Any]()

@@ -11,7 +11,7 @@ from ctxextend.families.schema import ConfigCondition
 class QueryProjection(NamedTuple):
     """The linear layers that compute queries from the positions of one part of a model type.
 
-    Scaling their weights and biases multiplies the attention logits, and nothing else.
+    Scaling their weights and biases multiplies the attention logits only.
     """
 
     module: str  # name without the model's prefix; ``*`` matches the index of a layer
@@ -37,12 +37,12 @@ def with_two_parts(module: str) -> tuple[QueryProjection, ...]:
     return tuple(QueryProjection(f"{part}.{module}", part=part) for part in ("encoder", "decoder"))
 
 
-BERT = (QueryProjection("encoder.layer.*.attention.self.query"),)
-CLIP = (QueryProjection("encoder.layers.*.self_attn.q_proj"),)
-OPT = (QueryProjection("decoder.layers.*.self_attn.q_proj"),)
-GPT2 = (QueryProjection("h.*.attn.c_attn", fused="thirds", is_transposed=True),)
-BART = with_two_parts("layers.*.self_attn.q_proj")
-LLAMA = (QueryProjection("layers.*.self_attn.q_proj", prefix="model."),)
+BERT_QUERIES = (QueryProjection("encoder.layer.*.attention.self.query"),)
+CLIP_QUERIES = (QueryProjection("encoder.layers.*.self_attn.q_proj"),)
+OPT_QUERIES = (QueryProjection("decoder.layers.*.self_attn.q_proj"),)
+GPT2_QUERIES = (QueryProjection("h.*.attn.c_attn", fused="thirds", is_transposed=True),)
+BART_QUERIES = with_two_parts("layers.*.self_attn.q_proj")
+LLAMA_QUERIES = (QueryProjection("layers.*.self_attn.q_proj", prefix="model."),)
 
 # By measurement: tests/families/test_query_projections.py runs small models of each type, and
 # compares them with models whose attention logits are multiplied.
@@ -75,7 +75,7 @@ QUERY_PROJECTIONS: Mapping[str, tuple[QueryProjection, ...]] = {
             "xlm-roberta-xl",
             "xmod",
         ),
-        BERT,
+        BERT_QUERIES,
     ),
     **dict.fromkeys(
         (
@@ -89,11 +89,13 @@ QUERY_PROJECTIONS: Mapping[str, tuple[QueryProjection, ...]] = {
             "siglip_text_model",
             "xclip_text_model",
         ),
-        CLIP,
+        CLIP_QUERIES,
     ),
-    **dict.fromkeys(("opt", "trocr", "whisper"), OPT),
-    **dict.fromkeys(("gpt-sw3", "gpt2", "imagegpt", "openai-gpt"), GPT2),
-    **dict.fromkeys(("bart", "blenderbot", "blenderbot-small", "mbart", "mvp", "plbart"), BART),
+    **dict.fromkeys(("opt", "trocr", "whisper"), OPT_QUERIES),
+    **dict.fromkeys(("gpt-sw3", "gpt2", "imagegpt", "openai-gpt"), GPT2_QUERIES),
+    **dict.fromkeys(
+        ("bart", "blenderbot", "blenderbot-small", "mbart", "mvp", "plbart"), BART_QUERIES
+    ),
     "albert": (QueryProjection("encoder.albert_layer_groups.*.albert_layers.*.attention.query"),),
     "biogpt": (QueryProjection("layers.*.self_attn.q_proj"),),
     "distilbert": (QueryProjection("transformer.layer.*.attention.q_lin"),),
@@ -139,11 +141,11 @@ QUERY_PROJECTIONS: Mapping[str, tuple[QueryProjection, ...]] = {
             "smollm3",
             "starcoder2",
         ),
-        LLAMA,
+        LLAMA_QUERIES,
     ),
-    "cohere": (LLAMA[0]._replace(undone_by="use_qk_norm"),),
-    "phi": (LLAMA[0]._replace(undone_by="qk_layernorm"),),
-    "stablelm": (LLAMA[0]._replace(undone_by="qk_layernorm"),),
+    "cohere": (LLAMA_QUERIES[0]._replace(undone_by="use_qk_norm"),),
+    "phi": (LLAMA_QUERIES[0]._replace(undone_by="qk_layernorm"),),
+    "stablelm": (LLAMA_QUERIES[0]._replace(undone_by="qk_layernorm"),),
     "gpt_neox": (
         QueryProjection(
             "layers.*.attention.query_key_value", fused="thirds of each head", prefix="gpt_neox."
@@ -156,9 +158,11 @@ QUERY_PROJECTIONS: Mapping[str, tuple[QueryProjection, ...]] = {
     ),
 }
 
-NORMALISED = "its queries are normalised after the projection, which undoes a scale of its weights"
-LATENT = "its queries are computed from a compressed form (latent attention)"
-SHARED = "its query weights compute more than the attention logits"
+QUERIES_NORMALISED = (
+    "its queries are normalised after the projection, which undoes a scale of its weights"
+)
+QUERIES_LATENT = "its queries are computed from a compressed form (latent attention)"
+QUERIES_SHARED = "its query weights compute more than the attention logits"
 
 # Why the weights of other types cannot be scaled, as a clause; of the rest, nothing is known.
 NO_QUERY_PROJECTION: Mapping[str, str] = {
@@ -190,13 +194,14 @@ NO_QUERY_PROJECTION: Mapping[str, str] = {
             "qwen3_vl_moe_text",
             "qwen3_vl_text",
         ),
-        NORMALISED,
+        QUERIES_NORMALISED,
     ),
     **dict.fromkeys(
-        ("deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "minicpm3", "youtu"), LATENT
+        ("deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "minicpm3", "youtu"),
+        QUERIES_LATENT,
     ),
     # The query also gates the convolution, or scores the positions.
-    **dict.fromkeys(("convbert", "deberta", "deberta-v2", "prophetnet"), SHARED),
+    **dict.fromkeys(("convbert", "deberta", "deberta-v2", "prophetnet"), QUERIES_SHARED),
 }
 
 

@@ -93,7 +93,8 @@ def extend_model(
         if table.is_stored:
             check_width(table.location, table.hidden_size, table.name)
             weights[table.name] = _resized(state[table.name], table, requested.choice, why_no_lm)
-    weights |= _scaled_queries(config, state, tables, requested)
+    if requested.query_scale is not None:
+        weights |= _scaled_queries(config, state, tables, requested)
     edits = config_changes(config, architecture, tables, fix_limits=requested.fix_limits)
 
     set_length(model, weights, edits)
@@ -199,7 +200,7 @@ def _scaled_queries(
     )
     planned = plan_query_scale(facts, tables, settings)
     scaled: dict[str, torch.Tensor] = {}
-    for tensor in planned.tensors if planned else ():
+    for tensor in planned.tensors:
         weight = state[tensor.name]
         scaled[tensor.name] = to_tensor(tensor.compute(_to_numpy(weight.detach()))).to(
             weight.device

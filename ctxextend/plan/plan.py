@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
@@ -16,13 +16,6 @@ from ctxextend.plan.found_table import FoundTable
 from ctxextend.plan.gguf_edits import as_gguf_states, check_gguf_settings, with_methods_note
 from ctxextend.plan.named_table import check_named_table
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.query_scale import (
-    PlannedQueryScale,
-    ScaledTensor,
-    plan_query_scale,
-    with_factor,
-)
-from ctxextend.plan.query_source import check_scales_weights, weight_facts, with_scale_notes
 from ctxextend.plan.stated_type import check_own_code, with_type_note
 from ctxextend.plan.table_checks import check_width
 from ctxextend.plan.table_plan import ShortInputs, TablePlan, rounds_short_inputs
@@ -30,6 +23,9 @@ from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.recipe import Resize
 from ctxextend.tables.choice import MethodChoice, limit_kept_first
 from ctxextend.tables.method_facts import COPY, LIMITS, TRUNCATE
+
+if TYPE_CHECKING:
+    from ctxextend.plan.query_scale import PlannedQueryScale, ScaledTensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,7 +38,9 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     kind: ClassVar = "method"  # of `summary`, as a label
 
     model: OpenedModel = field(metadata=not_in_json)  # the source
-    settings: Resize = field(metadata=not_in_json)  # as requested, with `to` as a number
+    settings: Resize = field(
+        metadata=not_in_json
+    )  # as requested, with `to` and `query_scale` as numbers
     tables: tuple[TablePlan, ...]  # the table for the tokenizer's input first
     edits: tuple[Edit, ...]  # changed values in JSON files
     # Position buffers that are not written, because transformers creates them.
@@ -52,7 +50,7 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     # What the new length costs; None if that is not known, or if no part that generates has it.
     kv_cache: CacheCost | None
     # The factor of queries, and the weights that it changes; None without one.
-    query_scale: PlannedQueryScale | None = field(default=None, metadata=not_in_json)
+    query_scale: "PlannedQueryScale | None" = field(default=None, metadata=not_in_json)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -110,7 +108,7 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         return True
 
     @property
-    def scaled_tensors(self) -> tuple[ScaledTensor, ...]:
+    def scaled_tensors(self) -> "tuple[ScaledTensor, ...]":
         """The weights and biases whose queries are multiplied."""
         if self.query_scale is None:
             return ()
@@ -199,8 +197,6 @@ def plan_model(
     checkpoint = model.checkpoint
     check_named_table(checkpoint, model.ref)
     check_own_code(model)
-    if settings.query_scale is not None:
-        check_scales_weights(model)
     found = model.tables
     if cut is not None:
         found = _cut_tables(found, cut)
@@ -220,10 +216,12 @@ def plan_model(
         model = model.without_other_format()
     model, settings = _limit_kept_rows(model, settings, tables)
     tables = choose_methods(checkpoint, tables, settings, recorded)
-    query_scale = plan_query_scale(weight_facts(model), tables, settings)
-    if query_scale is not None:
-        settings = with_factor(settings, query_scale)
-        model = with_scale_notes(model, query_scale)
+    query_scale = None
+    if settings.query_scale is not None:
+        from ctxextend.plan.query_source import plan_scale  # few resizes have a query scale
+
+        query_scale, model = plan_scale(model, tables, settings)
+        settings = replace(settings, query_scale=query_scale.factor)
     fix_limits = settings.fix_limits
     edits = plan_edits(model, tables, settings)
     dropped, rebuilt = plan_buffers(checkpoint, tables, fix_limits=fix_limits)

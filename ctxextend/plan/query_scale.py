@@ -1,7 +1,6 @@
 """Plan which weights are multiplied so that attention stays as sharp at the new length."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,16 +18,16 @@ from ctxextend.families.query_projections import (
 )
 from ctxextend.plan.table_plan import TablePlan, scales
 from ctxextend.recipe import AUTO, Resize
+from ctxextend.runtimes.rule_schema import YARN
 from ctxextend.tables.bands import choose_split
 from ctxextend.tables.method_facts import SWITCH
-from ctxextend.tables.query_scale import QueryPart, default_query_scale, scale_queries
+from ctxextend.tables.query_factor import QueryPart, default_query_scale, scale_queries
 from ctxextend.tables.rope_types import ATTENTION_FACTOR, LIST_MSCALES
 
 REMOVE = "Remove --query-scale."
 QUANTISED_HINT = "Resize the checkpoint that was quantised, or remove --query-scale."
-YARN = "yarn"
 # Methods of rotary positions whose settings leave the attention to the queries.
-ROTARY_METHODS = (YARN, SWITCH)
+SCALED_METHODS = (YARN, SWITCH)
 
 
 class TensorFacts(NamedTuple):
@@ -75,21 +74,19 @@ class PlannedQueryScale(NamedTuple):
 
 def plan_query_scale(
     weights: WeightFacts, tables: Sequence[TablePlan], settings: Resize
-) -> PlannedQueryScale | None:
-    """Plan the query scale of a resize; None without one.
+) -> PlannedQueryScale:
+    """Plan the query scale of a resize.
 
     Args:
         weights: Of the source.
         tables: Its planned tables, with their methods.
-        settings: With the length as a number.
+        settings: With the length as a number, and a query scale.
 
     Raises:
         MethodError: It does not apply to these positions, or to this method.
         UnsupportedModelError: It is not known where the model type computes queries.
         CheckpointError: The weights are quantised, or their query projections are missing.
     """
-    if settings.query_scale is None:
-        return None
     extended = [table for table in tables if table.is_extended]
     if not extended:
         message = "--query-scale applies to a longer context, and no table gets longer."
@@ -106,13 +103,6 @@ def plan_query_scale(
     if factor == 1:
         tensors = ()
     return PlannedQueryScale(factor=factor, tensors=tensors, smooth_tables=smooth)
-
-
-def with_factor(settings: Resize, planned: PlannedQueryScale | None) -> Resize:
-    """Return settings that state the factor as a number."""
-    if planned is None:
-        return settings
-    return replace(settings, query_scale=planned.factor)
 
 
 # ---- positions
@@ -148,7 +138,7 @@ def _check_attention(method: str, settings: Mapping[str, Any]) -> None:
         MethodError: The method is another one, or its settings scale attention themselves.
     """
     hint = f"Use --method {YARN}:attention-factor=1 or --method {SWITCH}, or remove --query-scale."
-    if method not in ROTARY_METHODS:
+    if method not in SCALED_METHODS:
         message = (
             f"--query-scale does not apply to --method {method}: of rotary methods, it was "
             f"measured for the frequencies of {YARN} only."

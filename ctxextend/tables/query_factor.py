@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.tables.apply import cast
+from ctxextend.tables.sinusoids import BLOCK_ROWS
 
-BLOCK_ROWS = 1024  # rows that are computed in float64 at once, to limit memory
 LOG_WEIGHT = 0.1  # of the logarithm, in YaRN's attention temperature
 
 
@@ -23,8 +23,8 @@ class QueryPart(NamedTuple):
 def default_query_scale(ratio: float) -> float:
     """Return the factor of queries for a context that is `ratio` times as long as the trained one.
 
-    It is YaRN's attention temperature, 1 / t = (0.1 ln r + 1)^2 of its section 3.3, where it is
-    put on queries and keys, here on queries alone.
+    It is 1 / t = (0.1 ln r + 1)^2, the attention temperature of YaRN's section 3.3. There, queries
+    and keys share it; here, queries have all of it.
 
     Source: Peng et al. 2023, YaRN, arXiv:2309.00071; for encoders, it is the constant form of log-n
     scaling of Zhu et al. 2024, LongEmbed, arXiv:2404.12096.
