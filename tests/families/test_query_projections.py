@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ctxextend import extend_model, resize, verify
+from ctxextend import extend_model, plan_resize, resize, verify
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.query_projections import NO_QUERY_PROJECTION, QUERY_PROJECTIONS
+from ctxextend.plan.plan import Plan
 from tests.helpers import rules, tiny
 from tests.helpers.attention_logits import multiply_logits
 from tests.helpers.model_types import WITH_ROWS
+from tests.helpers.parameters import slow
 from tests.helpers.small_model import SmallModel
 from tests.helpers.zoo import Reader, text_readers
 
@@ -126,3 +129,79 @@ def test_scaled_projections_of_rotary_models_multiply_attention_logits(
 def test_model_types_without_such_projections_are_known(model_type: str) -> None:
     assert model_type in FAMILIES
     assert model_type not in QUERY_PROJECTIONS
+
+
+@pytest.mark.parametrize("multi_query", [True, False])
+def test_both_forms_of_gpt_bigcode_have_their_queries(multi_query: bool, tmp_path: Path) -> None:
+    config = tiny.make_config("gpt_bigcode")
+    config.multi_query = multi_query
+    small = SmallModel(config, tiny.model_classes("gpt_bigcode")[0])
+    reader = next(reader for _, _, reader, _ in small.readers)
+    check(scaled_model(small.model, tmp_path, small.new, "copy"), reader)
+
+
+@pytest.mark.parametrize("model_type", ["clip", slow("clipseg")])
+def test_models_with_a_text_model_scale_only_its_queries(model_type: str, tmp_path: Path) -> None:
+    small = SmallModel(tiny.make_config(model_type), tiny.model_classes(model_type)[0])
+    reader = next(reader for _, _, reader, _ in small.readers)
+    models = scaled_model(small.model, tmp_path, small.new, "copy")
+    assert not any("vision" in name for name in models.attention)
+    check(models, reader)
+
+
+@pytest.mark.parametrize(
+    ("composite", "encoder", "decoder"),
+    [
+        ("encoder-decoder", "roberta", "bert"),
+        slow("encoder-decoder", "bert", "gpt2"),
+        slow("vision-encoder-decoder", "vit", "mbart"),
+        slow("vision-encoder-decoder", "vit", "trocr"),
+    ],
+)
+def test_composites_scale_self_attention_only(
+    composite: str, encoder: str, decoder: str, tmp_path: Path
+) -> None:
+    parts = {
+        name: tiny.make_config(kind).to_dict()
+        for name, kind in (("encoder", encoder), ("decoder", decoder))
+    }
+    parts["decoder"] |= {"is_decoder": True, "add_cross_attention": True}
+    small = SmallModel(CONFIG_MAPPING[composite](**parts), tiny.model_classes(composite)[0])
+    result = plan_of(small, tmp_path)
+    names = [tensor.name for tensor in result.scaled_tensors]
+    assert any(name.startswith("decoder.") for name in names)
+    assert any(name.startswith("encoder.") for name in names) is (composite == "encoder-decoder")
+    assert not any("cross" in name or "encoder_attn" in name for name in names)
+    extended = copy.deepcopy(small.model)
+    extend_model(extended, small.new, "copy", query_scale=FACTOR)
+    state = extended.state_dict()
+    changed = [
+        name
+        for name, value in small.model.state_dict().items()
+        if value.shape == state[name].shape and not torch.equal(value, state[name])
+    ]
+    assert len(changed) == sum(name.endswith(".weight") for name in names)
+
+
+def plan_of(small: SmallModel, folder: Path) -> Plan:
+    """Return the plan of a small model with a query scale."""
+    small.model.save_pretrained(folder)
+    return plan_resize(folder, small.new, "copy", query_scale=FACTOR).plan
+
+
+def test_a_rotary_language_model_inside_another_model_is_found(tmp_path: Path) -> None:
+    model = rules.build("llava", rules.make_config("llava"))
+    assert rules.is_real(model)
+    model.save_pretrained(tmp_path)
+    plan = plan_resize(tmp_path, rules.NEW, "yarn:attention-factor=1", query_scale=FACTOR).plan
+    names = [tensor.name for tensor in plan.scaled_tensors]
+    assert names
+    assert all("language_model" in name and ".self_attn.q_proj." in name for name in names)
+    extended = copy.deepcopy(model)
+    extend_model(extended, rules.NEW, "yarn:attention-factor=1", query_scale=FACTOR)
+    state = extended.state_dict()
+    changed = [
+        name for name, value in model.state_dict().items() if not torch.equal(value, state[name])
+    ]
+    assert len(changed) == len(names)
+    assert all(".self_attn.q_proj." in name and "vision" not in name for name in changed)
