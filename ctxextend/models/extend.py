@@ -69,7 +69,7 @@ def extend_model(
         UnsupportedModelError: The model has no known position table or, with `query_scale`, no
             known query projections.
         CheckpointError: The model does not contain its position table, or its config disagrees with
-            it, or its query projections are quantised.
+            it.
         ResizeError: The length, method or another setting is invalid for this model.
     """
     requested = Resize(

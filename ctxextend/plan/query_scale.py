@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.safetensors_file import TORCH_DTYPES
 from ctxextend.checkpoints.weights import layer_pattern
-from ctxextend.errors import CheckpointError, MethodError, UnsupportedModelError
+from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.query_projections import (
     NO_QUERY_PROJECTION,
@@ -54,8 +54,26 @@ class ScaledTensor(NamedTuple):
     factor: float
 
     def compute(self, before: NDArray[Any]) -> NDArray[Any]:
-        """Return the tensor after the resize, from that before it."""
-        return scale_queries(before, self.part, self.factor)
+        """Return the tensor after the resize, from that before it.
+
+        Raises:
+            ResizeError: A value overflows the dtype.
+        """
+        after = scale_queries(before, self.part, self.factor)
+        if _count_nonfinite(after) > _count_nonfinite(before):
+            message = (
+                f"--query-scale {self.factor:.6g}: {self.name} overflows {after.dtype.name} to "
+                "infinity."
+            )
+            raise ResizeError(message, "Use a smaller number.")
+        return after
+
+
+def _count_nonfinite(values: NDArray[Any]) -> int:
+    """Return the number of values that are NaN or infinite."""
+    if values.dtype.itemsize < 4:
+        values = values.astype(np.float32)
+    return int(values.size - np.isfinite(values).sum())
 
 
 class PlannedQueryScale(NamedTuple):
@@ -83,9 +101,9 @@ def plan_query_scale(
         settings: With the length as a number, and a query scale.
 
     Raises:
-        MethodError: It does not apply to these positions, or to this method.
+        MethodError: It does not apply to these positions, to this method, or to these weights:
+            they are quantised, or have no query projections.
         UnsupportedModelError: It is not known where the model type computes queries.
-        CheckpointError: The weights are quantised, or their query projections are missing.
     """
     extended = [table for table in tables if table.is_extended]
     if not extended:
@@ -216,14 +234,13 @@ def _find_tensors(
     """Return the weights and biases that compute the queries of one model.
 
     Raises:
-        MethodError: They are normalised afterwards.
-        UnsupportedModelError: It is not known where they are.
-        CheckpointError: They are quantised or missing.
+        UnsupportedModelError: It is not known where they are, or a scale of them does nothing.
+        MethodError: They are quantised or missing.
     """
     projections = _projections_of(location)
-    if weights.is_quantised:
+    if weights.is_quantised or location.stated("quantization_config"):
         message = "--query-scale: the weights are quantised (quantization_config)."
-        raise CheckpointError(message, QUANTISED_HINT)
+        raise MethodError(message, QUANTISED_HINT)
     found = list[ScaledTensor]()
     for projection in projections:
         found += _tensors_of(weights, projection, location, factor)
@@ -231,7 +248,7 @@ def _find_tensors(
         dtype = weights.tensors[tensor.name].dtype
         if dtype not in TORCH_DTYPES.values():
             message = f"--query-scale: {tensor.name} is quantised ({dtype})."
-            raise CheckpointError(message, QUANTISED_HINT)
+            raise MethodError(message, QUANTISED_HINT)
     return found
 
 
@@ -273,7 +290,7 @@ def _tensors_of(
     """Return the weights and biases of one kind of layers, in the order of the file.
 
     Raises:
-        CheckpointError: There are none, or their shape is not the expected one.
+        MethodError: There are none, or their shape is not the expected one.
     """
     names = projection_names(projection, location)
     patterns = {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
@@ -284,7 +301,7 @@ def _tensors_of(
             found.append(ScaledTensor(name=name, shape=facts.shape, part=part, factor=factor))
     if not any(tensor.name.endswith(".weight") for tensor in found):
         message = f"--query-scale: the checkpoint has no query projections {names[0]}.weight."
-        raise CheckpointError(message, "Resize without --query-scale: only positions change.")
+        raise MethodError(message, "Resize without --query-scale: only positions change.")
     return found
 
 
@@ -298,7 +315,7 @@ def _part_of(
     """Return which outputs of a weight or bias are queries.
 
     Raises:
-        CheckpointError: Its shape is not the expected one.
+        MethodError: Its shape is not the expected one.
     """
     axis = 0
     if projection.is_transposed and name.endswith(".weight"):
@@ -329,6 +346,6 @@ def _inputs_of_reader(weights: WeightFacts, projection: QueryProjection, name: s
     return reader.shape[-1] if reader is not None and reader.shape else 0
 
 
-def _wrong_shape(name: str, facts: TensorFacts) -> CheckpointError:
+def _wrong_shape(name: str, facts: TensorFacts) -> MethodError:
     message = f"--query-scale: {name} has shape {list(facts.shape)}, whose queries are not known."
-    return CheckpointError(message, "Resize without --query-scale: only positions change.")
+    return MethodError(message, "Resize without --query-scale: only positions change.")

@@ -14,7 +14,6 @@ import yaml
 from safetensors.torch import load_file
 
 from ctxextend import (
-    CheckpointError,
     CtxextendError,
     ResizeError,
     UnsupportedModelError,
@@ -31,6 +30,7 @@ from ctxextend.recipe import CheckpointRef
 from tests.helpers import gguf_files, pico, rotary_models
 from tests.helpers.position_tables import TWO_BANDS
 from tests.helpers.trainings import invoke, succeed, unwrapped
+from tests.helpers.verifications import rewrite
 from tests.helpers.word_tokenizer import add_tokenizer
 
 OLD, NEW = 128, 512
@@ -432,5 +432,40 @@ def test_quantised_or_missing_projections_are_an_error(
     change(values, config)
     save_file(values, source / "model.safetensors", metadata={"format": "pt"})
     (source / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(ResizeError, match=message):
         plan_resize(source, NEW, query_scale=1.2)
+
+
+def test_values_that_overflow_are_an_error_and_nothing_is_written(tmp_path: Path) -> None:
+    source = make_gpt2(tmp_path / "base", dtype=torch.float16)
+    with pytest.raises(ResizeError, match="overflows float16 to infinity"):
+        resize(source, NEW, query_scale=1e9, output=tmp_path / "longer")
+    assert not (tmp_path / "longer").exists()
+    model = transformers.GPT2LMHeadModel.from_pretrained(source, dtype=torch.float16)
+    with pytest.raises(ResizeError, match="overflows"):
+        extend_model(model, NEW, query_scale=1e9)
+    assert model.config.n_positions == OLD
+
+
+@pytest.mark.parametrize("method", ["bands", "copy"])
+def test_auto_of_a_table_with_nan_is_a_number(method: str, tmp_path: Path) -> None:
+    source = make_gpt2(tmp_path / "base")
+    rewrite(source, "transformer.wpe.weight", with_nan)
+    result = resize(source, NEW, method, query_scale="auto", output=tmp_path / "longer")
+    assert isinstance(result.plan.settings.query_scale, float)
+
+
+def with_nan(table: torch.Tensor) -> torch.Tensor:
+    table[50] = torch.nan
+    return table
+
+
+def test_pickled_weights_get_scaled_queries(tmp_path: Path) -> None:
+    source = make_gpt2(tmp_path / "base")
+    resize(source, NEW, query_scale=1.3, output=tmp_path / "expected")
+    torch.save(tensors(source), source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
+    resize(source, NEW, query_scale=1.3, output=tmp_path / "found", verify=True)
+    expected = tensors(tmp_path / "expected")
+    found = tensors(tmp_path / "found")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
