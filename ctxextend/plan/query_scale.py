@@ -26,7 +26,7 @@ from ctxextend.tables.rope_types import ATTENTION_FACTOR, LIST_MSCALES
 
 REMOVE = "Remove --query-scale."
 QUANTISED_HINT = "Resize the checkpoint that was quantised, or remove --query-scale."
-# Methods of rotary positions whose settings leave the attention to the queries.
+# Methods of rotary positions with the frequencies for which YaRN's temperature was measured.
 SCALED_METHODS = (YARN, SWITCH)
 
 
@@ -158,8 +158,8 @@ def _check_attention(method: str, settings: Mapping[str, Any]) -> None:
     hint = f"Use --method {YARN}:attention-factor=1 or --method {SWITCH}, or remove --query-scale."
     if method not in SCALED_METHODS:
         message = (
-            f"--query-scale does not apply to --method {method}: of rotary methods, it was "
-            f"measured for the frequencies of {YARN} only."
+            f"--query-scale does not apply to --method {method}: it is the attention temperature "
+            f"of {YARN}, for the frequencies of that method."
         )
         raise MethodError(message, hint)
     factors = [settings.get(key) for key in LIST_MSCALES]

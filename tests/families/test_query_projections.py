@@ -24,7 +24,20 @@ from tests.helpers.small_model import SmallModel
 from tests.helpers.zoo import Reader, text_readers
 
 FACTOR = 2.0  # a power of two, so that weights are multiplied without rounding
-FAST = ("bart", "bert", "clip_text_model", "gpt2", "gpt_bigcode", "gpt_neox", "llama", "phi3")
+FAST = (
+    "albert",
+    "bart",
+    "bert",
+    "clip_text_model",
+    "gemma2",
+    "gpt2",
+    "gpt_bigcode",
+    "gpt_neox",
+    "llama",
+    "phi3",
+    "roberta",
+    "whisper",
+)
 SPREAD = 8.0  # by which weights are multiplied, so that attention is not uniform
 CLOSE = 1e-9  # in float64, relative to the largest output
 APART = 1e-5
