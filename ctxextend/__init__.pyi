@@ -326,6 +326,7 @@ def extend_model(
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
+    query_scale: float | str | None = None,
 ) -> None:
     """Resize the position tables of a loaded model, or change its rotary settings, in place.
 
@@ -345,10 +346,11 @@ def extend_model(
             as BertModel, counts as such even if its checkpoint has one.
         trained_length: Of rotary positions: the length of the first training, in tokens, where the
             config misstates it.
-        keep_first, drop_last, part: See `Resize`.
+        keep_first, drop_last, part, query_scale: See `Resize`.
 
     Raises:
-        UnsupportedModelError: The model has no known position table.
+        UnsupportedModelError: The model has no known position table or, with `query_scale`, no
+            known query projections.
         CheckpointError: The model does not contain its position table, or its config disagrees with
             it.
         ResizeError: The length, method or another setting is invalid for this model.
@@ -435,6 +437,7 @@ def plan_resize(
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
+    query_scale: float | str | None = None,
     fix_limits: bool = False,
     dialect: str = "both",
     copy_code: bool = False,
@@ -519,6 +522,7 @@ def resize(
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
+    query_scale: float | str | None = None,
     fix_limits: bool = False,
     dialect: str = "both",
     copy_code: bool = False,
@@ -548,9 +552,9 @@ def resize(
         steps: Optimizer steps of the training.
         lora: Rank of adapters that are trained too.
         verify: Verify the output before it is moved into place.
-        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``,
-            ``copy_code``) and of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom
-            model type), as keyword arguments.
+        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``,
+            ``query_scale``, ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
+            and ``tensor`` for a custom model type), as keyword arguments.
 
     Raises:
         SourceError: The reference does not exist or cannot be reached.
@@ -695,8 +699,8 @@ def verify(
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
-    with the recipe's settings, or else with each method's defaults; other files are compared with
-    what the resize should have written.
+    with the recipe's settings, or else with each method's defaults, and query projections with the
+    recipe's factor; other files are compared with what the resize should have written.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.

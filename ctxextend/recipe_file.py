@@ -25,6 +25,7 @@ TYPE_NAMES: dict[Any, str] = {
     dict: "a mapping",
     list: "a list",
     int | str: "a length, such as 4096, 4k or 4x",
+    float | str: "auto or a number",
     tuple[str, ...]: "a string or a list of strings",
     tuple[int, ...]: "an integer or a list of them",
 }
@@ -438,6 +439,8 @@ def _converted(value: Any, kind: Any) -> Any:
         return tuple(_converted(item, item_type) for item in items)
     if kind is float and type(value) in (int, float, str):
         return float(value)  # PyYAML reads 1e-4 as a string
+    if kind == float | str and type(value) is int:
+        return float(value)
     if type(value) not in (get_args(kind) or (kind,)):
         raise TypeError
     return value

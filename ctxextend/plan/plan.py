@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
@@ -24,6 +24,9 @@ from ctxextend.recipe import Resize
 from ctxextend.tables.choice import MethodChoice, limit_kept_first
 from ctxextend.tables.method_facts import COPY, LIMITS, TRUNCATE
 
+if TYPE_CHECKING:
+    from ctxextend.plan.query_scale import PlannedQueryScale, ScaledTensor
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_after")):
@@ -35,7 +38,9 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     kind: ClassVar = "method"  # of `summary`, as a label
 
     model: OpenedModel = field(metadata=not_in_json)  # the source
-    settings: Resize = field(metadata=not_in_json)  # as requested, with `to` as a number
+    settings: Resize = field(
+        metadata=not_in_json
+    )  # as requested, with `to` and `query_scale` as numbers
     tables: tuple[TablePlan, ...]  # the table for the tokenizer's input first
     edits: tuple[Edit, ...]  # changed values in JSON files
     # Position buffers that are not written, because transformers creates them.
@@ -44,6 +49,8 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)
     # What the new length costs; None if that is not known, or if no part that generates has it.
     kv_cache: CacheCost | None
+    # The factor of queries, and the weights that it changes; None without one.
+    query_scale: "PlannedQueryScale | None" = field(default=None, metadata=not_in_json)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -101,8 +108,22 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         return True
 
     @property
+    def scaled_tensors(self) -> "tuple[ScaledTensor, ...]":
+        """The weights and biases whose queries are multiplied."""
+        if self.query_scale is None:
+            return ()
+        return self.query_scale.tensors
+
+    @property
+    def keeps_short_inputs(self) -> bool:
+        """Whether inputs up to the old length give identical outputs."""
+        return self.keeps_learned_rows and not self.scaled_tensors
+
+    @property
     def rounds_short_inputs(self) -> bool:
-        """Whether short inputs get the same positions as before, but for rounding."""
+        """Whether short inputs give the same outputs as before, but for rounding."""
+        if self.scaled_tensors:
+            return False
         return any(rounds_short_inputs(table) for table in self.tables)
 
     @property
@@ -194,17 +215,25 @@ def plan_model(
     if any(table.is_stored and table.is_changed for table in tables):
         model = model.without_other_format()
     model, settings = _limit_kept_rows(model, settings, tables)
+    tables = choose_methods(checkpoint, tables, settings, recorded)
+    query_scale = None
+    if settings.query_scale is not None:
+        from ctxextend.plan.query_source import plan_scale  # few resizes have a query scale
+
+        query_scale, model = plan_scale(model, tables, settings)
+        settings = replace(settings, query_scale=query_scale.factor)
     fix_limits = settings.fix_limits
     edits = plan_edits(model, tables, settings)
     dropped, rebuilt = plan_buffers(checkpoint, tables, fix_limits=fix_limits)
     return Plan(
         model=with_type_note(model),
         settings=settings,
-        tables=choose_methods(checkpoint, tables, settings, recorded),
+        tables=tables,
         edits=edits,
         dropped=dropped,
         rebuilt_buffers=rebuilt,
         kv_cache=cache_cost(model, tables),
+        query_scale=query_scale,
     )
 
 

@@ -44,6 +44,7 @@ NOT_IN_FLAGS = (
     "keep_first",
     "drop_last",
     "part",
+    "query_scale",
     "fix_limits",
     "dialect",
     "copy_code",

@@ -47,7 +47,7 @@ class SequenceLosses:
         return estimate_ratio(self.nats.sum(axis=1), self.tokens.sum(axis=1))
 
     def part(self, column: int) -> float | None:
-        """Return the mean loss at `SHORT_COLUMN` or `LONG_COLUMN` positions; None without tokens there."""
+        """Return the mean loss in a column; None without tokens in it."""
         tokens = int(self.tokens[:, column].sum())
         if tokens == 0:
             return None

@@ -27,10 +27,16 @@ from ctxextend.provenance import Provenance, find_base, parse_provenance
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_files import compare_files
+from ctxextend.verification.compare_queries import compare_queries
 from ctxextend.verification.compare_tables import compare_table
 from ctxextend.verification.compare_tensors import compare_tensors
 from ctxextend.verification.conclusion import Changed, Verification
-from ctxextend.verification.evidence import files_check, tables_check, tensors_check
+from ctxextend.verification.evidence import (
+    files_check,
+    queries_check,
+    tables_check,
+    tensors_check,
+)
 from ctxextend.verification.expected import Expected, FoundBy, expect
 from ctxextend.verification.find_expected import find_expected
 from ctxextend.verification.gguf_metadata import compare_metadata, metadata_check
@@ -54,8 +60,8 @@ def verify(
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
-    with the recipe's settings, or else with each method's defaults; other files are compared with
-    what the resize should have written.
+    with the recipe's settings, or else with each method's defaults, and query projections with the
+    recipe's factor; other files are compared with what the resize should have written.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
@@ -172,11 +178,14 @@ def check_files(expected: Expected, resized: Checkpoint, progress: Progress) -> 
     """
     tensors = compare_tensors(expected, resized, progress)
     tables = [compare_table(expected, table, resized) for table in expected.tables]
+    checks = [tensors_check(expected, tensors), tables_check(expected, tables)]
+    if expected.scaled:
+        checks.append(queries_check(expected, compare_queries(expected, resized)))
     if gguf_of(expected.base) is not None:
-        others = metadata_check(expected, compare_metadata(expected, resized))
+        checks.append(metadata_check(expected, compare_metadata(expected, resized)))
     else:
-        others = files_check(expected, compare_files(expected, resized))
-    return [tensors_check(expected, tensors), tables_check(expected, tables), others]
+        checks.append(files_check(expected, compare_files(expected, resized)))
+    return checks
 
 
 def _read_recipe(source: Source) -> tuple[Provenance | None, str]:
@@ -240,6 +249,7 @@ def _conclude(
         adapted=tuple(sorted(recorded.adapted)),
         notes=notes,
         what=_changed(expected),
+        scales_queries=bool(expected.scaled),
     )
 
 
