@@ -515,7 +515,7 @@ def _tune(
 ) -> ResizeResult:
     """Tune a table on a text, and write it; what the text does not improve stays as planned."""
     from ctxextend.comparison.tune_table import TuningRequest, tune_table
-    from ctxextend.report.tuning import describe_tuning
+    from ctxextend.report.tuning import describe_tuning, suggest_query_scale
 
     _check_tunes(recipe, options)
     if not dry_run:
@@ -537,6 +537,9 @@ def _tune(
 
     tuned = tune_table(planned, request, events, plan_again)
     events.note(describe_tuning(tuned.tuning))
+    suggestion = suggest_query_scale(tuned.tuning)
+    if suggestion is not None:
+        events.note(suggestion)
     if tuned.trained is None:
         result = _make(
             recipe,

@@ -14,6 +14,7 @@ from ctxextend.errors import CtxextendError
 from ctxextend.training.sequence_losses import read_sequences
 from ctxextend.training.setup import TrainingSetup
 
+TRAINER_SECONDS = 0.01  # of a step, for all but its gradients
 TIMED_BATCHES = 2  # after one that warms up
 MOST_EVALUATIONS = 4  # after the one before the first step
 EVALUATION_SHARE = 1 / 4  # of the time that evaluations may take if there are as many
@@ -43,7 +44,8 @@ def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
     items = setup.training_items(task.settings.batch_size)
     micro_batch = task.micro_batches[0]
     batches = -(-task.settings.batch_size // (micro_batch * task.devices.num_processes))
-    step = batches * _seconds_per_batch(setup, [items[number] for number in range(micro_batch)])
+    batch = [items[number] for number in range(micro_batch)]
+    step = batches * _seconds_per_batch(setup, batch) + TRAINER_SECONDS
     evaluation = _seconds_per_evaluation(setup)
     left = deadline - time.perf_counter()
     evaluations = MOST_EVALUATIONS
