@@ -461,8 +461,9 @@ class Train:
     # Base checkpoint, the teacher; defaults to the one in the model's recipe.
     base: str | None = None
     # Weight of distillation from the base besides another objective, ≥ 0; defaults to 4 in language
-    # models that were converted, to 5 in contrastive training, else to 0. Where windows that the
-    # base can read train only the table: the share of distillation, from 0 to 1, by default 1.
+    # models that were converted, to 5 in contrastive training, else to 0. Where only the table of a
+    # language model is trained, it is the share of distillation, from 0 to 1: by default 1 in
+    # windows that the base can read, else 0.
     distill: float | None = None
     # Train a sentence encoder to find the text of a pair among those of a batch: a document by one
     # of its ``passages``, or the positive of an anchor in ``pairs``, .jsonl or .tsv files (anchor,
@@ -482,10 +483,14 @@ class Train:
         return self.lora is not None or self.trainable in ("all-but-positions", "all")
 
     @property
-    def trains_table_in_windows(self) -> bool:
-        """Whether only position rows are trained, by windows at random positions."""
+    def compares_tables(self) -> bool:
+        """Whether only position rows are trained, by distillation or in windows.
+
+        Held-out text is then read whole, to tell which table reads long texts better.
+        """
         is_only_table = self.trainable in ("new", "positions") and self.lora is None
-        return is_only_table and self.window is not None and not self.contrastive
+        is_distilled = self.window is not None or bool(self.distill)
+        return is_only_table and is_distilled and not self.contrastive
 
     @property
     def trained_text(self) -> str:

@@ -431,7 +431,7 @@ def _open_tuning(
     """
     plans = [plan for name, plan in methods.plans.items() if split_tuned(name)[1]]
     train = replace(
-        tuning_settings(plans[0], tuned.data),
+        tuning_settings(plans[0], tuned.data, files.stated_kind),
         eval_data=tuned.eval_data,
         device=tuned.device,
         threads=tuned.threads,

@@ -167,10 +167,13 @@ def _choose(
         events.progress("Choosing", unit="candidates") as progress,
         tempfile.TemporaryDirectory() as folder,
     ):
-        train = tuning_settings(plan, request.data)
-        task = open_tuning(files, plan, train, Path(folder))
+        train = tuning_settings(plan, request.data, files.stated_kind)
+        task = open_tuning(files, plan, train, Path(folder, "stated"))
         events.warning(*task.warnings)
         base = load_eval_model(files, "fp32", task.settings.device)
+        if base.kind == ENCODER and train.distill is not None:  # the weights have no head
+            train = tuning_settings(plan, request.data, ENCODER)
+            task = open_tuning(files, plan, train, Path(folder, "loaded"))
         resizer = open_resizer(base, plan)
         loaded = LoadedTask.of_models(task, resizer.model, resizer.names, teacher=base)
         with torch_threads(base.model, task.settings.threads):
@@ -230,7 +233,8 @@ def _train(
     Returns:
         The result, or the seconds of a budget that suffices.
     """
-    settings = tuning_settings(planned.plan, request.data)
+    kind = ENCODER if start.is_encoder else None
+    settings = tuning_settings(planned.plan, request.data, kind)
     recipe = replace(request.recipe, resize=planned.plan.settings, train=settings)
     limit = TimeLimit(
         deadline=started + (1 - WRITING_SHARE) * request.budget,

@@ -1,10 +1,11 @@
 """How a table is trained on a text: the same in `resize --data` and as a candidate of `compare`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctxextend.errors import DataError, MethodError, counted
-from ctxextend.evaluation.eval_model import ResizableFiles
+from ctxextend.evaluation.eval_model import ENCODER, ResizableFiles
 from ctxextend.plan.plan import Plan
 from ctxextend.recipe import Train
 from ctxextend.tables.method_facts import FORMULA
@@ -13,6 +14,7 @@ from ctxextend.text_data import check_texts
 if TYPE_CHECKING:
     from ctxextend.training.training_task import TrainingTask
 
+WINDOWS_PER_STEP = 8  # of the old length, besides whole texts of as many tokens
 READ_TOKENS = 1_310_720  # of a text, at most: more than is trained on in minutes on a CPU
 
 
@@ -38,16 +40,26 @@ def rows_to_tune(plan: Plan) -> str:
     return "new" if keeps_rows else "positions"
 
 
-def tuning_settings(plan: Plan, data: tuple[str, ...]) -> Train:
-    """Return the settings of the training; its steps follow from the time."""
-    return Train(
+def tuning_settings(plan: Plan, data: tuple[str, ...], kind: str | None) -> Train:
+    """Return the settings of the training; its steps follow from the time.
+
+    Args:
+        plan: The resize.
+        data: The text.
+        kind: Of the model, as its files state it; None if they do not.
+    """
+    settings = Train(
         data,
         steps=1,
         tokens=READ_TOKENS,
-        window=plan.max_len_before,
         trainable=rows_to_tune(plan),
         save="last",
     )
+    if kind == ENCODER:
+        return replace(settings, window=plan.max_len_before)
+    # As many tokens per step, however long the texts are.
+    texts = max(WINDOWS_PER_STEP * plan.max_len_before // plan.max_len_after, 1)
+    return replace(settings, distill=1.0, batch_size=texts)
 
 
 def open_tuning(files: ResizableFiles, plan: Plan, train: Train, folder: Path) -> "TrainingTask":
@@ -68,6 +80,7 @@ def open_tuning(files: ResizableFiles, plan: Plan, train: Train, folder: Path) -
     from ctxextend.training.training_text import MIN_WHOLE_WINDOWS, ShortTextError
 
     check_texts(train.data, train.text_field)
+    folder.mkdir(exist_ok=True)
     task: TrainingTask | None = None
     try:
         task = open_training(files, plan, train, folder)

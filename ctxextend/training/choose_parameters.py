@@ -16,6 +16,9 @@ from ctxextend.training.training_task import LoadedTask, TrainingTask
 # distilled MiniLM, it is worse.
 TABLE_RATE = 0.05
 CAUSAL_TABLE_RATE = 0.2
+# The same where the predictions of the base are distilled into the table on whole texts. In windows
+# only, `TABLE_RATE` is better: docs/train.md has the measurements.
+DISTILLED_TABLE_RATE = 0.1
 # Peak learning rate of all weights at GPT-2 small's width; narrower models tolerate more.
 DECODER_RATE = 3e-4
 DECODER_WIDTH = 768
@@ -189,7 +192,9 @@ def _rate_of_table(table: torch.Tensor, task: TrainingTask, model: EvalModel) ->
         TrainingError: It contains NaN or infinity.
     """
     share = TABLE_RATE
-    if model.kind == CAUSAL and not task.moves_windows:
+    if task.distils_table and model.kind != ENCODER and task.settings.window is None:
+        share = DISTILLED_TABLE_RATE
+    elif model.kind == CAUSAL and not task.distils_table:
         share = CAUSAL_TABLE_RATE
     rate = float(share * table.detach().float().square().mean().sqrt())
     if not math.isfinite(rate):

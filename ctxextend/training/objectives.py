@@ -17,7 +17,7 @@ from ctxextend.evaluation.losses import Span
 from ctxextend.evaluation.position_ids import position_base
 from ctxextend.evaluation.scorer import identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_divergence, chunked_loss
-from ctxextend.training.train_data import IGNORE_INDEX
+from ctxextend.training.train_data import IGNORE_INDEX, Pieces
 
 # number of evenly spaced token ids on which the tokenizers of student and teacher must agree
 SAMPLED_IDS = 512
@@ -172,27 +172,138 @@ class PositionDistillation(LanguageModeling):
             return super().forward(input_ids, labels, position_ids)
         head = self._head()
         outputs, _ = self._read(head, input_ids, position_ids)
-        loss = self.share * self._divergence(head, outputs, input_ids)
-        if self.share < 1:
-            if self.kind == CAUSAL:
-                outputs = outputs[:, :-1]
-                labels = labels[:, 1:]
-            loss = loss + (1 - self.share) * self._loss(head, outputs, labels)
-        return {"loss": loss}
+        divergence = self._divergence(head, outputs, self._targets(input_ids))
+        return {"loss": self._mixed(divergence, head, outputs, labels)}
 
-    def _divergence(
-        self, head: Any, outputs: torch.Tensor, input_ids: torch.Tensor
+    def _mixed(
+        self, divergence: torch.Tensor, head: Any, outputs: torch.Tensor, labels: torch.Tensor
     ) -> torch.Tensor:
-        """Return the mean divergence from the base's predictions, in nats, at all tokens."""
-        base: Any = self.base.model.to(input_ids.device).eval()
+        """Return the loss: the share of the divergence, and else the cross entropy of the text."""
+        if self.share == 1:
+            return divergence
+        if self.kind == CAUSAL:
+            outputs = outputs[:, :-1]
+            labels = labels[:, 1:]
+        return self.share * divergence + (1 - self.share) * self._loss(head, outputs, labels)
+
+    def _divergence(self, head: Any, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the mean divergence from the base's predictions at all tokens, in nats.
+
+        Args:
+            head: The student's head.
+            outputs: The inputs of that head, shape (b, w, d).
+            targets: The inputs of the base's head, from `_targets`.
+        """
         base_head: Any = torch.nn.Identity()
         if self.base_has_separate_head:
-            base_head = base.get_output_embeddings()
-        with torch.no_grad(), identity_lm_head(base_head):
-            inputs = prepare_inputs(base, input_ids, self.base.position_ids(input_ids))
-            targets = base(**inputs).logits
-        heads = (head, base_head)
-        return chunked_divergence(heads, outputs.flatten(0, 1), targets.flatten(0, 1))
+            base_head = self.base.model.get_output_embeddings()
+        return chunked_divergence((head, base_head), outputs.flatten(0, 1), targets.flatten(0, 1))
+
+    def _targets(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Return the inputs of the base's head for windows, (b, w), without gradients."""
+        base: Any = self.base.model.to(input_ids.device).eval()
+        head: Any = torch.nn.Identity()
+        if self.base_has_separate_head:
+            head = base.get_output_embeddings()
+        inputs = prepare_inputs(base, input_ids, self.base.position_ids(input_ids))
+        with torch.no_grad(), identity_lm_head(head):
+            targets: torch.Tensor = base(**inputs).logits
+        return targets
+
+
+class TextDistillation(PositionDistillation):
+    """Distils what a base predicts in windows of a text into a copy that reads all of it.
+
+    The student reads each text whole, and every other window at random positions. The base reads
+    overlapping windows from position 0 on: as those of a causal model slide, each predicts what the
+    one before has not; in a masked model, each token is predicted where it is most central. The
+    loss is the mean of both parts, each as in `PositionDistillation`.
+
+    Source: ctxextend. Whole texts teach what many rows mean together, windows what one means alone.
+    """
+
+    def __init__(
+        self,
+        model: EvalModel,
+        base: EvalModel,
+        share: float,
+        *,
+        short_positions: int | None,
+        tokens: int,
+    ) -> None:
+        """Check that the base can teach the student, and plan windows of texts.
+
+        `tokens` are those of a text, without special tokens.
+        """
+        super().__init__(model, base, share, short_positions=short_positions)
+        self.pieces = Pieces(tokens=tokens, size=min(base.max_text, tokens))
+        self.special = (len(model.tokenizer.before), len(model.tokenizer.after))
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        position_ids: torch.Tensor | None = None,
+        offsets: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Return the mean loss in nats as ``loss``; see `LanguageModeling.forward`.
+
+        Args:
+            input_ids: Whole texts, int64 of shape (b, w).
+            labels: As there.
+            position_ids: None.
+            offsets: Of the positions of every other window, shape (b, windows); None in evaluation.
+        """
+        if offsets is None:
+            return super().forward(input_ids, labels, position_ids)
+        head = self._head()
+        starts = self.pieces.starts
+        windows = [self._window(input_ids, start) for start in starts]
+        targets = self._targets(torch.cat(windows)).view(len(starts), *windows[0].shape, -1)
+        outputs, _ = self._read(head, input_ids, None)
+        whole = self._divergence(head, outputs, self._merged(targets))
+        moved_outputs, _ = self._read(head, torch.cat(windows[::2]), self._positions(offsets))
+        moved = self._divergence(head, moved_outputs, targets[::2].flatten(0, 1))
+        divergence = (whole + moved) / 2
+        return {"loss": self._mixed(divergence, head, outputs, labels)}
+
+    def _window(self, values: torch.Tensor, start: int) -> torch.Tensor:
+        """Return a window of texts, (b, w), and the special tokens around them."""
+        before, after = self.special
+        first = before + start
+        inside = values[:, first : first + self.pieces.size]
+        return torch.cat([values[:, :before], inside, values[:, values.shape[1] - after :]], dim=1)
+
+    def _merged(self, targets: torch.Tensor) -> torch.Tensor:
+        """Return the targets of whole texts, (b, w, d), from those of windows, (windows, b, s, d).
+
+        Those of special tokens are of the first window that has them at the start or the end.
+        """
+        before, after = self.special
+        parts = [targets[0, :, :before]]
+        size = self.pieces.size
+        for values, start, first, stop in zip(targets, *self._scored, strict=True):
+            parts.append(values[:, before + first - start : before + stop - start])
+        parts.append(targets[-1, :, before + size : before + size + after])
+        return torch.cat(parts, dim=1)
+
+    @property
+    def _scored(self) -> tuple[list[int], list[int], list[int]]:
+        """The starts of windows, and the first and the end of the tokens whose targets count."""
+        starts = self.pieces.starts
+        size = self.pieces.size
+        borders = [start + size for start in starts[:-1]]
+        if self.kind != CAUSAL:
+            borders = [(first + size + second) // 2 for first, second in pairwise(starts)]
+        return starts, [0, *borders], [*borders, self.pieces.tokens]
+
+    def _positions(self, offsets: torch.Tensor) -> torch.Tensor:
+        """Return the position ids of windows, (windows * b, s); special tokens lead from 0 on."""
+        before, after = self.special
+        length = before + self.pieces.size + after
+        moves = torch.arange(length, device=offsets.device) >= before
+        positions = torch.arange(length, device=offsets.device)
+        return positions + moves * offsets.T.flatten()[:, None]
 
 
 def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:

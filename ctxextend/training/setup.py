@@ -17,6 +17,7 @@ from ctxextend.training.objectives import (
     Distillation,
     LanguageModeling,
     PositionDistillation,
+    TextDistillation,
 )
 from ctxextend.training.pairs import Documents, PairDataset, PairedText, Pairs
 from ctxextend.training.train_data import (
@@ -24,6 +25,7 @@ from ctxextend.training.train_data import (
     Masking,
     NumberedItems,
     SequenceSettings,
+    SequencesWithPieces,
     Text,
     TrainingSequences,
 )
@@ -53,7 +55,12 @@ class TrainingSetup:
         Raises:
             DataError: There are too few documents or pairs.
         """
-        return self._items(self.task.text.train, count, is_held_out=False)
+        text = self.task.text.train
+        if isinstance(self.objective, TextDistillation):
+            assert isinstance(text, Text)
+            sequences = TrainingSequences(text, self.sequence_settings, count)
+            return SequencesWithPieces(sequences, self.objective.pieces)
+        return self._items(text, count, is_held_out=False)
 
     @cached_property
     def held_out(self) -> NumberedItems:
@@ -83,7 +90,7 @@ class TrainingSetup:
     @property
     def pairs_sequences(self) -> bool:
         """Whether held-out sequences are read one by one, to pair their losses."""
-        return self.task.moves_windows
+        return self.task.distils_table
 
     def _items(self, text: Text | PairedText, count: int, *, is_held_out: bool) -> NumberedItems:
         """Return sequences, or for contrastive training pairs; at most `count` if held out."""
@@ -154,10 +161,18 @@ def choose_objective(loaded: LoadedTask) -> torch.nn.Module:
     weighted_teacher = loaded.teacher if weight > 0 else None
     if settings.contrastive:
         return Contrastive(model, weighted_teacher, weight, position_ids=has_windows)
-    if model.kind != ENCODER and task.moves_windows and weight > 0:
+    if model.kind != ENCODER and task.distils_table and weight > 0:
         assert loaded.teacher is not None  # see `_check_objective`
-        return PositionDistillation(
-            model, loaded.teacher, weight, short_positions=task.short_positions
+        if has_windows:
+            return PositionDistillation(
+                model, loaded.teacher, weight, short_positions=task.short_positions
+            )
+        return TextDistillation(
+            model,
+            loaded.teacher,
+            weight,
+            short_positions=task.short_positions,
+            tokens=task.lengths.text,
         )
     if model.kind == ENCODER:
         assert loaded.teacher is not None  # see `_check_objective`

@@ -509,8 +509,8 @@ def _summary(setup: TrainingSetup) -> str:
         parts.append("sharded")
     parts.append(settings.precision)
     parts.append(f"lr {setup.lr:.3g}")
-    if settings.distill and task.moves_windows:
-        parts.append("distilled from its base in the first window")
+    if settings.distill and task.distils_table:
+        parts.append("distilled from its base in windows")
     elif settings.distill:
         parts.append(f"distilled from its base with weight {settings.distill:g}")
     return ", ".join(parts)

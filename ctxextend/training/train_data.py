@@ -356,6 +356,49 @@ class TrainingSequences(torch.utils.data.Dataset[TrainItem]):
         return generator.permutation(np.stack([starts, part_ends], axis=1))
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """How texts of one length are cut into overlapping windows of another."""
+
+    tokens: int  # of a text, without special tokens
+    size: int  # of a window, without special tokens, at most `tokens`
+
+    @property
+    def starts(self) -> list[int]:
+        """The first token of each window: half a window apart, and the last one ends the text."""
+        last = self.tokens - self.size
+        return [*range(0, last, max(self.size // 2, 1)), last]
+
+
+class SequencesWithPieces(torch.utils.data.Dataset[TrainItem]):
+    """Sequences at all positions, with random positions for every other window of each.
+
+    ``offsets`` of an item, shape (windows,), are those of the windows' positions.
+    """
+
+    def __init__(self, sequences: TrainingSequences, pieces: Pieces) -> None:
+        self.sequences = sequences
+        self.tokens = sequences.tokens
+        self.pieces = pieces
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __getitem__(self, number: int) -> TrainItem:
+        """Return a sequence; see `SequenceCutter.cut`.
+
+        Raises:
+            IndexError: There is none of this number.
+        """
+        item = self.sequences[number]
+        generator = self.sequences.settings.generator(POSITION, number)
+        largest = self.pieces.tokens - self.pieces.size
+        offsets = list[int]()
+        for _ in self.pieces.starts[::2]:
+            offsets.append(draw_offset(generator, self.pieces.size, largest))
+        return {**item, "offsets": torch.tensor(offsets)}
+
+
 class HeldOutSequences(torch.utils.data.Dataset[TrainItem]):
     """The sequences of the held-out loss: the same at each evaluation, and for all batch sizes.
 

@@ -23,7 +23,7 @@ class TrainedPart:
     parameters: int  # trainable parameters
     # Whether windows that the base reads from position 0 on trained only a table: `distill` is then
     # the share of distillation.
-    moves_windows: bool = field(default=False, metadata=not_in_json)
+    distils_table: bool = field(default=False, metadata=not_in_json)
 
 
 @dataclass(frozen=True)

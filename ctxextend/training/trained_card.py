@@ -20,8 +20,10 @@ OBJECTIVES = {
         "can read"
     ),
 }
-# What a table learns from windows that its base reads from position 0 on.
-MOVED_WINDOWS = "to predict in windows anywhere what its base checkpoint predicts in the first one"
+# What a table learns from its base, which reads windows from position 0 on.
+DISTILLED_TABLE = (
+    "to predict anywhere what its base checkpoint predicts in windows it can read"
+)
 # What distillation next to another objective also trains a model to do, by that objective.
 SIDE_OBJECTIVES = {
     "causal": OBJECTIVES["distilled"],
@@ -69,10 +71,10 @@ def _objective_text(result: TrainResult) -> str:
     objective = result.trained.objective
     text = OBJECTIVES[objective]
     distill_weight = result.trained.distill
-    if result.trained.moves_windows and distill_weight:
+    if result.trained.distils_table and distill_weight:
         if distill_weight == 1:
-            return MOVED_WINDOWS
-        return f"{text} and, with a share of {distill_weight:g}, {MOVED_WINDOWS}"
+            return DISTILLED_TABLE
+        return f"{text} and, with a share of {distill_weight:g}, {DISTILLED_TABLE}"
     if distill_weight:
         text += f" and, with weight {distill_weight:g}, {SIDE_OBJECTIVES[objective]}"
     return text

@@ -236,7 +236,7 @@ def _trained_part(setup: TrainingSetup) -> TrainedPart:
         trainable=str(settings.trainable),
         lora=settings.lora,
         parameters=setup.trainable.count,
-        moves_windows=setup.task.moves_windows,
+        distils_table=setup.task.distils_table,
     )
 
 
@@ -323,7 +323,7 @@ def _training_arguments(callback: "RunCallback", per_device_batch_size: int) -> 
         learning_rate=setup.lr,
         weight_decay=settings.weight_decay,
         # In windows, a table ends with a lower loss after a linear schedule than after a cosine.
-        lr_scheduler_type="linear" if setup.task.moves_windows else "cosine",
+        lr_scheduler_type="linear" if setup.task.distils_table else "cosine",
         warmup_steps=round(WARMUP * settings.steps),  # the first step's rate is 0
         optim="adamw_torch",
         logging_steps=1,

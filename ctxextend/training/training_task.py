@@ -93,16 +93,16 @@ class TrainingTask:
         return self.lengths.length
 
     @property
-    def moves_windows(self) -> bool:
-        """Whether only a table is trained, by windows that the base reads from position 0 on."""
-        settings = self.settings
-        return (
-            settings.trains_table_in_windows
-            and self.has_base
-            and self.short_positions is not None
-            and self.length <= self.short_positions
-            and not self.origin.was_converted
-        )
+    def distils_table(self) -> bool:
+        """Whether only a table is trained, and the base can read the text in windows.
+
+        The windows are those of `Train.window`, or all of a text that is as long as the model.
+        """
+        is_known = self.has_base and self.short_positions is not None
+        if not is_known or not self.settings.compares_tables or self.origin.was_converted:
+            return False
+        assert self.short_positions is not None
+        return self.settings.window is None or self.length <= self.short_positions
 
     @property
     def dtype(self) -> str:
@@ -282,12 +282,12 @@ def _with_defaults(task: TrainingTask, kind: str) -> Train:
     elif was_converted and kind != ENCODER:
         if settings.distill is None:
             return replace(settings, distill=CONVERTED_DISTILL)
-    elif task.moves_windows and kind != ENCODER:
+    elif task.distils_table and kind != ENCODER:
         if settings.distill is None:
             return replace(settings, distill=TABLE_DISTILL)
         if settings.distill > 1:
             message = (
-                "--distill must be at most 1 where windows train only the table, got "
+                "--distill must be at most 1 where only the table is trained, got "
                 f"{settings.distill:g}."
             )
             hint = "It is the share of distillation; the rest is the loss of the text."

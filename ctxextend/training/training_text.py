@@ -128,7 +128,7 @@ def read_training_text(
         return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
     windows = _choose_windows(len(tokens), lengths, settings)
     earlier = _earlier_windows(seen, trained_before, len(tokens), settings.text_field)
-    needed = lengths.whole if settings.trains_table_in_windows else lengths.text
+    needed = lengths.whole if settings.compares_tables else lengths.text
     if earlier is not None and _is_usable(earlier, needed):
         windows = earlier
         names = ()
@@ -235,10 +235,10 @@ def _split_pairs(texts: Mapping[str, _ReadText]) -> tuple[PairedText, PairedText
 def _choose_windows(tokens: int, lengths: SequenceLengths, settings: Train) -> HeldOut:
     """Return the windows of a text to hold out.
 
-    If there is enough text, they have full length, so that `evaluate` can use them too, as do the
-    runs that train a table in windows: these hold out more of a short text.
+    If there is enough text, they have full length, so that `evaluate` can use them too. Runs
+    that compare tables hold out more of a short text.
     """
-    if settings.trains_table_in_windows and tokens >= 2 * MIN_WHOLE_WINDOWS * lengths.whole:
+    if settings.compares_tables and tokens >= 2 * MIN_WHOLE_WINDOWS * lengths.whole:
         return HeldOut.for_text(tokens, lengths.whole, at_least=MIN_WHOLE_WINDOWS)
     if tokens >= MIN_FULL_WINDOWS * lengths.whole:
         return HeldOut.for_text(tokens, lengths.whole)

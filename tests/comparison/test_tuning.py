@@ -96,14 +96,14 @@ def test_resize_with_data_trains_the_rows_and_records_what_it_did(
     assert changed_tensors(source, Path("tuned")) == {TABLE}
 
     recipe = yaml.safe_load(Path("tuned/ctxextend.yaml").read_text())
-    assert recipe["train"]["window"] == LEARNED
+    assert recipe["train"]["batch_size"] == 8 * LEARNED // TO
     assert recipe["train"]["distill"] == 1.0
     facts = recipe["provenance"]["trained"]
     assert facts["threads"] == 1
     assert list(facts["candidates"]) == [trial["method"] for trial in found["trials"]]
     assert len(recipe["provenance"]["tables"][0]["sha256_after"]) == 64
     card = Path("tuned/README.md").read_text()
-    assert "to predict in windows anywhere what its base checkpoint predicts in the first" in card
+    assert "to predict anywhere what its base checkpoint predicts in windows it can read" in card
 
 
 def test_run_writes_a_tuned_table_again(source: Path, steps: Callable[[int], None]) -> None:
@@ -116,8 +116,9 @@ def test_run_writes_a_tuned_table_again(source: Path, steps: Callable[[int], Non
 
 
 def test_resize_with_data_keeps_learned_rows_bit_for_bit(
-    source: Path, steps: Callable[[int], None]
+    source: Path, steps: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tuning_module, "_is_better", lambda improvement: True)
     method = ("--method", "linear", "--keep-first", 10)
     done = tune(source, *method, "--json", "-o", "tuned")
     assert values_of(done)["tuning"]["training"]["is_kept"]
