@@ -35,7 +35,7 @@ def resize(
         int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")
     ] = None,
     drop_last: Annotated[
-        int, basic("--drop-last K", "Create no new rows from the last K learned ones.")
+        int, basic("--drop-last K", "Create no rows from the last K learned ones.")
     ] = 0,
     part: options.Part = None,
     query_scale: Annotated[

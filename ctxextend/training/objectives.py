@@ -219,7 +219,7 @@ class TextDistillation(PositionDistillation):
     one before has not; in a masked model, each token is predicted where it is most central. The
     loss is the mean of both parts, each as in `PositionDistillation`.
 
-    Source: ctxextend. Whole texts teach what many rows mean together, windows what one means alone.
+    Source: ctxextend. Whole texts teach what many rows mean together, windows what each means.
     """
 
     def __init__(

@@ -217,7 +217,7 @@ def test_resize_dry_run_prints_the_method_and_its_settings(flags: str, method: s
         ("/no/such/folder --to many", 2, "UsageError"),
         ("/no/such/folder --to 512 --method magic", 2, "UsageError"),
         ("/no/such/folder --to 512 --method linear:scope=new", 2, "UsageError"),
-        ("/no/such/folder --to 512 --method bands --data book.txt", 2, "UsageError"),
+        ("/no/such/folder --to 512 --budget 30", 2, "UsageError"),
         ("/no/such/folder --to 512 --no-such-flag", 2, "UsageError"),
         ("/no/such/folder --to 512 --steps 3", 2, "UsageError"),
         ("/no/such/folder --to 512 --train book.txt", 2, "UsageError"),
