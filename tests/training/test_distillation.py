@@ -20,8 +20,14 @@ from ctxextend.evaluation.losses import Span
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.recipe import CheckpointRef
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
-from ctxextend.training.objectives import Distillation, LanguageModeling, plan_windows
-from ctxextend.training.train_data import IGNORE_INDEX
+from ctxextend.training.objectives import (
+    Distillation,
+    LanguageModeling,
+    PositionDistillation,
+    TextDistillation,
+    plan_windows,
+)
+from ctxextend.training.train_data import IGNORE_INDEX, Pieces
 from tests.helpers import pico
 from tests.helpers.mock_models import mock_model
 from tests.helpers.word_tokenizer import add_tokenizer
@@ -349,3 +355,83 @@ def test_language_modeling_adds_the_weighted_error_of_last_hidden_states_in_trai
     # Held-out losses do not include the error.
     held_out_loss = objective.eval()(ids, labels)["loss"]
     assert held_out_loss == plain(ids, labels)["loss"]
+
+
+LAYERS = {"gpt2": ".h.", "roberta": ".layer."}  # in the names of their parameters
+
+
+def language_models(folder: Path, model_type: str) -> tuple[EvalModel, EvalModel]:
+    """Return a model of 40 positions whose rows repeat those of its base, 16, and the base."""
+    base = folder / "base"
+    if model_type == "roberta":
+        pico.make(base, model_type, initializer_range=0.5, max_position_embeddings=OLD + 2)
+    else:
+        pico.make(base, model_type, initializer_range=0.5)
+    add_tokenizer(base, special_tokens=model_type != "gpt2")
+    output = resize(base, to=NEW, method="copy", output=folder / "new").output
+    return open_model(output), open_model(base)
+
+
+@pytest.mark.parametrize("model_type", [*LAYERS])
+def test_position_distillation_is_zero_where_rows_repeat(model_type: str, tmp_path: Path) -> None:
+    student, base = language_models(tmp_path, model_type)
+    objective = PositionDistillation(student, base, 1.0, short_positions=OLD)
+    disable_dropout(objective.train())
+    ids = texts(base, OLD)
+    special = len(base.tokenizer.before)
+    repeated = torch.arange(OLD) + OLD * (torch.arange(OLD) >= special)
+    moved = repeated + 3 * (torch.arange(OLD) >= special)
+    labels = ids.clone()
+    same = objective(ids, labels, repeated.expand_as(ids))["loss"]
+    torch.testing.assert_close(same, torch.zeros_like(same), atol=1e-5, rtol=0)
+    assert objective(ids, labels, moved.expand_as(ids))["loss"] > 0.01
+
+
+@pytest.mark.parametrize("model_type", [*LAYERS])
+def test_text_distillation_compares_each_token_with_itself(model_type: str, tmp_path: Path) -> None:
+    student, base = language_models(tmp_path, model_type)
+    tokens = NEW - base.tokenizer.num_special
+    objective = TextDistillation(student, base, 1.0, short_positions=OLD, tokens=tokens)
+    mixed = TextDistillation(student, base, 0.25, short_positions=OLD, tokens=tokens)
+    # Without layers and positions, predictions depend on the token only: any other pair differs.
+    for model in (student, base):
+        for name, parameter in model.model.named_parameters():
+            if "wpe" in name or "position_embeddings" in name or LAYERS[model_type] in name:
+                torch.nn.init.zeros_(parameter)
+    disable_dropout(objective.train())
+    disable_dropout(mixed.train())
+    ids = texts(student, NEW)
+    windows = len(objective.pieces.starts[::2])
+    offsets = torch.zeros(len(ids), windows, dtype=torch.int64)
+    loss = objective(ids, ids, offsets=offsets)["loss"]
+    torch.testing.assert_close(loss, torch.zeros_like(loss), atol=1e-5, rtol=0)
+
+    text_loss = LanguageModeling(student).train()(ids, ids)["loss"]
+    torch.testing.assert_close(mixed(ids, ids, offsets=offsets)["loss"], 0.75 * text_loss)
+
+
+@pytest.mark.parametrize("model_type", [*LAYERS])
+def test_text_distillation_moves_windows_by_their_offsets(model_type: str, tmp_path: Path) -> None:
+    student, base = language_models(tmp_path, model_type)
+    tokens = NEW - base.tokenizer.num_special
+    objective = TextDistillation(student, base, 1.0, short_positions=OLD, tokens=tokens)
+    disable_dropout(objective.train())
+    ids = texts(student, NEW)
+    count = len(objective.pieces.starts[::2])
+    losses = list[float]()
+    for offset in (0, OLD, OLD + 3):
+        offsets = torch.full((len(ids), count), offset)
+        losses.append(float(objective(ids, ids, offsets=offsets)["loss"].detach()))
+    # Rows repeat after 16: the loss of windows is 0 there, that of whole texts stays.
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    assert losses[2] > losses[0] + 0.01
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size", "starts"),
+    [(8, 4, [0, 2, 4]), (9, 4, [0, 2, 4, 5]), (4, 4, [0]), (5, 4, [0, 1]), (3, 1, [0, 1, 2])],
+)
+def test_pieces_overlap_by_half_and_end_with_the_text(
+    tokens: int, size: int, starts: list[int]
+) -> None:
+    assert Pieces(tokens=tokens, size=size).starts == starts
