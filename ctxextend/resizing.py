@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.errors import CtxextendError, MethodError, ResizeError
+from ctxextend.errors import CtxextendError, MethodError, ResizeError, TrainingError
 from ctxextend.output.write import output_path
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -273,7 +273,11 @@ def resize_checkpoint(
     announce(planned, events)
     chosen = Chosen()
     if options.data and planned.plan.tables[0].has_rows:
-        return _tune(recipe, planned, options, output, events, force=force, dry_run=dry_run)
+        if for_runtime is not None:
+            events.note(*for_runtime.notes)
+            events.warning(*for_runtime.warnings)
+        tuned = _tune(recipe, planned, options, output, events, force=force, dry_run=dry_run)
+        return replace(tuned, for_runtime=for_runtime)
     if for_runtime is not None:
         _check_chooses_once(planned.plan, recipe.resize, options)
         events.note(*for_runtime.notes)
@@ -520,6 +524,7 @@ def _tune(
     _check_tunes(recipe, options)
     if not dry_run:
         planned.check_output(output, force=force)  # fail before the text is read
+        _check_run_folder(output_path(output, planned.output.default_folder), force=force)
     request = TuningRequest(
         recipe=recipe,
         data=options.data,
@@ -554,6 +559,20 @@ def _tune(
         result = _trained_result(tuned.planned, tuned.trained)
         result = replace(result, verified=options.verify)
     return replace(result, choice_warnings=tuned.tuning.warnings, tuning=tuned.tuning)
+
+
+def _check_run_folder(output: Path, *, force: bool) -> None:
+    """Check that no interrupted run of another training would be discarded.
+
+    Raises:
+        TrainingError: One would.
+    """
+    from ctxextend.training.training_run import RunFolder
+
+    folder = RunFolder.for_output(output)
+    if folder.save is not None and not force:
+        message = f"{folder.path} contains an interrupted run, which tuning would discard."
+        raise TrainingError(message, "Resume that run, or choose another -o.")
 
 
 def _check_trained(folder: Path) -> None:

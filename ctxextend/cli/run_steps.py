@@ -54,9 +54,10 @@ def exit_if_tuning_is_interrupted(console: Console, recipe: "Recipe") -> Iterato
         ignore_ctrl_c()
         hint = "Run the same command again."
         if stop.method is not None and recipe.resize is not None:
-            flags = {"to": recipe.resize.to, "method": stop.method}
-            command = recipe.checkpoint.resize_command(**flags)
-            hint = f"Run the same command again, or take the rows found so far: {command}"
+            hint = (
+                "Run the same command again, or take the rows found so far: replace --data and "
+                f"--budget with --method {stop.method}"
+            )
         console.failure("Interrupted", "Nothing was written.", hint)
         raise typer.Exit(128 + stop.signal) from None
 

@@ -74,6 +74,7 @@ class RowsChoice:
 
     reader: RowsReader
     deadline: float  # in seconds of `time.perf_counter`
+    seconds_per_sequence: float = 0.0  # of the new length
     losses: dict[Resize, SequenceLosses] = field(default_factory=dict)  # in the order of reading
     best: Resize = field(init=False)
     lead: Estimate | None = None  # of the best one on held-out sequences; None if it is the first
@@ -84,10 +85,15 @@ class RowsChoice:
     def __post_init__(self) -> None:
         self.best = self.reader.plan.settings
 
+    def has_time(self, *counts: int) -> bool:
+        """Whether there is time to read so many sequences, in sum."""
+        seconds = sum(counts) * self.seconds_per_sequence
+        return time.perf_counter() + seconds < self.deadline
+
     @property
-    def has_time(self) -> bool:
-        """Whether there is time to read another candidate."""
-        return time.perf_counter() < self.deadline
+    def has_time_for_another(self) -> bool:
+        """Whether there is time for a candidate, and to confirm it on held-out sequences."""
+        return self.has_time(len(self.reader.choosing), 2 * len(self.reader.setup.held_out))
 
     def run(self) -> None:
         """Read candidates while there is time, and confirm the best one on held-out sequences.
@@ -101,10 +107,7 @@ class RowsChoice:
         started = time.perf_counter()
         items = self.reader.choosing
         self.losses[first] = self.reader.read(first, items)
-        elapsed = time.perf_counter() - started
-        # Another candidate, and both again on held-out sequences.
-        if 3 * elapsed > self.deadline - started:
-            return
+        self.seconds_per_sequence = (time.perf_counter() - started) / len(items)
         self._try_methods(items)
         self._search_bands(items)
         if self.best != first:
@@ -116,7 +119,7 @@ class RowsChoice:
         if first.choice.name != DEFAULT_METHOD:
             return
         for name in OTHER_METHODS:
-            if not self.has_time:
+            if not self.has_time_for_another:
                 return
             candidate = replace(first, method=name)
             if name != self.reader.plan.method:
@@ -144,7 +147,7 @@ class RowsChoice:
             return
         if requested.choice.name == DEFAULT_METHOD:
             requested = replace(requested, method=BANDS)
-        if not has_free_settings(requested.choice.settings):
+        if not has_free_settings(requested.choice.settings) or not self.has_time_for_another:
             return
         table = plan.tables[0]
         learned = self.reader.resizer.learned[table.name][table.reserved_rows :]
@@ -154,7 +157,7 @@ class RowsChoice:
             rows=table.rows_after - table.reserved_rows,
             requested=requested,
             measure=lambda candidate: self.reader.read(candidate, items),
-            has_time=lambda: self.has_time,
+            has_time=lambda: self.has_time_for_another,
             is_only=len(plan.tables) == 1,
         )
         found = search.run()
@@ -167,7 +170,7 @@ class RowsChoice:
 
         It changes more than the table, so it is not chosen here.
         """
-        if self.best.query_scale is not None or not self.has_time:
+        if self.best.query_scale is not None:
             return
         scaled = replace(self.best, query_scale=AUTO)
         try:
@@ -179,6 +182,9 @@ class RowsChoice:
             return
         held_out = self.reader.setup.held_out
         before = self.confirmed.get(self.best)
+        passes = 1 if before is not None else 2
+        if not self.has_time(passes * len(held_out)):
+            return
         if before is None:
             before = self.reader.read(self.best, held_out)
         after = self.reader.read(scaled, held_out)

@@ -30,6 +30,7 @@ from ctxextend.errors import (
 )
 from ctxextend.evaluation.eval_model import ENCODER, ResizableFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluation_result import Estimate
+from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.plan import Plan
 from ctxextend.planned import Planned, Reference
@@ -169,7 +170,10 @@ def _choose(
     ):
         train = tuning_settings(plan, request.data, files.stated_kind)
         task = open_tuning(files, plan, train, Path(folder, "stated"))
-        events.warning(*task.warnings)
+        warnings = trained_on_warnings(
+            files.ref.source, task.text.seen, f"{NO_HELD_OUT} text with --data."
+        )
+        events.warning(*warnings)
         base = load_eval_model(files, "fp32", task.settings.device)
         if base.kind == ENCODER and train.distill is not None:  # the weights have no head
             train = tuning_settings(plan, request.data, ENCODER)
@@ -186,10 +190,10 @@ def _choose(
             )
             choice = RowsChoice(reader=reader, deadline=deadline)
             choice.run()
-        return _start_of(choice, setup)
+        return _start_of(choice, setup, tuple(warnings))
 
 
-def _start_of(choice: RowsChoice, setup: TrainingSetup) -> _ChosenRows:
+def _start_of(choice: RowsChoice, setup: TrainingSetup, warnings: tuple[str, ...]) -> _ChosenRows:
     """Return what a choice has found, without the model."""
     first = choice.reader.plan.settings
     trials = {
@@ -212,7 +216,7 @@ def _start_of(choice: RowsChoice, setup: TrainingSetup) -> _ChosenRows:
         is_encoder=setup.model.kind == ENCODER,
         windows=len(held_out),
         length=held_out.settings.length,
-        warnings=setup.task.warnings,
+        warnings=warnings,
     )
 
 

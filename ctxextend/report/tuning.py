@@ -1,6 +1,7 @@
 """What was found on a text: rows or settings of a method, and how much better they are."""
 
 import math
+from dataclasses import replace
 
 from ctxextend.comparison.comparison_result import SettingsSearch
 from ctxextend.comparison.tuning_result import Tuning
@@ -20,8 +21,10 @@ def describe_tuning(tuning: Tuning) -> str:
         needed = math.ceil(tuning.seconds_needed)
         return f"{result}; training the rows takes --budget {needed} or more"
     if training is not None and not training.is_kept:
-        amount = _amount(training.improvement)
-        return f"{result}; {counted(training.steps, 'step')} of training changed it by {amount}"
+        verb = "raised" if training.improvement.mean < 0 else "lowered"
+        change = replace(training.improvement, mean=abs(training.improvement.mean))
+        steps = counted(training.steps, "step")
+        return f"{result}; {steps} of training {verb} it by {_amount(change)}"
     return result
 
 
@@ -50,7 +53,7 @@ def _improvement(tuning: Tuning) -> str:
     """Return how much better the result is, with its interval, and at which positions."""
     place = f"{counted(tuning.windows, 'held-out window')} of {tuning.length:,} tokens"
     if tuning.improvement is None:
-        return f"nothing was better by more than its interval on {place}"
+        return f"the loss is not lower by more than its interval on {place}"
     unit = "nats/token"
     measure = "the loss"
     if tuning.is_encoder:

@@ -9,7 +9,12 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from ctxextend.errors import CheckpointError, TrainingError, install_command
+from ctxextend.errors import (
+    CheckpointError,
+    TrainingError,
+    UnsupportedModelError,
+    install_command,
+)
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import POOLINGS, last_states, read_pooling
 from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs
@@ -147,15 +152,22 @@ class PositionDistillation(LanguageModeling):
     """
 
     def __init__(
-        self, model: EvalModel, base: EvalModel, share: float, *, short_positions: int | None
+        self,
+        model: EvalModel,
+        base: EvalModel,
+        share: float,
+        *,
+        short_positions: int | None,
+        position_ids: bool = True,
     ) -> None:
         """Check that the base can teach the student, and put it in evaluation mode.
 
         Raises:
             CheckpointError: The two have other tokens.
-            UnsupportedModelError: The student does not accept position ids.
+            UnsupportedModelError: The student does not accept position ids, which it needs if
+                `position_ids` is set.
         """
-        super().__init__(model, position_ids=True, short_positions=short_positions)
+        super().__init__(model, position_ids=position_ids, short_positions=short_positions)
         check_vocabularies(model, base)
         self.base = base  # not a submodule: it is neither trained nor saved
         self.base_has_separate_head = open_scorer(base).has_separate_head
@@ -217,7 +229,8 @@ class TextDistillation(PositionDistillation):
     The student reads each text whole, and every other window at random positions. The base reads
     overlapping windows from position 0 on: as those of a causal model slide, each predicts what the
     one before has not; in a masked model, each token is predicted where it is most central. The
-    loss is the mean of both parts, each as in `PositionDistillation`.
+    loss is the mean of both parts, each as in `PositionDistillation`. A model that does not accept
+    position ids only reads whole texts.
 
     Source: ctxextend. Whole texts teach what many rows mean together, windows what each means.
     """
@@ -235,7 +248,14 @@ class TextDistillation(PositionDistillation):
 
         `tokens` are those of a text, without special tokens.
         """
-        super().__init__(model, base, share, short_positions=short_positions)
+        self.moves_windows = _accepts_position_ids(model)
+        super().__init__(
+            model,
+            base,
+            share,
+            short_positions=short_positions,
+            position_ids=self.moves_windows,
+        )
         self.pieces = Pieces(tokens=tokens, size=min(base.max_text, tokens))
         self.special = (len(model.tokenizer.before), len(model.tokenizer.after))
 
@@ -262,9 +282,11 @@ class TextDistillation(PositionDistillation):
         targets = self._targets(torch.cat(windows)).view(len(starts), *windows[0].shape, -1)
         outputs, _ = self._read(head, input_ids, None)
         whole = self._divergence(head, outputs, self._merged(targets))
-        moved_outputs, _ = self._read(head, torch.cat(windows[::2]), self._positions(offsets))
-        moved = self._divergence(head, moved_outputs, targets[::2].flatten(0, 1))
-        divergence = (whole + moved) / 2
+        divergence = whole
+        if self.moves_windows:
+            moved_outputs, _ = self._read(head, torch.cat(windows[::2]), self._positions(offsets))
+            moved = self._divergence(head, moved_outputs, targets[::2].flatten(0, 1))
+            divergence = (whole + moved) / 2
         return {"loss": self._mixed(divergence, head, outputs, labels)}
 
     def _window(self, values: torch.Tensor, start: int) -> torch.Tensor:
@@ -545,6 +567,14 @@ class Contrastive(torch.nn.Module):
                 inputs[name] = value[:, :width]
         states = model.base_model(**inputs).last_hidden_state.float()
         return self.pooling(inputs | {"token_embeddings": states})["sentence_embedding"]
+
+
+def _accepts_position_ids(model: EvalModel) -> bool:
+    try:
+        position_base(model, "--window")
+    except UnsupportedModelError:
+        return False
+    return True
 
 
 def check_vocabularies(student: EvalModel, teacher: EvalModel) -> None:

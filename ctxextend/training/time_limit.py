@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from accelerate.utils import release_memory
+from accelerate.utils.memory import should_reduce_batch_size
 from torch.utils.data import default_collate
 
 from ctxextend.errors import CtxextendError
@@ -40,12 +42,8 @@ def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
     Raises:
         TimeTooShortError: The time is too short for `FEWEST_STEPS`.
     """
+    setup, step = _time_step(setup)
     task = setup.task
-    items = setup.training_items(task.settings.batch_size)
-    micro_batch = task.micro_batches[0]
-    batches = -(-task.settings.batch_size // (micro_batch * task.devices.num_processes))
-    batch = [items[number] for number in range(micro_batch)]
-    step = batches * _seconds_per_batch(setup, batch) + TRAINER_SECONDS
     evaluation = _seconds_per_evaluation(setup)
     left = deadline - time.perf_counter()
     evaluations = MOST_EVALUATIONS
@@ -58,6 +56,31 @@ def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
     every = math.ceil(steps / evaluations)
     settings = replace(task.settings, steps=steps, eval_every=every)
     return replace(setup, task=replace(task, settings=settings, planned_steps=steps))
+
+
+def _time_step(setup: TrainingSetup) -> tuple[TrainingSetup, float]:
+    """Return how long a step takes, and the setup with the micro-batches that fit the memory.
+
+    If none fits, training will say so, or fit by recomputing activations.
+    """
+    task = setup.task
+    items = setup.training_items(task.settings.batch_size)
+    seconds = 0.0
+    sizes = list(task.micro_batches)
+    while sizes and not seconds:
+        size = sizes[0]
+        batches = -(-task.settings.batch_size // (size * task.devices.num_processes))
+        try:
+            batch = [items[number] for number in range(size)]
+            seconds = batches * _seconds_per_batch(setup, batch) + TRAINER_SECONDS
+        except Exception as error:
+            if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
+                raise
+            setup.objective.zero_grad()
+            release_memory()
+            sizes.pop(0)
+    fitting = sizes or task.micro_batches
+    return replace(setup, task=replace(task, micro_batches=fitting)), seconds or TRAINER_SECONDS
 
 
 def _seconds_per_batch(setup: TrainingSetup, items: Sequence[dict[str, torch.Tensor]]) -> float:

@@ -21,9 +21,7 @@ OBJECTIVES = {
     ),
 }
 # What a table learns from its base, which reads windows from position 0 on.
-DISTILLED_TABLE = (
-    "to predict anywhere what its base checkpoint predicts in windows it can read"
-)
+DISTILLED_TABLE = "to predict anywhere what its base checkpoint predicts in windows it can read"
 # What distillation next to another objective also trains a model to do, by that objective.
 SIDE_OBJECTIVES = {
     "causal": OBJECTIVES["distilled"],

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from typer.testing import Result
 
 import ctxextend
 from ctxextend.comparison import tune_table as tuning_module
 from ctxextend.comparison.tuning_result import Tuning
-from ctxextend.errors import CtxextendError, DataError, MethodError, ResizeError
+from ctxextend.errors import CtxextendError, DataError, MethodError, ResizeError, TrainingError
+from ctxextend.training.objectives import TextDistillation
 from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.time_limit import TimeTooShortError
 from tests.helpers import pico
@@ -137,7 +139,8 @@ def test_resize_with_data_does_not_keep_what_is_not_better(
     assert found["steps"] == 0
     assert not found["training"]["is_kept"]
     assert found["improvement"] is None
-    assert "nothing was better by more than its interval" in done.stderr
+    assert "the loss is not lower by more than its interval on 9 held-out windows" in done.stderr
+    assert f"; {STEPS} steps of training " in done.stderr
     succeed("resize", source, "--to", TO, "--method", "linear", "-o", "plain")
     assert pico.contents(Path("tuned")) == pico.contents(Path("plain"))
     assert files_here() == ["book.txt", "plain", "tuned"]
@@ -277,5 +280,59 @@ def test_resize_with_data_names_what_was_found_when_interrupted(
     assert done.exit_code == 130
     message = unwrapped(done.stderr)
     assert "Nothing was written." in message
-    assert f"--to {TO} --method copy" in message
+    assert "replace --data and --budget with --method copy" in message
     assert files_here() == ["book.txt"]
+
+
+def test_resize_with_data_tunes_models_that_compute_positions_themselves(
+    source: Path, steps: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxextend.training.objectives._accepts_position_ids", lambda model: False)
+    result = ctxextend.resize(source, TO, "random", data="book.txt", output="tuned")
+    assert isinstance(result.tuning, Tuning)
+    assert result.tuning.training is not None
+
+
+def test_resize_with_data_names_the_serving_command(
+    source: Path, steps: Callable[[int], None]
+) -> None:
+    values = values_of(tune(source, "--method", "copy", "--for", "vllm", "--json", "-o", "tuned"))
+    assert values["serve"].startswith("vllm serve tuned")
+
+
+def test_resize_with_data_retries_with_smaller_batches_when_memory_is_too_small(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = TextDistillation.forward
+
+    def limited(
+        self: TextDistillation,
+        input_ids: Any,
+        labels: Any,
+        position_ids: Any = None,
+        offsets: Any = None,
+    ) -> Any:
+        if self.training and len(input_ids) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.")
+        return forward(self, input_ids, labels, position_ids, offsets)
+
+    monkeypatch.setattr(TextDistillation, "forward", limited)
+    result = ctxextend.resize(source, TO, "copy", data="book.txt", budget=4, output="tuned")
+    assert isinstance(result.tuning, Tuning)
+    assert result.tuning.training is not None
+
+
+def test_resize_with_data_discards_no_other_training(source: Path) -> None:
+    Path("tuned.training/saves/checkpoint-5").mkdir(parents=True)
+    with pytest.raises(TrainingError, match="contains an interrupted run, which tuning would"):
+        ctxextend.resize(source, TO, data="book.txt", output="tuned")
+    assert files_here() == ["book.txt", "tuned.training"]
+
+
+def test_resize_with_data_warns_of_text_that_was_trained_on(
+    source: Path, steps: Callable[[int], None]
+) -> None:
+    train(source, "again", *BOOK, steps=1)
+    done = tune("again", "--method", "copy", "--dry-run", "--json")
+    (warning,) = (text for text in values_of(done)["warnings"] if "was trained on" in text)
+    assert warning.endswith("Pass other text with --data.")
