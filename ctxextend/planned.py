@@ -16,7 +16,7 @@ from ctxextend.errors import MethodError
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.output.gguf_output import prepare_gguf
 from ctxextend.output.prepare import prepare_output
-from ctxextend.output.write import AnyOutput, check_writable, write_output
+from ctxextend.output.write import AnyOutput, check_writable, no_check, write_output
 from ctxextend.plan.explain import Explanation, explain
 from ctxextend.plan.for_runtime import RuntimePlan
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -99,7 +99,7 @@ class Planned(Result, shows=("plan",)):
         *,
         force: bool = False,
         progress: Progress = no_progress,
-        check: Callable[[Path], None] = lambda folder: None,
+        check: Callable[[Path], None] = no_check,
     ) -> "ResizeResult":
         """Write the output to a temporary folder and rename it: it is complete or absent.
 

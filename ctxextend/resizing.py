@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import CtxextendError, MethodError, ResizeError, TrainingError
-from ctxextend.output.write import output_path
+from ctxextend.output.write import no_check, output_path
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model
@@ -531,7 +531,7 @@ def _tune(
         budget=_seconds(options),
         output=output,
         force=force,
-        check=_check_trained if options.verify else _no_check,
+        check=_check_trained if options.verify else no_check,
         dry_run=dry_run,
     )
 
@@ -580,10 +580,6 @@ def _check_trained(folder: Path) -> None:
     from ctxextend.verification.verify import check_recorded_output
 
     check_recorded_output(folder)
-
-
-def _no_check(folder: Path) -> None:
-    """Check nothing."""
 
 
 def _check_tunes(recipe: Recipe, options: ResizeOptions) -> None:

@@ -132,7 +132,7 @@ def resize(
     recipe = Recipe(ref, resize=settings, train=training)
     with (
         exit_if_interrupted(console, RESUME_OR_START_OVER),
-        exit_if_tuning_is_interrupted(console, recipe),
+        exit_if_tuning_is_interrupted(console),
     ):
         result = resize_checkpoint(
             recipe, more, output, force=force, dry_run=dry_run, events=console

@@ -40,7 +40,7 @@ def exit_if_interrupted(console: Console, resume_hint: str) -> Iterator[None]:
 
 
 @contextmanager
-def exit_if_tuning_is_interrupted(console: Console, recipe: "Recipe") -> Iterator[None]:
+def exit_if_tuning_is_interrupted(console: Console) -> Iterator[None]:
     """Print how to use what was found before a signal interrupted the tuning of a table, and exit.
 
     Raises:
@@ -53,7 +53,7 @@ def exit_if_tuning_is_interrupted(console: Console, recipe: "Recipe") -> Iterato
     except TuningInterrupted as stop:
         ignore_ctrl_c()
         hint = "Run the same command again."
-        if stop.method is not None and recipe.resize is not None:
+        if stop.method is not None:
             hint = (
                 "Run the same command again, or take the rows found so far: replace --data and "
                 f"--budget with --method {stop.method}"

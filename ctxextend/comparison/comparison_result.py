@@ -106,7 +106,7 @@ def _size_cell(size: int | None) -> tuple[str, int | None]:
 
 @dataclass(frozen=True)
 class TuningSteps:
-    """How the table of a candidate was trained on the text, in windows of the old length."""
+    """How long the table of a candidate was trained on the text."""
 
     steps: int  # that fitted the budget
     seconds: float  # taken, to plan the steps too

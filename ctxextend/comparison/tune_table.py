@@ -1,4 +1,4 @@
-"""Tune a position table on a text: choose its rows, then train them in short windows."""
+"""Tune a position table on a text: choose its rows, then train them."""
 
 import math
 import signal
@@ -23,11 +23,7 @@ from ctxextend.comparison.tuning_settings import (
     open_tuning,
     tuning_settings,
 )
-from ctxextend.errors import (
-    ResizeError,
-    TrainingInterrupted,
-    TuningInterrupted,
-)
+from ctxextend.errors import ResizeError, TrainingInterrupted, TuningInterrupted
 from ctxextend.evaluation.eval_model import ENCODER, ResizableFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
@@ -41,9 +37,7 @@ from ctxextend.training.setup import TrainingSetup, set_up
 from ctxextend.training.time_limit import TimeTooShortError
 from ctxextend.training.train import TimeLimit, train_recipe
 from ctxextend.training.train_data import HeldOutSequences
-from ctxextend.training.training_task import (
-    LoadedTask,
-)
+from ctxextend.training.training_task import LoadedTask
 
 if TYPE_CHECKING:
     from ctxextend.training.train_result import TrainResult

@@ -39,13 +39,17 @@ def check_writable(
     output.check_path(path, force=force)
 
 
+def no_check(folder: Path) -> None:
+    """Check nothing of an output."""
+
+
 def write_output(
     output: AnyOutput,
     folder: str | os.PathLike[str] | None = None,
     *,
     force: bool = False,
     progress: Progress = no_progress,
-    check: Callable[[Path], None] = lambda staged: None,
+    check: Callable[[Path], None] = no_check,
 ) -> Written:
     """Write an output; resize, convert and train all do it here.
 

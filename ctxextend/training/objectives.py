@@ -206,19 +206,20 @@ class PositionDistillation(LanguageModeling):
             outputs: The inputs of that head, shape (b, w, d).
             targets: The inputs of the base's head, from `_targets`.
         """
-        base_head: Any = torch.nn.Identity()
+        heads = (head, self._base_head())
+        return chunked_divergence(heads, outputs.flatten(0, 1), targets.flatten(0, 1))
+
+    def _base_head(self) -> Any:
+        """Return the LM head of the base, or the identity if it computes logits itself."""
         if self.base_has_separate_head:
-            base_head = self.base.model.get_output_embeddings()
-        return chunked_divergence((head, base_head), outputs.flatten(0, 1), targets.flatten(0, 1))
+            return self.base.model.get_output_embeddings()
+        return torch.nn.Identity()
 
     def _targets(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Return the inputs of the base's head for windows, (b, w), without gradients."""
         base: Any = self.base.model.to(input_ids.device).eval()
-        head: Any = torch.nn.Identity()
-        if self.base_has_separate_head:
-            head = base.get_output_embeddings()
         inputs = prepare_inputs(base, input_ids, self.base.position_ids(input_ids))
-        with torch.no_grad(), identity_lm_head(head):
+        with torch.no_grad(), identity_lm_head(self._base_head()):
             targets: torch.Tensor = base(**inputs).logits
         return targets
 
@@ -323,9 +324,9 @@ class TextDistillation(PositionDistillation):
         """Return the position ids of windows, (windows * b, s); special tokens lead from 0 on."""
         before, after = self.special
         length = before + self.pieces.size + after
-        moves = torch.arange(length, device=offsets.device) >= before
         positions = torch.arange(length, device=offsets.device)
-        return positions + moves * offsets.T.flatten()[:, None]
+        is_moved = positions >= before
+        return positions + is_moved * offsets.T.flatten()[:, None]
 
 
 def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:

@@ -37,13 +37,8 @@ class SequenceLosses:
         return merged
 
     @property
-    def mean(self) -> float:
-        """The mean loss of a token, or of a text of an encoder."""
-        return float(self.nats.sum() / self.tokens.sum())
-
-    @property
     def estimate(self) -> Estimate:
-        """The mean loss with its interval, by sequence."""
+        """The mean loss of a token, or of a text of an encoder, with its interval by sequence."""
         return estimate_ratio(self.nats.sum(axis=1), self.tokens.sum(axis=1))
 
     def part(self, column: int) -> float | None:

@@ -23,7 +23,7 @@ from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
 from ctxextend.output.record import table_hash
-from ctxextend.output.write import output_path, write_output
+from ctxextend.output.write import no_check, output_path, write_output
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
@@ -168,7 +168,7 @@ def train_recipe(
                 result=result,
                 candidates={} if limit is None else limit.candidates,
             )
-            check = _no_check if limit is None else limit.check
+            check = no_check if limit is None else limit.check
             write_output(trained_output(finished), run.output, force=force, check=check)
         if devices.is_main_process:
             run.folder.remove()
@@ -418,10 +418,6 @@ def _opened_run(
             task = open_task(open_files(model), settings, devices, folder, notify)
         notes = _notes(source, task, folder, resume=resume)
         yield OpenedRun(source=source, output=path, folder=folder, task=task, notes=notes)
-
-
-def _no_check(folder: Path) -> None:
-    """Check nothing."""
 
 
 def _check_texts(settings: Train) -> None:

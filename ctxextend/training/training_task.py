@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 # gpt2-byte-128 and tiny-gpt2; in contrastive training, 5 is measured on MiniLM.
 CONVERTED_DISTILL = 4.0
 CONTRASTIVE_DISTILL = 5.0
-# Share of distillation if windows train only a table: docs/train.md has the measurements.
+# Share of distillation if windows train only a table: better than the loss of the text on a
+# byte-level GPT-2.
 TABLE_DISTILL = 1.0
 # Peak learning rate of an encoder after a conversion: better than 2e-5 and 2e-4 on MiniLM.
 CONVERTED_ENCODER_RATE = 1e-4
