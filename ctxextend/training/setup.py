@@ -59,7 +59,10 @@ class TrainingSetup:
         if isinstance(self.objective, TextDistillation):
             assert isinstance(text, Text)
             sequences = TrainingSequences(text, self.sequence_settings, count)
-            return SequencesWithPieces(sequences, self.objective.pieces)
+            if not self.objective.moves_windows:
+                return sequences
+            batch = self.task.settings.batch_size
+            return SequencesWithPieces(sequences, self.objective.pieces, batch)
         return self._items(text, count, is_held_out=False)
 
     @cached_property

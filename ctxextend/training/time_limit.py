@@ -64,15 +64,19 @@ def _time_step(setup: TrainingSetup) -> tuple[TrainingSetup, float]:
     If none fits, training will say so, or fit by recomputing activations.
     """
     task = setup.task
-    items = setup.training_items(task.settings.batch_size)
+    # Of two steps, since every other one may read its texts in another way.
+    items = setup.training_items(2 * task.settings.batch_size)
     seconds = 0.0
     sizes = list(task.micro_batches)
     while sizes and not seconds:
         size = sizes[0]
         batches = -(-task.settings.batch_size // (size * task.devices.num_processes))
         try:
-            batch = [items[number] for number in range(size)]
-            seconds = batches * _seconds_per_batch(setup, batch) + TRAINER_SECONDS
+            spent = 0.0
+            for first in (0, task.settings.batch_size):
+                batch = [items[first + number] for number in range(size)]
+                spent += _seconds_per_batch(setup, batch)
+            seconds = batches * spent / 2 + TRAINER_SECONDS
         except Exception as error:
             if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
                 raise

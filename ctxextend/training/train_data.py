@@ -371,15 +371,16 @@ class Pieces:
 
 
 class SequencesWithPieces(torch.utils.data.Dataset[TrainItem]):
-    """Sequences at all positions, with random positions for every other window of each.
+    """Sequences at all positions: those of every other batch are to be read in moved windows.
 
-    ``offsets`` of an item, shape (windows,), are those of the windows' positions.
+    These have ``offsets``, shape (windows,): of the positions of every other one of the windows.
     """
 
-    def __init__(self, sequences: TrainingSequences, pieces: Pieces) -> None:
+    def __init__(self, sequences: TrainingSequences, pieces: Pieces, batch: int) -> None:
         self.sequences = sequences
         self.tokens = sequences.tokens
         self.pieces = pieces
+        self.batch = batch  # sequences of a step
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -391,6 +392,8 @@ class SequencesWithPieces(torch.utils.data.Dataset[TrainItem]):
             IndexError: There is none of this number.
         """
         item = self.sequences[number]
+        if (number // self.batch) % 2 == 0:
+            return item
         generator = self.sequences.settings.generator(POSITION, number)
         largest = self.pieces.tokens - self.pieces.size
         offsets = list[int]()

@@ -1,0 +1,248 @@
+"""What a minute on a text makes of a table, on text that it was not tuned on.
+
+`benchmarks.real` measures and writes it. Tables are resized by `ctxextend resize --data`, in a
+process of its own, as a user would; nothing else should run beside it.
+"""
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.measure import CTXEXTEND, python
+from ctxextend import resize
+from ctxextend.comparison.search_settings import read_windows
+from ctxextend.evaluation.eval_model import EvalModel, load_eval_model, open_files
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, estimate
+from ctxextend.evaluation.losses import BY_POSITION, plan_losses
+from ctxextend.evaluation.reference_rows import (
+    BEYOND_CUT,
+    SHORT,
+    ReferenceLosses,
+    ReferenceTask,
+    Scores,
+    TextParts,
+    read_texts,
+)
+from ctxextend.evaluation.scorer import open_scorer
+from ctxextend.plan.opened_model import open_model
+from ctxextend.recipe import AUTO, CheckpointRef, Evaluate
+from ctxextend.report.numbers import NumberFormat
+
+__all__ = ["BUDGET", "Minute", "Texts", "halves", "measure_minute", "minute_tables"]
+
+BUDGET = 60  # seconds
+NUMBERS = NumberFormat()
+FEWEST_WINDOWS = 8
+# A process counts the memory of the one that starts it, which here has loaded torch.
+MEASURING = """
+import json, sys
+from benchmarks.measure import measure_json
+cost, output = measure_json(sys.argv[1:])
+print(json.dumps({"megabytes": cost.megabytes, "output": output}))
+"""
+
+
+@dataclass(frozen=True)
+class Minute:
+    """A table that is tuned for a minute, and compared with what would be right."""
+
+    model: str
+    text: str  # as in `benchmarks.real.Part`; ``long range`` is that of `benchmarks.long_range`
+    before: int
+    to: int
+    # Whether the model's own rows from `before` on are held out, and are the reference; else that
+    # is the model as it is, in sliding windows.
+    hold_out: bool
+    method: str = AUTO
+    is_tuned_on: bool = False  # rates and objective were chosen on this model
+    tokens: int = 16_384  # that judge
+
+    @property
+    def name(self) -> str:
+        """The name of its file, and in --only."""
+        model, _, _ = self.model.partition("'")
+        name = f"minute-{model}-{self.before}-{self.to}".lower()
+        if self.keeps_rows:
+            name += "-kept"
+        if self.text == "long range":
+            name += "-long-range"
+        return name
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether learned rows stay."""
+        return self.method != AUTO
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Text to tune on, and other text that judges."""
+
+    tuning: Path
+    judging: Path
+
+
+def halves(documents: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return documents to tune on, and those that judge: the same at each call."""
+    shuffled = [*documents]
+    random.Random(0).shuffle(shuffled)
+    return shuffled[::2], shuffled[1::2]
+
+
+def measure_minute(minute: Minute, source: str, texts: Texts, folder: Path) -> dict[str, Any]:
+    """Tune a table, and pair its losses, and those before it, with the reference."""
+    folder.mkdir(parents=True, exist_ok=True)
+    base = source
+    if minute.hold_out:
+        base = str(folder / f"{minute.name}-cut")
+        resize(source, minute.before, output=base, force=True)
+    untrained = folder / f"{minute.name}-untrained"
+    resize(base, minute.to, minute.method, output=untrained, force=True)
+    tuned = folder / f"{minute.name}-tuned"
+    shutil.rmtree(tuned, ignore_errors=True)
+    command = [*CTXEXTEND, "resize", base, "--to", str(minute.to), "--method", minute.method]
+    command += ["--data", str(texts.tuning), "--budget", str(BUDGET)]
+    command += ["--output", str(tuned), "--json"]
+    run = run_measured(command)
+    found: dict[str, Any] = {"tuning": run["output"]["tuning"], "megabytes": run["megabytes"]}
+    judges = Evaluate(data=(str(texts.judging),), tokens=minute.tokens)
+    if minute.hold_out:
+        found |= against_reference_rows(minute, source, (untrained, tuned), judges)
+    else:
+        found |= against_sliding_windows(minute, source, (untrained, tuned), judges)
+    return found
+
+
+def run_measured(command: Sequence[str]) -> dict[str, Any]:
+    """Run a command that prints JSON, and return it as ``output``, and its peak ``megabytes``."""
+    done = subprocess.run(python(MEASURING, *command), check=True, stdout=subprocess.PIPE)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def against_reference_rows(
+    minute: Minute, source: str, tables: tuple[Path, Path], judges: Evaluate
+) -> dict[str, Any]:
+    """Return the loss of the reference rows, and the changes before and after tuning."""
+    files = open_files(open_model(CheckpointRef(source)))
+    text = read_texts(files, judges, minute.before, minute.to, "").text
+
+    def read(folder: str) -> Scores:
+        model = open_eval_model(folder)
+        parts = TextParts(texts=text.windows, hold_out=minute.before, tokenizer=model.tokenizer)
+        reader = ReferenceLosses(parts=parts, scorer=open_scorer(model), seed=0)
+        task = ReferenceTask(reader=reader, parts=parts, model=model, batch_size=None)
+        task.run_base(lambda tokens: None)
+        return reader.scores_of(task.reference_outputs)
+
+    reference = read(source)
+    changes = {}
+    for name, folder in zip(("before", "after"), tables, strict=True):
+        scores = read(str(folder))
+        changes[name] = paired(scores[BEYOND_CUT], reference[BEYOND_CUT])
+        changes[f"short {name}"] = paired(scores[SHORT], reference[SHORT])
+    return {"reference": estimate(reference[BEYOND_CUT]), **changes}
+
+
+def against_sliding_windows(
+    minute: Minute, source: str, tables: tuple[Path, Path], judges: Evaluate
+) -> dict[str, Any]:
+    """Return the loss of a model in sliding windows, and the changes before and after tuning."""
+    files = open_files(open_model(CheckpointRef(source)))
+    windows = read_windows(files, judges, minute.to, FEWEST_WINDOWS).text.windows
+    base = open_scorer(open_eval_model(source))
+    found: dict[str, Any] = {}
+    for name, folder in zip(("before", "after"), tables, strict=True):
+        model = open_scorer(open_eval_model(str(folder)))
+        task = plan_losses(model, base, windows, [minute.to], seed=0, measures=[BY_POSITION])
+        task.measure(lambda tokens: None)
+        losses = {mode: values for (mode, _), values in task.losses(BY_POSITION).items()}
+        special = len(files.tokenizer.before)
+        long, short = [], []
+        for number in range(len(windows)):
+            positions = task.windows.targets(number)[BY_POSITION] + special
+            long.append(positions >= minute.before)
+            short.append(positions < minute.before)
+        beyond = {mode: select(values, long) for mode, values in losses.items()}
+        found["reference"] = estimate(beyond[SLIDING])
+        found[name] = paired(beyond[MODEL], beyond[SLIDING])
+        found[f"short {name}"] = paired(
+            select(losses[MODEL], short), select(losses[TRUNCATED], short)
+        )
+    return found
+
+
+def open_eval_model(source: str) -> EvalModel:
+    """Return a model in float32."""
+    return load_eval_model(open_files(open_model(CheckpointRef(source))), "fp32", "cpu")
+
+
+def select(
+    losses: Sequence[NDArray[np.float64]], masks: Sequence[NDArray[np.bool_]]
+) -> list[NDArray[np.float64]]:
+    """Return the losses of each text under its mask."""
+    return [values[mask] for values, mask in zip(losses, masks, strict=True)]
+
+
+def paired(
+    losses: Sequence[NDArray[np.float64]], references: Sequence[NDArray[np.float64]]
+) -> Estimate:
+    """Return the mean difference of losses, paired by token, with its interval by text."""
+    return estimate([loss - other for loss, other in zip(losses, references, strict=True)])
+
+
+def minute_tables(
+    minutes: Sequence[Minute], results: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield the tables of all parts that were measured."""
+    kinds = {
+        "reference rows": [minute for minute in minutes if minute.hold_out],
+        "sliding windows": [minute for minute in minutes if not minute.hold_out],
+    }
+    for reference, parts in kinds.items():
+        yield (
+            f"\n| model | {reference} | untrained | after a minute | short inputs, untrained | "
+            "after a minute | from | steps | seconds | memory |"
+            "\n|---|---:|---:|---:|---:|---:|---|---:|---:|---:|"
+        )
+        for minute in parts:
+            if minute.name in results:
+                yield minute_row(minute, results[minute.name])
+
+
+def minute_row(minute: Minute, result: Mapping[str, Any]) -> str:
+    """Return the row of a part."""
+    tuning = result["tuning"]
+    labels = [f"{minute.model} {minute.before} → {minute.to}"]
+    if minute.keeps_rows:
+        labels.append("learned rows kept")
+    if minute.text == "long range":
+        labels.append("long-range text")
+    label = ", ".join(labels)
+    if minute.is_tuned_on:
+        label += " *tuned*"
+    method, _, _ = tuning["method"].partition(":")
+    cells = [
+        label,
+        NUMBERS.perplexity(Estimate(**result["reference"])),
+        *(ratio_text(result, name) for name in ("before", "after")),
+        *(ratio_text(result, f"short {name}") for name in ("before", "after")),
+        method,
+        str(tuning["steps"]),
+        f"{tuning['seconds']:.0f}",
+        f"{result['megabytes']:.0f} MB",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def ratio_text(result: Mapping[str, Any], name: str) -> str:
+    """Return the ratio of a perplexity to that of the reference, ± 95 %."""
+    return f"x {NUMBERS.perplexity(Estimate(**result[name]))}"
