@@ -1,11 +1,12 @@
 """A guided demo on the bundled checkpoint.
 
-It compares methods, trains the best one, and writes past the old end. Training needs the extra
-`train`; without it, the demo ends after the comparison.
+It compares methods, trains the rows of the best one, and writes past the old end. Training needs
+the extra `train`; without it, the demo ends after the comparison.
 """
 
 import inspect
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import filterfalse
@@ -17,15 +18,18 @@ from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.python_text import is_held_out, python_documents, write_documents
 from ctxextend.comparison.quick import compare_quickly
+from ctxextend.comparison.tuning_settings import tuning_settings
+from ctxextend.evaluation.eval_model import CAUSAL
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.opened_model import OpenedModel, identify_model
+from ctxextend.plan.plan import Plan
 from ctxextend.planned import prepare_resize
 from ctxextend.progress import Progress
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 
 DEMO_SOURCE = "tiny-gpt2"
-DEMO_STEPS = 80  # about 20 seconds
+DEMO_BUDGET = 40  # seconds of training
 DEMO_TEXT = inspect.getfullargspec  # whose documentation was not trained on
 WRITTEN_TOKENS = 64
 
@@ -38,7 +42,7 @@ class Demo:
     method: str  # the method that the comparison recommends
     max_len_before: int
     max_len_after: int
-    steps: int = 0  # of training all weights
+    steps: int = 0  # of training the rows
     loss_before: float | None = None  # on held-out text at the new length, before training
     loss_after: float | None = None  # the same after training
     prompt: str | None = None  # text that takes all positions of the base checkpoint
@@ -67,7 +71,7 @@ def compare_demo(progress: Progress, threads: int | None) -> Comparison:
 def train_demo(
     to: int, method: str, output: Path, force: bool, threads: int | None, progress: Progress
 ) -> Demo:
-    """Resize the bundled checkpoint, train it, and continue a text past the old end.
+    """Resize the bundled checkpoint, train its rows, and continue a text past the old end.
 
     Args:
         to: The new context length.
@@ -81,16 +85,25 @@ def train_demo(
         CtxextendError: The output cannot be written, or training fails.
     """
     from ctxextend.models.load import continue_text, load
-    from ctxextend.training.train import train_recipe
+    from ctxextend.output.write import no_check
+    from ctxextend.training.train import TimeLimit, train_recipe
 
     planned = prepare_resize(_open_demo(), Resize(to, method=method))
     plan = planned.plan
     length = plan.max_len_before
     model_class = plan.checkpoint.model_class
     with tempfile.TemporaryDirectory() as folder:
-        settings = _write_training_text(Path(folder), threads)
+        settings = _write_training_text(plan, Path(folder), threads)
         recipe = Recipe(plan.model.ref, plan.settings, settings)
-        trained = train_recipe(recipe, output, planned=planned, force=force, progress=progress)
+        limit = TimeLimit(
+            deadline=time.perf_counter() + DEMO_BUDGET,
+            keeps=lambda result: True,
+            check=no_check,
+            candidates={},
+        )
+        trained = train_recipe(
+            recipe, output, planned=planned, force=force, progress=progress, limit=limit
+        )
         untrained = planned.execute(Path(folder) / "untrained")
         base_model, _ = load(plan.checkpoint, model_class)
         model_before, _ = load(_open(untrained.output), model_class)
@@ -106,7 +119,7 @@ def train_demo(
         method=method,
         max_len_before=length,
         max_len_after=plan.max_len_after,
-        steps=DEMO_STEPS,
+        steps=trained.run.steps,
         loss_before=trained.loss_before,
         loss_after=trained.loss_after,
         prompt=prompt,
@@ -116,18 +129,15 @@ def train_demo(
     )
 
 
-def _write_training_text(folder: Path, threads: int | None) -> Train:
-    """Write Python's documentation into a folder, and return the settings to train on it."""
+def _write_training_text(plan: Plan, folder: Path, threads: int | None) -> Train:
+    """Write Python's documentation into a folder, and return the settings to train rows on it."""
     documents = python_documents()
     held_out = filter(is_held_out, documents)
     trained_on = filterfalse(is_held_out, documents)
-    return Train(
-        data=(write_documents(folder / "text.jsonl", trained_on),),
-        steps=DEMO_STEPS,
-        trainable="all",
+    text = write_documents(folder / "text.jsonl", trained_on)
+    return replace(
+        tuning_settings(plan, (text,), CAUSAL),
         eval_data=(write_documents(folder / "held-out.jsonl", held_out),),
-        eval_every=DEMO_STEPS,
-        save_every=DEMO_STEPS,
         threads=threads,
     )
 

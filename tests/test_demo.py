@@ -18,6 +18,7 @@ from ctxextend.errors import TrainingError
 from ctxextend.models import load as running
 from ctxextend.report.figures import FileKind
 from tests.helpers.json_schemas import check_result
+from tests.helpers.trainings import fix_steps
 
 
 def demo(*arguments: str) -> Result:
@@ -32,7 +33,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (demonstration, python_text):
         monkeypatch.setattr(module, "python_documents", lambda: documents)
     monkeypatch.setattr(demonstration, "WRITTEN_TOKENS", 8)
-    monkeypatch.setattr(demonstration, "DEMO_STEPS", 1)
+    fix_steps(monkeypatch, 1)
 
 
 @pytest.mark.usefixtures("short")
@@ -41,7 +42,7 @@ def test_demo_compares_trains_and_writes_past_the_old_end() -> None:
     done = demo("-o", "kept")
     assert done.exit_code == 0, done.output
     assert "128 -> 256 positions, 5 methods" in done.stdout
-    assert "Training for 1 step changes the perplexity at 256 tokens from " in done.stdout
+    assert "Training the rows for 1 step changes the perplexity at 256 tokens from " in done.stdout
     assert "Get the names and default values" in done.stdout
     assert "IndexError" in done.stdout
     assert json.loads(Path("kept/config.json").read_text("utf-8"))["n_positions"] == 256
@@ -74,8 +75,8 @@ def test_demo_without_the_training_extra_compares_and_says_what_it_would_add(
     done = demo()
     assert done.exit_code == 0, done.output
     assert "128 -> 256 positions, 5 methods" in done.stdout
-    assert "Training for" not in done.output
-    said = "To also train bands briefly and write past the old end: pip install 'ctxextend[train]'"
+    assert "Training the rows" not in done.output
+    said = "To also train its rows and write past the old end: pip install 'ctxextend[train]'"
     assert said in done.stderr.splitlines()
     values = json.loads(demo("--json").stdout)
     check_result(values)

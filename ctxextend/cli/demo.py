@@ -38,8 +38,8 @@ def demo(
         ctxextend demo
         ctxextend demo --output tiny-gpt2-256
 
-    Compares methods at twice the length. With the extra ctxextend[train], also trains the best one
-    and writes past the old end.
+    Compares methods at twice the length. With the extra ctxextend[train], also trains the rows of
+    the best one for a while, as `resize --data` does, and writes past the old end.
     """
     from ctxextend.demo import DEMO_SOURCE, Demo, compare_demo
     from ctxextend.report.html import write_report
@@ -72,8 +72,7 @@ def demo(
     console.measurement("demo", comparison, page.lines, files, values)
     if not can_train:
         console.note(
-            f"To also train {comparison.recommended} briefly and write past the old end: "
-            f"{install_command('accelerate')}"
+            f"To also train its rows and write past the old end: {install_command('accelerate')}"
         )
     if report:
         console.note(f"Open {report} in a browser.")
@@ -139,7 +138,7 @@ def add_training(page: Page, comparison: "Comparison", result: "Demo") -> None:
     to = result.max_len_after
     before = math.exp(result.loss_before)
     after = math.exp(result.loss_after)
-    training = f"Training for {counted(result.steps, 'step')}"
+    training = f"Training the rows for {counted(result.steps, 'step')}"
     change = f"changes the perplexity at {to} tokens from {before:.1f} to {after:.1f}"
     base = page.numbers.perplexity(comparison.base)
     windows = f"The base in sliding windows of {result.max_len_before} tokens: {base}"
@@ -155,6 +154,7 @@ def add_training(page: Page, comparison: "Comparison", result: "Demo") -> None:
         "A model of 0.9 million parameters writes no sense at any length; its perplexity is what "
         "improves."
     )
+    page.text(f"On your text: ctxextend resize {result.source} --to {to} --data TEXT")
 
 
 def _add_written(page: Page, title: str, text: str | None) -> None:

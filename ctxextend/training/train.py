@@ -415,7 +415,14 @@ def _opened_run(
             )
             model = source.prepare_model(folder)
             settings = training_settings(recipe)
-            task = open_task(open_files(model), settings, devices, folder, notify)
+            task = open_task(
+                open_files(model),
+                settings,
+                devices,
+                folder,
+                notify,
+                resized=None if planned is None else planned.model,
+            )
         notes = _notes(source, task, folder, resume=resume)
         yield OpenedRun(source=source, output=path, folder=folder, task=task, notes=notes)
 
