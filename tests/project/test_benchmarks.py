@@ -20,7 +20,10 @@ from benchmarks import checkpoints, convert, long_range, real, rotary, short_tra
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
 from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
+from benchmarks.minute import halves
+from benchmarks.minute_search import documents_from
 from benchmarks.qmsum import write_qmsum
+from ctxextend.evaluation.search_set import SearchSet
 from ctxextend.tables.methods import METHODS
 
 TINY = Shape(64, 2, 10, 16)
@@ -224,13 +227,56 @@ def test_real_page_contains_every_part_and_the_criterion(
     assert missed in text
 
 
-def test_real_short_table_has_a_line_per_model(real_results: dict[str, dict[str, Any]]) -> None:
-    lines = list(real.short_table(real_results))
-    assert len(lines) == 1 + 1 + 1 + 4
+def minute_result(tuned: float) -> dict[str, Any]:
+    """Return a result of a part of `benchmarks.minute`."""
+    before = {"before": value(0.5), "short before": value(0.4)}
+    after = {"after": value(tuned), "short after": value(0.0)}
+    tuning = {"method": "bands:sigma=4", "steps": 90, "seconds": 58.4}
+    return {"reference": value(1.0), **before, **after, "tuning": tuning, "megabytes": 512.3}
+
+
+def test_real_page_states_what_a_minute_is_worth(real_results: dict[str, dict[str, Any]]) -> None:
+    minutes = {minute.name: minute_result(0.1) for minute in real.MINUTES}
+    assert len(minutes) == len(real.MINUTES)
+    lines = "\n".join(real.page(real_results | minutes)).splitlines()
+    assert (
+        "| rxnfp's BERT 64 → 256, learned rows kept *tuned* | 2.7183 ± 0.0054 | x 1.6487 ± 0.0033 "
+        "| x 1.1052 ± 0.0022 | x 1.4918 ± 0.0030 | x 1.0000 ± 0.0020 | bands | 90 | 58 | 512 MB |"
+    ) in lines
+    assert not any("After a minute" in line for line in real.page(real_results))
+
+
+def test_real_short_table_has_a_line_per_model() -> None:
+    minutes = {}
+    for minute in real.MINUTES:
+        minutes[minute.name] = minute_result(0.1 * minute.to / minute.before)
+    lines = list(real.short_table(minutes))
+    assert len(lines) == 1 + 1 + 1 + 3
     assert lines[1] == (
-        "| rxnfp's BERT, 128 → 256 | 1.6487 ± 0.0033 | 2.718 (x 1.6487 ± 0.0033) |  | 7.389 "
-        "(x 4.4817 ± 0.0089) |"
+        "| rxnfp's BERT | x 1.6487 ± 0.0033 | x 1.2214 ± 0.0024 | x 1.6487 ± 0.0033 | "
+        "x 1.4918 ± 0.0030 |"
     )
+
+
+def test_minute_halves_share_no_document() -> None:
+    documents = [f"document {number}" for number in range(9)]
+    tuning, judging = halves(documents)
+    assert sorted([*tuning, *judging]) == documents
+    assert halves(documents) == (tuning, judging)
+    assert tuning != documents[::2]
+
+
+def test_minute_search_judges_queries_about_the_other_documents() -> None:
+    texts = SearchSet(
+        documents=("a", "b", "c"),
+        queries=("of a", "of b and c", "of c"),
+        relevant=({0: 1}, {1: 1, 2: 2}, {2: 1}),
+        notes=(),
+    )
+    judging = documents_from(texts, 2)
+    assert judging.documents == ("c",)
+    assert judging.queries == ("of b and c", "of c")
+    assert judging.relevant == ({0: 2}, {0: 1})
 
 
 def test_rotary_page_contains_every_length_and_band() -> None:

@@ -1,0 +1,128 @@
+"""What a minute on documents, and a query scale, are worth to a sentence encoder in search.
+
+The table is tuned on the first half of the documents of a search set; queries about the other half
+judge. Documents are read at the new length. `routed` embeds queries with the encoder as it is, and
+documents with the one of the query scale, as sentence-transformers' Router does.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.long_range import write
+from benchmarks.measure import CTXEXTEND
+from benchmarks.minute import BUDGET, open_eval_model, run_measured
+from ctxextend import resize
+from ctxextend.evaluation.embedding import Embedder, open_embedder
+from ctxextend.evaluation.evaluation_result import Estimate, estimate
+from ctxextend.evaluation.retrieval import NDCG_AT_10, score_rankings
+from ctxextend.evaluation.search_set import SearchSet, read_search_set
+from ctxextend.recipe import Evaluate
+from ctxextend.report.numbers import NumberFormat
+
+__all__ = ["MinuteSearch", "measure_minute_search", "search_lines"]
+
+NUMBERS = NumberFormat()
+QUERY_SCALE = 1.25
+COPY = "copy"
+
+
+@dataclass(frozen=True)
+class MinuteSearch:
+    """A sentence encoder that is tuned on documents, and searches in others."""
+
+    model: str
+    before: int
+    to: int
+    text: str = "qmsum"
+
+    @property
+    def name(self) -> str:
+        """The name of its file, and in --only."""
+        return f"minute-{self.model}-{self.before}-{self.to}".lower()
+
+
+def measure_minute_search(
+    part: MinuteSearch, source: str, settings: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    """Return the nDCG@10 of each way to read the judging half, and its lead over `copy`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = read_search_set(Evaluate(**settings))
+    assert texts is not None
+    tuning = len(texts.documents) // 2
+    text = write(folder / f"{part.name}-tuning.jsonl", texts.documents[:tuning])
+    judging = documents_from(texts, tuning)
+    models = {name: folder / f"{part.name}-{name}" for name in (COPY, "tuned", "scaled")}
+    resize(source, part.to, COPY, output=models[COPY], force=True)
+    resize(source, part.to, COPY, query_scale=QUERY_SCALE, output=models["scaled"], force=True)
+    shutil.rmtree(models["tuned"], ignore_errors=True)
+    command = [*CTXEXTEND, "resize", source, "--to", str(part.to), "--method", COPY]
+    command += ["--data", str(text), "--budget", str(BUDGET)]
+    command += ["--output", str(models["tuned"]), "--json"]
+    run = run_measured(command)
+
+    embedders = {name: open_embedder(open_eval_model(str(path))) for name, path in models.items()}
+    embedders["base"] = open_embedder(open_eval_model(source))
+    ways = {
+        f"as it is, cut at {part.before}": ("base", "base"),
+        COPY: (COPY, COPY),
+        "copy, a minute on other meetings": ("tuned", "tuned"),
+        f"copy, query scale {QUERY_SCALE}": ("scaled", "scaled"),
+        "the same, queries by the model as it is": ("base", "scaled"),
+    }
+    rankings = {
+        way: ndcg(embedders[of_queries], embedders[of_documents], judging)
+        for way, (of_queries, of_documents) in ways.items()
+    }
+    rows = {}
+    for way, scores in rankings.items():
+        change = estimate([*(scores - rankings[COPY]).reshape(-1, 1)])
+        rows[way] = {"ndcg": estimate([*scores.reshape(-1, 1)]), "change": change}
+    return {"tuning": run["output"]["tuning"], "megabytes": run["megabytes"], "rows": rows}
+
+
+def documents_from(texts: SearchSet, first: int) -> SearchSet:
+    """Return the documents from a number on, and the queries about them."""
+    queries, relevant = [], []
+    for query, gains in zip(texts.queries, texts.relevant, strict=True):
+        kept = {number - first: gain for number, gain in gains.items() if number >= first}
+        if kept:
+            queries.append(query)
+            relevant.append(kept)
+    return SearchSet(
+        documents=texts.documents[first:],
+        queries=tuple(queries),
+        relevant=tuple(relevant),
+        notes=(),
+    )
+
+
+def ndcg(of_queries: Embedder, of_documents: Embedder, texts: SearchSet) -> Any:
+    """Return the nDCG@10 of each query, shape (queries,)."""
+    queries = of_queries.embed(token_ids(of_queries, texts.queries))
+    documents = of_documents.embed(token_ids(of_documents, texts.documents))
+    cosines = queries.astype("float64") @ documents.astype("float64").T
+    return score_rankings(cosines, texts.relevant)[NDCG_AT_10]
+
+
+def token_ids(embedder: Embedder, texts: tuple[str, ...]) -> list[Any]:
+    """Return the tokens of texts that an encoder reads."""
+    model = embedder.model
+    return [model.tokenizer.encode(text)[: model.max_text] for text in texts]
+
+
+def search_lines(part: MinuteSearch, result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of a part."""
+    tuning = result["tuning"]
+    yield (
+        f"\n{part.model} {part.before} → {part.to}, tuned in {tuning['seconds']:.0f} s "
+        f"({tuning['steps']} steps) on the first half of the meetings, judged on the others.\n"
+    )
+    yield "| documents are read by | nDCG@10 | against copy |\n|---|---:|---:|"
+    for way, row in result["rows"].items():
+        change = ""
+        if way != COPY:
+            change = NUMBERS.change(Estimate(**row["change"]))
+        yield f"| {way} | {NUMBERS.estimate(Estimate(**row['ndcg']))} | {change} |"
