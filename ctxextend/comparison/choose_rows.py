@@ -1,7 +1,7 @@
 """Choose, on a text, the method and settings whose rows a table should start from."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,8 +36,10 @@ class RowsReader:
     setup: TrainingSetup
     report: Callable[[str], None]  # called with the name of each candidate
 
-    def read(self, candidate: Resize, items: NumberedItems) -> SequenceLosses:
-        """Return the losses of sequences with the rows of a candidate.
+    def read(
+        self, candidate: Resize, items: NumberedItems, numbers: Sequence[int] | None = None
+    ) -> SequenceLosses:
+        """Return the losses of sequences with the rows of a candidate; of all without `numbers`.
 
         Raises:
             ResizeError: The method does not apply.
@@ -46,7 +48,7 @@ class RowsReader:
         self.report(candidate.choice.name)
         self.resizer.set_positions(plan)
         self.setup.objective.eval()
-        return read_sequences(self.setup.objective, items, range(len(items)))
+        return read_sequences(self.setup.objective, items, numbers or range(len(items)))
 
     def plan_of(self, candidate: Resize) -> Plan:
         """Return the plan of a candidate.
@@ -104,8 +106,13 @@ class RowsChoice:
         first = self.reader.plan.settings
         if self.reader.setup.model.kind == ENCODER:
             return  # their default keeps learned rows, and repeats them
-        started = time.perf_counter()
         items = self.reader.choosing
+        started = time.perf_counter()
+        self.reader.read(first, items, [0])
+        self.seconds_per_sequence = time.perf_counter() - started
+        if not self.has_time(len(items)):
+            return
+        started = time.perf_counter()
         self.losses[first] = self.reader.read(first, items)
         self.seconds_per_sequence = (time.perf_counter() - started) / len(items)
         self._try_methods(items)

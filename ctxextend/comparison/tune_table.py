@@ -34,7 +34,7 @@ from ctxextend.progress import Events
 from ctxextend.recipe import Recipe, Resize
 from ctxextend.training.sequence_losses import LONG_COLUMN, SHORT_COLUMN, SequenceLosses
 from ctxextend.training.setup import TrainingSetup, set_up
-from ctxextend.training.time_limit import TimeTooShortError
+from ctxextend.training.time_limit import TimeTooShortError, least_seconds
 from ctxextend.training.train import TimeLimit, train_recipe
 from ctxextend.training.train_data import HeldOutSequences
 from ctxextend.training.training_task import LoadedTask
@@ -83,6 +83,7 @@ class _ChosenRows(NamedTuple):
     is_encoder: bool
     windows: int
     length: int
+    seconds_per_window: float  # 0 if none was read
     warnings: tuple[str, ...]
 
     @property
@@ -210,6 +211,7 @@ def _start_of(choice: RowsChoice, setup: TrainingSetup, warnings: tuple[str, ...
         is_encoder=setup.model.kind == ENCODER,
         windows=len(held_out),
         length=held_out.settings.length,
+        seconds_per_window=choice.seconds_per_sequence,
         warnings=warnings,
     )
 
@@ -233,9 +235,13 @@ def _train(
     """
     kind = ENCODER if start.is_encoder else None
     settings = tuning_settings(planned.plan, request.data, kind)
+    deadline = started + (1 - WRITING_SHARE) * request.budget
+    least = least_seconds(start.seconds_per_window, settings.batch_size, start.windows)
+    if time.perf_counter() + least > deadline:
+        return None, _budget_for(least, started)
     recipe = replace(request.recipe, resize=planned.plan.settings, train=settings)
     limit = TimeLimit(
-        deadline=started + (1 - WRITING_SHARE) * request.budget,
+        deadline=deadline,
         keeps=lambda result: _is_better(result.held_out.improvement),
         check=request.check,
         candidates={trial.method: trial.score.mean for trial in start.compared},
@@ -251,9 +257,14 @@ def _train(
                 limit=limit,
             )
     except TimeTooShortError as error:
-        spent = time.perf_counter() - started
-        return None, (spent + error.seconds) / (1 - WRITING_SHARE)
+        return None, _budget_for(error.seconds, started)
     return result, None
+
+
+def _budget_for(seconds: float, started: float) -> float:
+    """Return the budget that suffices for a training, given what was spent before it."""
+    spent = time.perf_counter() - started
+    return (spent + seconds) / (1 - WRITING_SHARE)
 
 
 def _is_better(improvement: Estimate | None) -> bool:

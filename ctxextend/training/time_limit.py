@@ -18,10 +18,12 @@ from ctxextend.training.setup import TrainingSetup
 
 TRAINER_SECONDS = 0.01  # of a step, for all but its gradients
 TIMED_BATCHES = 2  # after one that warms up
+SLOW_BATCH = 2.0  # seconds; one that takes longer needs no warm-up
 MOST_EVALUATIONS = 4  # after the one before the first step
 EVALUATION_SHARE = 1 / 4  # of the time that evaluations may take if there are as many
 # Fewer steps hardly change a table: the first ones warm up.
 FEWEST_STEPS = 20
+LEAST_PASSES = 3  # over a sequence: the base reads it, the model reads it, and gradients go back
 
 
 class TimeTooShortError(CtxextendError):
@@ -56,6 +58,18 @@ def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
     every = math.ceil(steps / evaluations)
     settings = replace(task.settings, steps=steps, eval_every=every)
     return replace(setup, task=replace(task, settings=settings, planned_steps=steps))
+
+
+def least_seconds(seconds_per_sequence: float, batch_size: int, held_out: int) -> float:
+    """Return how long `FEWEST_STEPS` take at least, before and after which the loss is measured.
+
+    Args:
+        seconds_per_sequence: For reading one, without gradients.
+        batch_size: Sequences of a step.
+        held_out: Sequences of the held-out loss.
+    """
+    passes = FEWEST_STEPS * LEAST_PASSES * batch_size + 2 * held_out
+    return passes * seconds_per_sequence
 
 
 def _time_step(setup: TrainingSetup) -> tuple[TrainingSetup, float]:
@@ -93,17 +107,20 @@ def _seconds_per_batch(setup: TrainingSetup, items: Sequence[dict[str, torch.Ten
     device = objective.model.device
     batch = {name: value.to(device) for name, value in default_collate(list(items)).items()}
     objective.train()
-    started = 0.0
-    for number in range(1 + TIMED_BATCHES):
-        if number == 1:
-            started = time.perf_counter()
-        with _as_trained(setup):
-            loss = objective(**batch)["loss"]
-        loss.backward()
-        float(loss.detach())  # waits for the device
-    seconds = time.perf_counter() - started
+    seconds = _time_gradients(setup, batch)
+    if seconds < SLOW_BATCH:
+        seconds = sum(_time_gradients(setup, batch) for _ in range(TIMED_BATCHES)) / TIMED_BATCHES
     objective.zero_grad()
-    return seconds / TIMED_BATCHES
+    return seconds
+
+
+def _time_gradients(setup: TrainingSetup, batch: dict[str, torch.Tensor]) -> float:
+    started = time.perf_counter()
+    with _as_trained(setup):
+        loss = setup.objective(**batch)["loss"]
+    loss.backward()
+    float(loss.detach())  # waits for the device
+    return time.perf_counter() - started
 
 
 def _seconds_per_evaluation(setup: TrainingSetup) -> float:
