@@ -1,7 +1,7 @@
 """What a minute on a text makes of a table, on text that it was not tuned on.
 
-`benchmarks.real` measures and writes it. Tables are resized by `ctxextend resize --data`, in a
-process of its own, as a user would; nothing else should run beside it.
+`benchmarks.real` measures and writes it. Tables are resized by `ctxextend resize --data`, as a
+user would; keep the machine idle.
 """
 
 import json

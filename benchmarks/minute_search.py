@@ -47,7 +47,7 @@ class MinuteSearch:
 def measure_minute_search(
     part: MinuteSearch, source: str, settings: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """Return the nDCG@10 of each way to read the judging half, and its lead over `copy`."""
+    """Return the nDCG@10 of each mode of reading the judging half, and its lead over `copy`."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = read_search_set(Evaluate(**settings))
     assert texts is not None
@@ -65,7 +65,7 @@ def measure_minute_search(
 
     embedders = {name: open_embedder(open_eval_model(str(path))) for name, path in models.items()}
     embedders["base"] = open_embedder(open_eval_model(source))
-    ways = {
+    modes = {
         f"as it is, cut at {part.before}": ("base", "base"),
         COPY: (COPY, COPY),
         "copy, a minute on other meetings": ("tuned", "tuned"),
@@ -73,13 +73,13 @@ def measure_minute_search(
         "the same, queries by the model as it is": ("base", "scaled"),
     }
     rankings = {
-        way: ndcg(embedders[of_queries], embedders[of_documents], judging)
-        for way, (of_queries, of_documents) in ways.items()
+        mode: ndcg(embedders[of_queries], embedders[of_documents], judging)
+        for mode, (of_queries, of_documents) in modes.items()
     }
     rows = {}
-    for way, scores in rankings.items():
+    for mode, scores in rankings.items():
         change = estimate([*(scores - rankings[COPY]).reshape(-1, 1)])
-        rows[way] = {"ndcg": estimate([*scores.reshape(-1, 1)]), "change": change}
+        rows[mode] = {"ndcg": estimate([*scores.reshape(-1, 1)]), "change": change}
     return {"tuning": run["output"]["tuning"], "megabytes": run["megabytes"], "rows": rows}
 
 
@@ -121,8 +121,8 @@ def search_lines(part: MinuteSearch, result: Mapping[str, Any]) -> Iterator[str]
         f"({tuning['steps']} steps) on the first half of the meetings, judged on the others.\n"
     )
     yield "| documents are read by | nDCG@10 | against copy |\n|---|---:|---:|"
-    for way, row in result["rows"].items():
+    for mode, row in result["rows"].items():
         change = ""
-        if way != COPY:
+        if mode != COPY:
             change = NUMBERS.change(Estimate(**row["change"]))
-        yield f"| {way} | {NUMBERS.estimate(Estimate(**row['ndcg']))} | {change} |"
+        yield f"| {mode} | {NUMBERS.estimate(Estimate(**row['ndcg']))} | {change} |"

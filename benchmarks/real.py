@@ -10,7 +10,7 @@ recipes/from_scratch. - DIR of --qmsum: corpus.jsonl, queries.jsonl and qrels.ts
 benchmarks.qmsum writes them. - MODEL: a GPT-2 on bytes with 128 positions, and text that it was not
 trained on. - CSV: file or URL with a column `rxn`, by default the examples of rxnmapper.
 
-Parts named `minute-*` train for a minute on all cores, so nothing else should run beside them.
+Parts named `minute-*` train for a minute on all cores: keep the machine idle.
 
 Writes one JSON file per part, which a second run reuses, and the page results.md with all of them;
 prints the short table of the README.
@@ -97,7 +97,8 @@ reactions (Schwaller et al. 2021, wheel rxnfp 0.1.0), MiniLM a sentence encoder
 (`judge-*`) are trained by scripts in `recipes/from_scratch`, with seeds that were fixed before
 any was scored; no decision about a method was made on them. The two on bytes start from
 sinusoidal rows, the masked one also from heads that attend to near tokens, so that a short
-training learns order; all weights are trained. Nothing is trained after the resize."""
+training learns order; all weights are trained. Only the section *After a minute* trains after the
+resize."""
 HELD_OUT_ROWS = """
 ## Held-out rows
 

@@ -14,6 +14,9 @@ def describe_tuning(tuning: Tuning) -> str:
     """Return what was tried, what won, by how much, and how long it took, as a sentence."""
     training = tuning.training
     result = _choice(tuning)
+    if tuning.seconds_needed is not None and len(tuning.trials) == 1:
+        needed = math.ceil(tuning.seconds_needed)
+        return f"{result}, not tuned: training the rows takes --budget {needed} or more"
     if training is not None and training.is_kept:
         result += f", then {counted(training.steps, 'step')} of training"
     result = f"tuned in {time_text(tuning.seconds)}: {result}; {_improvement(tuning)}"
