@@ -17,6 +17,7 @@ from ctxextend.comparison import tune_table as tuning_module
 from ctxextend.comparison.tuning_result import Tuning
 from ctxextend.errors import CtxextendError, DataError, MethodError, ResizeError, TrainingError
 from ctxextend.training.objectives import TextDistillation
+from ctxextend.training.sequence_losses import SequenceLosses, read_sequences
 from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.time_limit import TimeTooShortError
 from tests.helpers import pico
@@ -223,6 +224,29 @@ def test_resize_with_data_says_how_long_training_takes(
     assert "training the rows takes --budget 5" in unwrapped(done.stderr)
     succeed("resize", source, "--to", TO, "--method", "copy", "-o", "plain")
     assert pico.contents(Path("tuned")) == pico.contents(Path("plain"))
+
+
+def test_resize_with_data_trains_nothing_if_reading_shows_that_it_takes_too_long(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_slowly(objective: Any, items: Any, numbers: Any) -> SequenceLosses:
+        time.sleep(0.2 * len(numbers))
+        return read_sequences(objective, items, numbers)
+
+    def fail(*arguments: object) -> None:
+        raise AssertionError("a step was taken")
+
+    monkeypatch.setattr("ctxextend.comparison.choose_rows.read_sequences", read_slowly)
+    monkeypatch.setattr("ctxextend.training.time_limit._time_step", fail)
+    done = tune(source, "--method", "copy", "--budget", "4", "--json", "-o", "tuned")
+    found = values_of(done)["tuning"]
+    assert found["training"] is None
+    assert found["seconds"] < 4
+    # Each of 20 steps reads two sequences, in three passes; held-out ones are read twice.
+    least = 0.2 * (20 * 3 * 2 + 2 * found["windows"])
+    assert least < found["seconds_needed"] < 2 * least
+    line = "copy, not tuned: training the rows takes --budget "
+    assert line in unwrapped(done.stderr)
 
 
 def test_resize_with_data_stays_within_its_budget(source: Path) -> None:

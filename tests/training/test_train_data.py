@@ -16,7 +16,9 @@ from ctxextend.training.train_data import (
     HeldOutSequences,
     Masking,
     NumberedItems,
+    Pieces,
     SequenceSettings,
+    SequencesWithPieces,
     Text,
     TrainingSequences,
     open_tokens,
@@ -275,6 +277,20 @@ def test_skips_are_as_long_as_the_span_and_the_text_allow() -> None:
     assert 0 < without.sum() < 50
     assert found.any(axis=0).all()  # some skip is after every token
     assert skips(40).max() == 8
+
+
+def test_sequences_of_every_other_batch_have_offsets_for_windows() -> None:
+    plain = TrainingSequences(one_part(90), causal(8, 8), 12)
+    dataset = SequencesWithPieces(plain, Pieces(tokens=8, size=4), batch=3)
+    assert len(dataset) == 12
+    for number, item in enumerate(items(dataset)):
+        assert torch.equal(item["input_ids"], plain[number]["input_ids"])
+        offsets = item.get("offsets")
+        assert (offsets is not None) == (number in {3, 4, 5, 9, 10, 11})
+        if offsets is not None:
+            assert len(offsets) == 2  # of the windows that start at 0 and 4
+            assert 0 <= offsets.min() <= offsets.max() <= 4
+            assert torch.equal(offsets, dataset[number]["offsets"])
 
 
 def test_evaluation_sequences_are_spread_over_the_span() -> None:
