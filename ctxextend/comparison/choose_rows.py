@@ -24,6 +24,7 @@ BANDS = "bands"
 # Tried besides the default method, in this order, if none is requested.
 OTHER_METHODS = (BANDS, "copy", "linear", "stretch")
 CHOOSING_WINDOWS = 8  # at most, that choose among candidates
+SLOW_READING = 2.0  # seconds; a longer one needs no warm-up
 MOST_CANDIDATES = 1 + len(OTHER_METHODS) + MOST_BANDS
 
 
@@ -36,19 +37,37 @@ class RowsReader:
     setup: TrainingSetup
     report: Callable[[str], None]  # called with the name of each candidate
 
-    def read(
-        self, candidate: Resize, items: NumberedItems, numbers: Sequence[int] | None = None
-    ) -> SequenceLosses:
-        """Return the losses of sequences with the rows of a candidate; of all without `numbers`.
+    def read(self, candidate: Resize, items: NumberedItems) -> SequenceLosses:
+        """Return the losses of sequences with the rows of a candidate.
 
         Raises:
             ResizeError: The method does not apply.
         """
+        return self._read(candidate, items, range(len(items)))
+
+    def time_reading(self, candidate: Resize, items: NumberedItems) -> float:
+        """Return the seconds for reading a sequence with the rows of a candidate.
+
+        Raises:
+            ResizeError: The method does not apply.
+        """
+        seconds = 0.0
+        for _ in range(2):  # the first one warms up, unless it is slow
+            started = time.perf_counter()
+            self._read(candidate, items, [0])
+            seconds = time.perf_counter() - started
+            if seconds > SLOW_READING:
+                break
+        return seconds
+
+    def _read(
+        self, candidate: Resize, items: NumberedItems, numbers: Sequence[int]
+    ) -> SequenceLosses:
         plan = self.plan_of(candidate)
         self.report(candidate.choice.name)
         self.resizer.set_positions(plan)
         self.setup.objective.eval()
-        return read_sequences(self.setup.objective, items, numbers or range(len(items)))
+        return read_sequences(self.setup.objective, items, numbers)
 
     def plan_of(self, candidate: Resize) -> Plan:
         """Return the plan of a candidate.
@@ -107,9 +126,7 @@ class RowsChoice:
         if self.reader.setup.model.kind == ENCODER:
             return  # their default keeps learned rows, and repeats them
         items = self.reader.choosing
-        started = time.perf_counter()
-        self.reader.read(first, items, [0])
-        self.seconds_per_sequence = time.perf_counter() - started
+        self.seconds_per_sequence = self.reader.time_reading(first, items)
         if not self.has_time(len(items)):
             return
         started = time.perf_counter()

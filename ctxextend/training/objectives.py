@@ -1,5 +1,6 @@
 """Training objectives: language modelling, distillation from the base, contrastive training."""
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -284,10 +285,8 @@ class TextDistillation(PositionDistillation):
             outputs, _ = self._read(head, input_ids, None)
         else:
             starts = self.pieces.starts[::2]
-            input_ids, labels = (
-                torch.cat([self._window(values, start) for start in starts])
-                for values in (input_ids, labels)
-            )
+            input_ids = self._windows(input_ids, starts)
+            labels = self._windows(labels, starts)
             targets = self._targets(input_ids)
             outputs, _ = self._read(head, input_ids, self._positions(offsets))
         divergence = self._divergence(head, outputs, targets)
@@ -295,9 +294,13 @@ class TextDistillation(PositionDistillation):
 
     def _whole_targets(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Return the inputs of the base's head for whole texts, (b, w, d), without gradients."""
-        windows = [self._window(input_ids, start) for start in self.pieces.starts]
-        targets = self._targets(torch.cat(windows))
-        return self._merged(targets.view(len(windows), *windows[0].shape, -1))
+        starts = self.pieces.starts
+        targets = self._targets(self._windows(input_ids, starts))
+        return self._merged(targets.view(len(starts), len(input_ids), *targets.shape[1:]))
+
+    def _windows(self, values: torch.Tensor, starts: Sequence[int]) -> torch.Tensor:
+        """Return windows of texts, (b, w), as (windows * b, s)."""
+        return torch.cat([self._window(values, start) for start in starts])
 
     def _window(self, values: torch.Tensor, start: int) -> torch.Tensor:
         """Return a window of texts, (b, w), and the special tokens around them."""
