@@ -10,12 +10,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.machine import find_versions
 from benchmarks.measure import CTXEXTEND, python
 from ctxextend import resize
 from ctxextend.comparison.search_settings import read_windows
@@ -36,7 +38,17 @@ from ctxextend.plan.opened_model import open_model
 from ctxextend.recipe import AUTO, CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
 
-__all__ = ["BUDGET", "Minute", "Texts", "halves", "measure_minute", "minute_tables", "ratio_text"]
+__all__ = [
+    "BUDGET",
+    "Minute",
+    "Texts",
+    "halves",
+    "measure_minute",
+    "minute_tables",
+    "ratio_text",
+    "run_facts",
+    "run_measured",
+]
 
 BUDGET = 60  # seconds
 NUMBERS = NumberFormat()
@@ -112,7 +124,7 @@ def measure_minute(minute: Minute, source: str, texts: Texts, folder: Path) -> d
     command += ["--data", str(texts.tuning), "--budget", str(BUDGET)]
     command += ["--output", str(tuned), "--json"]
     run = run_measured(command)
-    found: dict[str, Any] = {"tuning": run["output"]["tuning"], "megabytes": run["megabytes"]}
+    found: dict[str, Any] = {"measured": measured_on(), **run_facts(run)}
     judges = Evaluate(data=(str(texts.judging),), tokens=minute.tokens)
     if minute.hold_out:
         found |= against_reference_rows(minute, source, (untrained, tuned), judges)
@@ -126,6 +138,18 @@ def run_measured(command: Sequence[str]) -> dict[str, Any]:
     done = subprocess.run(python(MEASURING, *command), check=True, stdout=subprocess.PIPE)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+def run_facts(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what to keep of a measured `resize --data`."""
+    return {"tuning": run["output"]["tuning"], "megabytes": run["megabytes"]}
+
+
+def measured_on() -> str:
+    """Return the date, and the versions that matter to training."""
+    versions = find_versions()
+    libraries = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers"))
+    return f"{date.today()} with {libraries}"
 
 
 def against_reference_rows(
@@ -203,6 +227,8 @@ def minute_tables(
     minutes: Sequence[Minute], results: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     """Yield the tables of all parts that were measured."""
+    dates = dict.fromkeys(result["measured"] for result in results.values() if "measured" in result)
+    yield f"\nMeasured on {'; '.join(dates)}."
     kinds = {
         "reference rows": [minute for minute in minutes if minute.hold_out],
         "sliding windows": [minute for minute in minutes if not minute.hold_out],

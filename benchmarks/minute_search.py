@@ -1,4 +1,4 @@
-"""What a minute on documents, and a query scale, are worth to a sentence encoder in search.
+"""What tuning on documents, and a query scale, are worth to a sentence encoder in search.
 
 The table is tuned on the first half of the documents of a search set; queries about the other half
 judge. Documents are read at the new length. `routed` embeds queries with the encoder as it is, and
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.long_range import write
 from benchmarks.measure import CTXEXTEND
-from benchmarks.minute import BUDGET, open_eval_model, run_measured
+from benchmarks.minute import open_eval_model, run_facts, run_measured
 from ctxextend import resize
 from ctxextend.evaluation.embedding import Embedder, open_embedder
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
@@ -36,6 +36,7 @@ class MinuteSearch:
     model: str
     before: int
     to: int
+    budget: int  # seconds of tuning
     text: str = "qmsum"
 
     @property
@@ -59,7 +60,7 @@ def measure_minute_search(
     resize(source, part.to, COPY, query_scale=QUERY_SCALE, output=models["scaled"], force=True)
     shutil.rmtree(models["tuned"], ignore_errors=True)
     command = [*CTXEXTEND, "resize", source, "--to", str(part.to), "--method", COPY]
-    command += ["--data", str(text), "--budget", str(BUDGET)]
+    command += ["--data", str(text), "--budget", str(part.budget)]
     command += ["--output", str(models["tuned"]), "--json"]
     run = run_measured(command)
 
@@ -68,7 +69,7 @@ def measure_minute_search(
     modes = {
         f"as it is, cut at {part.before}": ("base", "base"),
         COPY: (COPY, COPY),
-        "copy, a minute on other meetings": ("tuned", "tuned"),
+        f"copy, tuned for {part.budget} s": ("tuned", "tuned"),
         f"copy, query scale {QUERY_SCALE}": ("scaled", "scaled"),
         "the same, queries by the model as it is": ("base", "scaled"),
     }
@@ -80,7 +81,7 @@ def measure_minute_search(
     for mode, scores in rankings.items():
         change = estimate([*(scores - rankings[COPY]).reshape(-1, 1)])
         rows[mode] = {"ndcg": estimate([*scores.reshape(-1, 1)]), "change": change}
-    return {"tuning": run["output"]["tuning"], "megabytes": run["megabytes"], "rows": rows}
+    return {**run_facts(run), "rows": rows}
 
 
 def documents_from(texts: SearchSet, first: int) -> SearchSet:

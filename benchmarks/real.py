@@ -194,7 +194,7 @@ MINUTES = (
     Minute(BUNDLED, LONG_RANGE, 128, 512, False),
 )
 
-MINUTE_SEARCH = MinuteSearch(MINILM, 512, 2048)
+MINUTE_SEARCH = MinuteSearch(MINILM, 512, 2048, budget=240)  # a minute is too short for 20 steps
 AnyPart = Part | Minute | MinuteSearch
 EVERYTHING: tuple[AnyPart, ...] = (*PARTS, *MINUTES, MINUTE_SEARCH)
 

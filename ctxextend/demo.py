@@ -6,7 +6,6 @@ the extra `train`; without it, the demo ends after the comparison.
 
 import inspect
 import tempfile
-import time
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import filterfalse
@@ -29,7 +28,7 @@ from ctxextend.progress import Progress
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 
 DEMO_SOURCE = "tiny-gpt2"
-DEMO_BUDGET = 40  # seconds of training
+DEMO_STEPS = 250  # less than a minute
 DEMO_TEXT = inspect.getfullargspec  # whose documentation was not trained on
 WRITTEN_TOKENS = 64
 
@@ -85,8 +84,7 @@ def train_demo(
         CtxextendError: The output cannot be written, or training fails.
     """
     from ctxextend.models.load import continue_text, load
-    from ctxextend.output.write import no_check
-    from ctxextend.training.train import TimeLimit, train_recipe
+    from ctxextend.training.train import train_recipe
 
     planned = prepare_resize(_open_demo(), Resize(to, method=method))
     plan = planned.plan
@@ -95,15 +93,7 @@ def train_demo(
     with tempfile.TemporaryDirectory() as folder:
         settings = _write_training_text(plan, Path(folder), threads)
         recipe = Recipe(plan.model.ref, plan.settings, settings)
-        limit = TimeLimit(
-            deadline=time.perf_counter() + DEMO_BUDGET,
-            keeps=lambda result: True,
-            check=no_check,
-            candidates={},
-        )
-        trained = train_recipe(
-            recipe, output, planned=planned, force=force, progress=progress, limit=limit
-        )
+        trained = train_recipe(recipe, output, planned=planned, force=force, progress=progress)
         untrained = planned.execute(Path(folder) / "untrained")
         base_model, _ = load(plan.checkpoint, model_class)
         model_before, _ = load(_open(untrained.output), model_class)
@@ -119,7 +109,7 @@ def train_demo(
         method=method,
         max_len_before=length,
         max_len_after=plan.max_len_after,
-        steps=trained.run.steps,
+        steps=DEMO_STEPS,
         loss_before=trained.loss_before,
         loss_after=trained.loss_after,
         prompt=prompt,
@@ -138,6 +128,9 @@ def _write_training_text(plan: Plan, folder: Path, threads: int | None) -> Train
     return replace(
         tuning_settings(plan, (text,), CAUSAL),
         eval_data=(write_documents(folder / "held-out.jsonl", held_out),),
+        steps=DEMO_STEPS,
+        eval_every=DEMO_STEPS,
+        save_every=DEMO_STEPS,
         threads=threads,
     )
 

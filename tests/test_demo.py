@@ -18,7 +18,6 @@ from ctxextend.errors import TrainingError
 from ctxextend.models import load as running
 from ctxextend.report.figures import FileKind
 from tests.helpers.json_schemas import check_result
-from tests.helpers.trainings import fix_steps
 
 
 def demo(*arguments: str) -> Result:
@@ -33,7 +32,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (demonstration, python_text):
         monkeypatch.setattr(module, "python_documents", lambda: documents)
     monkeypatch.setattr(demonstration, "WRITTEN_TOKENS", 8)
-    fix_steps(monkeypatch, 1)
+    monkeypatch.setattr(demonstration, "DEMO_STEPS", 1)
 
 
 @pytest.mark.usefixtures("short")

@@ -43,6 +43,7 @@ class RowsReader:
         Raises:
             ResizeError: The method does not apply.
         """
+        self.report(candidate.choice.name)
         return self._read(candidate, items, range(len(items)))
 
     def time_reading(self, candidate: Resize, items: NumberedItems) -> float:
@@ -64,7 +65,6 @@ class RowsReader:
         self, candidate: Resize, items: NumberedItems, numbers: Sequence[int]
     ) -> SequenceLosses:
         plan = self.plan_of(candidate)
-        self.report(candidate.choice.name)
         self.resizer.set_positions(plan)
         self.setup.objective.eval()
         return read_sequences(self.setup.objective, items, numbers)

@@ -34,7 +34,13 @@ from ctxextend.progress import Events
 from ctxextend.recipe import Recipe, Resize
 from ctxextend.training.sequence_losses import LONG_COLUMN, SHORT_COLUMN, SequenceLosses
 from ctxextend.training.setup import TrainingSetup, set_up
-from ctxextend.training.time_limit import TimeTooShortError, least_seconds
+from ctxextend.training.time_limit import (
+    CPU,
+    LEAST_PASSES,
+    USUAL_PASSES,
+    TimeTooShortError,
+    readings_of_steps,
+)
 from ctxextend.training.train import TimeLimit, train_recipe
 from ctxextend.training.train_data import HeldOutSequences
 from ctxextend.training.training_task import LoadedTask
@@ -83,7 +89,8 @@ class _ChosenRows(NamedTuple):
     is_encoder: bool
     windows: int
     length: int
-    seconds_per_window: float  # 0 if none was read
+    # For reading one on a CPU; 0 if none was read. Elsewhere, it says little about training.
+    seconds_per_window: float
     warnings: tuple[str, ...]
 
     @property
@@ -199,6 +206,7 @@ def _start_of(choice: RowsChoice, setup: TrainingSetup, warnings: tuple[str, ...
         trials[first] = _trial(choice.reader.plan, None)
     held_out = setup.held_out
     assert isinstance(held_out, HeldOutSequences)
+    is_on_cpu = setup.model.model.device.type == CPU
     return _ChosenRows(
         best=choice.best,
         before=trials[first],
@@ -211,7 +219,7 @@ def _start_of(choice: RowsChoice, setup: TrainingSetup, warnings: tuple[str, ...
         is_encoder=setup.model.kind == ENCODER,
         windows=len(held_out),
         length=held_out.settings.length,
-        seconds_per_window=choice.seconds_per_sequence,
+        seconds_per_window=choice.seconds_per_sequence if is_on_cpu else 0.0,
         warnings=warnings,
     )
 
@@ -236,9 +244,11 @@ def _train(
     kind = ENCODER if start.is_encoder else None
     settings = tuning_settings(planned.plan, request.data, kind)
     deadline = started + (1 - WRITING_SHARE) * request.budget
-    least = least_seconds(start.seconds_per_window, settings.batch_size, start.windows)
-    if time.perf_counter() + least > deadline:
-        return None, _budget_for(least, started)
+    sizes = (settings.batch_size, start.windows)
+    least = start.seconds_per_window * readings_of_steps(LEAST_PASSES, *sizes)
+    if least > 0 and time.perf_counter() + least > deadline:
+        usual = start.seconds_per_window * readings_of_steps(USUAL_PASSES, *sizes)
+        return None, _budget_for(usual, started)
     recipe = replace(request.recipe, resize=planned.plan.settings, train=settings)
     limit = TimeLimit(
         deadline=deadline,
@@ -262,9 +272,13 @@ def _train(
 
 
 def _budget_for(seconds: float, started: float) -> float:
-    """Return the budget that suffices for a training, given what was spent before it."""
+    """Return the budget that suffices for a training, given what was spent before it.
+
+    With a larger budget, choosing takes longer too.
+    """
     spent = time.perf_counter() - started
-    return (spent + seconds) / (1 - WRITING_SHARE)
+    left = 1 - WRITING_SHARE
+    return max((spent + seconds) / left, seconds / (left - CHOOSING_SHARE))
 
 
 def _is_better(improvement: Estimate | None) -> bool:

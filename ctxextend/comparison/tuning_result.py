@@ -25,11 +25,11 @@ class ScaleEffect:
 
 @dataclass(frozen=True)
 class TableTraining:
-    """The training of a table in windows of the old length."""
+    """The training of a table: on whole texts and windows of them, or on windows only."""
 
     steps: int
-    batch_size: int  # windows per step
-    window: int  # tokens
+    batch_size: int  # sequences per step
+    window: int  # tokens of a sequence
     lr: float  # peak learning rate
     trainable: str  # ``positions``, or ``new`` where the method keeps learned rows
     improvement: Estimate  # of the held-out loss by training only, paired by window

@@ -14,7 +14,7 @@ from ctxextend.text_data import check_texts
 if TYPE_CHECKING:
     from ctxextend.training.training_task import TrainingTask
 
-WINDOWS_PER_STEP = 8  # of the old length, besides whole texts of as many tokens
+WINDOWS_PER_STEP = 8  # of the old length, or as many tokens in whole texts
 READ_TOKENS = 1_310_720  # of a text, at most: more than is trained on in minutes on a CPU
 
 

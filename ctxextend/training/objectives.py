@@ -228,10 +228,10 @@ class PositionDistillation(LanguageModeling):
 class TextDistillation(PositionDistillation):
     """Distils what a base predicts in windows of a text into a copy that reads all of it.
 
-    Of every other batch, the student reads texts whole. The base reads overlapping windows of them
+    In every other step, the student reads whole texts. The base reads overlapping windows of them
     from position 0 on: as those of a causal model slide, each predicts what the one before has not;
-    in a masked model, each token is predicted where it is most central. Of the other batches, both
-    read windows back to back, the student at random positions. The loss is that of
+    in a masked model, each token is predicted where it is most central. In the other steps, both
+    read every other one of these windows, the student at random positions. The loss is that of
     `PositionDistillation`. A model that does not accept position ids only reads whole texts.
 
     Source: ctxextend. Whole texts teach what many rows mean together, windows what each means.

@@ -18,12 +18,15 @@ from ctxextend.training.setup import TrainingSetup
 
 TRAINER_SECONDS = 0.01  # of a step, for all but its gradients
 TIMED_BATCHES = 2  # after one that warms up
-SLOW_BATCH = 2.0  # seconds; one that takes longer needs no warm-up
+SLOW_BATCH = 2.0  # seconds; one that takes longer on a CPU needs no warm-up
+CPU = "cpu"
 MOST_EVALUATIONS = 4  # after the one before the first step
 EVALUATION_SHARE = 1 / 4  # of the time that evaluations may take if there are as many
 # Fewer steps hardly change a table: the first ones warm up.
 FEWEST_STEPS = 20
-LEAST_PASSES = 3  # over a sequence: the base reads it, the model reads it, and gradients go back
+# A step takes as long as so many readings of its sequences: at least, and usually.
+LEAST_PASSES = 3
+USUAL_PASSES = 5
 
 
 class TimeTooShortError(CtxextendError):
@@ -60,16 +63,17 @@ def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
     return replace(setup, task=replace(task, settings=settings, planned_steps=steps))
 
 
-def least_seconds(seconds_per_sequence: float, batch_size: int, held_out: int) -> float:
-    """Return how long `FEWEST_STEPS` take at least, before and after which the loss is measured.
+def readings_of_steps(passes: int, batch_size: int, held_out: int) -> int:
+    """Return how many readings of a sequence take as long as `FEWEST_STEPS`.
+
+    The loss is measured before and after them.
 
     Args:
-        seconds_per_sequence: For reading one, without gradients.
+        passes: `LEAST_PASSES` or `USUAL_PASSES`.
         batch_size: Sequences of a step.
         held_out: Sequences of the held-out loss.
     """
-    passes = FEWEST_STEPS * LEAST_PASSES * batch_size + 2 * held_out
-    return passes * seconds_per_sequence
+    return FEWEST_STEPS * passes * batch_size + 2 * held_out
 
 
 def _time_step(setup: TrainingSetup) -> tuple[TrainingSetup, float]:
@@ -108,7 +112,7 @@ def _seconds_per_batch(setup: TrainingSetup, items: Sequence[dict[str, torch.Ten
     batch = {name: value.to(device) for name, value in default_collate(list(items)).items()}
     objective.train()
     seconds = _time_gradients(setup, batch)
-    if seconds < SLOW_BATCH:
+    if seconds < SLOW_BATCH or device.type != CPU:
         seconds = sum(_time_gradients(setup, batch) for _ in range(TIMED_BATCHES)) / TIMED_BATCHES
     objective.zero_grad()
     return seconds

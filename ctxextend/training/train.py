@@ -513,7 +513,7 @@ def _summary(setup: TrainingSetup) -> str:
     parts.append(settings.precision)
     parts.append(f"lr {setup.lr:.3g}")
     if settings.distill and task.distils_table:
-        parts.append("distilled from its base in windows")
+        parts.append("distilled from its base")
     elif settings.distill:
         parts.append(f"distilled from its base with weight {settings.distill:g}")
     return ", ".join(parts)

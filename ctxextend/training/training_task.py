@@ -314,7 +314,7 @@ def _open_teacher(task: TrainingTask, kind: str) -> EvalModel | None:
     if base is None or not needs_teacher(task.settings, kind):
         return None
     device = task.settings.device
-    if task.resized is not None and len(base.chain) == 1:  # it is the base
+    if task.resized is not None and task.settings.base is None:  # the base is what was resized
         files = eval_model.open_files(task.resized)
         return eval_model.load_eval_model(files, task.dtype, device)
     try:

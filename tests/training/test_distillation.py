@@ -387,6 +387,15 @@ def test_position_distillation_is_zero_where_rows_repeat(model_type: str, tmp_pa
     assert objective(ids, labels, moved.expand_as(ids))["loss"] > 0.01
 
 
+def window_of(model: EvalModel, ids: torch.Tensor, start: int) -> torch.Tensor:
+    """Return a window of 16 tokens of texts, special tokens included."""
+    before = len(model.tokenizer.before)
+    after = len(model.tokenizer.after)
+    size = OLD - before - after
+    first = before + start
+    return torch.cat([ids[:, :before], ids[:, first : first + size], ids[:, NEW - after :]], dim=1)
+
+
 @pytest.mark.parametrize("model_type", [*LAYERS])
 def test_text_distillation_compares_each_token_with_itself(model_type: str, tmp_path: Path) -> None:
     student, base = language_models(tmp_path, model_type)
@@ -409,6 +418,9 @@ def test_text_distillation_compares_each_token_with_itself(model_type: str, tmp_
 
     text_loss = LanguageModeling(student).train()(ids, ids)["loss"]
     torch.testing.assert_close(mixed(ids, ids)["loss"], 0.75 * text_loss)
+    moved = torch.cat([window_of(student, ids, start) for start in objective.pieces.starts[::2]])
+    window_loss = LanguageModeling(student).train()(moved, moved)["loss"]
+    torch.testing.assert_close(mixed(ids, ids, offsets=offsets)["loss"], 0.75 * window_loss)
 
 
 @pytest.mark.parametrize("model_type", [*LAYERS])
