@@ -21,7 +21,7 @@ from benchmarks.machine import find_versions
 from benchmarks.measure import CTXEXTEND, python
 from ctxextend import resize
 from ctxextend.comparison.search_settings import read_windows
-from ctxextend.evaluation.eval_model import EvalModel, load_eval_model, open_files
+from ctxextend.evaluation.eval_model import open_eval_model, open_files
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, estimate
 from ctxextend.evaluation.losses import BY_POSITION, plan_losses
 from ctxextend.evaluation.reference_rows import (
@@ -40,17 +40,18 @@ from ctxextend.report.numbers import NumberFormat
 
 __all__ = [
     "BUDGET",
+    "LONG_RANGE",
     "Minute",
     "Texts",
     "halves",
     "measure_minute",
     "minute_tables",
     "ratio_text",
-    "run_facts",
-    "run_measured",
+    "tune",
 ]
 
 BUDGET = 60  # seconds
+LONG_RANGE = "long range"  # the text of `benchmarks.long_range`
 NUMBERS = NumberFormat()
 FEWEST_WINDOWS = 8
 # A process counts the memory of the one that starts it, which here has loaded torch.
@@ -67,7 +68,7 @@ class Minute:
     """A table that is tuned for a minute, and compared with what would be right."""
 
     model: str
-    text: str  # as in `benchmarks.real.Part`; ``long range`` is that of `benchmarks.long_range`
+    text: str  # as in `benchmarks.real.Part`, or `LONG_RANGE`
     before: int
     to: int
     # Whether the model's own rows from `before` on are held out, and are the reference; else that
@@ -84,7 +85,7 @@ class Minute:
         name = f"minute-{model}-{self.before}-{self.to}".lower()
         if self.keeps_rows:
             name += "-kept"
-        if self.text == "long range":
+        if self.text == LONG_RANGE:
             name += "-long-range"
         return name
 
@@ -119,12 +120,8 @@ def measure_minute(minute: Minute, source: str, texts: Texts, folder: Path) -> d
     untrained = folder / f"{minute.name}-untrained"
     resize(base, minute.to, minute.method, output=untrained, force=True)
     tuned = folder / f"{minute.name}-tuned"
-    shutil.rmtree(tuned, ignore_errors=True)
-    command = [*CTXEXTEND, "resize", base, "--to", str(minute.to), "--method", minute.method]
-    command += ["--data", str(texts.tuning), "--budget", str(BUDGET)]
-    command += ["--output", str(tuned), "--json"]
-    run = run_measured(command)
-    found: dict[str, Any] = {"measured": measured_on(), **run_facts(run)}
+    run = tune(base, minute.to, minute.method, texts.tuning, BUDGET, tuned)
+    found: dict[str, Any] = {"measured": measured_on(), **run}
     judges = Evaluate(data=(str(texts.judging),), tokens=minute.tokens)
     if minute.hold_out:
         found |= against_reference_rows(minute, source, (untrained, tuned), judges)
@@ -133,16 +130,17 @@ def measure_minute(minute: Minute, source: str, texts: Texts, folder: Path) -> d
     return found
 
 
-def run_measured(command: Sequence[str]) -> dict[str, Any]:
-    """Run a command that prints JSON, and return it as ``output``, and its peak ``megabytes``."""
+def tune(
+    source: str, to: int, method: str, text: Path, budget: int, output: Path
+) -> dict[str, Any]:
+    """Run `resize --data`; return its ``tuning``, and its peak ``megabytes``."""
+    shutil.rmtree(output, ignore_errors=True)
+    command = [*CTXEXTEND, "resize", source, "--to", str(to), "--method", method]
+    command += ["--data", str(text), "--budget", str(budget)]
+    command += ["--output", str(output), "--json"]
     done = subprocess.run(python(MEASURING, *command), check=True, stdout=subprocess.PIPE)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
-
-
-def run_facts(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what to keep of a measured `resize --data`."""
-    return {"tuning": run["output"]["tuning"], "megabytes": run["megabytes"]}
+    result = json.loads(done.stdout)
+    return {"tuning": result["output"]["tuning"], "megabytes": result["megabytes"]}
 
 
 def measured_on() -> str:
@@ -160,7 +158,7 @@ def against_reference_rows(
     text = read_texts(files, judges, minute.before, minute.to, "").text
 
     def read(folder: str) -> Scores:
-        model = open_eval_model(folder)
+        model = open_eval_model(CheckpointRef(folder), "fp32")
         parts = TextParts(texts=text.windows, hold_out=minute.before, tokenizer=model.tokenizer)
         reader = ReferenceLosses(parts=parts, scorer=open_scorer(model), seed=0)
         task = ReferenceTask(reader=reader, parts=parts, model=model, batch_size=None)
@@ -182,10 +180,10 @@ def against_sliding_windows(
     """Return the loss of a model in sliding windows, and the changes before and after tuning."""
     files = open_files(open_model(CheckpointRef(source)))
     windows = read_windows(files, judges, minute.to, FEWEST_WINDOWS).text.windows
-    base = open_scorer(open_eval_model(source))
+    base = open_scorer(open_eval_model(CheckpointRef(source), "fp32"))
     found: dict[str, Any] = {}
     for name, folder in zip(("before", "after"), tables, strict=True):
-        model = open_scorer(open_eval_model(str(folder)))
+        model = open_scorer(open_eval_model(CheckpointRef(str(folder)), "fp32"))
         task = plan_losses(model, base, windows, [minute.to], seed=0, measures=[BY_POSITION])
         task.measure(lambda tokens: None)
         losses = {mode: values for (mode, _), values in task.losses(BY_POSITION).items()}
@@ -202,11 +200,6 @@ def against_sliding_windows(
             select(losses[MODEL], short), select(losses[TRUNCATED], short)
         )
     return found
-
-
-def open_eval_model(source: str) -> EvalModel:
-    """Return a model in float32."""
-    return load_eval_model(open_files(open_model(CheckpointRef(source))), "fp32", "cpu")
 
 
 def select(
@@ -250,7 +243,7 @@ def minute_row(minute: Minute, result: Mapping[str, Any]) -> str:
     labels = [f"{minute.model} {minute.before} → {minute.to}"]
     if minute.keeps_rows:
         labels.append("learned rows kept")
-    if minute.text == "long range":
+    if minute.text == LONG_RANGE:
         labels.append("long-range text")
     label = ", ".join(labels)
     if minute.is_tuned_on:

@@ -5,21 +5,20 @@ judge. Documents are read at the new length. `routed` embeds queries with the en
 documents with the one of the query scale, as sentence-transformers' Router does.
 """
 
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.long_range import write
-from benchmarks.measure import CTXEXTEND
-from benchmarks.minute import open_eval_model, run_facts, run_measured
+from benchmarks.minute import tune
 from ctxextend import resize
 from ctxextend.evaluation.embedding import Embedder, open_embedder
+from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.evaluation.retrieval import NDCG_AT_10, score_rankings
 from ctxextend.evaluation.search_set import SearchSet, read_search_set
-from ctxextend.recipe import Evaluate
+from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
 
 __all__ = ["MinuteSearch", "measure_minute_search", "search_lines"]
@@ -58,14 +57,13 @@ def measure_minute_search(
     models = {name: folder / f"{part.name}-{name}" for name in (COPY, "tuned", "scaled")}
     resize(source, part.to, COPY, output=models[COPY], force=True)
     resize(source, part.to, COPY, query_scale=QUERY_SCALE, output=models["scaled"], force=True)
-    shutil.rmtree(models["tuned"], ignore_errors=True)
-    command = [*CTXEXTEND, "resize", source, "--to", str(part.to), "--method", COPY]
-    command += ["--data", str(text), "--budget", str(part.budget)]
-    command += ["--output", str(models["tuned"]), "--json"]
-    run = run_measured(command)
+    run = tune(source, part.to, COPY, text, part.budget, models["tuned"])
 
-    embedders = {name: open_embedder(open_eval_model(str(path))) for name, path in models.items()}
-    embedders["base"] = open_embedder(open_eval_model(source))
+    embedders = {
+        name: open_embedder(open_eval_model(CheckpointRef(str(path)), "fp32"))
+        for name, path in models.items()
+    }
+    embedders["base"] = open_embedder(open_eval_model(CheckpointRef(source), "fp32"))
     modes = {
         f"as it is, cut at {part.before}": ("base", "base"),
         COPY: (COPY, COPY),
@@ -81,7 +79,7 @@ def measure_minute_search(
     for mode, scores in rankings.items():
         change = estimate([*(scores - rankings[COPY]).reshape(-1, 1)])
         rows[mode] = {"ndcg": estimate([*scores.reshape(-1, 1)]), "change": change}
-    return {**run_facts(run), "rows": rows}
+    return {**run, "rows": rows}
 
 
 def documents_from(texts: SearchSet, first: int) -> SearchSet:

@@ -37,6 +37,7 @@ from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from benchmarks.minute import (
     BUDGET,
+    LONG_RANGE,
     Minute,
     Texts,
     halves,
@@ -176,7 +177,6 @@ PARTS = (
     *(Part(MINILM, "qmsum", 512, to, False) for to in (1024, 2048)),
 )
 
-LONG_RANGE = "long range"
 LONG_RANGE_TUNING = 200  # documents
 LONG_RANGE_JUDGING = 64
 BYTE_TEXT = "bytes"

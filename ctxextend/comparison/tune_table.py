@@ -35,7 +35,6 @@ from ctxextend.recipe import Recipe, Resize
 from ctxextend.training.sequence_losses import LONG_COLUMN, SHORT_COLUMN, SequenceLosses
 from ctxextend.training.setup import TrainingSetup, set_up
 from ctxextend.training.time_limit import (
-    CPU,
     LEAST_PASSES,
     USUAL_PASSES,
     TimeTooShortError,
@@ -206,7 +205,9 @@ def _start_of(choice: RowsChoice, setup: TrainingSetup, warnings: tuple[str, ...
         trials[first] = _trial(choice.reader.plan, None)
     held_out = setup.held_out
     assert isinstance(held_out, HeldOutSequences)
-    is_on_cpu = setup.model.model.device.type == CPU
+    seconds_per_window = 0.0
+    if setup.model.model.device.type == "cpu":
+        seconds_per_window = choice.seconds_per_sequence
     return _ChosenRows(
         best=choice.best,
         before=trials[first],
@@ -219,7 +220,7 @@ def _start_of(choice: RowsChoice, setup: TrainingSetup, warnings: tuple[str, ...
         is_encoder=setup.model.kind == ENCODER,
         windows=len(held_out),
         length=held_out.settings.length,
-        seconds_per_window=choice.seconds_per_sequence if is_on_cpu else 0.0,
+        seconds_per_window=seconds_per_window,
         warnings=warnings,
     )
 

@@ -19,7 +19,6 @@ from ctxextend.training.setup import TrainingSetup
 TRAINER_SECONDS = 0.01  # of a step, for all but its gradients
 TIMED_BATCHES = 2  # after one that warms up
 SLOW_BATCH = 2.0  # seconds; one that takes longer on a CPU needs no warm-up
-CPU = "cpu"
 MOST_EVALUATIONS = 4  # after the one before the first step
 EVALUATION_SHARE = 1 / 4  # of the time that evaluations may take if there are as many
 # Fewer steps hardly change a table: the first ones warm up.
@@ -112,7 +111,7 @@ def _seconds_per_batch(setup: TrainingSetup, items: Sequence[dict[str, torch.Ten
     batch = {name: value.to(device) for name, value in default_collate(list(items)).items()}
     objective.train()
     seconds = _time_gradients(setup, batch)
-    if seconds < SLOW_BATCH or device.type != CPU:
+    if seconds < SLOW_BATCH or device.type != "cpu":
         seconds = sum(_time_gradients(setup, batch) for _ in range(TIMED_BATCHES)) / TIMED_BATCHES
     objective.zero_grad()
     return seconds
