@@ -495,7 +495,8 @@ def short_table(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             if minute.model == model and minute.name in results:
                 result = results[minute.name]
                 cells += [ratio_text(result, "before"), ratio_text(result, "after")]
-        yield f"| {' | '.join(cells)} |"
+        if len(cells) > 1:
+            yield f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
