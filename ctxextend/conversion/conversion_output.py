@@ -23,6 +23,7 @@ from ctxextend.output.record import (
     placeholders,
     recipe_text,
     uses_ml_dtypes,
+    written_tables,
 )
 from ctxextend.plan.layouts import weight_layouts
 from ctxextend.plan.plan import Plan
@@ -35,6 +36,7 @@ class Converted(NamedTuple):
     source: Checkpoint
     settings: Convert  # with the length as a number
     facts: Mapping[str, Any]  # of the recipe; see `output.record.recipe_text`
+    records_rows: bool  # whether the recipe records the rows of the resized table too
     heading: str  # of the card's section
     sentences: Sequence[str]  # of the card's section
 
@@ -69,10 +71,13 @@ def prepare_conversion_output(plan: Plan, converted: Converted) -> Output:
 
 def _encoded_recipe(plan: Plan, converted: Converted, folder: Path, hashes: Hashes) -> bytes:
     """Return the recipe of a conversion; see `output.record.recipe_text`."""
+    facts = converted.facts
+    if converted.records_rows:
+        facts = {**facts, "tables": written_tables(plan, hashes.tables)}
     text = recipe_text(
         Recipe(pinned_ref(plan.model.ref, plan.checkpoint), convert=converted.settings),
         plan.checkpoint,
-        converted.facts,
+        facts,
         hashes.fingerprint,
         folder,
         uses_ml_dtypes=uses_ml_dtypes(plan),

@@ -148,6 +148,16 @@ def _facts(plan: Plan, settings: Resize, hashes: Mapping[str, TableHashes]) -> d
     return {**facts, "tables": tables}
 
 
+def written_tables(plan: Plan, hashes: Mapping[str, TableHashes]) -> list[dict[str, Any]]:
+    """Return what a recipe records about the tables of an output whose source has others."""
+    written = list[dict[str, Any]]()
+    for table in plan.tables:
+        facts = _table_facts(table, None, hashes)
+        del facts["sha256_before"]  # of a table that no file has
+        written.append(facts)
+    return written
+
+
 def _table_facts(
     table: TablePlan, own_method: str | None, hashes: Mapping[str, TableHashes]
 ) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _add_positions(evidence: Evidence, expected: Expected, compared: ComparedPos
         evidence.failures.append(compared.error)
     for layers in compared.layers:
         evidence.failures += _wrong_layers(layers)
-    if expected.conversion:
+    if expected.conversion is not None:
         text = positions_text(expected.conversion)
         evidence.findings.append(f"{compared.table.name}: {text}")
     else:
@@ -243,7 +243,7 @@ def _add_compared_rows(evidence: Evidence, expected: Expected, compared: Compare
             f"{compared.table.name}: {counted(len(compared.nonfinite), 'row')} with NaN or "
             f"infinity: {describe_rows(compared.nonfinite)}"
         )
-    if expected.conversion:
+    if expected.replaces_positions:
         evidence.findings.append(
             f"{compared.table.name}: {compared.matching} of {compared.table.rows_after} rows are "
             "the angles of their positions, bit for bit"
@@ -255,7 +255,7 @@ def _add_compared_rows(evidence: Evidence, expected: Expected, compared: Compare
 
 def _wrong_rows_text(expected: Expected, compared: ComparedRows) -> str:
     name = compared.table.name
-    if expected.conversion:
+    if expected.replaces_positions:
         fault = "are not the angles of their positions"
     else:
         reason = UNTRAINED_ROWS.get(expected.recorded.trainable, "")

@@ -19,7 +19,8 @@ from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPos
 
 from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, convert, resize, verify
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.conversion.twins import SOURCE_TYPES, by_head, plus_mean
+from ctxextend.conversion.source_types import SOURCE_TYPES
+from ctxextend.conversion.twins import by_head, plus_mean
 from tests.helpers import nanogpt, pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
 

@@ -1,0 +1,80 @@
+"""Why a model type has no twin with attention windows."""
+
+from typing import NamedTuple
+
+from ctxextend.conversion.source_types import SOURCE_TYPES
+from ctxextend.errors import joined
+from ctxextend.families.known_types import FAMILIES
+from ctxextend.families.schema import LearnedTable, Positions, SinusoidalTable
+from ctxextend.families.unsupported import POSITION_SCHEMES
+
+DECODER = "it reads from left to right, and windows look to both sides"
+RELATIVE = "its attention depends on relative positions, which longformer models do not have"
+LEARNED = "learned"
+NO_CLASS = "no class of transformers computes the same in windows"
+# Source: transformers 5.24, modeling_*.py of each.
+REASONS = {
+    "gpt2": DECODER,
+    "openai-gpt": DECODER,
+    "gpt_neo": DECODER,
+    "gpt_bigcode": DECODER,
+    "opt": DECODER,
+    "biogpt": DECODER,
+    "mpnet": RELATIVE,
+    "deberta": RELATIVE,
+    "deberta-v2": RELATIVE,
+    "mbart": "its layers normalise what goes into them, and those of led what comes out of them",
+    "longformer": "it already attends in windows",
+    "led": "it already attends in windows",
+    "big_bird": "it already attends to blocks of tokens near by",
+    "bigbird_pegasus": "it already attends to blocks of tokens near by",
+}
+WITH_WINDOWS = tuple(
+    name
+    for name, source_type in SOURCE_TYPES.items()
+    if any(twin.has_windows for twin in source_type.twins)
+)
+PASS_TYPE = f"Pass a model of type {', '.join(WITH_WINDOWS)}, or use ctxextend resize."
+
+
+class NoWindows(NamedTuple):
+    """Why a type has no twin with attention windows, and what works instead."""
+
+    message: str
+    hint: str
+
+
+def why_no_windows(model_type: str) -> NoWindows | None:
+    """Return why a type has no twin with attention windows; None if it has one."""
+    if model_type in WITH_WINDOWS:
+        return None
+    reason = REASONS.get(model_type) or _reason_by_scheme(model_type)
+    hint = PASS_TYPE
+    if model_type in SOURCE_TYPES:
+        scheme = SOURCE_TYPES[model_type].twins[0].scheme
+        hint = f"Use ctxextend resize, or --scheme {scheme}."
+    message = f"{model_type} models cannot be converted to attention windows: {reason}."
+    return NoWindows(message=message, hint=hint)
+
+
+def _reason_by_scheme(model_type: str) -> str:
+    """Return the reason of a type that is not listed: its position scheme, if that is another."""
+    if model_type in POSITION_SCHEMES:
+        return f"it uses {POSITION_SCHEMES[model_type].uses}"
+    family = FAMILIES.get(model_type)
+    tables = family.tables if family else ()
+    schemes = {_scheme_of(table) for table in tables}
+    if not schemes or LEARNED in schemes:
+        return NO_CLASS
+    return f"its positions are {joined(sorted(schemes))}, and those of longformer models learned"
+
+
+def _scheme_of(table: Positions) -> str:
+    """Return the position scheme of an entry, whose table may also be one of rows."""
+    match table:
+        case LearnedTable():
+            return LEARNED
+        case SinusoidalTable():
+            return "sinusoidal"
+        case _:
+            return table.scheme
