@@ -34,9 +34,6 @@ FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantise
 # Layer norm parameters in old TensorFlow checkpoints.
 OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 SCHEME_NAMES = {"rotary": ROTARY, "alibi": ALIBI}  # how messages name them
-PASS_MODEL = (
-    f"Pass the folder of a model of type {', '.join(SOURCE_TYPES)}, or use ctxextend resize."
-)
 DROP_HEAD = "To drop the head and convert the base model, add --encoder-only."
 # Tensors that are dropped with a warning: most uses of a base model do not need them.
 DROPPED = ("pooler.", "cls.seq_relationship.")
@@ -55,7 +52,17 @@ def check_type(model_type: str, scheme: str) -> None:
             raise UnsupportedModelError(reason.message, reason.hint)
     elif model_type not in SOURCE_TYPES:
         message = f"{model_type} models cannot be converted to other positions."
-        raise UnsupportedModelError(message, PASS_MODEL)
+        raise UnsupportedModelError(message, _pass_type(scheme))
+
+
+def _pass_type(scheme: str) -> str:
+    """Return a hint with the model types that have a twin with a position scheme."""
+    types = ", ".join(
+        name
+        for name, source_type in SOURCE_TYPES.items()
+        if any(twin.scheme == scheme for twin in source_type.twins)
+    )
+    return f"Pass the folder of a model of type {types}, or use ctxextend resize."
 
 
 def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
@@ -68,7 +75,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     """
     model_type = model.architecture.family.model_type
     check_type(model_type, settings.scheme)
-    _check_complete(model)
+    _check_complete(model, settings.scheme)
     source_type = SOURCE_TYPES[model_type]
     twin = _find_twin(model, source_type, settings)
     _check_theta(twin, settings)
@@ -102,11 +109,11 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
 # ---- checks
 
 
-def _check_complete(model: OpenedModel) -> None:
+def _check_complete(model: OpenedModel, scheme: str) -> None:
     checkpoint = model.checkpoint
     if checkpoint.adapter_of or not checkpoint.has_config or model.ref.tensor:
         message = f"{model.ref.source} cannot be converted: it is not a complete model."
-        raise UnsupportedModelError(message, PASS_MODEL)
+        raise UnsupportedModelError(message, _pass_type(scheme))
 
 
 def _find_twin(model: OpenedModel, source_type: SourceType, settings: Convert) -> Twin:
