@@ -53,6 +53,13 @@ class Planned(Result, shows=("plan",)):
         return self.plan.model
 
     @property
+    def source(self) -> OpenedModel:
+        """What is resized or converted."""
+        if self.conversion is not None:
+            return self.conversion.model
+        return self.plan.model
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings to show before the output is written."""
         return self.explanation.warnings

@@ -8,8 +8,8 @@ from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.schema import LearnedTable, Positions, SinusoidalTable
 from ctxextend.families.unsupported import POSITION_SCHEMES
 
-DECODER = "it reads from left to right, and windows look to both sides"
-RELATIVE = "its attention depends on relative positions, which longformer models do not have"
+DECODER = "they read from left to right, and windows look to both sides"
+RELATIVE = "their attention depends on relative positions, which longformer models do not have"
 LEARNED = "learned"
 NO_CLASS = "no class of transformers computes the same in windows"
 # Source: transformers 5.24, modeling_*.py of each.
@@ -23,11 +23,11 @@ REASONS = {
     "mpnet": RELATIVE,
     "deberta": RELATIVE,
     "deberta-v2": RELATIVE,
-    "mbart": "its layers normalise what goes into them, and those of led what comes out of them",
-    "longformer": "it already attends in windows",
-    "led": "it already attends in windows",
-    "big_bird": "it already attends to blocks of tokens near by",
-    "bigbird_pegasus": "it already attends to blocks of tokens near by",
+    "mbart": "their layers normalise what goes in, and those of led what comes out",
+    "longformer": "they already attend in windows",
+    "led": "they already attend in windows",
+    "big_bird": "they already attend to blocks of tokens near by",
+    "bigbird_pegasus": "they already attend to blocks of tokens near by",
 }
 WITH_WINDOWS = tuple(
     name
@@ -60,13 +60,13 @@ def why_no_windows(model_type: str) -> NoWindows | None:
 def _reason_by_scheme(model_type: str) -> str:
     """Return the reason of a type that is not listed: its position scheme, if that is another."""
     if model_type in POSITION_SCHEMES:
-        return f"it uses {POSITION_SCHEMES[model_type].uses}"
+        return f"they use {POSITION_SCHEMES[model_type].uses}"
     family = FAMILIES.get(model_type)
     tables = family.tables if family else ()
     schemes = {_scheme_of(table) for table in tables}
     if not schemes or LEARNED in schemes:
         return NO_CLASS
-    return f"its positions are {joined(sorted(schemes))}, and those of longformer models learned"
+    return f"their positions are {joined(sorted(schemes))}, and those of longformer models learned"
 
 
 def _scheme_of(table: Positions) -> str:

@@ -1,7 +1,7 @@
 """The checks of loaded models, in words."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from ctxextend.conversion.conversion import Conversion
@@ -95,19 +95,23 @@ def _add_keys(
         found.append(_key_text("unexpected", name, known))
 
 
-def _faults_of_base(expected: Expected, before: Observed | NotLoaded) -> set[str]:
-    """Return the names of the base's faults; of a conversion, what its source has no values for."""
+def _faults_of_base(expected: Expected, before: Observed | NotLoaded) -> dict[str, str]:
+    """Return the names of the base's faults; of a conversion, what its source has no values for.
+
+    The values say in a few words what is known.
+    """
     if expected.conversion is not None:
-        return set(expected.conversion.missing)
+        return dict.fromkeys(expected.conversion.missing, "the base has none")
     if isinstance(before, NotLoaded):
-        return set()
-    return {*before.random.decisive, *before.random.unneeded, *before.unexpected}
+        return {}
+    names = (*before.random.decisive, *before.random.unneeded, *before.unexpected)
+    return dict.fromkeys(names, "also in the base")
 
 
-def _key_text(kind: KeyKind, name: str, known: set[str], effect: str = "") -> str:
+def _key_text(kind: KeyKind, name: str, known: Mapping[str, str], effect: str = "") -> str:
     text = f"{kind} key: {name}"
     if name in known:
-        text += " (also in the base)"
+        text += f" ({known[name]})"
     if effect:
         text += f": {effect}"
     return text
