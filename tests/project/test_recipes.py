@@ -272,9 +272,12 @@ def test_conversion_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book:
         return
     model = case.model_class.from_pretrained(output)
     assert model.config.to_dict()[case.key] == case.value
+    if model.config.is_encoder_decoder:
+        ids = torch.ones(1, 32, dtype=torch.int64)
+        assert model(ids, decoder_input_ids=ids[:, :4]).logits.isfinite().all()
+        return
     pico.logits(model, 32)
-    if name != "bart-led-16384":
-        assert transformers.AutoTokenizer.from_pretrained(output).model_max_length == 32
+    assert transformers.AutoTokenizer.from_pretrained(output).model_max_length == 32
 
 
 # ---- scripts that train checkpoints from scratch
