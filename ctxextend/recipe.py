@@ -43,8 +43,10 @@ MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 LENGTH_FORMAT = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
 MIN_WINDOW = 8  # minimum window length in tokens
 SEARCH_SECONDS = 60  # default time of a search for settings, for reading text
-WINDOW = "window"  # the scheme of a conversion that keeps positions, and attends in windows
-SCHEMES = ("rotary", "alibi", WINDOW, NONE)  # of a conversion
+ATTENTION_WINDOWS = (
+    "window"  # the scheme of a conversion that keeps positions, and attends in windows
+)
+SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, NONE)  # of a conversion
 # Default base of the rotary frequencies after a conversion; docs/convert.md has the measurements.
 DEFAULT_THETA = 1000.0
 # Default attention window of a conversion; docs/convert.md has the measurements.
@@ -126,7 +128,7 @@ class Convert:
     # to `DEFAULT_THETA`.
     theta: float | None = None
     encoder_only: bool = False  # drop the head, for heads that the new model type does not have
-    # With scheme ``window``: tokens that each one attends to, half of them on either side, beside
+    # With scheme ``window``: tokens that each one attends to, half of them on either side, next to
     # itself; even. Defaults to `DEFAULT_ATTENTION_WINDOW`.
     attention_window: int | None = None
     # With scheme ``window``: the method that creates new rows, as in `Resize`; defaults to `COPY`.
@@ -164,11 +166,11 @@ class Convert:
 
     def _window_errors(self) -> Iterator[ResizeError]:
         """Yield an error for an invalid window, and for settings that need windows."""
-        if self.scheme != WINDOW:
+        if self.scheme != ATTENTION_WINDOWS:
             for key in ("attention_window", "method"):
                 if getattr(self, key) is not None:
                     flag = flag_name(key)
-                    message = f"{flag} applies to --scheme {WINDOW}, not {self.scheme}."
+                    message = f"{flag} applies to --scheme {ATTENTION_WINDOWS}, not {self.scheme}."
                     yield ResizeError(message, f"Remove {flag}.")
             return
         yield from method_errors(self.method, None, 0)

@@ -28,7 +28,7 @@ from ctxextend.families.schema import ALIBI, ROTARY
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_checks import check_width
-from ctxextend.recipe import DEFAULT_ATTENTION_WINDOW, DEFAULT_THETA, WINDOW, Convert
+from ctxextend.recipe import ATTENTION_WINDOWS, DEFAULT_ATTENTION_WINDOW, DEFAULT_THETA, Convert
 
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
 # Layer norm parameters in old TensorFlow checkpoints.
@@ -46,7 +46,7 @@ def check_type(model_type: str, scheme: str) -> None:
     Raises:
         UnsupportedModelError: They have none.
     """
-    if scheme == WINDOW:
+    if scheme == ATTENTION_WINDOWS:
         reason = why_no_windows(model_type)
         if reason is not None:
             raise UnsupportedModelError(reason.message, reason.hint)

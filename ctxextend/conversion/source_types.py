@@ -26,7 +26,7 @@ from ctxextend.conversion.twins import (
     Twin,
     TwinHead,
 )
-from ctxextend.recipe import WINDOW
+from ctxextend.recipe import ATTENTION_WINDOWS
 
 NO = (None, False)  # values of a config key that must not be set
 # Keys of any model type.
@@ -227,7 +227,7 @@ LONGFORMER_RULES = (
         for name in PROJECTIONS
     ),
 )
-POOLER = _same("pooler.dense.*")
+POOLER_RULES = _same("pooler.dense.*")
 FIRST_TOKEN = "the first token"
 QUESTION = "the tokens of the question"
 CHOICE = "the tokens of the choice"
@@ -258,7 +258,7 @@ def _longformer(
     """
     masked_lm = TwinHead(end=MASKED_LM, rules=lm_rules)
     return Twin(
-        scheme=WINDOW,
+        scheme=ATTENTION_WINDOWS,
         model_type="longformer",
         class_name="Longformer",
         prefix="longformer.",
@@ -266,7 +266,7 @@ def _longformer(
         heads={
             BASE_MODEL: TwinHead(
                 end=BASE_MODEL,
-                base_rules=POOLER,
+                base_rules=POOLER_RULES,
                 optional=("pooler.dense.weight", "pooler.dense.bias"),
             ),
             MASKED_LM: masked_lm,
@@ -357,7 +357,7 @@ ROBERTA_WINDOWS = _longformer(
             end=QUESTION_ANSWERING, rules=QA_OUTPUTS, global_attention=QUESTION
         ),
         MULTIPLE_CHOICE: TwinHead(
-            end=MULTIPLE_CHOICE, rules=CLASSIFIER, base_rules=POOLER, global_attention=CHOICE
+            end=MULTIPLE_CHOICE, rules=CLASSIFIER, base_rules=POOLER_RULES, global_attention=CHOICE
         ),
     },
     without_head={},
@@ -439,7 +439,7 @@ BART_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
 BART_ATTENTION = "encoder.layers.*.self_attn"
 BART_ENCODER_LAYER = ("self_attn_layer_norm", "fc1", "fc2", "final_layer_norm")
 LED = Twin(
-    scheme=WINDOW,
+    scheme=ATTENTION_WINDOWS,
     model_type="led",
     class_name="LED",
     prefix="led.",

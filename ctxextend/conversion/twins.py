@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.recipe import WINDOW
+from ctxextend.recipe import ATTENTION_WINDOWS
 from ctxextend.tables.sinusoids import sinusoidal_rows
 
 Array = NDArray[Any]
@@ -61,7 +61,7 @@ def angles(max_len: int, head_dim: int) -> NDArray[np.float32]:
 
 
 def moved_rows(values: Array, before: int, after: int) -> Array:
-    """Return position rows behind another number of reserved rows.
+    """Return position rows after another number of reserved rows.
 
     The shape is (rows - before + after, d).
 
@@ -151,7 +151,7 @@ class Twin:
     @property
     def has_windows(self) -> bool:
         """Whether it keeps its positions, and attends in windows."""
-        return self.scheme == WINDOW
+        return self.scheme == ATTENTION_WINDOWS
 
     @property
     def adds_mean(self) -> bool:

@@ -8,21 +8,23 @@ from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.schema import LearnedTable, Positions, SinusoidalTable
 from ctxextend.families.unsupported import POSITION_SCHEMES
 
-DECODER = "they read from left to right, and windows look to both sides"
-RELATIVE = "their attention depends on relative positions, which longformer models do not have"
-LEARNED = "learned"
+READS_TO_THE_RIGHT = "they read from left to right, and windows look to both sides"
+HAS_RELATIVE_BIAS = (
+    "their attention depends on relative positions, which longformer models do not have"
+)
+TABLE_OF_ROWS = "learned"
 NO_CLASS = "no class of transformers computes the same in windows"
 # Source: transformers 5.24, modeling_*.py of each.
 REASONS = {
-    "gpt2": DECODER,
-    "openai-gpt": DECODER,
-    "gpt_neo": DECODER,
-    "gpt_bigcode": DECODER,
-    "opt": DECODER,
-    "biogpt": DECODER,
-    "mpnet": RELATIVE,
-    "deberta": RELATIVE,
-    "deberta-v2": RELATIVE,
+    "gpt2": READS_TO_THE_RIGHT,
+    "openai-gpt": READS_TO_THE_RIGHT,
+    "gpt_neo": READS_TO_THE_RIGHT,
+    "gpt_bigcode": READS_TO_THE_RIGHT,
+    "opt": READS_TO_THE_RIGHT,
+    "biogpt": READS_TO_THE_RIGHT,
+    "mpnet": HAS_RELATIVE_BIAS,
+    "deberta": HAS_RELATIVE_BIAS,
+    "deberta-v2": HAS_RELATIVE_BIAS,
     "mbart": "their layers normalise what goes in, and those of led what comes out",
     "longformer": "they already attend in windows",
     "led": "they already attend in windows",
@@ -64,7 +66,7 @@ def _reason_by_scheme(model_type: str) -> str:
     family = FAMILIES.get(model_type)
     tables = family.tables if family else ()
     schemes = {_scheme_of(table) for table in tables}
-    if not schemes or LEARNED in schemes:
+    if not schemes or TABLE_OF_ROWS in schemes:
         return NO_CLASS
     return f"their positions are {joined(sorted(schemes))}, and those of longformer models learned"
 
@@ -73,7 +75,7 @@ def _scheme_of(table: Positions) -> str:
     """Return the position scheme of an entry, whose table may also be one of rows."""
     match table:
         case LearnedTable():
-            return LEARNED
+            return TABLE_OF_ROWS
         case SinusoidalTable():
             return "sinusoidal"
         case _:

@@ -12,7 +12,7 @@ from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.models.load import loads_from_folder, match_parameters
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.provenance import BaseCheckpoint, Provenance, find_base, read_provenance
-from ctxextend.recipe import FROZEN, MIN_WINDOW, WINDOW, Train
+from ctxextend.recipe import ATTENTION_WINDOWS, FROZEN, MIN_WINDOW, Train
 from ctxextend.training.parallel import micro_batch_sizes
 from ctxextend.training.rows_to_train import (
     BoolRows,
@@ -58,7 +58,7 @@ class CheckpointOrigin:
         if self.provenance is None:
             return False
         conversions = [step.convert for step in self.provenance.chain if step.convert]
-        return any(convert.scheme != WINDOW for convert in conversions)
+        return any(convert.scheme != ATTENTION_WINDOWS for convert in conversions)
 
 
 @dataclass(frozen=True)

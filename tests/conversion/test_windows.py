@@ -290,7 +290,7 @@ def test_convert_to_windows_creates_rows_as_resize_does(method: str, tmp_path: P
     assert verify(tmp_path / "out", deep=True)
 
 
-def test_moved_rows_are_behind_other_reserved_rows() -> None:
+def test_moved_rows_follow_other_reserved_rows() -> None:
     rows = np.array([[1, 2], [3, 4], [5, 6]])
     assert moved_rows(rows, 0, 1).tolist() == [[0, 0], [1, 2], [3, 4], [5, 6]]
     assert moved_rows(rows, 2, 0).tolist() == [[5, 6]]
