@@ -276,16 +276,16 @@ def test_evaluate_measures_chunks_once_if_the_model_reads_whole_documents(encode
 def test_chunks_of_the_same_text_are_those_of_documents_that_are_cut(
     encoder: Path, longer: Path
 ) -> None:
-    found = ctxextend.evaluate(longer, base=encoder, **FILES).search
+    found = ctxextend.evaluate(longer, base=encoder, length=[20], **FILES).search
     assert found is not None
     cut = []
     for line in read_lines("corpus.jsonl"):
         document = json.loads(line)
-        words = document["text"].split(" ")[:29]  # 32 tokens with a title and special tokens
+        words = document["text"].split(" ")[:17]  # 20 tokens with a title and special tokens
         cut.append(json.dumps(document | {"text": " ".join(words)}))
     write_lines("corpus.jsonl", cut)
 
-    of_cut = ctxextend.evaluate(longer, base=encoder, **FILES).search
+    of_cut = ctxextend.evaluate(longer, base=encoder, length=[20], **FILES).search
 
     assert of_cut is not None
     assert found.scores["chunks_of_same_text"] == of_cut.scores["chunks"]
@@ -321,22 +321,22 @@ def test_compare_scores_a_search_set_like_evaluate(encoder: Path, longer: Path) 
     assert re.search(r"chunks, same 32 tokens +26 ", done.stdout)
 
 
+@pytest.mark.parametrize("length", [24, 32])
 def test_compare_of_checkpoints_reads_the_same_text_of_all_with_the_base(
-    encoder: Path, longer: Path
+    length: int, encoder: Path, longer: Path
 ) -> None:
     longest = ctxextend.resize(encoder, 48, output="longest", method="copy").output
-    for length in (24, None):
-        settings = {} if length is None else {"length": [length]}
-        read = length or 32  # of the shorter checkpoint
-        compared = ctxextend.compare_checkpoints([longest, longer], **settings, **FILES)
-        alone = {}
-        for path in (longer, longest):
-            found = ctxextend.evaluate(path, base=encoder, length=[read], **FILES)
-            alone[path.name] = found.search
-        for row in compared.rows:
-            search = row.final.evaluation.search
-            assert search == alone[row.method]
-            assert search.tokens_read["chunks_of_same_text"].limit == read
+    lengths = [] if length == 32 else [length]  # by default, that of the shorter checkpoint
+
+    compared = ctxextend.compare_checkpoints([longest, longer], length=lengths, **FILES)
+
+    assert len(compared.rows) == 2
+    for row in compared.rows:
+        path = {longer.name: longer, longest.name: longest}[row.method]
+        alone = ctxextend.evaluate(path, base=encoder, length=[length], **FILES).search
+        assert alone is not None
+        assert alone.tokens_read["chunks_of_same_text"].limit == length
+        assert row.final.evaluation.search == alone
 
 
 @pytest.mark.parametrize(
