@@ -435,7 +435,7 @@ def search_table(part: Part, result: Mapping[str, Any]) -> Iterator[str]:
         "| nDCG@10 against copy |\n|---|---:|---:|---:|---:|"
     )
     copy = next(row["search"] for row in result["rows"] if row["method"] == COPY)
-    for mode, label in _ways_to_read(part).items():
+    for mode, label in _reading_modes(part).items():
         own = Estimate(**copy["differences"][mode]["nDCG@10"])
         change = NUMBERS.change(replace(own, mean=-own.mean))
         yield _search_row(label, mode, copy, change)
@@ -448,13 +448,13 @@ def search_table(part: Part, result: Mapping[str, Any]) -> Iterator[str]:
     names = [*copy["scores"]["model"]]
     yield f"\n| copy, {part.to:,} tokens, against | {' | '.join(names)} |"
     yield "|---|" + "---:|" * len(names)
-    for mode, label in _ways_to_read(part).items():
+    for mode, label in _reading_modes(part).items():
         changes = copy["differences"][mode]
         cells = (NUMBERS.change(Estimate(**changes[name])) for name in names)
         yield f"| {label} | {' | '.join(cells)} |"
 
 
-def _ways_to_read(part: Part) -> dict[str, str]:
+def _reading_modes(part: Part) -> dict[str, str]:
     """Return how the model as it is reads documents, by mode."""
     return {
         TRUNCATED: f"as it is, first {part.before} tokens",

@@ -242,7 +242,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         page.line()
         _add_ranking(page, comparison)
         page.line()
-        _add_ways_to_read(page, comparison)
+        _add_reading_modes(page, comparison)
         _add_column_notes(page, comparison)
         _add_effective(page, comparison)
     if comparison.skipped:
@@ -427,7 +427,7 @@ def _against_chunks(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
     return cells
 
 
-def _add_ways_to_read(page: Page, comparison: "Comparison") -> None:
+def _add_reading_modes(page: Page, comparison: "Comparison") -> None:
     """Add how many tokens of each document the rows and the base read, and the base's scores."""
     from ctxextend.evaluation.evaluation_result import MODEL
     from ctxextend.report.phrases import (

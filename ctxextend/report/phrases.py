@@ -72,12 +72,12 @@ def tokens_note(tokens_read: Mapping[str, TokensRead]) -> str:
     return note
 
 
-def ways_note(tokens_read: Mapping[str, TokensRead]) -> str:
+def modes_note(tokens_read: Mapping[str, TokensRead]) -> str:
     """Return how many tokens of each document are read in each mode, in a sentence."""
-    ways = list[str]()
+    modes = list[str]()
     for mode, read in tokens_read.items():
-        ways.append(f"{reading_name(mode, read)} (median {read.median:,})")
-    note = f"Read of each document: {'; '.join(ways)}."
+        modes.append(f"{reading_name(mode, read)} (median {read.median:,})")
+    note = f"Read of each document: {'; '.join(modes)}."
     if CHUNKS in tokens_read and SAME_TEXT not in tokens_read:
         note += " No document is cut: the model reads the same text as the chunks."
     return note

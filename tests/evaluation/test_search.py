@@ -333,10 +333,10 @@ def test_compare_of_checkpoints_reads_the_same_text_of_all_with_the_base(
     assert len(compared.rows) == 2
     for row in compared.rows:
         path = {longer.name: longer, longest.name: longest}[row.method]
-        alone = ctxextend.evaluate(path, base=encoder, length=[length], **FILES).search
-        assert alone is not None
-        assert alone.tokens_read["chunks_of_same_text"].limit == length
-        assert row.final.evaluation.search == alone
+        by_itself = ctxextend.evaluate(path, base=encoder, length=[length], **FILES).search
+        assert by_itself is not None
+        assert by_itself.tokens_read["chunks_of_same_text"].limit == length
+        assert row.final.evaluation.search == by_itself
 
 
 @pytest.mark.parametrize(
