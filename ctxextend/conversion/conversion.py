@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -101,7 +101,11 @@ class Conversion:
     @property
     def counts(self) -> Mapping[str, int]:
         """The number of tensors by how they are computed."""
-        return Counter(origin.how for origin in self.origins.values())
+        return self.counts_without(())
+
+    def counts_without(self, names: Collection[str]) -> Mapping[str, int]:
+        """Return the number of tensors but these by how they are computed."""
+        return Counter(origin.how for name, origin in self.origins.items() if name not in names)
 
     @property
     def added_parameters(self) -> int:

@@ -92,7 +92,7 @@ def _bytes_text(wrong: WrongBytes) -> str:
 def _tensors_summary(expected: Expected, compared: ComparedTensors) -> str:
     """Say how many tensors were compared, and how many were not."""
     if expected.conversion:
-        summary = _computed_tensors_text(expected.conversion, compared)
+        summary = _computed_tensors_text(expected, expected.conversion, compared)
     else:
         summary = _kept_tensors_text(expected, compared)
     if compared.adapted:
@@ -100,10 +100,13 @@ def _tensors_summary(expected: Expected, compared: ComparedTensors) -> str:
     return summary
 
 
-def _computed_tensors_text(conversion: Conversion, compared: ComparedTensors) -> str:
+def _computed_tensors_text(
+    expected: Expected, conversion: Conversion, compared: ComparedTensors
+) -> str:
     """Say how many tensors of a conversion were compared, and how they are computed."""
     relation = "are byte-identical to" if compared.are_identical else "compared with"
-    computed = ", ".join(f"{count} {how}" for how, count in conversion.counts.items())
+    counts = conversion.counts_without(expected.rows)
+    computed = ", ".join(f"{count} {how}" for how, count in counts.items())
     return (
         f"{compared.count:,} tensors {relation} those computed from the base "
         f"({compared.size:,} bytes): {computed}"
