@@ -5,6 +5,7 @@ judge. Documents are read at the new length. `routed` embeds queries with the en
 documents with the one of the query scale, as sentence-transformers' Router does.
 """
 
+import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,12 @@ from ctxextend.evaluation.search_set import SearchSet, read_search_set
 from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
 
-__all__ = ["MinuteSearch", "measure_minute_search", "search_lines"]
+__all__ = ["TOKENS_HEAD", "MinuteSearch", "measure_minute_search", "search_lines"]
 
 NUMBERS = NumberFormat()
 QUERY_SCALE = 1.25
 COPY = "copy"
+TOKENS_HEAD = "tokens of each document, median"
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,12 @@ def measure_minute_search(
     rows = {}
     for mode, scores in rankings.items():
         change = estimate([*(scores - rankings[COPY]).reshape(-1, 1)])
-        rows[mode] = {"ndcg": estimate([*scores.reshape(-1, 1)]), "change": change}
+        _, of_documents = modes[mode]
+        rows[mode] = {
+            "ndcg": estimate([*scores.reshape(-1, 1)]),
+            "change": change,
+            "tokens": median_tokens(embedders[of_documents], judging.documents),
+        }
     return {**run, "rows": rows}
 
 
@@ -112,6 +119,12 @@ def token_ids(embedder: Embedder, texts: tuple[str, ...]) -> list[Any]:
     return [model.tokenizer.encode(text)[: model.max_text] for text in texts]
 
 
+def median_tokens(embedder: Embedder, texts: tuple[str, ...]) -> int:
+    """Return the median of the tokens of texts that an encoder reads, special tokens included."""
+    special = embedder.model.tokenizer.num_special
+    return statistics.median_low(len(ids) + special for ids in token_ids(embedder, texts))
+
+
 def search_lines(part: MinuteSearch, result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the table of a part."""
     tuning = result["tuning"]
@@ -119,9 +132,12 @@ def search_lines(part: MinuteSearch, result: Mapping[str, Any]) -> Iterator[str]
         f"\n{part.model} {part.before} → {part.to}, tuned in {tuning['seconds']:.0f} s "
         f"({tuning['steps']} steps) on the first half of the meetings, judged on the others.\n"
     )
-    yield "| documents are read by | nDCG@10 | against copy |\n|---|---:|---:|"
+    yield (
+        f"| documents are read by | {TOKENS_HEAD} | nDCG@10 | against copy |\n|---|---:|---:|---:|"
+    )
     for mode, row in result["rows"].items():
         change = ""
         if mode != COPY:
             change = NUMBERS.change(Estimate(**row["change"]))
-        yield f"| {mode} | {NUMBERS.estimate(Estimate(**row['ndcg']))} | {change} |"
+        ndcg_text = NUMBERS.estimate(Estimate(**row["ndcg"]))
+        yield f"| {mode} | {row['tokens']:,} | {ndcg_text} | {change} |"

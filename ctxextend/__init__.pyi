@@ -469,25 +469,33 @@ def convert(
     tokenizer: str | None = None,
     theta: float | None = None,
     encoder_only: bool = False,
+    attention_window: int | None = None,
+    method: str | None = None,
 ) -> ResizeResult:
-    """Convert a model to another position scheme, and save the result.
+    """Convert a model to another position scheme, or to attention windows, and save the result.
 
     GPT-2 becomes GPT-NeoX (``rotary``, arXiv:2104.09864) or Falcon (``alibi``, arXiv:2108.12409);
     BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA become RoFormer (``rotary``). Every tensor is
     one of the source's: copied, transposed, regrouped by head, or with the mean position row added.
     Without positions, outputs are equal within float32 rounding. A rotary model becomes one without
-    positions (``none``, arXiv:2512.12167): its settings rotate nothing, and its weights stay. The
-    output needs training.
+    positions (``none``, arXiv:2512.12167): its settings rotate nothing, and its weights stay. These
+    outputs need training.
+
+    With ``window``, the encoders become Longformer, and BART becomes LED (arXiv:2004.05150): tokens
+    attend to those near by, at a cost that is linear in the length. Every tensor is one of the
+    source's; queries, keys and values are copied for global attention too, and the position table
+    is extended as by `resize`. Inputs of up to half a window give the source's outputs within
+    float32 rounding, if padded on the right.
 
     Args:
         reference: As in `resize`.
-        scheme: ``"rotary"``, ``"alibi"`` or ``"none"``.
+        scheme: ``"rotary"``, ``"alibi"``, ``"window"`` or ``"none"``.
         to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
         train, steps, lora, verify: As in `resize`.
-        settings: Other fields of `Convert` (``theta``, ``encoder_only``); ``revision``, … as in
-            `resize`.
+        settings: Other fields of `Convert` (``theta``, ``encoder_only``, ``attention_window``,
+            ``method``); ``revision``, … as in `resize`.
 
     Raises:
         UnsupportedModelError: No model type of transformers computes the same with these positions.

@@ -53,6 +53,13 @@ class Planned(Result, shows=("plan",)):
         return self.plan.model
 
     @property
+    def source(self) -> OpenedModel:
+        """What is resized or converted."""
+        if self.conversion is not None:
+            return self.conversion.model
+        return self.plan.model
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings to show before the output is written."""
         return self.explanation.warnings
@@ -170,6 +177,8 @@ def _conversion_values(conversion: "Conversion", twin: Plan) -> dict[str, Any]:
     return {
         "scheme": conversion.settings.scheme,
         "theta": conversion.settings.theta,
+        "attention_window": conversion.settings.attention_window,
+        "method": twin.method if conversion.twin.has_windows else None,
         "model_type_before": conversion.type_before,
         "model_type_after": conversion.twin.model_type,
         "model_class": conversion.model_class,
@@ -186,6 +195,8 @@ def _removal_values(settings: Convert, plan: Plan) -> dict[str, Any]:
     return {
         "scheme": settings.scheme,
         "theta": None,
+        "attention_window": None,
+        "method": None,
         "model_type_before": plan.model_type,
         "model_type_after": plan.model_type,
         "model_class": plan.checkpoint.model_class,
@@ -354,7 +365,7 @@ def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
     if settings.scheme == NONE:
         return _prepare_removal(model, settings)
     # Here, since the rules of conversions take longer to import than a small resize to plan.
-    from ctxextend.conversion.convert import plan_twin, prepare_conversion
+    from ctxextend.conversion.convert import complete_settings, plan_twin, prepare_conversion
     from ctxextend.conversion.describe import explain_conversion
     from ctxextend.conversion.find import find_conversion
 
@@ -365,7 +376,7 @@ def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
         plan=twin,
         explanation=explanation,
         output=prepare_conversion(conversion, twin, explanation),
-        convert=conversion.settings,
+        convert=complete_settings(conversion, twin),
         conversion=conversion,
     )
 

@@ -210,7 +210,8 @@ def _provenance_of(file: RecipeFile, unregistered: str | None, name: str, depth:
     recipe, facts, _ = file
     settings = recipe.resize
     if settings is None:  # training keeps the length
-        settings = Resize(_stated_length(recipe.convert, facts))
+        method = recipe.convert.method if recipe.convert else None
+        settings = Resize(_stated_length(recipe.convert, facts), method=method)
     methods = table_methods(file)
     trainable, adapted = _trained_parts(recipe, facts)
     before = None

@@ -43,9 +43,14 @@ MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 LENGTH_FORMAT = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
 MIN_WINDOW = 8  # minimum window length in tokens
 SEARCH_SECONDS = 60  # default time of a search for settings, for reading text
-SCHEMES = ("rotary", "alibi", NONE)  # of a conversion
+ATTENTION_WINDOWS = (
+    "window"  # the scheme of a conversion that keeps positions, and attends in windows
+)
+SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, NONE)  # of a conversion
 # Default base of the rotary frequencies after a conversion; docs/convert.md has the measurements.
 DEFAULT_THETA = 1000.0
+# Default attention window of a conversion; docs/convert.md has the measurements.
+DEFAULT_ATTENTION_WINDOW = 256
 
 
 @dataclass(frozen=True)
@@ -112,9 +117,10 @@ class CheckpointRef:
 
 @dataclass(frozen=True)
 class Convert:
-    """How to convert a model to another position scheme."""
+    """How to convert a model to another position scheme, or to attention windows."""
 
-    # ``rotary`` or ``alibi`` instead of learned positions, or ``none`` instead of rotary ones.
+    # ``rotary`` or ``alibi`` instead of learned positions, ``none`` instead of rotary ones, or
+    # ``window`` for learned positions and attention to tokens near by.
     scheme: str
     # Context length of the output, as in `Resize`; defaults to the old one with scheme ``none``.
     to: int | str | None = None
@@ -122,6 +128,11 @@ class Convert:
     # to `DEFAULT_THETA`.
     theta: float | None = None
     encoder_only: bool = False  # drop the head, for heads that the new model type does not have
+    # With scheme ``window``: tokens that each one attends to, half of them on either side, next to
+    # itself; even. Defaults to `DEFAULT_ATTENTION_WINDOW`.
+    attention_window: int | None = None
+    # With scheme ``window``: the method that creates new rows, as in `Resize`; defaults to `COPY`.
+    method: str | None = None
 
     def __post_init__(self) -> None:
         if self.to is not None:
@@ -131,6 +142,7 @@ class Convert:
     def _errors(self) -> Iterator[ResizeError]:
         yield from _choice_errors("scheme", self.scheme, SCHEMES)
         yield from self._required_errors()
+        yield from self._window_errors()
         if self.encoder_only and self.scheme == NONE:
             message = (
                 f"--encoder-only cannot be used with --scheme {NONE}, which keeps all weights."
@@ -151,6 +163,27 @@ class Convert:
         elif self.scheme != NONE:
             message = f"--scheme {self.scheme} requires --to."
             yield ResizeError(message, "Add the context length of the output: --to N.")
+
+    def _window_errors(self) -> Iterator[ResizeError]:
+        """Yield an error for an invalid window, and for settings that need windows."""
+        if self.scheme != ATTENTION_WINDOWS:
+            for key in ("attention_window", "method"):
+                if getattr(self, key) is not None:
+                    flag = flag_name(key)
+                    message = f"{flag} applies to --scheme {ATTENTION_WINDOWS}, not {self.scheme}."
+                    yield ResizeError(message, f"Remove {flag}.")
+            return
+        yield from method_errors(self.method, None, 0)
+        yield from _count_errors(self, 2, "attention_window")
+        window = self.attention_window
+        if isinstance(window, int) and window % 2:
+            message = (
+                f"--attention-window must be even, got {window}: half of it is on either side."
+            )
+            yield ResizeError(message, f"Use --attention-window {window + 1}.")
+        if isinstance(window, int) and isinstance(self.to, int) and window > self.to:
+            message = f"--attention-window {window} is above --to {self.to}."
+            yield ResizeError(message, "Lower it, or use ctxextend resize, which attends to all.")
 
     @property
     def positions(self) -> int:

@@ -242,6 +242,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         page.line()
         _add_ranking(page, comparison)
         page.line()
+        _add_reading_modes(page, comparison)
         _add_column_notes(page, comparison)
         _add_effective(page, comparison)
     if comparison.skipped:
@@ -293,8 +294,11 @@ def _length(comparison: "Comparison") -> str:
 
 
 def _add_column_notes(page: Page, comparison: "Comparison") -> None:
-    from ctxextend.report.phrases import short_inputs_cost
+    from ctxextend.report.phrases import chunks_note, short_inputs_cost
 
+    measured = comparison.rows[0].final.document_scores
+    if measured is not None and chunks_note(measured):
+        page.text(chunks_note(measured))
     if any(row.final.is_tied for row in comparison.rows[1:]):
         page.text("Tied: the 95 % interval of the paired difference contains 0.")
     if comparison.hold_out is not None:
@@ -350,6 +354,7 @@ def _ranked_cells(
     cells: dict[str, Cell] = {f"   {comparison.row_type}": f"{number:>2} {row.method}"}
     cells[numbers.head(column)] = _score(comparison, score, numbers)
     cells[numbers.head(f"delta vs. best{unit}")] = _delta(outcome, numbers)
+    cells |= _against_chunks(row, numbers)
     for name, (own, _) in _against_reference(row, numbers).items():
         cells[numbers.head(name)] = own
     if comparison.steps:
@@ -406,6 +411,48 @@ def _facts(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
     for column, (text, _) in row.checkpoint.cells.items():
         cells[column] = text
     return cells
+
+
+def _against_chunks(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
+    """Return how a row compares to the base in chunks, by column; empty without a base."""
+    from ctxextend.report.phrases import chunk_columns
+
+    measured = row.final.document_scores
+    if measured is None:
+        return {}
+    cells = dict[str, Cell]()
+    for mode, column in chunk_columns(measured).items():
+        change = measured.differences[mode][measured.ranked_by]
+        cells[numbers.head(column)] = numbers.change(change)
+    return cells
+
+
+def _add_reading_modes(page: Page, comparison: "Comparison") -> None:
+    """Add how many tokens of each document the rows and the base read, and the base's scores."""
+    from ctxextend.evaluation.evaluation_result import MODEL
+    from ctxextend.report.phrases import (
+        TOKENS_COLUMN,
+        metric_column,
+        short_reading_name,
+        tokens_note,
+    )
+
+    measured = comparison.rows[0].final.document_scores
+    if measured is None:
+        return
+    rows = list[list[Cell]]()
+    for mode, score in measured.ranking_scores.items():
+        read = measured.tokens_read[mode]
+        shown = "above"
+        if mode != MODEL:
+            shown = page.numbers.estimate(score)
+        rows.append([short_reading_name(mode, read), f"{read.median:,}", shown])
+    page.text("How documents are read", "title")
+    page.table(["documents as", TOKENS_COLUMN, page.numbers.head(metric_column(comparison))], rows)
+    note = tokens_note(measured.tokens_read)
+    if note:
+        page.text(note)
+    page.line()
 
 
 def _against_reference(row: "Row", numbers: "NumberFormat") -> dict[str, tuple[str, str]]:

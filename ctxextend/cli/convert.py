@@ -6,10 +6,11 @@ from typing import Annotated
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
-from ctxextend.cli.options import basic, files
+from ctxextend.cli.options import basic, complete_method, files
 from ctxextend.cli.run_steps import RESUME_OR_START_OVER, exit_if_interrupted
 from ctxextend.cli.show_result import finish
 
+WINDOW_DEFAULT = "256"
 TO_DEFAULT = "the old one, with --scheme none"
 
 complete_scheme = options.completing(lambda: import_module("ctxextend.recipe").SCHEMES)
@@ -19,7 +20,7 @@ def convert(
     source: Annotated[str, options.model("Folder, bundled model (tiny-gpt2) or Hub id.")],
     scheme: Annotated[
         str,
-        basic("--scheme NAME", "Position scheme: rotary, alibi or none.", None, complete_scheme),
+        basic("--scheme NAME", "rotary, alibi, window or none.", None, complete_scheme),
     ],
     to: Annotated[
         str | None,
@@ -27,6 +28,18 @@ def convert(
     ] = None,
     theta: Annotated[
         float | None, basic("--theta T", "Base of the rotary frequencies.", "1000")
+    ] = None,
+    attention_window: Annotated[
+        int | None,
+        basic(
+            "--attention-window W",
+            "Tokens that each one attends to with --scheme window.",
+            WINDOW_DEFAULT,
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        basic("--method NAME", "Method of new rows with --scheme window.", "copy", complete_method),
     ] = None,
     encoder_only: Annotated[
         bool, basic("--encoder-only", "Drop the head, if it cannot be converted.")
@@ -54,16 +67,17 @@ def convert(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Convert positions to rotary or ALiBi ones, or remove rotary ones.
+    """Convert attention to windows, or positions to rotary, ALiBi or none.
 
     Examples:
+        ctxextend convert path/to/bert --scheme window --to 8192 -o bert-8192
         ctxextend convert gpt2 --scheme rotary --to 4096 --train articles/ --steps 500
-        ctxextend convert path/to/bert --scheme rotary --to 2048 -o bert-rotary
         ctxextend convert path/to/llama --scheme none -o llama-none
 
-    GPT-2 becomes GPT-NeoX (rotary) or Falcon (alibi); BERT, RoBERTa, CamemBERT, XLM-RoBERTa and
-    ELECTRA become RoFormer (rotary). A rotary model keeps its type and weights without positions
-    (none). Not usable before training.
+    BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA become Longformer, BART becomes LED (window):
+    they read whole documents at once, at a cost linear in the length, also untrained. The other
+    schemes need training. GPT-2 becomes GPT-NeoX (rotary) or Falcon (alibi), the encoders RoFormer
+    (rotary). A rotary model keeps its type and weights without positions (none).
     """
     from ctxextend.recipe import CheckpointRef, Convert, Recipe
     from ctxextend.resizing import convert_checkpoint
@@ -77,7 +91,14 @@ def convert(
             variant=variant,
             model_type=model_type,
         )
-        settings = Convert(scheme, to, theta=theta, encoder_only=encoder_only)
+        settings = Convert(
+            scheme,
+            to,
+            theta=theta,
+            encoder_only=encoder_only,
+            attention_window=attention_window,
+            method=method,
+        )
         training = options.short_training(train, steps, lora, verify=verify)
     recipe = Recipe(ref, train=training, convert=settings)
     with exit_if_interrupted(console, RESUME_OR_START_OVER):

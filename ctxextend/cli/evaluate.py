@@ -50,11 +50,6 @@ LOSS_CURVES = {
         style="third",
     ),
 }
-RETRIEVAL_MODES = {
-    "truncated": "base, truncated",
-    "chunks": "base, in chunks",
-    "model": "resized model",
-}
 SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # style of a loss difference by its sign
 
 
@@ -307,6 +302,9 @@ def _add_context_remarks(
 
 
 def _add_retrieval(page: Page, retrieval: "results.Retrieval") -> None:
+    from ctxextend.report.phrases import TOKENS_COLUMN, short_reading_name, tokens_note
+    from ctxextend.report.verdicts import against_chunks
+
     page.line()
     numbers = page.numbers
     page.line(("Document retrieval", "title"))
@@ -317,22 +315,34 @@ def _add_retrieval(page: Page, retrieval: "results.Retrieval") -> None:
     documents = f"{retrieval.documents:,} documents of {retrieval.length} tokens"
     page.text(f"{queries}; {documents}; {retrieval.pooling} pooling")
     header = [
-        "model",
+        "documents as",
+        TOKENS_COLUMN,
         numbers.head("recall@1 (%)"),
         numbers.head("MRR"),
-        numbers.head("vs. truncated"),
+        numbers.head("recall@1 vs. row 1"),
     ]
-    rows = []
+    rows = list[list[Cell]]()
     for mode, scores in retrieval.modes.items():
+        read = retrieval.tokens_read[mode]
         rows.append(
             [
-                RETRIEVAL_MODES.get(mode, mode),
+                short_reading_name(mode, read),
+                f"{read.median:,}",
                 numbers.percent(scores.recall),
                 numbers.estimate(scores.reciprocal_rank),
                 numbers.percent(scores.change, signed=True),
             ]
         )
     page.table(header, rows)
+    clauses = [*against_chunks(retrieval, numbers)]
+    if clauses:
+        page.text(f"The model: {'; '.join(clauses)}.")
+    _add_note(page, tokens_note(retrieval.tokens_read))
+
+
+def _add_note(page: Page, note: str) -> None:
+    if note:
+        page.text(note)
 
 
 def _add_shift(page: Page, shift: "results.Shift") -> None:
@@ -364,6 +374,8 @@ def _add_shift(page: Page, shift: "results.Shift") -> None:
 def _add_search(
     page: Page, search: "results.SearchResult", evaluation: "results.Evaluation"
 ) -> None:
+    from ctxextend.report.phrases import TOKENS_COLUMN, short_reading_name, tokens_note
+
     page.line()
     numbers = page.numbers
     base = evaluation.base_max_len
@@ -373,10 +385,16 @@ def _add_search(
         parts.append(f"{search.longer_than_base:,} longer than the base's {base:,} tokens")
     parts.append(f"{search.pooling} pooling")
     page.text("; ".join(parts))
-    columns = [*search.scores["model"], "nDCG@10 vs. truncated"]
-    rows = []
+    columns = [*search.scores["model"]]
+    if search.changes:
+        columns.append("nDCG@10 vs. row 1")
+    rows = list[list[Cell]]()
     for mode, scores in search.scores.items():
-        name = RETRIEVAL_MODES[mode] if base else mode
-        cells = [numbers.estimate(score) for score in scores.values()]
-        rows.append([name, *cells, numbers.change(search.changes.get(mode))])
-    page.table(["model", *map(numbers.head, columns)], rows)
+        read = search.tokens_read[mode]
+        cells: list[Cell] = [short_reading_name(mode, read), f"{read.median:,}"]
+        cells += [numbers.estimate(score) for score in scores.values()]
+        if search.changes:
+            cells.append(numbers.change(search.changes.get(mode)))
+        rows.append(cells)
+    page.table(["documents as", TOKENS_COLUMN, *map(numbers.head, columns)], rows)
+    _add_note(page, tokens_note(search.tokens_read))

@@ -9,6 +9,7 @@ from ctxextend.errors import size_text
 from ctxextend.evaluation.evaluation_result import (
     MIN_SAMPLES,
     SLIDING,
+    DocumentScores,
     Estimate,
     Evaluation,
     SearchResult,
@@ -52,19 +53,23 @@ class Outcome:
     def against_base(self) -> Estimate | None:
         """The score minus that of the base in pieces, paired; None if it was not measured.
 
-        On held-out rows, the reference rows take the place of the base. A loss below that of the
-        base is better, any other score above it.
+        Of encoders, the pieces are chunks of whole documents; `document_scores` also has chunks of
+        the text that the model reads. On held-out rows, the reference rows take the place of the
+        base. A loss below that of the base is better, any other score above it.
         """
         evaluation = self.evaluation
         if evaluation.held_out_rows is not None:
             return evaluation.held_out_rows.scores["beyond"].change
         if evaluation.positions is not None:
             return evaluation.positions.changes.get(SLIDING)
-        if evaluation.search is not None:
-            return evaluation.search.against_chunks
-        if evaluation.retrieval is not None:
-            return evaluation.retrieval.against_chunks
+        if self.document_scores is not None:
+            return self.document_scores.against_chunks
         return None
+
+    @property
+    def document_scores(self) -> DocumentScores | None:
+        """The scores in a search set, or else of document retrieval; None if not measured."""
+        return self.evaluation.search or self.evaluation.retrieval
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
 
     - Methods: `source` is the reference of the checkpoint that the user passed. The base is this
       checkpoint as it is: `max_len_before` is its context length, and `base` its score on the same
-      text in pieces: in sliding windows that overlap by half, or with documents in chunks.
+      text in pieces: in sliding windows that overlap by half, or with whole documents in chunks.
     - Methods on held-out rows (`hold_out`): `max_len_before` is the context length of the cut
       tables, and `base` the score of the reference rows.
     - Checkpoints (`row_type`): `source` is their common base, or empty; `model_type`, `table` and

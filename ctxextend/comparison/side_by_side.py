@@ -234,8 +234,7 @@ def reuse_base(run: EvaluationRun, other: EvaluationRun) -> None:
         if isinstance(task, LossTask) and isinstance(measured, LossTask):
             task.losses_by_mode = measured.losses_by_mode
         elif isinstance(task, DocumentTask) and isinstance(measured, DocumentTask):
-            task.embedded = measured.embedded
-            task.found = measured.found
+            task.base_reading = measured.base_reading
         elif isinstance(task, EffectiveTask) and isinstance(measured, EffectiveTask):
             task.schedule = measured.schedule
             task.scheduled_groups = measured.scheduled_groups

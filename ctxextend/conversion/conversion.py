@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -22,8 +22,9 @@ from ctxextend.checkpoints.safetensors_file import (
 )
 from ctxextend.checkpoints.weights import Weights
 from ctxextend.conversion import twins
-from ctxextend.conversion.twins import Array, Twin
+from ctxextend.conversion.twins import Array, Twin, TwinHead
 from ctxextend.errors import ResizeError, counted, printable
+from ctxextend.families.lookup import find_architecture
 from ctxextend.limits.side_files import TOKENIZER_FILES
 from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.opened_model import OpenedModel
@@ -37,7 +38,7 @@ class Origin(NamedTuple):
     """How a tensor of a twin is computed."""
 
     tensor: str  # of the source
-    how: str  # `COPIED`, `TRANSPOSED`, `BY_HEAD` or `PLUS_MEAN`
+    how: str  # `COPIED`, `TRANSPOSED`, `BY_HEAD`, `PLUS_MEAN`, `FOR_GLOBAL` or `POSITION_ROWS`
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,7 @@ class Conversion:
     settings: Convert  # with the length as a number, and theta if the twin has one
     max_len_before: int  # usable positions of the source
     twin: Twin
-    head: str  # how the name of the twin's class ends, such as `CAUSAL_LM` or `BASE_MODEL`
+    head: TwinHead  # the twin's class
     config: Mapping[str, Any]  # of the twin
     origins: Mapping[str, Origin]  # by the twin's tensor names
     dropped: Sequence[str]  # tensors that the twin has no place for
@@ -82,15 +83,35 @@ class Conversion:
         return self.twin.class_of(self.head)
 
     @property
+    def half_window(self) -> int:
+        """Tokens that each one attends to on either side; only of a twin with windows."""
+        assert self.settings.attention_window is not None
+        return self.settings.attention_window // 2
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Tensors of the twin's class that the source has no values for, as in `Twin.optional`."""
+        return tuple(name for name in self.head.optional if name not in self.origins)
+
+    @property
+    def layers(self) -> int:
+        """The number of layers, of encoder and decoder together."""
+        return sum(int(self.config[key]) for key in self.twin.layer_keys)
+
+    @property
     def counts(self) -> Mapping[str, int]:
         """The number of tensors by how they are computed."""
-        return Counter(origin.how for origin in self.origins.values())
+        return self.counts_without(())
+
+    def counts_without(self, names: Collection[str]) -> Mapping[str, int]:
+        """Return the number of tensors but these by how they are computed."""
+        return Counter(origin.how for name, origin in self.origins.items() if name not in names)
 
     @property
     def added_parameters(self) -> int:
-        """The number of parameters that the source ties and the twin does not: of its LM head.
+        """The number of parameters of the copies of a tensor beyond the first.
 
-        They are those of the copies of a tensor beyond the first.
+        They are those of an LM head that only the source ties, or of global attention.
         """
         entries = self.model.checkpoint.weights.entries
         uses = Counter(origin.tensor for origin in self.origins.values())
@@ -126,7 +147,7 @@ class Conversion:
         """The name of the twin's table of angles, which is computed; None if it has none."""
         if not self.twin.has_angles:
             return None
-        if self.head == twins.BASE_MODEL:
+        if self.head.end == twins.BASE_MODEL:
             return twins.ANGLES_TABLE
         return self.twin.prefix + twins.ANGLES_TABLE
 
@@ -145,7 +166,18 @@ class Conversion:
         shape = entry.shape
         if origin.how in (twins.BY_HEAD, twins.TRANSPOSED):  # `by_head` transposes too
             shape = shape[::-1]
+        if origin.how == twins.POSITION_ROWS:
+            before, after = self._reserved_rows(origin.tensor)
+            shape = (shape[0] - before + after, *shape[1:])
         return entry.dtype, shape
+
+    def _reserved_rows(self, tensor: str) -> tuple[int, int]:
+        """Return the reserved rows of a position table of the source, and of the twin's."""
+        (source,) = [table.location for table in self.model.tables if table.name == tensor]
+        for location in find_architecture(self.config).locations:
+            if location.table.part == source.table.part:
+                return source.reserved_rows, location.reserved_rows
+        raise AssertionError(tensor)  # twins of windows have the tables of their sources
 
     @property
     def _angles_shape(self) -> tuple[int, int]:
@@ -170,6 +202,9 @@ class Conversion:
             return twins.plus_mean(values, self.mean_row)
         if how == twins.TRANSPOSED:
             return values.T
+        if how == twins.POSITION_ROWS:
+            before, after = self._reserved_rows(tensor)
+            return twins.moved_rows(values, before, after)
         return values
 
 
@@ -186,7 +221,7 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
     try:
         header, entries = describe_tensors(conversion.dtypes_and_shapes)
     except ValueError:
-        length = conversion.config["max_position_embeddings"]
+        length = conversion.settings.positions
         raise ResizeError(f"--to {length:,} is too large.", "Lower --to.") from None
     file = ComputedFile(
         path=path, header=header, entries=entries, data_start=0, compute=conversion.tensor

@@ -19,6 +19,7 @@ from ctxextend.output.output import Output
 from ctxextend.output.prepare import compute_tables, edited_texts, encode
 from ctxextend.output.record import (
     Hashes,
+    facts_of_rows,
     pinned_ref,
     placeholders,
     recipe_text,
@@ -35,6 +36,7 @@ class Converted(NamedTuple):
     source: Checkpoint
     settings: Convert  # with the length as a number
     facts: Mapping[str, Any]  # of the recipe; see `output.record.recipe_text`
+    records_rows: bool  # whether the recipe records the rows of the resized table too
     heading: str  # of the card's section
     sentences: Sequence[str]  # of the card's section
 
@@ -69,10 +71,13 @@ def prepare_conversion_output(plan: Plan, converted: Converted) -> Output:
 
 def _encoded_recipe(plan: Plan, converted: Converted, folder: Path, hashes: Hashes) -> bytes:
     """Return the recipe of a conversion; see `output.record.recipe_text`."""
+    facts = converted.facts
+    if converted.records_rows:
+        facts = {**facts, **facts_of_rows(plan, hashes.tables)}
     text = recipe_text(
         Recipe(pinned_ref(plan.model.ref, plan.checkpoint), convert=converted.settings),
         plan.checkpoint,
-        converted.facts,
+        facts,
         hashes.fingerprint,
         folder,
         uses_ml_dtypes=uses_ml_dtypes(plan),

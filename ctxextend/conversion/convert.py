@@ -5,20 +5,25 @@ from dataclasses import replace
 
 from ctxextend.conversion.conversion import Conversion, twin_checkpoint
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
-from ctxextend.conversion.describe import conversion_warnings, summarise
-from ctxextend.conversion.find import SCHEME_NAMES
+from ctxextend.conversion.describe import (
+    conversion_warnings,
+    scheme_text,
+    summarise,
+    window_notes,
+)
 from ctxextend.errors import printable
 from ctxextend.limits.length_edits import raises_generation_limit
 from ctxextend.output.output import Output
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.opened_model import identify_model
 from ctxextend.plan.plan import Plan, plan_model
-from ctxextend.recipe import Resize
+from ctxextend.recipe import Convert, Resize
+from ctxextend.tables.method_facts import COPY
 from ctxextend.version import __version__
 
 
 def plan_twin(conversion: Conversion) -> Plan:
-    """Plan the limits of a twin, which already has its new length.
+    """Plan the limits of a twin that already has its new length, and the table of any other.
 
     The config of the twin states its own model type, so that one in the reference, which is that of
     the source, must not apply when the twin is identified. The plan has the whole reference, since
@@ -26,19 +31,42 @@ def plan_twin(conversion: Conversion) -> Plan:
 
     Raises:
         CheckpointError: A file of the source is malformed.
-        ResizeError: The length is too large.
+        ResizeError: The length is too large, or the method cannot create the rows.
     """
     source_ref = conversion.model.ref
     ref_without_type = replace(source_ref, model_type=None)
     identified = identify_model(twin_checkpoint(conversion), ref_without_type)
     twin = replace(identified, ref=source_ref)
-    plan = plan_model(twin, Resize(conversion.settings.positions, fix_limits=True))
+    plan = plan_model(twin, _resize_of(conversion))
     kv_cache = plan.kv_cache
     if kv_cache is not None:
         kv_cache = replace(kv_cache, tokens_before=conversion.max_len_before)
     # Where generated texts stop is the user's choice: it is not raised, but noted.
     edits = tuple(edit for edit in plan.edits if not raises_generation_limit(edit))
     return replace(plan, edits=edits, kv_cache=kv_cache)
+
+
+def _resize_of(conversion: Conversion) -> Resize:
+    """Return the resize of a twin: of its limits, or of its position table if it keeps one."""
+    settings = conversion.settings
+    method = settings.method
+    creates_rows = conversion.twin.has_windows and settings.positions > conversion.max_len_before
+    if creates_rows and method is None:
+        method = COPY
+    return Resize(
+        settings.positions,
+        method=method,
+        part=conversion.twin.part,
+        fix_limits=True,
+    )
+
+
+def complete_settings(conversion: Conversion, twin_plan: Plan) -> Convert:
+    """Return the settings as recipes state them: with the method, and with its settings."""
+    settings = conversion.settings
+    if not conversion.twin.has_windows or not twin_plan.creates_rows:
+        return settings
+    return replace(settings, method=twin_plan.main_choice.text)
 
 
 def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Explanation) -> Output:
@@ -55,9 +83,10 @@ def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Exp
     }
     converted = Converted(
         source=conversion.model.checkpoint,
-        settings=conversion.settings,
+        settings=complete_settings(conversion, twin_plan),
         facts=facts,
-        heading=f"Converted to {SCHEME_NAMES[conversion.twin.scheme]} positions, {after} tokens",
+        records_rows=conversion.twin.has_windows,
+        heading=f"Converted to {scheme_text(conversion)}, {after} tokens",
         sentences=_card_sentences(conversion, twin_plan, explanation),
     )
     return prepare_conversion_output(twin_plan, converted)
@@ -70,18 +99,23 @@ def _card_sentences(
     source = twin_plan.checkpoint.source
     source_name = printable(source.hub_id or source.name)
     rearranged = ", ".join(f"{count} {how}" for how, count in conversion.counts.items())
+    change = "with its learned positions converted"
+    if conversion.twin.has_windows:
+        change = "with its attention converted to windows"
     return (
-        f"{source_name} with its learned positions converted by "
-        f"ctxextend {__version__}: {summarise(conversion)}, from {conversion.max_len_before} to "
-        f"{twin_plan.max_len_after} tokens.",
+        f"{source_name} {change} by ctxextend {__version__}: {summarise(conversion)}, from "
+        f"{conversion.max_len_before} to {twin_plan.max_len_after} tokens.",
         f"{_computed_tensors(conversion)} computed from the source's: {rearranged}.",
         explanation.effects,
+        *window_notes(conversion),
         *conversion_warnings(conversion, twin_plan),
     )
 
 
 def _computed_tensors(conversion: Conversion) -> str:
     """Return the tensors that are computed from the source's: all but a table of angles."""
+    if conversion.twin.has_windows:
+        return "Every tensor is, before the position table is extended,"
     if conversion.angles_name is None:
         return "Every tensor is"
     return f"Every tensor but {conversion.angles_name}, a table of angles, is"

@@ -4,10 +4,17 @@ from collections.abc import Iterator
 
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.find import SCHEME_NAMES
-from ctxextend.errors import counted
+from ctxextend.errors import counted, joined
 from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.plan.effects import UNTRAINED
-from ctxextend.plan.explain import Explanation, cost_text, find_runtimes, model_notes, runtime_notes
+from ctxextend.plan.explain import (
+    Explanation,
+    cost_text,
+    explain,
+    find_runtimes,
+    model_notes,
+    runtime_notes,
+)
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.limit_warnings import low_limits
@@ -17,12 +24,19 @@ from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts
 MAX_DROPPED = 3  # names of dropped tensors in a warning
 
 
+NO_GLOBAL_ATTENTION = (
+    "No token attends to all others, unless you pass a global_attention_mask to the model."
+)
+
+
 def explain_conversion(conversion: Conversion, twin_plan: Plan) -> Explanation:
     """Explain a conversion, and the plan of its twin's limits.
 
     Raises:
         CheckpointError: A JSON file of the source is malformed.
     """
+    if conversion.twin.has_windows:
+        return _explain_windows(conversion, twin_plan)
     stops = generation_notes(
         twin_plan.model, twin_plan.tables, old_length=conversion.max_len_before
     )
@@ -44,6 +58,63 @@ def explain_conversion(conversion: Conversion, twin_plan: Plan) -> Explanation:
         runtimes=runtimes,
         runtime_notes=runtime_notes(facts, runtimes),
     )
+
+
+def _explain_windows(conversion: Conversion, twin_plan: Plan) -> Explanation:
+    """Explain a conversion to attention windows: its resize, and what differs from one.
+
+    Raises:
+        CheckpointError: A JSON file of the source is malformed.
+    """
+    resize = explain(twin_plan)
+    return resize._replace(
+        summary=summarise(conversion),
+        details=(
+            summarise(conversion),
+            *resize.details,
+            *_added_parameters(conversion),
+        ),
+        notes=(*resize.notes, *window_notes(conversion)),
+        warnings=(
+            *_dropped_tensors(conversion),
+            *_missing_pooler(conversion),
+            *resize.warnings,
+        ),
+        effects=_effects_of_windows(conversion, twin_plan),
+        keep_hint="",
+    )
+
+
+def window_notes(conversion: Conversion) -> Iterator[str]:
+    """Yield which tokens attend to all others: the rule of the twin's class."""
+    if not conversion.twin.has_windows:
+        return
+    tokens = conversion.head.global_attention
+    if not tokens:
+        yield NO_GLOBAL_ATTENTION
+        return
+    yield (
+        f"{conversion.model_class} lets {tokens} attend to all others, and these to "
+        f"{'it' if tokens.endswith('token') else 'them'}, unless you pass a global_attention_mask."
+    )
+
+
+def _effects_of_windows(conversion: Conversion, twin_plan: Plan) -> str:
+    """Return what to expect of the outputs of a twin with attention windows."""
+    side = conversion.half_window
+    parts = [UNTRAINED.format(twin_plan.max_len_after)]
+    longer = f"in longer ones, each token attends to {side} tokens on either side"
+    if not twin_plan.keeps_short_inputs:
+        parts.append(
+            f"Outputs for short inputs differ from the source's, since rows change; {longer}."
+        )
+        return " ".join(parts)
+    same = min(side, twin_plan.max_len_after, conversion.max_len_before)
+    parts.append(
+        f"Inputs up to {same} tokens, padded on the right, give the source's outputs within "
+        f"float32 rounding; {longer}."
+    )
+    return " ".join(parts)
 
 
 def _twin_facts(conversion: Conversion, twin_plan: Plan) -> FolderFacts:
@@ -70,12 +141,19 @@ def _twin_facts(conversion: Conversion, twin_plan: Plan) -> FolderFacts:
     )
 
 
+def scheme_text(conversion: Conversion) -> str:
+    """Return what the twin has that its source has not, in a few words."""
+    if conversion.twin.has_windows:
+        return f"attention windows of {conversion.settings.attention_window} tokens"
+    return f"{SCHEME_NAMES[conversion.twin.scheme]} positions"
+
+
 def positions_text(conversion: Conversion) -> str:
-    """Return the position scheme of the twin."""
+    """Return the position scheme of the twin, with its settings."""
     theta = conversion.settings.theta
     if theta:
         return f"rotary positions, theta {theta:g}"
-    return f"{SCHEME_NAMES[conversion.twin.scheme]} positions"
+    return scheme_text(conversion)
 
 
 def summarise(conversion: Conversion) -> str:
@@ -88,9 +166,17 @@ def _details(conversion: Conversion, twin_plan: Plan) -> Iterator[str]:
     """Yield the conversion, its length, and the parameters that it adds."""
     yield summarise(conversion)
     yield f"{conversion.max_len_before} -> {twin_plan.max_len_after} tokens"
-    if conversion.added_parameters:
-        added = counted(conversion.added_parameters, "parameter")
-        yield f"{added} added: the LM head is separate from the embeddings"
+    yield from _added_parameters(conversion)
+
+
+def _added_parameters(conversion: Conversion) -> Iterator[str]:
+    """Yield the number of parameters that a conversion adds, and what they are."""
+    if not conversion.added_parameters:
+        return
+    what = "the LM head is separate from the embeddings"
+    if conversion.twin.has_windows:
+        what = "global attention has queries, keys and values apart, which are copies"
+    yield f"{counted(conversion.added_parameters, 'parameter')} added: {what}"
 
 
 def describe_change(twin_plan: Plan) -> str:
@@ -103,12 +189,29 @@ def describe_change(twin_plan: Plan) -> str:
 
 def conversion_warnings(conversion: Conversion, twin_plan: Plan) -> Iterator[str]:
     """Yield warnings about tensors that are dropped, and about what is less exact."""
+    yield from _dropped_tensors(conversion)
+    yield from _missing_pooler(conversion)
+    if conversion.twin.limits:
+        yield f"{conversion.twin.limits}."
+    yield from low_limits(twin_plan, old_length=conversion.max_len_before)
+
+
+def _missing_pooler(conversion: Conversion) -> Iterator[str]:
+    """Yield a warning if the twin's class has parameters that the source has no values for."""
+    missing = conversion.missing
+    if missing:
+        yield (
+            f"{conversion.model_class} has {joined(missing)}, for which {conversion.type_before} "
+            "has no values here: transformers fills them at random, and pooler_output depends on "
+            "them. Other outputs do not."
+        )
+
+
+def _dropped_tensors(conversion: Conversion) -> Iterator[str]:
+    """Yield a warning about tensors that are dropped."""
     if conversion.dropped:
         named = ", ".join(conversion.dropped[:MAX_DROPPED])
         if len(conversion.dropped) > MAX_DROPPED:
             named += ", ..."
         dropped = counted(len(conversion.dropped), "tensor")
         yield f"Dropped {dropped}: {named} ({conversion.model_class} has no place for them)."
-    if conversion.twin.limits:
-        yield f"{conversion.twin.limits}."
-    yield from low_limits(twin_plan, old_length=conversion.max_len_before)

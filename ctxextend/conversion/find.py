@@ -6,16 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.conversion import twins
 from ctxextend.conversion.conversion import Conversion, Origin
+from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.conversion.twins import (
+    BASE_MODEL,
+    CAUSAL_LM,
     COPIED,
-    SOURCE_TYPES,
+    MASKED_LM,
+    PLUS_MEAN,
     SourceType,
     TensorRule,
     Twin,
+    TwinHead,
     match_pattern,
 )
+from ctxextend.conversion.without_windows import why_no_windows
 from ctxextend.errors import CheckpointError, MethodError, UnsupportedModelError
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope_dialects import both_dialects
@@ -23,30 +28,41 @@ from ctxextend.families.schema import ALIBI, ROTARY
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_checks import check_width
-from ctxextend.recipe import DEFAULT_THETA, Convert
+from ctxextend.recipe import ATTENTION_WINDOWS, DEFAULT_ATTENTION_WINDOW, DEFAULT_THETA, Convert
 
 FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
 # Layer norm parameters in old TensorFlow checkpoints.
 OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 SCHEME_NAMES = {"rotary": ROTARY, "alibi": ALIBI}  # how messages name them
-PASS_MODEL = (
-    f"Pass the folder of a model of type {', '.join(SOURCE_TYPES)}, or use ctxextend resize."
-)
 DROP_HEAD = "To drop the head and convert the base model, add --encoder-only."
 # Tensors that are dropped with a warning: most uses of a base model do not need them.
 DROPPED = ("pooler.", "cls.seq_relationship.")
 NOT_COPIED = ("architectures", "model_type")  # config keys that the twin states for itself
 
 
-def check_type(model_type: str) -> None:
-    """Check that models of a type have a twin.
+def check_type(model_type: str, scheme: str) -> None:
+    """Check that models of a type have a twin; of those that have one, some have no other scheme.
 
     Raises:
         UnsupportedModelError: They have none.
     """
-    if model_type not in SOURCE_TYPES:
+    if scheme == ATTENTION_WINDOWS:
+        reason = why_no_windows(model_type)
+        if reason is not None:
+            raise UnsupportedModelError(reason.message, reason.hint)
+    elif model_type not in SOURCE_TYPES:
         message = f"{model_type} models cannot be converted to other positions."
-        raise UnsupportedModelError(message, PASS_MODEL)
+        raise UnsupportedModelError(message, _pass_type(scheme))
+
+
+def _pass_type(scheme: str) -> str:
+    """Return a hint with the model types that have a twin with a position scheme."""
+    types = ", ".join(
+        name
+        for name, source_type in SOURCE_TYPES.items()
+        if any(twin.scheme == scheme for twin in source_type.twins)
+    )
+    return f"Pass the folder of a model of type {types}, or use ctxextend resize."
 
 
 def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
@@ -58,8 +74,8 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         UnsupportedModelError: No model type of transformers computes the same.
     """
     model_type = model.architecture.family.model_type
-    check_type(model_type)
-    _check_complete(model)
+    check_type(model_type, settings.scheme)
+    _check_complete(model, settings.scheme)
     source_type = SOURCE_TYPES[model_type]
     twin = _find_twin(model, source_type, settings)
     _check_theta(twin, settings)
@@ -69,8 +85,9 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         settings,
         to=_new_length(settings, max_len),
         theta=_theta(twin, settings),
+        **_window_settings(twin, settings),
     )
-    head = twins.BASE_MODEL
+    head = twin.heads[BASE_MODEL]
     if not settings.encoder_only:
         head = _find_twin_head(model, source_type, twin)
     config = _twin_config(model, source_type, twin, head, complete_settings)
@@ -92,11 +109,11 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
 # ---- checks
 
 
-def _check_complete(model: OpenedModel) -> None:
+def _check_complete(model: OpenedModel, scheme: str) -> None:
     checkpoint = model.checkpoint
     if checkpoint.adapter_of or not checkpoint.has_config or model.ref.tensor:
         message = f"{model.ref.source} cannot be converted: it is not a complete model."
-        raise UnsupportedModelError(message, PASS_MODEL)
+        raise UnsupportedModelError(message, _pass_type(scheme))
 
 
 def _find_twin(model: OpenedModel, source_type: SourceType, settings: Convert) -> Twin:
@@ -130,6 +147,15 @@ def _check_theta(twin: Twin, settings: Convert) -> None:
 def _check_config(model: OpenedModel, source_type: SourceType, twin: Twin) -> None:
     """Raise UnsupportedModelError if the config has a value that the twin does not support."""
     checkpoint = model.checkpoint
+    instead = "Resize the checkpoint instead, with ctxextend resize."
+    given = _with_defaults(model, source_type, twin)
+    if len({json.dumps(given.get(key)) for key in twin.equal_keys}) > 1:
+        stated = " and ".join(f"{key} {json.dumps(given.get(key))}" for key in twin.equal_keys)
+        message = (
+            f"{checkpoint.config_file}: {stated} differ, and {twin.model_type} models have one "
+            "width."
+        )
+        raise UnsupportedModelError(message, instead)
     for key, values in source_type.required.items():
         value = checkpoint.config.get(key)
         if value not in values:
@@ -137,8 +163,17 @@ def _check_config(model: OpenedModel, source_type: SourceType, twin: Twin) -> No
                 f"{checkpoint.config_file}: {key} is {json.dumps(value)}, which "
                 f"{twin.model_type} models do not support."
             )
-            hint = "Resize the checkpoint instead, with ctxextend resize."
-            raise UnsupportedModelError(message, hint)
+            raise UnsupportedModelError(message, instead)
+    if twin.has_windows and not _is_token(given.get("pad_token_id", 0)):
+        message = (
+            f"{checkpoint.config_file}: pad_token_id is {json.dumps(given['pad_token_id'])}, but "
+            f"positions of {twin.model_type} models are counted from it."
+        )
+        raise UnsupportedModelError(message, f"State it in {checkpoint.config_file}.")
+
+
+def _is_token(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _check_dtypes(model: OpenedModel, origins: Mapping[str, Origin]) -> None:
@@ -155,8 +190,8 @@ def _check_dtypes(model: OpenedModel, origins: Mapping[str, Origin]) -> None:
 
 def _check_attention_heads(model: OpenedModel, config: Mapping[str, Any], twin: Twin) -> None:
     """Raise UnsupportedModelError unless width and heads are integers that fit each other."""
-    width = config["hidden_size"]
-    heads = config["num_attention_heads"]
+    width = config[twin.width_key]
+    heads = config[twin.heads_key]
     is_valid = type(heads) is int and type(width) is int and heads > 0
     divisor = 2 if twin.scheme == "rotary" else 1
     if is_valid and width % (heads * divisor) == 0:
@@ -195,75 +230,89 @@ def _theta(twin: Twin, settings: Convert) -> float | None:
     return settings.theta or DEFAULT_THETA
 
 
+def _window_settings(twin: Twin, settings: Convert) -> dict[str, Any]:
+    """Return the window and the method of a twin that has them; recipes state defaults too."""
+    if not twin.has_windows:
+        return {}
+    return {
+        "attention_window": settings.attention_window or DEFAULT_ATTENTION_WINDOW,
+        "method": settings.method,
+    }
+
+
 # ---- the twin's class and config
 
 
-def _find_twin_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> str:
-    """Return how the name of the twin's class ends.
+def _find_twin_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> TwinHead:
+    """Return the twin's class.
 
     Raises:
         UnsupportedModelError: No class of the twin has the same head.
     """
     model_class = model.checkpoint.model_class
     if model_class:
-        twin_head = _twin_head_of_class(model_class, source_type, twin)
+        twin_head = _twin_head_of_class(model_class, twin)
     else:
-        twin_head = source_type.heads[_stored_head(model, source_type)]
-    if twin_head == twins.MASKED_LM:
+        twin_head = twin.heads[_stored_head(model, source_type)]
+    if twin_head.end == MASKED_LM:
         _check_activation(model, source_type, twin)
     return twin_head
 
 
-def _twin_head_of_class(model_class: str, source_type: SourceType, twin: Twin) -> str:
-    """Return how the name of the twin's class ends, for a class that the config states.
+def _twin_head_of_class(model_class: str, twin: Twin) -> TwinHead:
+    """Return the twin's class for a class that the config states.
 
     Raises:
         UnsupportedModelError: No class of the twin has the same head.
     """
     type_names = "|".join(item.class_name for item in SOURCE_TYPES.values())
     head = re.sub(f"^(?:{type_names})", "", model_class)
-    if head not in source_type.heads:
-        message = f"{twin.model_type} models have no head like that of {model_class}."
-        raise UnsupportedModelError(message, DROP_HEAD)
-    return source_type.heads[head]
+    if head in twin.heads:
+        return twin.heads[head]
+    message = f"{twin.model_type} models have no head like that of {model_class}."
+    if head in twin.without_head:
+        message = f"{model_class} cannot be converted: {twin.without_head[head]}."
+    raise UnsupportedModelError(message, DROP_HEAD)
 
 
 def _stored_head(model: OpenedModel, source_type: SourceType) -> str:
     """Return the head of a model whose config states no class, from the names of its tensors."""
     names = model.checkpoint.weights.entries
-    has_lm_head = any("predictions." in name or "lm_head." in name for name in names)
-    if has_lm_head and twins.MASKED_LM in source_type.heads:
-        return twins.MASKED_LM
+    for part, head in source_type.head_of_tensor.items():
+        if any(part in name for name in names):
+            return head
     return source_type.default_head
 
 
 def _check_activation(model: OpenedModel, source_type: SourceType, twin: Twin) -> None:
-    """Check that layers and LM head use one activation, as those of the twin do.
+    """Check that the LM head of the twin has the activation of the source's.
 
     Raises:
-        UnsupportedModelError: The LM head uses another one.
+        UnsupportedModelError: It has another one.
     """
-    lm_act = source_type.lm_act
-    if lm_act is None:  # the LM head uses that of the layers
+    hidden_act = _with_defaults(model, source_type, twin)["hidden_act"]
+    # Without an activation that is always the same, an LM head has that of the layers.
+    before = source_type.lm_act or hidden_act
+    after = twin.lm_act or hidden_act
+    if before == after:
         return
-    hidden_act = model.checkpoint.config.get("hidden_act", lm_act)  # by default, they are equal
-    if hidden_act != lm_act:
-        message = (
-            f"hidden_act is {hidden_act}, but the LM head uses {lm_act}: {twin.model_type} "
-            "has one for both."
-        )
-        raise UnsupportedModelError(message, DROP_HEAD)
+    if twin.lm_act is None:
+        reason = f"but the LM head uses {before}: {twin.model_type} has one for both"
+    else:
+        reason = f"also in the LM head, where {twin.model_type} models have {after}"
+    raise UnsupportedModelError(f"hidden_act is {hidden_act}, {reason}.", DROP_HEAD)
 
 
 def _twin_config(
-    model: OpenedModel, source_type: SourceType, twin: Twin, head: str, settings: Convert
+    model: OpenedModel, source_type: SourceType, twin: Twin, head: TwinHead, settings: Convert
 ) -> dict[str, Any]:
     """Return the config of a twin; of these values, later ones replace earlier ones.
 
     1. The twin's class and model type.
     2. The source's values, under the twin's names.
     3. What the configs of all twins of this type state.
-    4. The new length, a width of the MLP that transformers would derive, and the rotary settings.
+    4. The length: the new one, or the old one if a resize of the twin's table follows.
+    5. A width of the MLP that transformers would derive, the rotary settings and the window.
 
     Raises:
         UnsupportedModelError: The size of a head is not one that the twin can have.
@@ -274,8 +323,14 @@ def _twin_config(
     }
     config |= _renamed_values(model, source_type, twin)
     config |= twin.fixed
+    for key, other in twin.stated_as.items():
+        config.setdefault(key, config.get(other))
     _check_attention_heads(model, config, twin)
-    config["max_position_embeddings"] = settings.to
+    if twin.has_windows:
+        config |= _old_lengths(model, config)
+        config["attention_window"] = settings.attention_window
+    else:
+        config["max_position_embeddings"] = settings.to
     if "intermediate_size" in config and config["intermediate_size"] is None:
         config["intermediate_size"] = 4 * config["hidden_size"]
     if settings.theta is not None:
@@ -283,6 +338,15 @@ def _twin_config(
         for (key,), value in both_dialects(find_architecture(config).locations).items():
             config[key] = value
     return config
+
+
+def _old_lengths(model: OpenedModel, config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the lengths of the source's tables, by the keys that state them in a twin's config."""
+    lengths = {table.location.table.part: context_length(table) for table in model.tables}
+    stated = dict[str, int]()
+    for location in find_architecture(config).locations:
+        stated[location.table.config_key] = location.key_value(lengths[location.table.part])
+    return stated
 
 
 def _renamed_values(model: OpenedModel, source_type: SourceType, twin: Twin) -> dict[str, Any]:
@@ -297,7 +361,7 @@ def _renamed_values(model: OpenedModel, source_type: SourceType, twin: Twin) -> 
     Any other key that already has the name of a renamed one has no effect in the source, such as
     ``hidden_act`` next to ``activation_function``.
     """
-    source_values = _values_to_keep(model, source_type)
+    source_values = _values_to_keep(model, source_type, twin)
     names_of_renamed = set(twin.keys.values())
     values = dict[str, Any]()
     for key, value in source_values.items():
@@ -311,15 +375,21 @@ def _renamed_values(model: OpenedModel, source_type: SourceType, twin: Twin) -> 
     return values
 
 
-def _values_to_keep(model: OpenedModel, source_type: SourceType) -> dict[str, Any]:
+def _with_defaults(model: OpenedModel, source_type: SourceType, twin: Twin) -> dict[str, Any]:
+    """Return the source's config with the defaults that the twin needs, by the source's keys."""
+    return {**source_type.defaults, **twin.defaults, **model.checkpoint.config}
+
+
+def _values_to_keep(model: OpenedModel, source_type: SourceType, twin: Twin) -> dict[str, Any]:
     """Return the source's config with the defaults that the twin needs, by the source's keys.
 
     Keys that only the source has, and keys that the twin states for itself, are left out.
     """
     length_key = model.tables[0].location.table.config_key
-    left_out = [*NOT_COPIED, *source_type.required, *source_type.unused, length_key]
+    unused = (*source_type.unused, *twin.unused)
+    left_out = [*NOT_COPIED, *source_type.required, *unused, length_key]
     values = dict[str, Any]()
-    for key, value in {**source_type.defaults, **model.checkpoint.config}.items():
+    for key, value in _with_defaults(model, source_type, twin).items():
         if not any(match_pattern(pattern, key) for pattern in left_out):
             values[key] = value
     return values
@@ -337,7 +407,7 @@ def _rotary_settings(theta: float) -> dict[str, Any]:
 
 
 def _find_origins(
-    model: OpenedModel, source_type: SourceType, twin: Twin, head: str
+    model: OpenedModel, source_type: SourceType, twin: Twin, head: TwinHead
 ) -> tuple[dict[str, Origin], list[str]]:
     """Return how each tensor of a twin is computed, by name, and which tensors are dropped.
 
@@ -347,27 +417,27 @@ def _find_origins(
     """
     location = model.tables[0].location
     prefix = model.tables[0].name.removesuffix(location.table.name)
-    rules = _origin_rules(source_type, twin, head, prefix)
+    rules = _origin_rules(twin, head, prefix)
     ignored = [prefix + name for name in (location.table.name, *source_type.ignored)]
     origins = dict[str, Origin]()
     dropped = list[str]()
     for tensor in model.checkpoint.weights.entries:
         name = _current_name(tensor)
-        found = _apply_first(rules, name)
-        if found is not None:
-            target, how = found
+        found = _apply_rules(rules, name)
+        for target, how in found.items():
             origins[target] = Origin(tensor=tensor, how=how)
-        elif not any(match_pattern(pattern, name) for pattern in ignored):
+        if not found and not any(match_pattern(pattern, name) for pattern in ignored):
             dropped.append(tensor)
-    if head != twins.BASE_MODEL:
+    if head.end != BASE_MODEL:
         _check_dropped(dropped, source_type, twin, prefix)
-    embeddings = _find_embeddings(model, origins)
-    if head == twins.CAUSAL_LM and twin.lm_head:
-        # An LM head that the source ties to its embeddings is not stored. The twin cannot tie it,
-        # since the mean position row is added to its embeddings.
-        origins.setdefault(twin.lm_head, Origin(tensor=embeddings, how=COPIED))
+    if twin.adds_mean:
+        embeddings = _find_embeddings(model, origins)
+        if head.end == CAUSAL_LM and twin.lm_head:
+            # An LM head that the source ties to its embeddings is not stored. The twin cannot tie
+            # it, since the mean position row is added to its embeddings.
+            origins.setdefault(twin.lm_head, Origin(tensor=embeddings, how=COPIED))
     if model.checkpoint.config.get("tie_word_embeddings") is False:
-        _add_decoder_bias(origins)
+        _add_decoder_bias(origins, twin)
     return origins, dropped
 
 
@@ -395,23 +465,19 @@ def _find_embeddings(model: OpenedModel, origins: Mapping[str, Origin]) -> str:
         CheckpointError: The source has none, so that the twin would lack the mean row.
     """
     for origin in origins.values():
-        if origin.how == twins.PLUS_MEAN:
+        if origin.how == PLUS_MEAN:
             return origin.tensor
     message = f"{model.ref.source} has no embeddings that the mean position row could be added to."
     raise CheckpointError(message, "Save the model again, with all its tensors.")
 
 
-def _origin_rules(source_type: SourceType, twin: Twin, head: str, prefix: str) -> list[TensorRule]:
+def _origin_rules(twin: Twin, head: TwinHead, prefix: str) -> list[TensorRule]:
     """Return the rules of the base model, with prefixes, and those of its head."""
-    twin_prefix = "" if head == twins.BASE_MODEL else twin.prefix
+    twin_prefix = "" if head.end == BASE_MODEL else twin.prefix
     rules = list[TensorRule]()
-    for rule in twin.rules:
+    for rule in (*twin.rules, *head.base_rules):
         rules.append(TensorRule(prefix + rule.source, twin_prefix + rule.name, rule.how))
-    if head != twins.BASE_MODEL:
-        rules += source_type.rules
-        if twin.lm_head:
-            rules.append(TensorRule("lm_head.weight", twin.lm_head))
-    return rules
+    return [*rules, *head.rules]
 
 
 def _current_name(tensor: str) -> str:
@@ -420,20 +486,24 @@ def _current_name(tensor: str) -> str:
     return f"{module}{dot}{OLD_NAMES.get(parameter, parameter)}"
 
 
-def _apply_first(rules: Sequence[TensorRule], name: str) -> tuple[str, str] | None:
-    """Return the twin's name for a tensor, and how it is computed, by the first rule for it."""
+def _apply_rules(rules: Sequence[TensorRule], name: str) -> dict[str, str]:
+    """Return how the tensors of a twin that come from one of the source are computed, by name."""
+    found = dict[str, str]()
     for rule in rules:
         target = rule.twin_name(name)
         if target is not None:
-            return target, rule.how
-    return None
+            found[target] = rule.how
+    return found
 
 
-def _add_decoder_bias(origins: dict[str, Origin]) -> None:
+def _add_decoder_bias(origins: dict[str, Origin], twin: Twin) -> None:
     """Add the second name of a masked LM's bias, for a config that says that nothing is tied.
 
     Transformers then does not tie this bias either, and reads it under both names.
     """
-    bias = origins.get(twins.MASKED_LM_BIAS)
+    if not twin.lm_biases:
+        return
+    name, second = twin.lm_biases
+    bias = origins.get(name)
     if bias is not None:
-        origins.setdefault(twins.MASKED_LM_DECODER_BIAS, bias)
+        origins.setdefault(second, bias)

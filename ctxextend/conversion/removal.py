@@ -95,6 +95,7 @@ def prepare_removal(plan: Plan, settings: Convert, explanation: Explanation) -> 
         source=plan.checkpoint,
         settings=settings,
         facts={"model_type": plan.model_type, "max_len_before": plan.max_len_before},
+        records_rows=False,
         heading=f"Without positions, {plan.max_len_after} tokens",
         sentences=_card_sentences(plan, explanation),
     )

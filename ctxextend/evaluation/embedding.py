@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,21 +100,86 @@ class Embedder:
 
     def embed_chunks(
         self, texts: Sequence[Ids], advance: Callable[[int], None] = _ignore
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Embed texts in chunks of `model.max_text` tokens.
-
-        Returns:
-            The embeddings of the first chunks, and the normalized means over all chunks of a text,
-            both of shape (texts, d).
-        """
+    ) -> "EmbeddedChunks":
+        """Embed texts in consecutive chunks of `model.max_text` tokens."""
         size = self.model.max_text
         chunks = list[Ids]()
-        first = list[int]()  # indices of the first chunk of each text
+        first = list[int]()
         for text in texts:
             first.append(len(chunks))
             chunks += [text[start : start + size] for start in range(0, max(len(text), 1), size)]
-        embedded = self.embed(chunks, advance)
-        return embedded[first], normalize(np.add.reduceat(embedded, first))
+        first.append(len(chunks))
+        return EmbeddedChunks(
+            embedder=self,
+            texts=tuple(texts),
+            first=first,
+            tokens=np.array([max(len(chunk), 1) for chunk in chunks]),
+            chunks=self.embed(chunks, advance),
+        )
+
+
+@dataclass(frozen=True)
+class EmbeddedChunks:
+    """The embeddings of consecutive chunks of texts.
+
+    Normalized means over chunks embed whole texts, or the start of each. Chunks count by their
+    tokens: a last chunk of a few tokens would distort a mean in which all count alike.
+    """
+
+    embedder: Embedder
+    texts: tuple[Ids, ...]
+    first: list[int]  # index of the first chunk of each text, then the number of all chunks
+    tokens: NDArray[np.int64]  # of each chunk, at least 1, shape (chunks,)
+    chunks: NDArray[np.float32]  # embeddings of all chunks of all texts, shape (chunks, d)
+
+    @property
+    def first_chunks(self) -> NDArray[np.float32]:
+        """The embeddings of the first chunks, shape (texts, d)."""
+        return self.chunks[self.first[:-1]]
+
+    @property
+    def means(self) -> NDArray[np.float32]:
+        """The normalized means over all chunks of a text, shape (texts, d)."""
+        return normalize(np.stack([self._sum(*pair) for pair in pairwise(self.first)]))
+
+    def means_of_starts(
+        self, tokens: int, advance: Callable[[int], None] = _ignore
+    ) -> NDArray[np.float32]:
+        """Return `means` of the first tokens of each text, shape (texts, d).
+
+        Only the last chunk of a text that is cut is embedded again, if it is cut too.
+        """
+        size = self.embedder.model.max_text
+        ends = cut_ends(self.texts, tokens, size)
+        of_ends = dict[int, NDArray[np.float32]]()
+        if ends:
+            of_ends |= zip(ends, self.embedder.embed([*ends.values()], advance), strict=True)
+        sums = list[NDArray[np.floating[Any]]]()
+        for index, (first, stop) in enumerate(pairwise(self.first)):
+            if len(self.texts[index]) > tokens:
+                stop = first + tokens // size  # only complete chunks
+            total = self._sum(first, stop)
+            if index in ends:
+                total += len(ends[index]) * of_ends[index]
+            sums.append(total)
+        return normalize(np.stack(sums))
+
+    def _sum(self, first: int, stop: int) -> NDArray[np.floating[Any]]:
+        """Return the sum of the embeddings of some chunks, each times its tokens, shape (d,)."""
+        weighted = self.chunks[first:stop] * self.tokens[first:stop, None]
+        total: NDArray[np.floating[Any]] = weighted.sum(axis=0)
+        return total
+
+
+def cut_ends(texts: Sequence[Ids], tokens: int, size: int) -> dict[int, Ids]:
+    """Return the last chunks of texts that are cut to some tokens, where chunks are cut too.
+
+    By index of the text; chunks have `size` tokens.
+    """
+    start = tokens // size * size
+    if start == tokens:
+        return {}
+    return {i: text[start:tokens] for i, text in enumerate(texts) if len(text) > tokens}
 
 
 def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:

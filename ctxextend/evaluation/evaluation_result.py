@@ -1,7 +1,7 @@
 """Results of an evaluation, as printed with ``--json``, and how they are estimated."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,12 +12,13 @@ from ctxextend.errors import counted
 from ctxextend.evaluation.effective_result import Effective
 from ctxextend.json_output import Result, not_in_json
 
-# How a text is read: by the model; by the base in back-to-back windows, in sliding windows or in
-# chunks; with the reference rows.
+# How a text is read: by the model; by the base in back-to-back windows, in sliding windows, or in
+# chunks, either of the whole text or of the tokens that the model reads; with the reference rows.
 MODEL = "model"
 TRUNCATED = "truncated"
 SLIDING = "sliding"
 CHUNKS = "chunks"
+SAME_TEXT = "chunks_of_same_text"
 REFERENCE = "reference"
 # With fewer windows or documents, standard errors are unreliable, and a text is too short to choose
 # a method by.
@@ -259,6 +260,18 @@ class Recall:
 
 
 @dataclass(frozen=True)
+class TokensRead:
+    """How much of each document is read in one mode, special tokens counted once a document."""
+
+    limit: int | None  # maximum tokens of a document; None: whole documents
+    median: int  # tokens that are read, over documents; the lower one of two
+
+
+# Of scores of a model minus those of the base in a mode, by mode and by name of the score.
+Differences = Mapping[str, Mapping[str, Estimate]]
+
+
+@dataclass(frozen=True)
 class Retrieval:
     """Retrieval of documents by queries cut from text beyond the base's context length."""
 
@@ -267,9 +280,31 @@ class Retrieval:
     queries: int
     query_tokens: int  # without special tokens
     pooling: str  # how hidden states become one embedding
-    # by how documents are embedded: `TRUNCATED` and `CHUNKS` with the base, `MODEL`
+    # By how documents are embedded: `TRUNCATED`, `SAME_TEXT` and `CHUNKS` with the base, `MODEL`.
+    # Without `SAME_TEXT` if the model reads whole documents, as it does here: `CHUNKS` is the same.
     modes: Mapping[str, Recall]
-    against_chunks: Estimate | None = None  # MRR of `MODEL` minus that of `CHUNKS`, paired by query
+    tokens_read: Mapping[str, TokensRead]  # by mode
+    # ``nDCG@10``, ``MRR`` and ``recall@k`` of `MODEL` minus those of each other mode, paired by
+    # query
+    differences: Differences
+
+    ranked_by: ClassVar = "MRR"
+    json_properties: ClassVar = ("against_chunks", "against_same_text")
+
+    @property
+    def ranking_scores(self) -> Mapping[str, Estimate]:
+        """The MRR by mode."""
+        return {mode: recall.reciprocal_rank for mode, recall in self.modes.items()}
+
+    @property
+    def against_chunks(self) -> Estimate | None:
+        """MRR of `MODEL` minus that of `CHUNKS`, paired by query; None if not measured."""
+        return _difference(self, CHUNKS)
+
+    @property
+    def against_same_text(self) -> Estimate | None:
+        """MRR of `MODEL` minus that of chunks of the text that it reads, paired by query."""
+        return _difference(self, mode_of_same_text(self.tokens_read))
 
     @property
     def scores(self) -> Mapping[str, Mapping[str, Estimate]]:
@@ -277,7 +312,7 @@ class Retrieval:
         scores = dict[str, Mapping[str, Estimate]]()
         for mode, recall in self.modes.items():
             scores[mode] = {
-                "mean reciprocal rank": recall.reciprocal_rank,
+                "MRR": recall.reciprocal_rank,
                 "recall@1": recall.recall,
             }
         return scores
@@ -343,16 +378,50 @@ class SearchResult:
     # By mode, as in `Retrieval` (without a base, only `MODEL`), and by name: ``nDCG@10``, ``MRR``
     # and ``recall@k``.
     scores: Mapping[str, Mapping[str, Estimate]]
+    tokens_read: Mapping[str, TokensRead]  # by mode
     # nDCG@10 by mode minus that of `TRUNCATED`, paired by query; empty without a base
     changes: Mapping[str, Estimate]
-    # nDCG@10 of `MODEL` minus that of `CHUNKS`, paired by query
-    against_chunks: Estimate | None = None
+    # scores of `MODEL` minus those of each other mode, paired by query; empty without a base
+    differences: Differences
+
+    ranked_by: ClassVar = "nDCG@10"
+    json_properties: ClassVar = ("against_chunks", "against_same_text")
+
+    @property
+    def ranking_scores(self) -> Mapping[str, Estimate]:
+        """nDCG@10 by mode."""
+        return {mode: scores[self.ranked_by] for mode, scores in self.scores.items()}
+
+    @property
+    def against_chunks(self) -> Estimate | None:
+        """nDCG@10 of `MODEL` minus that of `CHUNKS`, paired by query; None without a base."""
+        return _difference(self, CHUNKS)
+
+    @property
+    def against_same_text(self) -> Estimate | None:
+        """nDCG@10 of `MODEL` minus that of chunks of the text that it reads, paired by query."""
+        return _difference(self, mode_of_same_text(self.tokens_read))
 
     @property
     def summary(self) -> str:
         """What was searched, for messages."""
         documents = f"{self.documents:,} documents, {self.longer_than_model:,} of them cut"
         return f"{self.queries:,} queries, {documents}"
+
+
+DocumentScores = Retrieval | SearchResult
+
+
+def mode_of_same_text(modes: Container[str]) -> str:
+    """Return the mode in which the base reads, in chunks, the text that the model reads.
+
+    If the model reads whole documents, only `CHUNKS` is measured.
+    """
+    return SAME_TEXT if SAME_TEXT in modes else CHUNKS
+
+
+def _difference(measured: DocumentScores, mode: str) -> Estimate | None:
+    return measured.differences.get(mode, {}).get(measured.ranked_by)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

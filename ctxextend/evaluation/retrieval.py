@@ -1,10 +1,11 @@
 """Document retrieval with queries cut from text beyond the base checkpoint's context length.
 
-Queries are embedded by the base. Documents are embedded in three modes: by the base, truncated to
-its context length; by the base, as the mean embedding of consecutive chunks; and by the model, in
-full. Documents are ranked by cosine.
+Queries are embedded by the base. Documents are embedded in up to four modes: by the base, truncated
+to its context length; by the base, as the mean embedding of consecutive chunks, of the tokens that
+the model reads and of the whole document; and by the model. Documents are ranked by cosine.
 """
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -13,21 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.embedding import Embedder, cosines
+from ctxextend.evaluation.embedding import EmbeddedChunks, Embedder, cosines, cut_ends
 from ctxextend.evaluation.evaluation_result import (
     CHUNKS,
     MODEL,
+    SAME_TEXT,
     SHARE_BOUNDS,
     TRUNCATED,
     Estimate,
     Recall,
     Retrieval,
+    TokensRead,
     difference_bounds,
     estimate,
 )
 from ctxextend.held_out import Ids
 
 QueryScores = NDArray[np.float64]  # shape (queries,)
+NamedScores = dict[str, QueryScores]  # by name
 
 QUERY_TOKENS = 40  # or the context length of the base, if shorter
 # Where queries start, in sixths between the base's context length and the end of the document.
@@ -38,6 +42,18 @@ MRR = "MRR"
 RECALL_AT_1 = "recall@1"
 RECALL_CUTOFFS = (1, 10, 100)
 SKIPPED = "Retrieval was skipped: "
+
+
+@dataclass
+class BaseReading:
+    """What the base has read of documents and queries, for models of any length."""
+
+    queries: NDArray[np.float32]  # embeddings, shape (q, d)
+    documents: EmbeddedChunks
+    truncated: NamedScores
+    chunks: NamedScores  # of whole documents
+    # of chunks of the first tokens of each document, by how many, without special tokens
+    same_text: dict[int, NamedScores] = field(default_factory=dict)
 
 
 @dataclass
@@ -52,9 +68,9 @@ class DocumentTask:
     # of each query: relevance above 0, by index of the document
     relevant: tuple[Mapping[int, int], ...]
     sample: int = 1  # consecutive queries that are one sample, because they are not independent
+    base_reading: BaseReading | None = None
     embedded: NDArray[np.float32] | None = None  # queries, shape (q, d)
-    # scores of queries, by mode and name
-    found: dict[str, dict[str, QueryScores]] = field(default_factory=dict)
+    found: dict[str, NamedScores] = field(default_factory=dict)  # scores of queries, by mode
 
     ranked_by: ClassVar = MRR  # the score that ranks models
 
@@ -64,10 +80,19 @@ class DocumentTask:
         return self.model.model.tokenizer.num_special
 
     @property
+    def read_size(self) -> int:
+        """Maximum tokens of a document that the model reads, without special tokens."""
+        return self.length - self.special
+
+    @property
     def read_documents(self) -> list[Ids]:
         """The documents as far as the model reads them."""
-        size = self.length - self.special
-        return [document[:size] for document in self.documents]
+        return [document[: self.read_size] for document in self.documents]
+
+    @property
+    def cuts_documents(self) -> bool:
+        """Whether the model does not read a whole document."""
+        return any(len(document) > self.read_size for document in self.documents)
 
     @property
     def tokens(self) -> int:
@@ -87,17 +112,43 @@ class DocumentTask:
         for text in (*self.queries, *self.documents):
             chunks = max(-(-len(text) // size), 1)
             tokens += len(text) + self.special * chunks
+        for end in cut_ends(self.documents, self.read_size, size).values():
+            tokens += len(end) + self.special
         return tokens
 
     def run_base(self, advance: Callable[[int], None]) -> None:
-        """Embed queries and documents with the base, whose results are reused for each model."""
-        if self.base is not None:
-            self.embedded = self.base.embed(self.queries, advance)
-            truncated, chunks = self.base.embed_chunks(self.documents, advance)
-            self.found = {TRUNCATED: self._score(truncated), CHUNKS: self._score(chunks)}
+        """Embed queries and documents with the base, whose results are reused for each model.
+
+        Of what the base has read already, for a model of another length too, nothing is read again.
+        """
+        if self.base is None:
+            return
+        if self.base_reading is None:
+            self.base_reading = self._read_base(self.base, advance)
+        reading = self.base_reading
+        self.embedded = reading.queries
+        self.found = {TRUNCATED: reading.truncated}
+        if self.cuts_documents:
+            size = self.read_size
+            if size not in reading.same_text:
+                reading.same_text[size] = self._score(
+                    reading.documents.means_of_starts(size, advance)
+                )
+            self.found[SAME_TEXT] = reading.same_text[size]
+        self.found[CHUNKS] = reading.chunks
+
+    def _read_base(self, base: Embedder, advance: Callable[[int], None]) -> BaseReading:
+        self.embedded = base.embed(self.queries, advance)
+        documents = base.embed_chunks(self.documents, advance)
+        return BaseReading(
+            queries=self.embedded,
+            documents=documents,
+            truncated=self._score(documents.first_chunks),
+            chunks=self._score(documents.means),
+        )
 
     def measure(self, advance: Callable[[int], None]) -> None:
-        """Embed full documents with the model, after the base if it was not measured yet."""
+        """Embed documents with the model, after the base if it was not measured yet."""
         self.found.pop(MODEL, None)
         if not self.found:
             self.run_base(advance)
@@ -105,7 +156,7 @@ class DocumentTask:
             self.embedded = self.model.embed(self.queries, advance)
         self.found[MODEL] = self._score(self.model.embed(self.read_documents, advance))
 
-    def _score(self, documents: NDArray[np.float32]) -> dict[str, QueryScores]:
+    def _score(self, documents: NDArray[np.float32]) -> NamedScores:
         """Return the scores of queries by name, given document embeddings, (documents, d)."""
         assert self.embedded is not None
         return score_rankings(cosines(self.embedded, documents), self.relevant)
@@ -123,6 +174,35 @@ class DocumentTask:
             values = values - self.found[minus][name]
             bounds = difference_bounds(SHARE_BOUNDS)
         return estimate([*values.reshape(-1, self.sample)], bounds)
+
+    @property
+    def differences(self) -> dict[str, dict[str, Estimate]]:
+        """The means of scores of the model minus those of the base, by mode and name."""
+        differences = dict[str, dict[str, Estimate]]()
+        for mode in self.found:
+            if mode != MODEL:
+                differences[mode] = {
+                    name: self.mean(name, MODEL, minus=mode) for name in self.found[MODEL]
+                }
+        return differences
+
+    @property
+    def tokens_read(self) -> dict[str, TokensRead]:
+        """How many tokens of each document are read, by mode."""
+        limits: dict[str, int | None] = {
+            SAME_TEXT: self.length,
+            CHUNKS: None,
+            MODEL: self.length,
+        }
+        if self.base is not None:
+            limits[TRUNCATED] = self.base.model.max_len
+        return {mode: self._tokens_read(limits[mode]) for mode in self.found}
+
+    def _tokens_read(self, limit: int | None) -> TokensRead:
+        counts = [len(document) + self.special for document in self.documents]
+        if limit is not None:
+            counts = [min(count, limit) for count in counts]
+        return TokensRead(limit=limit, median=statistics.median_low(counts))
 
 
 class RetrievalTask(DocumentTask):
@@ -149,14 +229,15 @@ class RetrievalTask(DocumentTask):
             query_tokens=len(self.queries[0]),
             pooling=self.model.pooling,
             modes=modes,
-            against_chunks=self.mean(MRR, MODEL, minus=CHUNKS),
+            tokens_read=self.tokens_read,
+            differences=self.differences,
         )
         return {"retrieval": retrieval}
 
 
 def score_rankings(
     similar: Iterable[NDArray[np.float64]], relevant: Sequence[Mapping[int, int]]
-) -> dict[str, QueryScores]:
+) -> NamedScores:
     """Return the scores of queries by name.
 
     Of equally similar documents, the least relevant ranks first; so do irrelevant documents if a

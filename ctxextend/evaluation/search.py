@@ -8,7 +8,6 @@ import numpy as np
 from ctxextend.evaluation.embedding import Embedder, read_prompts
 from ctxextend.evaluation.eval_model import check_same_tokens, check_vocabulary
 from ctxextend.evaluation.evaluation_result import (
-    CHUNKS,
     MODEL,
     TRUNCATED,
     Estimate,
@@ -35,24 +34,30 @@ class SearchTask(DocumentTask):
             length=self.length,
             documents=len(self.documents),
             queries=len(self.queries),
-            longer_than_model=self._longer_than(self.length - self.special),
+            longer_than_model=self._longer_than(self.read_size),
             longer_than_base=None,
             pooling=self.model.pooling,
             scores=self._mean_scores(),
+            tokens_read=self.tokens_read,
             changes={},
+            differences=self.differences,
         )
         if self.base is None:
             return {"search": search}
         compared = replace(
             search,
             longer_than_base=self._longer_than(self.base.model.max_text),
-            changes={
-                CHUNKS: self.mean(NDCG_AT_10, CHUNKS, minus=TRUNCATED),
-                MODEL: self.mean(NDCG_AT_10, MODEL, minus=TRUNCATED),
-            },
-            against_chunks=self.mean(NDCG_AT_10, MODEL, minus=CHUNKS),
+            changes=self._changes(),
         )
         return {"search": compared}
+
+    def _changes(self) -> dict[str, Estimate]:
+        """Return by how much nDCG@10 differs from that of truncated documents, by other mode."""
+        changes = dict[str, Estimate]()
+        for mode in self.found:
+            if mode != TRUNCATED:
+                changes[mode] = self.mean(NDCG_AT_10, mode, minus=TRUNCATED)
+        return changes
 
     def _mean_scores(self) -> dict[str, dict[str, Estimate]]:
         """Return the means of all scores, by mode and name."""

@@ -148,6 +148,18 @@ def _facts(plan: Plan, settings: Resize, hashes: Mapping[str, TableHashes]) -> d
     return {**facts, "tables": tables}
 
 
+def facts_of_rows(plan: Plan, hashes: Mapping[str, TableHashes]) -> dict[str, Any]:
+    """Return what a recipe records about the method and the tables of a converted checkpoint.
+
+    Its source has other tables, so their hashes before are left out: no file has these.
+    """
+    facts = _facts(plan, recorded_settings(plan), hashes)
+    del facts["model_type"]
+    for table in facts["tables"]:
+        del table["sha256_before"]
+    return facts
+
+
 def _table_facts(
     table: TablePlan, own_method: str | None, hashes: Mapping[str, TableHashes]
 ) -> dict[str, Any]:

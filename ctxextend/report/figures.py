@@ -4,8 +4,8 @@ import importlib.util
 import io
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -24,13 +24,14 @@ from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
     TRUNCATED,
+    DocumentScores,
     Estimate,
     Evaluation,
-    Retrieval,
-    SearchResult,
+    TokensRead,
 )
 from ctxextend.report.effective_text import EFFECTIVE_TITLE, SHORT_NAMES
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.report.phrases import TOKENS_COLUMN, short_reading_name, tokens_of_document
 from ctxextend.tables.stats import describe_range
 
 if TYPE_CHECKING:
@@ -88,11 +89,6 @@ MODES: Mapping[str, tuple[str, Style]] = {  # labels as in the tables in the ter
 SHIFT_TITLE = "The same text at growing positions"
 LENGTH_LABELS = {"context": "context length (tokens)", "position": "position"}  # of an axis
 PANEL_TITLES = {"retrieval": "Document retrieval", "search": "Search"}
-RETRIEVAL_LABELS = {
-    "truncated": "base, truncated",
-    "chunks": "base, in chunks",
-    MODEL: "resized model",
-}
 
 RC_PARAMS: dict[str, Any] = {
     "svg.hashsalt": "ctxextend",
@@ -585,20 +581,30 @@ def _draw_error_bar(axes: "Axes", y: float, value: Estimate) -> None:
         )
 
 
-def retrieval_panel(by: str, modes: Sequence[tuple[str, Mapping[str, Estimate], Style]]) -> Panel:
+class DocumentBars(NamedTuple):
+    """The scores of documents that were read in one way."""
+
+    label: str
+    read: TokensRead
+    scores: Mapping[str, Estimate]  # by name
+    style: Style
+
+
+def retrieval_panel(by: str, modes: Sequence[DocumentBars]) -> Panel:
     """Return a panel of the scores of ``retrieval`` or ``search`` per reading mode.
 
     The first two scores are drawn.
     """
     title = PANEL_TITLES[by]
-    names = [*modes[0][1]]
+    names = [*modes[0].scores]
     plots = []
     for name in names[:2]:
-        bars = [(label, scores[name], style) for label, scores, style in modes]
+        bars = [(mode.label, mode.scores[name], mode.style) for mode in modes]
         plots.append(bar_plot(f"{by.title()}: {name}", f"{name} (± 95 %)", bars))
-    rows = [["", *names]]
-    for label, scores, _ in modes:
-        rows.append([label, *map(NUMBERS.estimate, scores.values())])
+    rows = [["", TOKENS_COLUMN, *names]]
+    for mode in modes:
+        scores = map(NUMBERS.estimate, mode.scores.values())
+        rows.append([mode.label, tokens_of_document(mode.read), *scores])
     return Panel(by, title, plots, rows)
 
 
@@ -683,15 +689,23 @@ def _scores_panel(evaluation: Evaluation, by: Literal["search", "retrieval"]) ->
     measured = scores_of(evaluation, by)
     if measured is None:
         return None
-    modes = [
-        (RETRIEVAL_LABELS[mode], scores, BAR_STYLE) for mode, scores in measured.scores.items()
-    ]
-    return retrieval_panel(by, modes)
+    modes = list[DocumentBars]()
+    for mode, scores in measured.scores.items():
+        read = measured.tokens_read[mode]
+        modes.append(DocumentBars(short_reading_name(mode, read), read, scores, BAR_STYLE))
+    panel = retrieval_panel(by, modes)
+    return replace(panel, rows=[*panel.rows, *_difference_rows(measured)])
 
 
-def scores_of(
-    evaluation: Evaluation, by: Literal["search", "retrieval"]
-) -> SearchResult | Retrieval | None:
+def _difference_rows(measured: DocumentScores) -> Iterator[list[str]]:
+    """Yield the scores of the model minus those of the base in each mode, as rows of a table."""
+    for mode, differences in measured.differences.items():
+        name = short_reading_name(mode, measured.tokens_read[mode])
+        changes = [NUMBERS.change(differences[score]) for score in measured.scores[mode]]
+        yield [f"model minus {name}", "", *changes]
+
+
+def scores_of(evaluation: Evaluation, by: Literal["search", "retrieval"]) -> DocumentScores | None:
     """Return the scores in a search set, or else of document retrieval; None if not measured."""
     if by == "search":
         return evaluation.search

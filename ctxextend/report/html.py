@@ -5,7 +5,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from ctxextend.evaluation.evaluation_result import (
     MODEL,
     REFERENCE,
     SLIDING,
+    DocumentScores,
     Estimate,
     Evaluation,
     text_summary,
@@ -33,13 +34,14 @@ from ctxextend.report.figures import (
     COLOURS,
     NUMBERS,
     Bar,
+    DocumentBars,
     LossCurve,
     Panel,
     Plot,
     Style,
     evaluation_panels,
 )
-from ctxextend.report.phrases import after_training, metric_column
+from ctxextend.report.phrases import after_training, metric_column, short_reading_name
 from ctxextend.report.table_panels import inspection_panels
 from ctxextend.report.verdicts import comparison_verdict, evaluation_verdict
 from ctxextend.version import __version__
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
-ScoreBars = tuple[str, Mapping[str, Estimate], Style]  # label, scores by name, style
 
 BASE_LABEL = "base"
 LEGEND_COLUMNS = 2  # of a figure
@@ -396,27 +397,32 @@ def _base_length(comparison: Comparison) -> int | None:
 
 def _score_panel(comparison: Comparison, by: Literal["search", "retrieval"]) -> Panel | None:
     """Return the scores of all methods, and of the base in each mode."""
-    of_methods: list[ScoreBars] = []
-    of_base: list[ScoreBars] = []
+    of_methods = list[DocumentBars]()
+    of_base = list[DocumentBars]()
     for number, row in enumerate(comparison.rows):
         measured = figures.scores_of(row.final.evaluation, by)
         if measured is None:
             continue
-        of_methods.append((row.method, measured.scores[MODEL], _bar_style(number)))
+        read = measured.tokens_read[MODEL]
+        scores = measured.scores[MODEL]
+        of_methods.append(DocumentBars(row.method, read, scores, _bar_style(number)))
         if not of_base:  # the same for all methods
-            of_base = _bars_of_base(measured.scores)
+            of_base = _bars_of_base(measured)
     if not of_methods:
         return None
     return figures.retrieval_panel(by, [*of_methods, *of_base])
 
 
-def _bars_of_base(scores_by_mode: Mapping[str, Mapping[str, Estimate]]) -> list[ScoreBars]:
+def _bars_of_base(measured: DocumentScores) -> list[DocumentBars]:
     """Return the scores of the base in each mode."""
     style = {"color": figures.INK, "alpha": 0.25}
-    bars: list[ScoreBars] = []
-    for mode, scores in scores_by_mode.items():
+    bars = list[DocumentBars]()
+    for mode, scores in measured.scores.items():
         if mode != MODEL:
-            bars.append((figures.RETRIEVAL_LABELS[mode], scores, style))
+            read = measured.tokens_read[mode]
+            bars.append(
+                DocumentBars(f"base: {short_reading_name(mode, read)}", read, scores, style)
+            )
     return bars
 
 

@@ -1,16 +1,25 @@
 """Verdicts of evaluations and comparisons: one function per clause, joined at the end."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
 from ctxextend.comparison.metrics import FOUND, LOSS, NDCG
 from ctxextend.errors import joined
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation, Shift
+from ctxextend.evaluation.evaluation_result import (
+    CHUNKS,
+    MODEL,
+    SAME_TEXT,
+    SLIDING,
+    DocumentScores,
+    Estimate,
+    Evaluation,
+    Shift,
+)
 from ctxextend.report.effective_text import effective_verdict
 from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
-from ctxextend.report.phrases import after_training, metric_column, metric_phrase
+from ctxextend.report.phrases import after_training, chunks_name, metric_column, metric_phrase
 
 # What a sample of a metric is called; of others, a document.
 SAMPLES = {LOSS: ("window", "windows"), NDCG: ("query", "queries"), FOUND: ("text", "texts")}
@@ -84,10 +93,17 @@ def _effect_on_search(evaluation: Evaluation, numbers: NumberFormat) -> ContextE
     assert search is not None
     change = search.changes[MODEL]
     amount = f"nDCG@10 {_shown_change(change, numbers)} {_lengths(search.length, evaluation)}"
-    if search.against_chunks is not None:
-        chunks = numbers.compared(search.against_chunks, "the base in chunks", "nDCG@10")
-        amount = f"{amount}; {chunks}"
-    return ContextEffect(change=change, better=1, amount=amount)
+    clauses = [amount, *against_chunks(search, numbers)]
+    return ContextEffect(change=change, better=1, amount="; ".join(clauses))
+
+
+def against_chunks(measured: DocumentScores, numbers: NumberFormat) -> Iterator[str]:
+    """Yield how the model compares to the base in chunks, of the same text and of the whole."""
+    for mode in (SAME_TEXT, CHUNKS):
+        if mode in measured.differences:
+            change = measured.differences[mode][measured.ranked_by]
+            name = chunks_name(measured.tokens_read, mode)
+            yield numbers.compared(change, name, measured.ranked_by)
 
 
 def _effect_on_retrieval(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect:
@@ -263,11 +279,31 @@ def _against_reference(comparison: Comparison, best: Named, numbers: NumberForma
     base = "The base"
     if _is_trained(comparison) or comparison.rows[0].tuned is not None:
         base += ", not trained,"
+    if outcome.document_scores is not None:
+        return [*_in_chunks(comparison, base, name, outcome.document_scores, numbers)]
     score = _score(comparison, numbers)(comparison.base)
     sentence = f"{base} in {_windows(comparison)}: {metric_phrase(comparison)} {score}"
     if change:
         sentence += f"; {name} is {_against_base(comparison, change, numbers)}"
     return [sentence]
+
+
+def _in_chunks(
+    comparison: Comparison,
+    base: str,
+    name: str,
+    measured: DocumentScores,
+    numbers: NumberFormat,
+) -> Iterator[str]:
+    """Yield how a method compares to the base in chunks of the same text, and of the whole."""
+    for mode in (SAME_TEXT, CHUNKS):
+        if mode not in measured.differences:
+            continue
+        chunks = chunks_name(measured.tokens_read, mode)
+        score = numbers.estimate(measured.ranking_scores[mode])
+        change = measured.differences[mode][measured.ranked_by]
+        compared = _against_base(comparison, change, numbers)
+        yield f"{base} in {chunks}: {metric_phrase(comparison)} {score}; {name} is {compared}"
 
 
 def _quick_verdict(comparison: Comparison, base: Estimate, numbers: NumberFormat) -> str:
@@ -358,6 +394,9 @@ def _pieces(comparison: Comparison) -> str:
 
 
 def _windows(comparison: Comparison) -> str:
+    measured = comparison.rows[0].final.document_scores
+    if measured is not None:
+        return chunks_name(measured.tokens_read, CHUNKS)
     return f"{_pieces(comparison)} of {comparison.max_len_before:,} tokens"
 
 

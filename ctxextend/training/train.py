@@ -421,7 +421,7 @@ def _opened_run(
                 devices,
                 folder,
                 notify,
-                resized=None if planned is None else planned.model,
+                source=None if planned is None else planned.source,
             )
         notes = _notes(source, task, folder, resume=resume)
         yield OpenedRun(source=source, output=path, folder=folder, task=task, notes=notes)

@@ -12,7 +12,7 @@ from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.models.load import loads_from_folder, match_parameters
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.provenance import BaseCheckpoint, Provenance, find_base, read_provenance
-from ctxextend.recipe import FROZEN, MIN_WINDOW, Train
+from ctxextend.recipe import ATTENTION_WINDOWS, FROZEN, MIN_WINDOW, Train
 from ctxextend.training.parallel import micro_batch_sizes
 from ctxextend.training.rows_to_train import (
     BoolRows,
@@ -54,10 +54,11 @@ class CheckpointOrigin:
 
     @property
     def was_converted(self) -> bool:
-        """Whether it was converted to another position scheme."""
+        """Whether it was converted to another position scheme; attention windows keep it."""
         if self.provenance is None:
             return False
-        return any(step.convert for step in self.provenance.chain)
+        conversions = [step.convert for step in self.provenance.chain if step.convert]
+        return any(convert.scheme != ATTENTION_WINDOWS for convert in conversions)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class TrainingTask:
     # Positions that the base has; None if unknown, or if sequences use no others.
     short_positions: int | None
     has_base: bool  # whether the base is known, from which the model can be distilled
-    resized: OpenedModel | None = None  # what the run resized or converted; it may be the base
+    source: OpenedModel | None = None  # what the run resizes or converts; it may be the base
 
     @property
     def lengths(self) -> SequenceLengths:
@@ -144,13 +145,13 @@ def open_task(
     notify: Callable[[str], None] = lambda text: None,
     *,
     base_length: int | None = None,
-    resized: OpenedModel | None = None,
+    source: OpenedModel | None = None,
 ) -> TrainingTask:
     """Fill in unset settings, and tokenize the text into the run folder unless it is there already.
 
     `base_length`: the context length of the checkpoint if it is the base itself, which gets longer
-    tables in memory, so that no recipe describes what to train; else None. `resized`: what the run
-    resized or converted, if it did.
+    tables in memory, so that no recipe describes what to train; else None. `source`: what the run
+    resizes or converts, if it does.
 
     Raises:
         TrainingError: A setting does not fit the checkpoint or the devices, or a library that it
@@ -191,7 +192,7 @@ def open_task(
         rows=rows,
         short_positions=base_length or short_positions(files, origin.base, lengths.span),
         has_base=is_base or origin.base is not None,
-        resized=resized,
+        source=source,
     )
 
 
@@ -314,8 +315,8 @@ def _open_teacher(task: TrainingTask, kind: str) -> EvalModel | None:
     if base is None or not needs_teacher(task.settings, kind):
         return None
     device = task.settings.device
-    if task.resized is not None and task.settings.base is None:  # the base is what was resized
-        files = eval_model.open_files(task.resized)
+    if task.source is not None and task.settings.base is None:  # the base is what was resized
+        files = eval_model.open_files(task.source)
         return eval_model.load_eval_model(files, task.dtype, device)
     try:
         return eval_model.open_eval_model(base.ref, task.dtype, base.hashes, device)

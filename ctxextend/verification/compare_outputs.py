@@ -141,21 +141,30 @@ def compare_outputs(expected: Expected, before: Outcomes, after: Outcomes) -> Co
 def _choose_standard(expected: Expected, before: Outcomes) -> Standard:
     """Return what outputs on short inputs must be.
 
-    1. Those of an untrained conversion, compared without positions: close.
+    1. Those of an untrained conversion to other positions, compared without positions: close. Those
+       of one to attention windows too, unless its rows change.
     2. Those of a checkpoint that keeps the positions and weights that short inputs use: equal, or
        close if positions are kept within rounding.
     3. All others may differ.
     """
-    if expected.conversion is not None and not expected.recorded.is_trained:
-        return MustBeClose(tolerance=_tolerance(expected.conversion, before))
-    if not expected.recorded.keeps_old_weights:
+    if not _keeps_weights(expected):
         return MayDiffer()
+    if expected.replaces_positions or (expected.windows and expected.keeps_positions):
+        assert expected.conversion is not None
+        return MustBeClose(tolerance=_tolerance(expected.conversion, before))
     if expected.keeps_positions:
         return MustBeEqual()
     if expected.rounds_positions:
         longest = max(table.max_len_before for table in expected.tables)
         return MustBeClose(tolerance=frequency_rounding(longest) * _smallest_output(before))
     return MayDiffer()
+
+
+def _keeps_weights(expected: Expected) -> bool:
+    """Whether no training changed weights on which the outputs that are compared depend."""
+    if expected.replaces_positions:
+        return not expected.recorded.is_trained
+    return expected.recorded.keeps_old_weights
 
 
 def frequency_rounding(length: int) -> float:
@@ -209,9 +218,9 @@ def _why_unrun(table: TablePlan, before: Outcomes) -> NotRun | Failed | None:
 
 def _tolerance(conversion: Conversion, before: Outcomes) -> float:
     """Return how far rounding can move the outputs of a conversion, which are sums over layers."""
-    layers = int(conversion.config["num_hidden_layers"])
-    relative = STEPS_PER_LAYER * layers * FLOAT32_STEP
-    relative += SUM_ROUNDING.get(embedding_dtype(conversion), 0.0)
+    relative = STEPS_PER_LAYER * conversion.layers * FLOAT32_STEP
+    if conversion.twin.adds_mean:
+        relative += SUM_ROUNDING.get(embedding_dtype(conversion), 0.0)
     return relative * _smallest_output(before)
 
 

@@ -65,11 +65,10 @@ class Verification(Result, shows=("conclusion",)):
 
 def _verified(result: Verification) -> str:
     """Say that a checkpoint is verified, and where it differs from its base."""
-    if result.what == "converted" and not result.trainable:
-        tensors = "every tensor without an adapter" if result.adapted else "every tensor"
+    if result.what == "converted":
         return (
-            f"Verified: {result.resized} is a conversion of {result.base}: {tensors} is the stated "
-            "rearrangement or sum of the base's."
+            f"Verified: {result.resized} is a conversion of {result.base}: "
+            f"{_converted_tensors(result)} is the stated rearrangement or sum of the base's."
         )
     places = list[str]()
     if result.trainable:
@@ -85,6 +84,19 @@ def _verified(result: Verification) -> str:
     return (
         f"Verified: {result.resized} differs from {result.base} only in {' and in '.join(places)}."
     )
+
+
+def _converted_tensors(result: Verification) -> str:
+    """Return which tensors are the ones that a conversion computes, as a noun."""
+    tensors = "every tensor"
+    if result.adapted:
+        tensors += " without an adapter"
+    if result.trainable:
+        rows = "new rows" if result.trainable == "new" else "rows"
+        tensors += f" but the position table ({rows} trained)"
+    elif result.method is not None:
+        tensors += f" but the position table (resized by {result.method})"
+    return tensors
 
 
 def _trained_rows(result: Verification) -> str:

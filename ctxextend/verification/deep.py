@@ -4,7 +4,7 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.conversion.conversion import Conversion
-from ctxextend.conversion.twins import SOURCE_TYPES
+from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.errors import CheckpointError
 from ctxextend.models.load import LoadingInfo, check_loadable, load
 from ctxextend.plan.table_plan import same_up_to
@@ -32,6 +32,7 @@ from ctxextend.verification.observe import (
     observe,
     run_inputs,
 )
+from ctxextend.verification.wider_windows import widen_windows
 from ctxextend.verification.without_positions import remove_positions
 
 NOT_DEEP_HINT = "Run verify without --deep."
@@ -41,7 +42,9 @@ def check_models(expected: Expected, resized: Checkpoint) -> list[Check]:
     """Load both checkpoints, run the resized one at its new length, and compare outputs.
 
     Both run in float32 on the same inputs, which fit both, one after the other, so only one model
-    is in memory at a time. A conversion and its base are compared without positions.
+    is in memory at a time. A conversion to other positions and its base are compared without
+    positions. One to attention windows is compared as it is on inputs of up to half a window, and
+    on longer ones with windows of twice the input, in which all tokens attend to each other.
 
     Raises:
         CheckpointError: transformers can load neither checkpoint.
@@ -85,11 +88,14 @@ def _shared_lengths(expected: Expected) -> list[int]:
     longest = min(min(same_up_to(table), table.max_len_after) for table in expected.tables)
     if expected.conversion:
         longest = min(longest, expected.conversion.max_len_before)
-    return sorted({max(longest // 4, 1), max(longest // 2, 1), longest})
+    lengths = {max(longest // 4, 1), max(longest // 2, 1), longest}
+    if expected.windows is not None:
+        lengths.add(max(min(expected.windows.half_window, longest), 1))
+    return sorted(lengths)
 
 
 def _observe_base(expected: Expected, lengths: list[int]) -> Observed | NotLoaded:
-    """Load the base and run it: the source of a conversion without its positions."""
+    """Load the base and run it: the source of other positions without its own."""
     base = expected.base
     model_class = base.model_class
     conversion = expected.conversion
@@ -101,17 +107,19 @@ def _observe_base(expected: Expected, lengths: list[int]) -> Observed | NotLoade
         model, info = load(base, model_class)
     except CheckpointError as error:
         return NotLoaded(error.message)
-    if conversion:
+    if expected.replaces_positions:
+        assert conversion is not None
         remove_positions(model, conversion)
     return observe(expected, base, model, info, lengths)
 
 
 def _source_class(conversion: Conversion) -> str:
     """Return the class of a conversion's source that has the same head as the twin."""
-    source = SOURCE_TYPES[conversion.model.architecture.family.model_type]
-    head = conversion.model_class.removeprefix(conversion.twin.class_name)
-    names = [name for name, twin_head in source.heads.items() if twin_head == head]
-    return source.class_name + names[0]
+    source = SOURCE_TYPES[conversion.type_before]
+    for name, head in conversion.twin.heads.items():
+        if head == conversion.head:
+            return f"{source.class_name}{name}"
+    raise AssertionError(conversion.model_class)
 
 
 def _load_resized(expected: Expected, resized: Checkpoint) -> tuple[Any, LoadingInfo]:
@@ -136,11 +144,21 @@ def _outcomes_to_compare(
     after: Observed,
     lengths: list[int],
 ) -> Outcomes:
-    """Return the outcomes of a resized model, or those of a conversion without its positions."""
-    if not expected.conversion:
+    """Return the outcomes of a resized model, or those of a conversion as its base can have them.
+
+    Those of other positions are without positions; those of attention windows are with wider ones
+    on inputs of more than half a window.
+    """
+    if expected.conversion is None:
         return after.outcomes
-    remove_positions(model, expected.conversion)
-    return run_inputs(expected, resized, model, lengths)
+    if expected.windows is None:
+        remove_positions(model, expected.conversion)
+        return run_inputs(expected, resized, model, lengths)
+    longer = [length for length in lengths if length > expected.windows.half_window]
+    if not longer:
+        return after.outcomes
+    widen_windows(model, max(longer))
+    return {**after.outcomes, **run_inputs(expected, resized, model, longer)}
 
 
 def _check_loads(

@@ -92,7 +92,7 @@ def _bytes_text(wrong: WrongBytes) -> str:
 def _tensors_summary(expected: Expected, compared: ComparedTensors) -> str:
     """Say how many tensors were compared, and how many were not."""
     if expected.conversion:
-        summary = _computed_tensors_text(expected.conversion, compared)
+        summary = _computed_tensors_text(expected, expected.conversion, compared)
     else:
         summary = _kept_tensors_text(expected, compared)
     if compared.adapted:
@@ -100,10 +100,13 @@ def _tensors_summary(expected: Expected, compared: ComparedTensors) -> str:
     return summary
 
 
-def _computed_tensors_text(conversion: Conversion, compared: ComparedTensors) -> str:
+def _computed_tensors_text(
+    expected: Expected, conversion: Conversion, compared: ComparedTensors
+) -> str:
     """Say how many tensors of a conversion were compared, and how they are computed."""
     relation = "are byte-identical to" if compared.are_identical else "compared with"
-    computed = ", ".join(f"{count} {how}" for how, count in conversion.counts.items())
+    counts = conversion.counts_without(expected.rows)
+    computed = ", ".join(f"{count} {how}" for how, count in counts.items())
     return (
         f"{compared.count:,} tensors {relation} those computed from the base "
         f"({compared.size:,} bytes): {computed}"
@@ -143,7 +146,7 @@ def _add_positions(evidence: Evidence, expected: Expected, compared: ComparedPos
         evidence.failures.append(compared.error)
     for layers in compared.layers:
         evidence.failures += _wrong_layers(layers)
-    if expected.conversion:
+    if expected.conversion is not None:
         text = positions_text(expected.conversion)
         evidence.findings.append(f"{compared.table.name}: {text}")
     else:
@@ -243,7 +246,7 @@ def _add_compared_rows(evidence: Evidence, expected: Expected, compared: Compare
             f"{compared.table.name}: {counted(len(compared.nonfinite), 'row')} with NaN or "
             f"infinity: {describe_rows(compared.nonfinite)}"
         )
-    if expected.conversion:
+    if expected.replaces_positions:
         evidence.findings.append(
             f"{compared.table.name}: {compared.matching} of {compared.table.rows_after} rows are "
             "the angles of their positions, bit for bit"
@@ -255,7 +258,7 @@ def _add_compared_rows(evidence: Evidence, expected: Expected, compared: Compare
 
 def _wrong_rows_text(expected: Expected, compared: ComparedRows) -> str:
     name = compared.table.name
-    if expected.conversion:
+    if expected.replaces_positions:
         fault = "are not the angles of their positions"
     else:
         reason = UNTRAINED_ROWS.get(expected.recorded.trainable, "")

@@ -98,7 +98,7 @@ class Expected:
 
     base: Checkpoint  # of a conversion: the twin in memory
     conversion: Conversion | None  # None: a resize
-    method: str | None  # the method of a resize
+    method: str | None  # the method of new rows; None of a conversion to other positions
     tables: tuple[TablePlan, ...]
     rows: Mapping[str, ExpectedRows]  # of stored tables, by name
     max_len: int  # the context length of the output, in usable positions
@@ -118,6 +118,18 @@ class Expected:
     def stored(self) -> tuple[TablePlan, ...]:
         """The tables that the checkpoint contains; transformers computes the others."""
         return tuple(table for table in self.tables if table.is_stored)
+
+    @property
+    def replaces_positions(self) -> bool:
+        """Whether it is a conversion to positions of another scheme."""
+        return self.conversion is not None and not self.conversion.twin.has_windows
+
+    @property
+    def windows(self) -> Conversion | None:
+        """The conversion to attention windows, which keeps positions; None if it is none."""
+        if self.conversion is not None and self.conversion.twin.has_windows:
+            return self.conversion
+        return None
 
     @property
     def has_rope_changes(self) -> bool:
@@ -146,14 +158,17 @@ def expect(
     """Return what a planned output contains."""
     plan = planned.plan
     output = planned.output
-    method = plan.method if planned.conversion is None else None
+    conversion = planned.conversion
+    method: str | None = plan.method
+    if conversion is not None and not conversion.twin.has_windows:
+        method = None
     keeps_positions = plan.keeps_short_inputs if plan.creates_rows else True
     keep_first = 0
     if found_by is FoundBy.DETECTION and plan.creates_rows:
         keep_first = plan.settings.choice.keep_first
     return Expected(
         base=plan.checkpoint,
-        conversion=planned.conversion,
+        conversion=conversion,
         method=method,
         tables=plan.tables,
         rows=expected_rows(plan),

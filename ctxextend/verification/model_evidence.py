@@ -1,9 +1,10 @@
 """The checks of loaded models, in words."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from ctxextend.conversion.conversion import Conversion
 from ctxextend.errors import counted
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.verification.checks import Check, Evidence
@@ -94,17 +95,23 @@ def _add_keys(
         found.append(_key_text("unexpected", name, known))
 
 
-def _faults_of_base(expected: Expected, before: Observed | NotLoaded) -> set[str]:
-    """Return the names of the base's faults; tensors of a conversion have other names."""
-    if isinstance(before, NotLoaded) or expected.conversion:
-        return set()
-    return {*before.random.decisive, *before.random.unneeded, *before.unexpected}
+def _faults_of_base(expected: Expected, before: Observed | NotLoaded) -> dict[str, str]:
+    """Return the names of the base's faults; of a conversion, what its source has no values for.
+
+    The values say in a few words what is known.
+    """
+    if expected.conversion is not None:
+        return dict.fromkeys(expected.conversion.missing, "the base has none")
+    if isinstance(before, NotLoaded):
+        return {}
+    names = (*before.random.decisive, *before.random.unneeded, *before.unexpected)
+    return dict.fromkeys(names, "also in the base")
 
 
-def _key_text(kind: KeyKind, name: str, known: set[str], effect: str = "") -> str:
+def _key_text(kind: KeyKind, name: str, known: Mapping[str, str], effect: str = "") -> str:
     text = f"{kind} key: {name}"
     if name in known:
-        text += " (also in the base)"
+        text += f" ({known[name]})"
     if effect:
         text += f": {effect}"
     return text
@@ -282,7 +289,9 @@ def _outputs_text(expected: Expected, compared: ComparedOutputs) -> list[str]:
         return [f"bit-identical to the base's on inputs of {inputs}"]
     if compared.are_equal and not expected.conversion:
         return [f"equal to the base's on inputs of {inputs}, but for NaN and signs of zeros"]
-    if expected.conversion and isinstance(compared.standard, MustBeClose):
+    if expected.windows and isinstance(compared.standard, MustBeClose):
+        text = _windows_text(expected.windows, compared, compared.standard.tolerance)
+    elif expected.conversion and isinstance(compared.standard, MustBeClose):
         tolerance = compared.standard.tolerance
         dtype = embedding_dtype(expected.conversion)
         relation = "equal the base's within"
@@ -305,6 +314,18 @@ def _outputs_text(expected: Expected, compared: ComparedOutputs) -> list[str]:
         text = "outputs on short inputs must be identical to the base's but differ"
     values = [f"{_value_text(value)} at {name}" for name, value in compared.differences.items()]
     return [text, f"largest difference: {'; '.join(values)}"]
+
+
+def _windows_text(conversion: Conversion, compared: ComparedOutputs, tolerance: float) -> str:
+    """Say whether the outputs of a model with attention windows equal the base's."""
+    relation = "equal the base's within"
+    if not compared.are_right:
+        relation = "differ from the base's by more than"
+    half = conversion.half_window
+    return (
+        f"outputs {relation} float32 rounding (tolerance {tolerance:.2g}): of inputs up to {half} "
+        "tokens as they are, of longer ones with windows of twice the input"
+    )
 
 
 def _value_text(difference: OutputDifference) -> str:

@@ -254,8 +254,8 @@ def _conclude(
 
 
 def _reported_method(expected: Expected) -> str | None:
-    """Return the method that created the rows; None of a conversion, and if no method did."""
-    if expected.conversion:
+    """Return the method that created the rows; None of other positions, and if no method did."""
+    if expected.replaces_positions:
         return None
     if expected.how_found.found_by is FoundBy.CLOSEST:  # it does not recreate all rows
         return None

@@ -6,6 +6,7 @@ heads to attend to near tokens; all parameters are trained.
 
     python recipes/from_scratch/mini_bert.py OUT_FOLDER [--steps 3500] [--corpus code] [--seed 1]
 
+With --roberta, it is a RoBERTa of the same size, whose first position row is that of padding.
 About seven minutes on one CPU core.
 """
 
@@ -16,7 +17,13 @@ from typing import Any
 
 import torch
 from tokenizers.processors import TemplateProcessing
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 from corpus import (
     CORPORA,
@@ -40,6 +47,8 @@ PAD, CLS, SEP, MASK = SPECIAL_TOKENS = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
 PAD_ID, CLS_ID, SEP_ID, MASK_ID = range(4)
 SEED = 0
 
+Model = BertForMaskedLM | RobertaForMaskedLM
+
 CARD = """\
 ---
 license: other
@@ -51,8 +60,9 @@ tags: [bert, ctxextend]
 ---
 # mini-bert
 
-A small BERT with a trained masked language modelling head: {parameters:,} parameters, {context}
-learned positions and a byte vocabulary, {vocab_size:,} tokens with [PAD], [CLS], [SEP] and [MASK].
+A small model of type {architecture} with a trained masked language modelling head: {parameters:,}
+parameters, {context} learned positions and a byte vocabulary, {vocab_size:,} tokens with [PAD],
+[CLS], [SEP] and [MASK].
 
 Trained with `recipes/from_scratch/mini_bert.py` of ctxextend, offline. The corpus is the {corpus}
 of Python's standard library (Python {python}, see corpus.py; Python Software Foundation License):
@@ -86,39 +96,52 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def new_model() -> BertForMaskedLM:
-    config = BertConfig(
-        vocab_size=VOCAB_SIZE,
-        max_position_embeddings=CONTEXT,
-        hidden_size=WIDTH,
-        num_hidden_layers=3,
-        num_attention_heads=len(DISTANCES),
-        intermediate_size=4 * WIDTH,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+def new_model(*, roberta: bool = False) -> Model:
+    settings: dict[str, Any] = {
+        "vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": CONTEXT,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 3,
+        "num_attention_heads": len(DISTANCES),
+        "intermediate_size": 4 * WIDTH,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
         # BERT's default of 0.02 is for wider models.
-        initializer_range=0.05,
-        pad_token_id=PAD_ID,
-    )
-    model = BertForMaskedLM(config)
+        "initializer_range": 0.05,
+        "pad_token_id": PAD_ID,
+    }
+    model: Model
+    if roberta:
+        settings["max_position_embeddings"] += PAD_ID + 1
+        special: dict[str, Any] = {"bos_token_id": CLS_ID, "eos_token_id": SEP_ID}
+        model = RobertaForMaskedLM(RobertaConfig(**settings, **special))
+    else:
+        model = BertForMaskedLM(BertConfig(**settings))
     initialize_positions(model)
     return model
 
 
+def rows_of(model: Model) -> torch.Tensor:
+    """Return the position rows without reserved ones, shape (CONTEXT, WIDTH)."""
+    base: Any = model.base_model
+    rows: torch.Tensor = base.embeddings.position_embeddings.weight
+    return rows[-CONTEXT:]
+
+
 @torch.no_grad()
-def initialize_positions(model: BertForMaskedLM) -> None:
+def initialize_positions(model: Model) -> None:
     """Initialise the position rows as sinusoids, and each head to attend to one relative
     position.
     """
     frequencies = math.pi * CONTEXT ** -torch.rand(WIDTH // 2)
     angles = torch.arange(CONTEXT)[:, None] * frequencies
     sinusoids = torch.cat([angles.cos(), angles.sin()], dim=1)
-    model.bert.embeddings.position_embeddings.weight.copy_(0.1 * sinusoids)
+    rows_of(model).copy_(0.1 * sinusoids)
 
     heads = len(DISTANCES)
     distances = torch.tensor(DISTANCES)[:, None, None]
-    layers: Any = model.bert.encoder.layer
-    for layer in layers:
+    base: Any = model.base_model
+    for layer in base.encoder.layer:
         attention = layer.attention.self
         query = 0.09 * torch.randn(heads, WIDTH // heads, WIDTH)
         key = rotate(query, distances * frequencies)
@@ -158,11 +181,12 @@ def mask_tokens(
 
 
 def masked_loss(
-    model: BertForMaskedLM, input_ids: torch.Tensor, tokens: torch.Tensor, is_target: torch.Tensor
+    model: Model, input_ids: torch.Tensor, tokens: torch.Tensor, is_target: torch.Tensor
 ) -> torch.Tensor:
     """Return the mean loss over the targets; only these go through the head."""
-    hidden = model.bert(input_ids=input_ids).last_hidden_state
-    logits = model.cls(hidden[is_target])
+    hidden = model.base_model(input_ids=input_ids).last_hidden_state
+    head = model.lm_head if isinstance(model, RobertaForMaskedLM) else model.cls
+    logits = head(hidden[is_target])
     return torch.nn.functional.cross_entropy(logits, tokens[is_target])
 
 
@@ -173,7 +197,7 @@ def held_out_sample(held_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor,
 
 
 @torch.no_grad()
-def held_out_loss(model: BertForMaskedLM, held_out: torch.Tensor) -> float:
+def held_out_loss(model: Model, held_out: torch.Tensor) -> float:
     """Return the mean loss in nats per masked token."""
     model.train(False)
     total = 0.0
@@ -189,9 +213,9 @@ def held_out_loss(model: BertForMaskedLM, held_out: torch.Tensor) -> float:
 
 
 @torch.no_grad()
-def permuted_loss(model: BertForMaskedLM, held_out: torch.Tensor) -> float:
+def permuted_loss(model: Model, held_out: torch.Tensor) -> float:
     """Return the held-out loss with the position rows in random order."""
-    rows = model.bert.embeddings.position_embeddings.weight
+    rows = rows_of(model)
     trained = rows.clone()
     order = torch.randperm(CONTEXT, generator=torch.Generator().manual_seed(SEED))
     rows.copy_(trained[order])
@@ -209,7 +233,7 @@ def unigram_loss(tokens: torch.Tensor, held_out: torch.Tensor) -> float:
 
 
 def train(
-    model: BertForMaskedLM, tokens: torch.Tensor, held_out: torch.Tensor, args: argparse.Namespace
+    model: Model, tokens: torch.Tensor, held_out: torch.Tensor, args: argparse.Namespace
 ) -> Log:
     generator = torch.Generator().manual_seed(args.seed)
 
@@ -225,10 +249,9 @@ def train(
     return optimize(model, loss, measured, args.steps, learning_rate=1e-3)
 
 
-def card(
-    model: BertForMaskedLM, corpus: str, log: Log, tokens: torch.Tensor, held_out: torch.Tensor
-) -> str:
+def card(model: Model, corpus: str, log: Log, tokens: torch.Tensor, held_out: torch.Tensor) -> str:
     return CARD.format(
+        architecture=model.config.model_type,
         parameters=sum(p.numel() for p in model.parameters()),
         context=CONTEXT,
         vocab_size=VOCAB_SIZE,
@@ -246,6 +269,7 @@ def card(
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--corpus", choices=sorted(CORPORA), default="docs")
+    parser.add_argument("--roberta", action="store_true")
 
 
 def main() -> None:
@@ -255,7 +279,7 @@ def main() -> None:
     tokenizer = train_tokenizer(train_texts)
     tokens = tokenize(tokenizer, train_texts, SEP)
     held_out = tokenize(tokenizer, held_out_texts, SEP)
-    model = new_model()
+    model = new_model(roberta=args.roberta)
     log = train(model, tokens, held_out, args)
     text = card(model, args.corpus, log, tokens, held_out)
     save(args.output, model, tokenizer, text)

@@ -23,7 +23,14 @@ from tests.helpers.json_schemas import SCHEMAS, check, check_result
 from tests.helpers.repository import ROOT
 
 # Keys that need a base checkpoint, and a key of losses that reciprocal ranks do not have.
-OPTIONAL = {"truncated", "sliding", "chunks", "perplexity", "verdict"}
+OPTIONAL = {
+    "truncated",
+    "sliding",
+    "chunks",
+    "chunks_of_same_text",
+    "perplexity",
+    "verdict",
+}
 
 ARGUMENTS = [
     "resize tiny-gpt2 --to 512",

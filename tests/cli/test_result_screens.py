@@ -125,14 +125,15 @@ def test_verdict_of_a_quick_comparison(
 def test_verdict_of_a_quick_comparison_of_encoders() -> None:
     retrieval = COMPARISONS["compare-encoders"].rows[0].untrained.evaluation.retrieval
     assert retrieval is not None
-    worse = replace(retrieval, against_chunks=Estimate(-0.03, 0.01, 200, 61))
+    change = {"MRR": Estimate(-0.03, 0.01, 200, 61)}
+    worse = replace(retrieval, differences={"chunks": change})
 
     comparison = quick_comparison("compare-encoders", retrieval=worse)
 
     assert comparison_verdict(comparison, NumberFormat()) == (
         "Keep chunks, or train: at 512 tokens `bands` has mean reciprocal rank 0.620 ± 0.061 "
-        "without training, and the base in chunks of 128 tokens 0.522 ± 0.063; `bands` is worse "
-        "than the base by 0.030 ± 0.020 MRR."
+        "without training, and the base in chunks of the whole document (the same text) "
+        "0.522 ± 0.063; `bands` is worse than the base by 0.030 ± 0.020 MRR."
     )
     assert comparison.pieces_win
 

@@ -19,7 +19,8 @@ from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPos
 
 from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, convert, resize, verify
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.conversion.twins import SOURCE_TYPES, by_head, plus_mean
+from ctxextend.conversion.source_types import SOURCE_TYPES
+from ctxextend.conversion.twins import by_head, plus_mean
 from tests.helpers import nanogpt, pico
 from tests.helpers.conversions import CONFIGS, NEW, OLD, make, read
 
@@ -471,17 +472,18 @@ def test_convert_states_all_config_keys_whose_default_differs_in_the_twin(model_
     """Files saved by transformers 4 lack keys that have the default value of their type."""
     source_type = SOURCE_TYPES[model_type]
     before = AutoConfig.for_model(model_type).to_dict()
-    for key, value in source_type.defaults.items():
-        assert before[key] == value, key
-    stated = {
-        *source_type.required,
-        *source_type.defaults,
-        "model_type",
-        "transformers_version",
-        "n_positions",
-        "max_position_embeddings",
-    }
     for twin in source_type.twins:
+        defaults = {**source_type.defaults, **twin.defaults}
+        for key, value in defaults.items():
+            assert before[key] == value, key
+        stated = {
+            *source_type.required,
+            *defaults,
+            "model_type",
+            "transformers_version",
+            "n_positions",
+            "max_position_embeddings",
+        }
         after = AutoConfig.for_model(twin.model_type).to_dict()
         for key in set(before) - stated:
             twin_key = twin.keys.get(key, key)

@@ -241,7 +241,7 @@ def make_tokenizer(model_type: str) -> Any:
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
         return transformers.BertTokenizer(vocab=numbered(words))
     special = ["<|endoftext|>"] if model_type == "gpt2" else ["<s>", "<pad>", "</s>", "<unk>"]
-    if model_type in ("gpt2", "roberta"):
+    if model_type in ("gpt2", "roberta", "bart"):
         name = "GPT2Tokenizer" if model_type == "gpt2" else "RobertaTokenizer"
         words = [*special, "<mask>", *LETTERS, "\u0120", "he", "ox"]
         return getattr(transformers, name)(vocab=numbered(words), merges=[("h", "e"), ("o", "x")])
@@ -265,7 +265,10 @@ def test_convert_keeps_the_tokenizer(model_type: str, tmp_path: Path) -> None:
 
     def check(stated: str | None) -> None:
         """Check that the ids are the same, and which class the output states."""
-        done = run("convert", source, *LM, "-o", "out", "--force")
+        scheme = LM
+        if model_type == "bart":
+            scheme = ["--scheme", "window", "--attention-window", "8", "--to", str(NEW)]
+        done = run("convert", source, *scheme, "-o", "out", "--force")
         assert done.exit_code == 0
         before = AutoTokenizer.from_pretrained(source)
         after = AutoTokenizer.from_pretrained("out")
@@ -278,7 +281,7 @@ def test_convert_keeps_the_tokenizer(model_type: str, tmp_path: Path) -> None:
         assert read(Path("out"), "tokenizer_config.json")["tokenizer_class"] == stated
 
     name = type(tokenizer).__name__
-    unstated = "ElectraTokenizer" if model_type == "electra" else name
+    unstated = {"electra": "ElectraTokenizer", "bart": "BartTokenizer"}.get(model_type, name)
     check(name)
     assert AutoTokenizer.from_pretrained("out").model_max_length == NEW
     pico.edit_json(settings, tokenizer_class=None)  # as in old files
@@ -310,7 +313,7 @@ def make_adapter(folder: Path, base: Path) -> None:
         (
             "tiny-gpt2 --scheme rotory --to 512",
             2,
-            "--scheme must be one of rotary, alibi, none, got rotory",
+            "--scheme must be one of rotary, alibi, window, none, got rotory",
             "mean rotary?",
         ),
         ("tiny-gpt2 --scheme rotary --to 0", 2, "--to must be at least 1, got 0", ""),
@@ -408,7 +411,7 @@ def test_convert_refuses_by_name(
         ),
         (
             "convert: {scheme: rotory, to: 512}\n",
-            "scheme must be one of rotary, alibi, none, got rotory",
+            "scheme must be one of rotary, alibi, window, none, got rotory",
         ),
         ("convert: {scheme: rotary}\n", "line 2: --scheme rotary requires --to"),
         ("convert: {scheme: rotary, to: 512, tetha: 500}\n", "did you mean convert.theta?"),

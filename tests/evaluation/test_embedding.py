@@ -21,6 +21,7 @@ from ctxextend.evaluation.embedding import (
 )
 from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.evaluation.retrieval import MRR, score_rankings
+from tests.helpers.mock_models import counts, mock_model
 
 SOURCE = Path(str(get_model_path()))
 TEXTS = (
@@ -79,7 +80,7 @@ def test_embed_equals_sentence_transformers_for_each_pooling(
     np.testing.assert_allclose(embeddings, reference.encode(texts), atol=5e-7)
 
 
-def test_embed_chunks_returns_mean_embedding_of_all_chunks(minilm: EvalModel) -> None:
+def test_embed_chunks_averages_all_chunks_by_their_tokens(minilm: EvalModel) -> None:
     embedder = open_embedder(minilm)
     max_text = embedder.model.max_text
     assert max_text == 510
@@ -87,13 +88,48 @@ def test_embed_chunks_returns_mean_embedding_of_all_chunks(minilm: EvalModel) ->
     short = text[:50]
     chunks = embedder.embed([text[:max_text], text[max_text:]])
     of_short = embedder.embed([short])[0]
-    total = chunks.sum(axis=0)
+    total = max_text * chunks[0] + 90 * chunks[1]
     mean = total / np.linalg.norm(total)
 
-    first, means = embedder.embed_chunks([text, short])
+    embedded = embedder.embed_chunks([text, short])
 
-    np.testing.assert_allclose(first, [chunks[0], of_short], atol=1e-6)
-    np.testing.assert_allclose(means, [mean, first[1]], atol=1e-6)
+    np.testing.assert_allclose(embedded.first_chunks, [chunks[0], of_short], atol=1e-6)
+    np.testing.assert_allclose(embedded.means, [mean, of_short], atol=1e-6)
+
+
+COUNTED = [[9, 9, 9, 8, 8, 8, 7], [9, 8], [6] * 6, []]
+
+
+@pytest.fixture
+def counter(minilm: EvalModel) -> EvalModel:
+    """A mock encoder of chunks of three tokens, whose embeddings count the tokens of a text."""
+    return mock_model(minilm, lambda ids: counts(ids, 200), max_len=5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "chunks_read"),
+    [(2, [[9, 9], [6, 6]]), (3, []), (4, [[8], [6]]), (6, []), (7, [])],
+)
+def test_means_of_starts_read_only_chunks_that_are_cut(
+    tokens: int, chunks_read: list[list[int]], counter: EvalModel
+) -> None:
+    texts = [np.array(text, np.int64) for text in COUNTED]
+    embedder = Embedder(counter, ("mean",))
+    embedded = embedder.embed_chunks(texts)
+    cut = embedder.embed_chunks([text[:tokens] for text in texts])
+    inputs = counter.model.inputs
+    before = len(inputs)
+
+    means = embedded.means_of_starts(tokens)
+
+    read = [row[1:-1].tolist() for batch in inputs[before:] for row in batch]
+    assert read == chunks_read
+    np.testing.assert_allclose(means, cut.means, atol=1e-7)
+    assert (means[1] == embedded.means[1]).all()
+    if tokens == 4:  # three tokens 9, then one 8; each chunk has two special tokens
+        special = 1 / np.sqrt(3**2 + 2), 1 / np.sqrt(1 + 2)
+        ratio = (3 * 3 * special[0]) / (1 * 1 * special[1])
+        assert means[0, 9] / means[0, 8] == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(("flag", "name"), POOLING_FLAGS.items())

@@ -8,8 +8,16 @@ import pytest
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Estimate, Retrieval
-from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
+from ctxextend.evaluation.evaluation_result import (
+    CHUNKS,
+    MODEL,
+    SAME_TEXT,
+    TRUNCATED,
+    Estimate,
+    Retrieval,
+    TokensRead,
+)
+from ctxextend.evaluation.retrieval import DocumentTask, RetrievalTask, plan_retrieval
 from tests.helpers.mock_models import counts, mock_model
 
 
@@ -107,6 +115,16 @@ def test_retrieval_task_ranks_documents_of_mock_encoders(mock_task: RetrievalTas
         assert report.modes[mode].recall == all_found
         assert report.modes[mode].change == all_found
     assert report.modes[CHUNKS].reciprocal_rank.mean == 1.0
+    # Documents are as long as the model reads, so chunks of the same text are those of the whole.
+    assert {*report.modes} == {TRUNCATED, CHUNKS, MODEL}
+    assert report.tokens_read == {
+        TRUNCATED: TokensRead(limit=62, median=62),
+        CHUNKS: TokensRead(limit=None, median=202),
+        MODEL: TokensRead(limit=202, median=202),
+    }
+    assert report.differences[TRUNCATED]["MRR"].mean == pytest.approx(0.8)
+    assert report.against_chunks == Estimate(0.0, 0.0, 20, 5)
+    assert report.against_same_text == report.against_chunks
 
 
 def test_retrieval_task_reports_its_progress(mock_task: RetrievalTask) -> None:
@@ -129,6 +147,67 @@ def test_retrieval_task_runs_the_base_once(counter: EvalModel, mock_task: Retrie
     read_again = [ids.shape[1] for ids in inputs[len(lengths) :]]
     assert read_again == [202]
     assert mock_task.report()["retrieval"] == report
+
+
+@pytest.fixture
+def whole_task(counter: EvalModel) -> DocumentTask:
+    """Search in three documents of 12 tokens that differ in the second half, by a base of four."""
+    documents = []
+    for first in (2000, 2500, 3000):
+        tokens = [1000] * 6 + [*range(first, first + 6)]
+        documents.append(np.array(tokens))
+    return DocumentTask(
+        model=open_embedder(replace(counter, max_len=14)),
+        base=open_embedder(replace(counter, max_len=6)),
+        length=14,
+        documents=tuple(documents),
+        queries=tuple(document[8:10] for document in documents),
+        relevant=({0: 1}, {1: 1}, {2: 1}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "same_text", "read_again"),
+    [
+        (8, 1 / 3, [4]),  # the first half is the same: all documents rank last
+        (11, 1.0, [3]),  # the first token of a query
+        (12, 1.0, [4]),
+        (10, 1 / 3, []),  # two complete chunks, before the first token of a query
+    ],
+)
+def test_chunks_of_the_same_text_find_only_what_the_model_reads(
+    length: int,
+    same_text: float,
+    read_again: list[int],
+    counter: EvalModel,
+    whole_task: DocumentTask,
+) -> None:
+    whole_task.measure(ignore_progress)
+    assert {*whole_task.found} == {TRUNCATED, CHUNKS, MODEL}
+    inputs = counter.model.inputs
+    before = len(inputs)
+
+    task = replace(whole_task, length=length, found={})
+    task.measure(ignore_progress)
+
+    assert [*task.found] == [TRUNCATED, SAME_TEXT, CHUNKS, MODEL]
+    assert task.mean("MRR", SAME_TEXT).mean == pytest.approx(same_text)
+    assert task.mean("MRR", MODEL).mean == pytest.approx(same_text)
+    assert task.mean("MRR", CHUNKS).mean == 1.0
+    # Complete chunks are not read again, and cut ones only once.
+    assert [ids.shape[1] for ids in inputs[before:]] == [*read_again, length]
+    before = len(inputs)
+    replace(task, found={}).measure(ignore_progress)
+    assert [ids.shape[1] for ids in inputs[before:]] == [length]
+
+
+def test_base_tokens_include_chunks_that_are_cut(whole_task: DocumentTask) -> None:
+    task = replace(whole_task, length=11)
+    # Queries of 2 tokens, three chunks of 4 of each document, and one of 1, with 2 special tokens.
+    assert task.base_tokens == 3 * (4 + 3 * 6 + 3)
+    progress: list[int] = []
+    task.measure(progress.append)
+    assert sum(progress) == task.tokens + task.base_tokens
 
 
 def test_report_of_retrieval_equals_manual_computation(minilm: EvalModel) -> None:

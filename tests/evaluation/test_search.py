@@ -1,6 +1,7 @@
 """Search sets: reading and checking them, scores against scikit-learn, runs on pico encoders."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import ctxextend
 from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.evaluation.evaluation_result import TokensRead
 from ctxextend.evaluation.retrieval import score_rankings
 from ctxextend.evaluation.search import plan_search
 from ctxextend.evaluation.search_set import read_search_set
@@ -198,7 +200,11 @@ def test_evaluate_shows_the_scores_of_a_search_set(encoder: Path, longer: Path) 
     done = invoke("evaluate", longer, "--base", encoder, *FLAGS, "--report", "page.html")
     assert done.exit_code == 0, done.output
     assert "6 queries, 12 documents" in done.stdout
-    assert "base, in chunks" in done.stdout
+    assert "chunks, same 32 tokens" in done.stdout
+    assert "chunks, whole document" in done.stdout
+    # Titles and texts have 9 to 42 words; two special tokens each.
+    assert re.search(r"first 16 tokens +16 ", done.stdout)
+    assert re.search(r"chunks, whole document +26 ", done.stdout)
     assert "nDCG@10" in Path("page.html").read_text()
 
 
@@ -216,9 +222,75 @@ def test_evaluate_compares_the_scores_of_a_search_set_with_the_base(
     assert search.longer_than_base == 10
     assert search.longer_than_model == 4
     truncated = search.scores["truncated"]["nDCG@10"]
-    for mode in ("chunks", "model"):
+    assert {*search.changes} == {"chunks_of_same_text", "chunks", "model"}
+    for mode, change in search.changes.items():
         score = search.scores[mode]["nDCG@10"]
-        assert search.changes[mode].mean == pytest.approx(score.mean - truncated.mean)
+        assert change.mean == pytest.approx(score.mean - truncated.mean)
+
+
+def test_evaluate_compares_every_score_of_a_search_set_with_each_mode_of_the_base(
+    encoder: Path, longer: Path
+) -> None:
+    search = ctxextend.evaluate(longer, base=encoder, **FILES).search
+    assert search is not None
+    assert {*search.differences} == {"truncated", "chunks_of_same_text", "chunks"}
+    for mode, differences in search.differences.items():
+        assert {*differences} == {"nDCG@10", "MRR", "recall@1", "recall@10"}
+        for name, difference in differences.items():
+            own = search.scores["model"][name].mean - search.scores[mode][name].mean
+            assert difference.mean == pytest.approx(own)
+            assert difference.samples == 6
+    assert search.against_chunks == search.differences["chunks"]["nDCG@10"]
+    assert search.against_same_text == search.differences["chunks_of_same_text"]["nDCG@10"]
+
+
+def test_evaluate_states_how_many_tokens_of_each_document_are_read(
+    encoder: Path, longer: Path
+) -> None:
+    search = ctxextend.evaluate(longer, base=encoder, **FILES).search
+    assert search is not None
+    # Documents have a title of one word, 8, 11, … 41 words of text, and two special tokens.
+    assert search.tokens_read == {
+        "truncated": TokensRead(limit=16, median=16),
+        "chunks_of_same_text": TokensRead(limit=32, median=26),
+        "chunks": TokensRead(limit=None, median=26),
+        "model": TokensRead(limit=32, median=26),
+    }
+
+
+def test_evaluate_measures_chunks_once_if_the_model_reads_whole_documents(encoder: Path) -> None:
+    longer = ctxextend.resize(encoder, 48, output="longest", method="linear").output
+    search = ctxextend.evaluate(longer, base=encoder, **FILES).search
+    assert search is not None
+    assert search.longer_than_model == 0
+    assert {*search.scores} == {"truncated", "chunks", "model"}
+    assert search.tokens_read["chunks"].median == search.tokens_read["model"].median
+    assert search.against_same_text == search.against_chunks
+
+    done = invoke("evaluate", longer, "--base", encoder, *FLAGS)
+    assert "chunks, same" not in done.stdout
+    shown = " ".join(done.stdout.split())
+    assert "No document is cut: the model reads the same text as the chunks." in shown
+
+
+def test_chunks_of_the_same_text_are_those_of_documents_that_are_cut(
+    encoder: Path, longer: Path
+) -> None:
+    found = ctxextend.evaluate(longer, base=encoder, length=[20], **FILES).search
+    assert found is not None
+    cut = []
+    for line in read_lines("corpus.jsonl"):
+        document = json.loads(line)
+        words = document["text"].split(" ")[:17]  # 20 tokens with a title and special tokens
+        cut.append(json.dumps(document | {"text": " ".join(words)}))
+    write_lines("corpus.jsonl", cut)
+
+    of_cut = ctxextend.evaluate(longer, base=encoder, length=[20], **FILES).search
+
+    assert of_cut is not None
+    assert found.scores["chunks_of_same_text"] == of_cut.scores["chunks"]
+    assert found.scores["chunks"] != of_cut.scores["chunks"]
+    assert found.scores["model"] == of_cut.scores["model"]
 
 
 def test_evaluate_without_a_base_scores_a_search_set_as_truncated(
@@ -243,6 +315,28 @@ def test_compare_scores_a_search_set_like_evaluate(encoder: Path, longer: Path) 
     (linear,) = (row for row in compared.rows if row.method == "linear")
     assert linear.final.evaluation.search == search
     assert linear.final.score == search.scores["model"]["nDCG@10"]
+    done = invoke("compare", encoder, "--to", 32, *FLAGS, "--method", "linear")
+    assert "vs. same text" in done.stdout
+    assert "vs. whole text" in done.stdout
+    assert re.search(r"chunks, same 32 tokens +26 ", done.stdout)
+
+
+@pytest.mark.parametrize("length", [24, 32])
+def test_compare_of_checkpoints_reads_the_same_text_of_all_with_the_base(
+    length: int, encoder: Path, longer: Path
+) -> None:
+    longest = ctxextend.resize(encoder, 48, output="longest", method="copy").output
+    lengths = [] if length == 32 else [length]  # by default, that of the shorter checkpoint
+
+    compared = ctxextend.compare_checkpoints([longest, longer], length=lengths, **FILES)
+
+    assert len(compared.rows) == 2
+    for row in compared.rows:
+        path = {longer.name: longer, longest.name: longest}[row.method]
+        by_itself = ctxextend.evaluate(path, base=encoder, length=[length], **FILES).search
+        assert by_itself is not None
+        assert by_itself.tokens_read["chunks_of_same_text"].limit == length
+        assert row.final.evaluation.search == by_itself
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,17 @@ CONFIGS: Mapping[str, dict[str, Any]] = {
         for name in ("roberta", "camembert", "xlm-roberta")
     },
     "electra": {**SIZES, "max_position_embeddings": OLD, "embedding_size": 6},
+    "bart": {
+        "vocab_size": 32,
+        "d_model": 8,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+        "max_position_embeddings": OLD,
+    },
 }
 NAMES = {
     "gpt2": "GPT2",
@@ -34,6 +45,7 @@ NAMES = {
     "camembert": "Camembert",
     "xlm-roberta": "XLMRoberta",
     "electra": "Electra",
+    "bart": "Bart",
 }
 
 

@@ -178,6 +178,9 @@ def test_real_cuts_reactions_into_the_tokens_of_rxnfp(tmp_path: Path) -> None:
     assert config["architectures"] == ["BertForMaskedLM"]
 
 
+CHUNK_MODES = ("truncated", "chunks_of_same_text", "chunks")
+
+
 def value(mean: float) -> dict[str, float]:
     return {"mean": mean, "standard_error": 0.001, "tokens": 9, "samples": 100}
 
@@ -198,7 +201,11 @@ def result_of(part: real.Part) -> dict[str, Any]:
         }
         if is_search:
             row["against copy"] = value(-0.004)
-            row["search"] = dict.fromkeys(("truncated", "chunks", "model"), scores)
+            row["search"] = {
+                "scores": dict.fromkeys((*CHUNK_MODES, "model"), scores),
+                "tokens": dict.fromkeys((*CHUNK_MODES, "model"), str(part.to)),
+                "differences": dict.fromkeys(CHUNK_MODES, scores),
+            }
         rows.append(row)
     metric = "loss"
     if is_search:
@@ -225,6 +232,13 @@ def test_real_page_contains_every_part_and_the_criterion(
     )
     assert met in text
     assert missed in text
+    assert (
+        "| as it is, chunks of the same 1,024 tokens | 1024 | 0.2000 ± 0.0020 | 0.1000 ± 0.0020 "
+        "| -0.2000 ± 0.0020 |"
+    ) in text
+    assert (
+        "| as it is, chunks of the same 2,048 tokens | +0.2000 ± 0.0020 | +0.1000 ± 0.0020 |"
+    ) in text
 
 
 def minute_result(tuned: float) -> dict[str, Any]:

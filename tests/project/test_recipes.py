@@ -27,6 +27,7 @@ from ctxextend import list_families, resize
 from ctxextend.cli.app import build_app
 from ctxextend.recipe_file import builtin_recipes, read_recipe
 from tests.helpers import pico
+from tests.helpers.conversions import make
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import make_encoder, make_source
 from tests.helpers.word_tokenizer import add_tokenizer, text_of
@@ -71,7 +72,6 @@ BERT = "bert.embeddings.position_embeddings.weight"
 ENCODER = BERT.removeprefix("bert.")
 CLIP = "text_model.embeddings.position_embedding.weight"
 GPT2 = "transformer.wpe.weight"
-ROBERTA = f"roberta.{ENCODER}"
 make_bert = partial(make_source, model_type="bert")
 make_gpt2 = partial(make_source, model_type="gpt2")
 make_roberta = partial(make_source, model_type="roberta")
@@ -82,12 +82,51 @@ CASES = {
     "hierarchical-bert-1536": Case(make_bert, BERT, 48, lengths(48)),
     "long-clip-text-248": Case(make_clip, CLIP, 36, ("resize.to=36",)),
     "longembed-e5-4096": Case(make_encoder, ENCODER, 64, ("resize.to=64", *IN_WINDOWS)),
-    "longformer-roberta-4096": Case(make_roberta, ROBERTA, 34, lengths(32)),
     "minilm-2048": Case(make_encoder, ENCODER, 32, ("resize.to=32", *IN_WINDOWS)),
 }
-CONVERSIONS: dict[str, tuple[str, Any]] = {
-    "bert-rotary-2048": ("bert", transformers.RoFormerForMaskedLM),
-    "gpt2-rotary-4096": ("gpt2", transformers.GPTNeoXForCausalLM),
+
+
+class Conversion(NamedTuple):
+    """How to run a recipe that converts a pico model."""
+
+    make: Callable[[Path], Path]
+    model_class: Any  # of the output
+    changes: tuple[str, ...]
+    key: str = "max_position_embeddings"  # of the config, that states the length
+    value: int = 32
+
+
+def make_bart(folder: Path) -> Path:
+    """Save a randomly initialised BART with 16 positions, without a tokenizer."""
+    make(folder, "bart", "ForConditionalGeneration")
+    return folder
+
+
+WINDOW = ("convert.attention_window=8",)
+CONVERSIONS = {
+    "bart-led-16384": Conversion(
+        make_bart,
+        transformers.LEDForConditionalGeneration,
+        ("convert.to=32", *WINDOW),
+        key="max_encoder_position_embeddings",
+    ),
+    "bert-rotary-2048": Conversion(
+        make_bert, transformers.RoFormerForMaskedLM, lengths(32, "convert")
+    ),
+    "gpt2-rotary-4096": Conversion(
+        make_gpt2, transformers.GPTNeoXForCausalLM, lengths(32, "convert")
+    ),
+    "longformer-roberta-4096": Conversion(
+        make_roberta,
+        transformers.LongformerForMaskedLM,
+        (*lengths(32, "convert"), *WINDOW),
+        value=34,
+    ),
+    "minilm-8192": Conversion(
+        make_encoder,
+        transformers.LongformerModel,
+        ("convert.to=32", *WINDOW, *IN_WINDOWS),
+    ),
 }
 
 
@@ -222,15 +261,23 @@ def test_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> N
 
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_conversion_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> None:
-    model_type, model_class = CONVERSIONS[name]
-    source = make_source(tmp_path / "source", model_type)
+    case = CONVERSIONS[name]
+    source = case.make(tmp_path / "source")
     output = tmp_path / "output"
-    run_recipe(name, source, output, book, lengths(32, "convert"))
-    model = model_class.from_pretrained(output)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(output)
-    assert model.config.max_position_embeddings == 32
-    assert tokenizer.model_max_length == 32
+    run_recipe(name, source, output, book, case.changes)
+    if (output / "modules.json").exists():
+        encoder = SentenceTransformer(str(output), device="cpu")
+        assert encoder.max_seq_length == 32
+        encoder.encode([text_of(list(range(20)))])
+        return
+    model = case.model_class.from_pretrained(output)
+    assert model.config.to_dict()[case.key] == case.value
+    if model.config.is_encoder_decoder:
+        ids = torch.ones(1, 32, dtype=torch.int64)
+        assert model(ids, decoder_input_ids=ids[:, :4]).logits.isfinite().all()
+        return
     pico.logits(model, 32)
+    assert transformers.AutoTokenizer.from_pretrained(output).model_max_length == 32
 
 
 # ---- scripts that train checkpoints from scratch
@@ -260,11 +307,15 @@ def test_tiny_gpt2_script_trains_a_checkpoint(
     pico.logits(model, 200)
 
 
+@pytest.mark.parametrize("flags", [(), ("--roberta",)])
 def test_mini_bert_script_trains_a_masked_language_model(
-    few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: tuple[str, ...],
+    few_documents: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few_documents)
-    monkeypatch.setattr("sys.argv", ["mini_bert.py", str(tmp_path), "--steps", "3"])
+    monkeypatch.setattr("sys.argv", ["mini_bert.py", str(tmp_path), "--steps", "3", *flags])
     mini_bert.main()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer.model_max_length == 128
@@ -272,7 +323,8 @@ def test_mini_bert_script_trains_a_masked_language_model(
     assert tokenizer.decode(ids) == "[CLS]Return the name.[SEP]"
     assert tokenizer.decode(ids, skip_special_tokens=True) == "Return the name."
 
-    model = transformers.BertForMaskedLM.from_pretrained(tmp_path)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert model.config.model_type == ("roberta" if flags else "bert")
     _, held_out_texts = corpus.split(few_documents)
     held_out = corpus.tokenize(tokenizer, held_out_texts, mini_bert.SEP)
     loss = mini_bert.held_out_loss(model, held_out)

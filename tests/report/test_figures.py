@@ -480,7 +480,7 @@ def test_evaluation_figure_labels_heat_map_cells_and_draws_error_bars() -> None:
     assert ticks(cells.get_yticklabels()) == ["0", "50", "100"]
     assert ticks(cells.get_xticklabels()) == ["64", "256"]
     assert list(cells.lines[0].get_xdata()) == [0.5, 0.5]  # the base has 128 tokens
-    modes = ["base, truncated", "base, in chunks", "resized model"]
+    modes = ["first 128 tokens", "chunks, whole document", "model, up to 512 tokens"]
     assert ticks(recalls.get_yticklabels()) == modes
     assert widths(recalls) == [0.165, 0.415, 0.47]
     assert widths(ranks) == [0.242, 0.522, 0.571]
@@ -540,7 +540,7 @@ def test_comparison_panels_of_encoders_show_retrieval() -> None:
     for panel in comparison_panels(encoders()):
         if not panel.is_small:
             titles += [plot.title for plot in panel.plots]
-    assert titles == ["Delta vs. best", "Retrieval: mean reciprocal rank", "Retrieval: recall@1"]
+    assert titles == ["Delta vs. best", "Retrieval: MRR", "Retrieval: recall@1"]
 
 
 # Output files

@@ -29,6 +29,7 @@ from tests.helpers.evaluations import (
     ENCODER,
     EXTENDED,
     EXTREMES,
+    SEARCH,
     all_at_chance,
     extreme_evaluation,
 )
@@ -201,14 +202,43 @@ def test_report_contains_scores_before_and_after_training(pages: dict[str, str])
 
 def test_report_of_encoders_contains_retrieval_scores(pages: dict[str, str]) -> None:
     page = pages["encoder"]
-    head, first, *_, base = cells(page)
+    head, first, *_, truncated, chunks = cells(page)
     assert head[2:5] == [f"{score} ± 95 %" for score in ("MRR", "recall@1 (%)", "delta vs. best")]
-    assert base[1:3] == ["base, in chunks of 128", "0.522 ± 0.063"]
+    assert truncated[1:3] == ["base: first 128 tokens", "0.242 ± 0.049"]
+    assert chunks[1:3] == ["base: chunks, whole document", "0.522 ± 0.063"]
     assert first[2:5] == ["0.620 ± 0.061", "52.0 ± 7.0", "best"]
     assert "perplexity" not in page
     assert "Loss by" not in page
-    assert "base, in chunks" in page
-    assert "base, truncated" in page
+    assert head[5] == "vs. chunks ± 95 %"
+    assert first[5] == "+0.049 ± 0.053"
+    assert (
+        "Read of each document: first 128 tokens (median 128); chunks of the whole document "
+        "(median 512); model, up to 512 tokens (median 512). No document is cut"
+    ) in page
+
+
+def test_report_of_a_search_set_states_the_tokens_that_are_read(tmp_path: Path) -> None:
+    page = page_of(SEARCH, tmp_path)
+    for name, tokens, ndcg in (
+        ("chunks, same 512 tokens", "512", "0.466 ± 0.041"),
+        ("chunks, whole document", "all, 1,730", "0.619 ± 0.041"),
+        ("model minus chunks, same 512 tokens", "", "+0.013 ± 0.020"),
+    ):
+        row = f'<th scope="row">{name}</th><td>{tokens}</td><td>{ndcg}</td>'
+        assert row in page
+
+
+def test_ranking_by_a_search_set_compares_with_chunks_of_the_same_and_of_the_whole_text(
+    tmp_path: Path,
+) -> None:
+    head, first, *_, truncated, same, whole = cells(
+        page_of(COMPARISONS["compare-search"], tmp_path)
+    )
+    assert head[4:6] == ["vs. same text ± 95 %", "vs. whole text ± 95 %"]
+    assert first[4:6] == ["+0.013 ± 0.020", "-0.140 ± 0.044"]
+    assert truncated[1:3] == ["base: first 128 tokens", "0.425 ± 0.041"]
+    assert same[1:3] == ["base: chunks, same 512 tokens", "0.466 ± 0.041"]
+    assert whole[1:3] == ["base: chunks, whole document", "0.619 ± 0.041"]
 
 
 def test_report_contains_all_losses_recipes_and_notes(tmp_path: Path) -> None:
@@ -552,8 +582,8 @@ def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
         (encoders(), "`bands` is best at 512 tokens: mean reciprocal rank 0.620 ± 0.061;"),
         (
             encoders(),
-            "worse by at least 0.060 ± 0.035. The base in chunks of 128 tokens: mean reciprocal "
-            "rank 0.522 ± 0.063.",
+            "worse by at least 0.060 ± 0.035. The base in chunks of the whole document (the same "
+            "text): mean reciprocal rank 0.522 ± 0.063; `bands` is tied with the base",
         ),
         (
             replace(comparison(("copy",)), base=None),

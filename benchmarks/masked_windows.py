@@ -1,0 +1,151 @@
+"""What attention windows are worth to masked language models at four times their length.
+
+    python -m benchmarks.masked_windows MODEL TEXT... [--cut N] [--budget 60] [--out DIR]
+
+MODEL is the folder of a BERT or RoBERTa, TEXT a .jsonl file of documents, half of which tune a
+table, and half of which judge. Loss by position at four times the length of MODEL, or of its first
+N positions: with rows by `bands`, with rows by `bands` after `resize --data`, and as a twin with
+attention windows (`convert --scheme window`) of half the length and of all of it; each as a ratio
+to the base in sliding windows, paired by text. Without training but that of the tuned table.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.long_range import write
+from benchmarks.machine import find_versions
+from benchmarks.minute import BUDGET, FEWEST_WINDOWS, halves, paired, select, tune
+from ctxextend import convert, resize
+from ctxextend.comparison.search_settings import read_windows
+from ctxextend.evaluation.eval_model import open_eval_model, open_files
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, estimate
+from ctxextend.evaluation.losses import BY_POSITION, plan_losses
+from ctxextend.evaluation.scorer import open_scorer
+from ctxextend.plan.found_table import context_length
+from ctxextend.plan.opened_model import open_model
+from ctxextend.recipe import CheckpointRef, Evaluate
+from ctxextend.report.numbers import NumberFormat
+
+__all__ = ["page"]
+
+NUMBERS = NumberFormat()
+TIMES = 4
+METHOD = "bands"
+Losses = Sequence[NDArray[np.float64]]
+
+
+def make_tables(source: str, cut: int | None, text: Path, budget: int, folder: Path) -> Any:
+    """Write the base, and the models to judge; return the base and the others by name."""
+    base = source
+    if cut is not None:
+        base = str(folder / "base")
+        resize(source, cut, output=base, force=True)
+    length = context_length(open_model(CheckpointRef(base)).tables[0])
+    to = TIMES * length
+    models = {METHOD: folder / METHOD}
+    resize(base, to, METHOD, output=models[METHOD], force=True)
+    tuned = f"{METHOD}, tuned for {budget} s"
+    models[tuned] = folder / "tuned"
+    tuning = tune(base, to, METHOD, text, budget, models[tuned])
+    for window in (length // 2, length):
+        name = f"attention windows of {window}"
+        models[name] = folder / f"window-{window}"
+        convert(base, "window", to, output=models[name], force=True, attention_window=window)
+    if cut is not None:
+        models["its learned rows"] = Path(source)
+    return base, length, models, tuning
+
+
+def judge(base: str, length: int, models: Mapping[str, Path], text: Path, tokens: int) -> Any:
+    """Return the loss of the base in sliding windows, and each model's change, by position.
+
+    Positions are in groups of `length`; the last value of a model is that of all but the first
+    group.
+    """
+    judges = Evaluate(data=(str(text),), tokens=tokens)
+    files = open_files(open_model(CheckpointRef(base)))
+    to = TIMES * length
+    windows = read_windows(files, judges, to, FEWEST_WINDOWS).text.windows
+    scorer = open_scorer(open_eval_model(CheckpointRef(base), "fp32"))
+    found: dict[str, Any] = {}
+    for name, folder in models.items():
+        model = open_scorer(open_eval_model(CheckpointRef(str(folder)), "fp32"))
+        task = plan_losses(model, scorer, windows, [to], seed=0, measures=[BY_POSITION])
+        task.measure(lambda tokens: None)
+        losses: dict[str, Losses] = {
+            mode: values for (mode, _), values in task.losses(BY_POSITION).items()
+        }
+        places = [
+            task.windows.targets(number)[BY_POSITION] + len(files.tokenizer.before)
+            for number in range(len(windows))
+        ]
+        groups = [[place // length == group for place in places] for group in range(TIMES)]
+        groups.append([place >= length for place in places])
+        found["sliding windows"] = [estimate(select(losses[SLIDING], masks)) for masks in groups]
+        found[name] = [
+            paired(select(losses[MODEL], masks), select(losses[SLIDING], masks)) for masks in groups
+        ]
+    return found
+
+
+def page(name: str, length: int, found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of a model."""
+    groups = [f"{group * length} to {(group + 1) * length - 1}" for group in range(TIMES)]
+    yield f"\n| {name} at {TIMES * length} | {' | '.join(groups)} | from {length} on |"
+    yield f"|---|{'---:|' * (TIMES + 1)}"
+    for row, values in found.items():
+        cells = [NUMBERS.perplexity(_estimate(value)) for value in values]
+        if row != "sliding windows":
+            cells = [f"x {cell}" for cell in cells]
+        yield f"| {row} | {' | '.join(cells)} |"
+
+
+def _estimate(value: Any) -> Estimate:
+    return value if isinstance(value, Estimate) else Estimate(**value)
+
+
+def read_documents(paths: Sequence[Path]) -> list[str]:
+    """Return the texts of .jsonl files."""
+    documents = list[str]()
+    for path in paths:
+        for line in path.read_text("utf-8").splitlines():
+            documents.append(json.loads(line)["text"])
+    return documents
+
+
+def main() -> None:
+    """Measure a model, and write its table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model")
+    parser.add_argument("text", type=Path, nargs="+")
+    parser.add_argument("--cut", type=int)
+    parser.add_argument("--budget", type=int, default=BUDGET)
+    parser.add_argument("--tokens", type=int, default=32_768)
+    parser.add_argument("--out", type=Path, default=Path("build/masked-windows"))
+    arguments = parser.parse_args()
+    folder: Path = arguments.out
+    folder.mkdir(parents=True, exist_ok=True)
+    tuning, judging = halves(read_documents(arguments.text))
+    tuning_text = write(folder / "tuning.jsonl", tuning)
+    judging_text = write(folder / "judging.jsonl", judging)
+    base, length, models, tuned = make_tables(
+        arguments.model, arguments.cut, tuning_text, arguments.budget, folder
+    )
+    found = judge(base, length, models, judging_text, arguments.tokens)
+    result = {"versions": find_versions(), "tuning": tuned, "length": length, "losses": found}
+    (folder / "result.json").write_text(json.dumps(result, indent=1, default=vars), "utf-8")
+    name = Path(arguments.model).name
+    (folder / "masked-windows.md").write_text("\n".join(page(name, length, found)), "utf-8")
+    print("\n".join(page(name, length, found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Why a model type has no twin with attention windows."""
+
+from typing import NamedTuple
+
+from ctxextend.conversion.source_types import SOURCE_TYPES
+from ctxextend.errors import joined
+from ctxextend.families.known_types import FAMILIES
+from ctxextend.families.schema import LearnedTable, Positions, SinusoidalTable
+from ctxextend.families.unsupported import POSITION_SCHEMES
+
+READS_TO_THE_RIGHT = "they read from left to right, and windows look to both sides"
+HAS_RELATIVE_BIAS = (
+    "their attention depends on relative positions, which longformer models do not have"
+)
+TABLE_OF_ROWS = "learned"
+NO_CLASS = "no class of transformers computes the same in windows"
+# Source: transformers 5.24, modeling_*.py of each.
+REASONS = {
+    "gpt2": READS_TO_THE_RIGHT,
+    "openai-gpt": READS_TO_THE_RIGHT,
+    "gpt_neo": READS_TO_THE_RIGHT,
+    "gpt_bigcode": READS_TO_THE_RIGHT,
+    "opt": READS_TO_THE_RIGHT,
+    "biogpt": READS_TO_THE_RIGHT,
+    "mpnet": HAS_RELATIVE_BIAS,
+    "deberta": HAS_RELATIVE_BIAS,
+    "deberta-v2": HAS_RELATIVE_BIAS,
+    "mbart": "their layers normalise what goes in, and those of led what comes out",
+    "longformer": "they already attend in windows",
+    "led": "they already attend in windows",
+    "big_bird": "they already attend to blocks of tokens near by",
+    "bigbird_pegasus": "they already attend to blocks of tokens near by",
+}
+WITH_WINDOWS = tuple(
+    name
+    for name, source_type in SOURCE_TYPES.items()
+    if any(twin.has_windows for twin in source_type.twins)
+)
+PASS_TYPE = f"Pass a model of type {', '.join(WITH_WINDOWS)}, or use ctxextend resize."
+
+
+class NoWindows(NamedTuple):
+    """Why a type has no twin with attention windows, and what works instead."""
+
+    message: str
+    hint: str
+
+
+def why_no_windows(model_type: str) -> NoWindows | None:
+    """Return why a type has no twin with attention windows; None if it has one."""
+    if model_type in WITH_WINDOWS:
+        return None
+    reason = REASONS.get(model_type) or _reason_by_scheme(model_type)
+    hint = PASS_TYPE
+    if model_type in SOURCE_TYPES:
+        scheme = SOURCE_TYPES[model_type].twins[0].scheme
+        hint = f"Use ctxextend resize, or --scheme {scheme}."
+    message = f"{model_type} models cannot be converted to attention windows: {reason}."
+    return NoWindows(message=message, hint=hint)
+
+
+def _reason_by_scheme(model_type: str) -> str:
+    """Return the reason of a type that is not listed: its position scheme, if that is another."""
+    if model_type in POSITION_SCHEMES:
+        return f"they use {POSITION_SCHEMES[model_type].uses}"
+    family = FAMILIES.get(model_type)
+    tables = family.tables if family else ()
+    schemes = {_scheme_of(table) for table in tables}
+    if not schemes or TABLE_OF_ROWS in schemes:
+        return NO_CLASS
+    return f"their positions are {joined(sorted(schemes))}, and those of longformer models learned"
+
+
+def _scheme_of(table: Positions) -> str:
+    """Return the position scheme of an entry, whose table may also be one of rows."""
+    match table:
+        case LearnedTable():
+            return TABLE_OF_ROWS
+        case SinusoidalTable():
+            return "sinusoidal"
+        case _:
+            return table.scheme
