@@ -1,6 +1,6 @@
 """The memory that a training run needs, estimated without the values of any tensor."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
 
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, prepare_inputs
@@ -146,6 +147,25 @@ def activation_bytes(network: Any, settings: Train, length: int) -> int:
     return saved_bytes(network, settings, 2, length) - saved_bytes(network, settings, 1, length)
 
 
+class NoneIsMarked(TorchFunctionMode):
+    """Answers whether a mask marks any token without reading it: none is marked.
+
+    Longformer asks whether a token attends globally. None does in training.
+    """
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Return False for `item()` of a truth value; call everything else."""
+        if func is torch.Tensor.item and args[0].dtype == torch.bool:
+            return False
+        return func(*args, **(kwargs or {}))
+
+
 def saved_bytes(network: Any, settings: Train, batch: int, length: int) -> int:
     """Return what autograd saves in a forward pass, each storage once, in bytes."""
     saved = dict[int, Any]()
@@ -161,6 +181,7 @@ def saved_bytes(network: Any, settings: Train, batch: int, length: int) -> int:
     with (
         saved_tensors_hooks(save, lambda value: value),
         torch.autocast(device.type, torch.bfloat16, is_mixed),
+        NoneIsMarked(),
     ):
         network.train().base_model(**prepare_inputs(network, ids))
     return sum(storage.nbytes() for storage in saved.values())

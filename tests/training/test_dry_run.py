@@ -200,6 +200,13 @@ def test_plan_training_estimates_a_model_whose_initialisation_reads_values(tmp_p
     assert found.parameters == found.model_parameters
 
 
+def test_plan_training_estimates_a_model_that_asks_for_global_attention(tmp_path: Path) -> None:
+    source = make_small(tmp_path / "longformer", "longformer")
+    short = plan(source, batch_size=1, seq_len=8, trainable="all").memory[0]
+    long = plan(source, batch_size=1, seq_len=16, trainable="all").memory[0]
+    assert short.bytes < long.bytes
+
+
 def test_train_dry_run_says_that_a_model_reads_values(tmp_path: Path) -> None:
     source = make_small(tmp_path / "xlm", "xlm")
     done = invoke("train", source, "--data", "book.txt", "--steps", 1, "--dry-run")
