@@ -171,8 +171,14 @@ def parse_provenance(
         unregistered = None
         try:
             file = parse_recipe(text, name, folder=folder)
-        except RecipeError:  # the method may be unregistered
-            file, unregistered = _parse_unregistered(text, name, folder)
+        except RecipeError as error:
+            key = _method_key(text, name)
+            if key is None:
+                raise
+            try:  # the method may be unregistered
+                file, unregistered = _parse_unregistered(text, name, folder, key)
+            except RecipeError:
+                raise error from None
         return _provenance_of(file, unregistered, name, depth)
     except (*YAML_ERRORS, CtxextendError) as error:
         if depth > 1:
@@ -181,14 +187,26 @@ def parse_provenance(
         raise RecipeError(message, "Create the output again, or remove that file.") from None
 
 
-def _parse_unregistered(text: str, name: str, folder: Path | None) -> tuple[RecipeFile, str]:
+def _method_key(text: str, name: str) -> str | None:
+    """Return the key of a recipe that states its method, with a dot; None if it states none."""
+    stated = dict(parse_yaml(text, name))
+    for step in ("resize", "convert"):
+        if f"{step}.method" in stated:
+            return f"{step}.method"
+    return None
+
+
+def _parse_unregistered(
+    text: str, name: str, folder: Path | None, key: str
+) -> tuple[RecipeFile, str]:
     """Parse a recipe whose method is not registered, and return this method.
 
     The recipe gets a method that keeps no learned rows.
     """
-    method = str(dict(parse_yaml(text, name))["resize.method"].value)
-    file = parse_recipe(text, name, ["resize.method=linear"], folder=folder)
-    file.values["resize"]["method"] = method
+    method = str(dict(parse_yaml(text, name))[key].value)
+    file = parse_recipe(text, name, [f"{key}=linear"], folder=folder)
+    step, _, _ = key.partition(".")
+    file.values[step]["method"] = method
     return file, method
 
 

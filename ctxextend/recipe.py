@@ -51,6 +51,7 @@ SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, NONE)  # of a conversion
 DEFAULT_THETA = 1000.0
 # Default attention window of a conversion; docs/convert.md has the measurements.
 DEFAULT_ATTENTION_WINDOW = 256
+MIN_ATTENTION_WINDOW = 4  # transformers' classes fail with 2 on an input of one token
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class Convert:
                     yield ResizeError(message, f"Remove {flag}.")
             return
         yield from method_errors(self.method, None, 0)
-        yield from _count_errors(self, 2, "attention_window")
+        yield from _count_errors(self, MIN_ATTENTION_WINDOW, "attention_window")
         window = self.attention_window
         if isinstance(window, int) and window % 2:
             message = (

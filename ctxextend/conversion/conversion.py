@@ -70,6 +70,7 @@ class Conversion:
     config: Mapping[str, Any]  # of the twin
     origins: Mapping[str, Origin]  # by the twin's tensor names
     dropped: Sequence[str]  # tensors that the twin has no place for
+    missing: Sequence[str]  # tensors of the twin that the source has no values for
     tokenizer: str  # the class of tokenizer that transformers uses for the source
 
     @property
@@ -89,9 +90,14 @@ class Conversion:
         return self.settings.attention_window // 2
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """Tensors of the twin's class that the source has no values for, as in `Twin.optional`."""
-        return tuple(name for name in self.head.optional if name not in self.origins)
+    def missing_optional(self) -> tuple[str, ...]:
+        """Those of `missing` on which only one output depends."""
+        return tuple(name for name in self.missing if name in self.head.optional)
+
+    @property
+    def missing_needed(self) -> tuple[str, ...]:
+        """Those of `missing` on which all outputs depend."""
+        return tuple(name for name in self.missing if name not in self.head.optional)
 
     @property
     def layers(self) -> int:
@@ -120,6 +126,13 @@ class Conversion:
             copies = count - 1
             added += copies * math.prod(entries[name].shape)
         return added
+
+    @property
+    def global_parameters(self) -> int:
+        """The number of parameters of global attention, which are copies."""
+        entries = self.model.checkpoint.weights.entries
+        copies = [origin for origin in self.origins.values() if origin.how == twins.FOR_GLOBAL]
+        return sum(math.prod(entries[origin.tensor].shape) for origin in copies)
 
     @cached_property
     def mean_row(self) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ from ctxextend.plan.explain import Explanation
 from ctxextend.plan.opened_model import identify_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.recipe import Convert, Resize
+from ctxextend.tables.choice import complete_text
 from ctxextend.tables.method_facts import COPY
 from ctxextend.version import __version__
 
@@ -66,7 +67,7 @@ def complete_settings(conversion: Conversion, twin_plan: Plan) -> Convert:
     settings = conversion.settings
     if not conversion.twin.has_windows or not twin_plan.creates_rows:
         return settings
-    return replace(settings, method=twin_plan.main_choice.text)
+    return replace(settings, method=complete_text(twin_plan.main_choice))
 
 
 def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Explanation) -> Output:

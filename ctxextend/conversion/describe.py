@@ -1,9 +1,10 @@
 """Explain a conversion in words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.find import SCHEME_NAMES
+from ctxextend.conversion.twins import SEPARATOR_KEY
 from ctxextend.errors import counted, joined
 from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.plan.effects import UNTRAINED
@@ -21,7 +22,7 @@ from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
 from ctxextend.runtimes.rule_schema import RAISED_THETA, FolderFacts
 
-MAX_DROPPED = 3  # names of dropped tensors in a warning
+LISTED_TENSORS = 3  # names of tensors in a warning
 
 
 NO_GLOBAL_ATTENTION = (
@@ -76,9 +77,8 @@ def _explain_windows(conversion: Conversion, twin_plan: Plan) -> Explanation:
         ),
         notes=(*resize.notes, *window_notes(conversion)),
         warnings=(
-            *_dropped_tensors(conversion),
-            *_missing_pooler(conversion),
-            *resize.warnings,
+            *conversion_warnings(conversion, twin_plan),
+            *file_warnings(twin_plan.checkpoint),
         ),
         effects=_effects_of_windows(conversion, twin_plan),
         keep_hint="",
@@ -94,27 +94,33 @@ def window_notes(conversion: Conversion) -> Iterator[str]:
         yield NO_GLOBAL_ATTENTION
         return
     yield (
-        f"{conversion.model_class} lets {tokens} attend to all others, and these to "
+        f"{conversion.model_class} lets {tokens} attend to all others, and all others to "
         f"{'it' if tokens.endswith('token') else 'them'}, unless you pass a global_attention_mask."
     )
+    if conversion.head.needs_separators:
+        yield (
+            f"{conversion.model_class} fails on a text without exactly three separators "
+            f"({SEPARATOR_KEY} {conversion.config[SEPARATOR_KEY]}), which RoBERTa's pairs have, unless you "
+            "pass a global_attention_mask."
+        )
 
 
 def _effects_of_windows(conversion: Conversion, twin_plan: Plan) -> str:
     """Return what to expect of the outputs of a twin with attention windows."""
+    untrained = UNTRAINED.format(twin_plan.max_len_after)
+    if conversion.missing_needed:
+        return f"{untrained} Outputs depend on random values."
     side = conversion.half_window
-    parts = [UNTRAINED.format(twin_plan.max_len_after)]
     longer = f"in longer ones, each token attends to {side} tokens on either side"
+    if conversion.head.global_attention:
+        longer += ", and to those that attend to all"
     if not twin_plan.keeps_short_inputs:
-        parts.append(
-            f"Outputs for short inputs differ from the source's, since rows change; {longer}."
-        )
-        return " ".join(parts)
+        return f"{untrained} Rows change, so short inputs have other outputs too; {longer}."
     same = min(side, twin_plan.max_len_after, conversion.max_len_before)
-    parts.append(
-        f"Inputs up to {same} tokens, padded on the right, give the source's outputs within "
-        f"float32 rounding; {longer}."
+    return (
+        f"{untrained} Inputs up to {same} tokens give the source's outputs within float32 "
+        f"rounding, if padded on the right with an attention mask; {longer}."
     )
-    return " ".join(parts)
 
 
 def _twin_facts(conversion: Conversion, twin_plan: Plan) -> FolderFacts:
@@ -173,10 +179,13 @@ def _added_parameters(conversion: Conversion) -> Iterator[str]:
     """Yield the number of parameters that a conversion adds, and what they are."""
     if not conversion.added_parameters:
         return
-    what = "the LM head is separate from the embeddings"
     if conversion.twin.has_windows:
+        added = conversion.global_parameters
         what = "global attention has queries, keys and values apart, which are copies"
-    yield f"{counted(conversion.added_parameters, 'parameter')} added: {what}"
+    else:
+        added = conversion.added_parameters
+        what = "the LM head is separate from the embeddings"
+    yield f"{counted(added, 'parameter')} added: {what}"
 
 
 def describe_change(twin_plan: Plan) -> str:
@@ -190,28 +199,41 @@ def describe_change(twin_plan: Plan) -> str:
 def conversion_warnings(conversion: Conversion, twin_plan: Plan) -> Iterator[str]:
     """Yield warnings about tensors that are dropped, and about what is less exact."""
     yield from _dropped_tensors(conversion)
-    yield from _missing_pooler(conversion)
+    yield from _missing_tensors(conversion)
     if conversion.twin.limits:
         yield f"{conversion.twin.limits}."
     yield from low_limits(twin_plan, old_length=conversion.max_len_before)
 
 
-def _missing_pooler(conversion: Conversion) -> Iterator[str]:
-    """Yield a warning if the twin's class has parameters that the source has no values for."""
-    missing = conversion.missing
-    if missing:
+def _missing_tensors(conversion: Conversion) -> Iterator[str]:
+    """Yield warnings if the twin's class has parameters that the source has no values for."""
+    optional = conversion.missing_optional
+    if optional:
         yield (
-            f"{conversion.model_class} has {joined(missing)}, for which {conversion.type_before} "
+            f"{conversion.model_class} has {_listed(optional)}, for which {conversion.type_before} "
             "has no values here: transformers fills them at random, and pooler_output depends on "
             "them. Other outputs do not."
         )
+    needed = conversion.missing_needed
+    if needed:
+        yield (
+            f"The source has no values for {_listed(needed)}: transformers fills them at random, "
+            "and outputs depend on them."
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names of tensors, and how many more there are."""
+    if len(names) <= LISTED_TENSORS:
+        return joined(names)
+    return f"{', '.join(names[:LISTED_TENSORS])} and {len(names) - LISTED_TENSORS} more"
 
 
 def _dropped_tensors(conversion: Conversion) -> Iterator[str]:
     """Yield a warning about tensors that are dropped."""
     if conversion.dropped:
-        named = ", ".join(conversion.dropped[:MAX_DROPPED])
-        if len(conversion.dropped) > MAX_DROPPED:
+        named = ", ".join(conversion.dropped[:LISTED_TENSORS])
+        if len(conversion.dropped) > LISTED_TENSORS:
             named += ", ..."
         dropped = counted(len(conversion.dropped), "tensor")
         yield f"Dropped {dropped}: {named} ({conversion.model_class} has no place for them)."

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.conversion.conversion import Conversion, Origin
-from ctxextend.conversion.source_types import SOURCE_TYPES
+from ctxextend.conversion.source_types import SOURCE_TYPES, types_with_twin
 from ctxextend.conversion.twins import (
     BASE_MODEL,
     CAUSAL_LM,
     COPIED,
     MASKED_LM,
     PLUS_MEAN,
+    SEPARATOR_KEY,
     SourceType,
     TensorRule,
     Twin,
@@ -57,11 +58,7 @@ def check_type(model_type: str, scheme: str) -> None:
 
 def _pass_type(scheme: str) -> str:
     """Return a hint with the model types that have a twin with a position scheme."""
-    types = ", ".join(
-        name
-        for name, source_type in SOURCE_TYPES.items()
-        if any(twin.scheme == scheme for twin in source_type.twins)
-    )
+    types = ", ".join(types_with_twin(scheme))
     return f"Pass the folder of a model of type {types}, or use ctxextend resize."
 
 
@@ -81,6 +78,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     _check_theta(twin, settings)
     _check_config(model, source_type, twin)
     max_len = _old_length(model)
+    _check_method(settings, max_len)
     complete_settings = replace(
         settings,
         to=_new_length(settings, max_len),
@@ -91,6 +89,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     if not settings.encoder_only:
         head = _find_twin_head(model, source_type, twin)
     config = _twin_config(model, source_type, twin, head, complete_settings)
+    _check_separator(model, twin, head, config)
     origins, dropped = _find_origins(model, source_type, twin, head)
     _check_dtypes(model, origins)
     return Conversion(
@@ -102,6 +101,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         config=config,
         origins=origins,
         dropped=dropped,
+        missing=_find_missing(twin, head, config, origins),
         tokenizer=source_type.tokenizer,
     )
 
@@ -164,26 +164,51 @@ def _check_config(model: OpenedModel, source_type: SourceType, twin: Twin) -> No
                 f"{twin.model_type} models do not support."
             )
             raise UnsupportedModelError(message, instead)
-    if twin.has_windows and not _is_token(given.get("pad_token_id", 0)):
+    if twin.counts_from is not None and not _is_token(given.get(twin.counts_from)):
         message = (
-            f"{checkpoint.config_file}: pad_token_id is {json.dumps(given['pad_token_id'])}, but "
-            f"positions of {twin.model_type} models are counted from it."
+            f"{checkpoint.config_file}: {twin.counts_from} is "
+            f"{json.dumps(given.get(twin.counts_from))}, but positions of {twin.model_type} models "
+            "are counted from it."
         )
         raise UnsupportedModelError(message, f"State it in {checkpoint.config_file}.")
+
+
+def _check_separator(
+    model: OpenedModel, twin: Twin, head: TwinHead, config: Mapping[str, Any]
+) -> None:
+    """Raise UnsupportedModelError if the twin's class looks for separators, and none is known."""
+    separator = config.get(SEPARATOR_KEY)
+    if head.needs_separators and not _is_token(separator):
+        message = (
+            f"{model.checkpoint.config_file}: {SEPARATOR_KEY} is {json.dumps(separator)}, but "
+            f"{twin.class_of(head)} looks for separators."
+        )
+        raise UnsupportedModelError(message, f"State it in {model.checkpoint.config_file}.")
 
 
 def _is_token(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
+def _check_method(settings: Convert, max_len: int) -> None:
+    """Raise MethodError if a method is requested, but no rows are needed."""
+    length = _new_length(settings, max_len)
+    if settings.method is not None and length <= max_len:
+        message = (
+            f"--method creates new rows, but --to {length} needs none: the source has {max_len} "
+            "positions."
+        )
+        raise MethodError(message, "Remove --method.")
+
+
 def _check_dtypes(model: OpenedModel, origins: Mapping[str, Origin]) -> None:
-    """Raise UnsupportedModelError if a tensor is quantised, since rows are added to some."""
+    """Raise UnsupportedModelError if a tensor is quantised, since its twin may be a sum."""
     for origin in origins.values():
         entry = model.checkpoint.weights.entries[origin.tensor]
         if entry.dtype not in FLOAT_DTYPES:
             message = (
                 f"{model.ref.source} has quantised weights ({entry.name} is {entry.dtype}), which "
-                "cannot be added."
+                "cannot be converted."
             )
             raise UnsupportedModelError(message, "Convert the checkpoint from before quantisation.")
 
@@ -196,9 +221,10 @@ def _check_attention_heads(model: OpenedModel, config: Mapping[str, Any], twin: 
     divisor = 2 if twin.scheme == "rotary" else 1
     if is_valid and width % (heads * divisor) == 0:
         return
+    even = ", and an even one for rotary positions" if divisor == 2 else ""
     message = (
         f"{model.checkpoint.config_file}: {heads} heads do not fit a width of {width}: the size "
-        "of a head must be an integer, and an even one for rotary positions."
+        f"of a head must be an integer{even}."
     )
     raise UnsupportedModelError(message)
 
@@ -250,10 +276,9 @@ def _find_twin_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> 
         UnsupportedModelError: No class of the twin has the same head.
     """
     model_class = model.checkpoint.model_class
-    if model_class:
-        twin_head = _twin_head_of_class(model_class, twin)
-    else:
-        twin_head = twin.heads[_stored_head(model, source_type)]
+    if not model_class:
+        model_class = f"{source_type.class_name}{_stored_head(model, source_type)}"
+    twin_head = _twin_head_of_class(model_class, twin)
     if twin_head.end == MASKED_LM:
         _check_activation(model, source_type, twin)
     return twin_head
@@ -324,7 +349,8 @@ def _twin_config(
     config |= _renamed_values(model, source_type, twin)
     config |= twin.fixed
     for key, other in twin.stated_as.items():
-        config.setdefault(key, config.get(other))
+        value = config.get(other)
+        config.setdefault(key, value if _is_token(value) else None)
     _check_attention_heads(model, config, twin)
     if twin.has_windows:
         config |= _old_lengths(model, config)
@@ -476,8 +502,31 @@ def _origin_rules(twin: Twin, head: TwinHead, prefix: str) -> list[TensorRule]:
     twin_prefix = "" if head.end == BASE_MODEL else twin.prefix
     rules = list[TensorRule]()
     for rule in (*twin.rules, *head.base_rules):
-        rules.append(TensorRule(prefix + rule.source, twin_prefix + rule.name, rule.how))
+        rules.append(rule._replace(source=prefix + rule.source, name=twin_prefix + rule.name))
+    for rule in head.rules_from_base:
+        rules.append(rule._replace(source=prefix + rule.source))
     return [*rules, *head.rules]
+
+
+def _find_missing(
+    twin: Twin, head: TwinHead, config: Mapping[str, Any], origins: Mapping[str, Origin]
+) -> tuple[str, ...]:
+    """Return the tensors of a twin that the source has no values for."""
+    prefix = "" if head.end == BASE_MODEL else twin.prefix
+    needed = list[str]()
+    for rule in (*twin.rules, *head.base_rules):
+        if rule.is_needed:
+            needed += [prefix + name for name in rule.twin_names(_layers_of(rule, twin, config))]
+    for rule in (*head.rules_from_base, *head.rules):
+        if rule.is_needed:
+            needed += rule.twin_names(layers=0)
+    return tuple(name for name in needed if name not in origins)
+
+
+def _layers_of(rule: TensorRule, twin: Twin, config: Mapping[str, Any]) -> int:
+    """Return how many layers a rule is about: those of the encoder come first, if there are two."""
+    key = twin.layer_keys[-1] if rule.name.startswith("decoder.") else twin.layer_keys[0]
+    return int(config[key])
 
 
 def _current_name(tensor: str) -> str:

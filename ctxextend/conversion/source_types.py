@@ -18,6 +18,7 @@ from ctxextend.conversion.twins import (
     PLUS_MEAN,
     POSITION_ROWS,
     QUESTION_ANSWERING,
+    SEPARATOR_KEY,
     SEQUENCE_CLASSIFICATION,
     TOKEN_CLASSIFICATION,
     TRANSPOSED,
@@ -33,9 +34,9 @@ NO = (None, False)  # values of a config key that must not be set
 CUSTOM = {"auto_map": (None,), "quantization_config": (None,)}
 
 
-def _same(*names: str) -> tuple[TensorRule, ...]:
+def _same(*names: str, is_needed: bool = True) -> tuple[TensorRule, ...]:
     """Return rules for tensors with the same name in the twin."""
-    return tuple(TensorRule(name, name) for name in names)
+    return tuple(TensorRule(name, name, is_needed=is_needed) for name in names)
 
 
 CLASSIFIER = _same("classifier.*")
@@ -65,7 +66,7 @@ def _decoder(embeddings: str, layer: str, attention: str, norm: str) -> tuple[Te
 
 def _decoder_heads(lm_head: str) -> dict[str, TwinHead]:
     """Return the classes of a decoder, from the name of its LM head."""
-    rules = (TensorRule("lm_head.weight", lm_head),)
+    rules = (TensorRule("lm_head.weight", lm_head, is_needed=False),)
     return {
         "LMHeadModel": TwinHead(end=CAUSAL_LM, rules=rules),
         BASE_MODEL: TwinHead(end=BASE_MODEL),
@@ -173,9 +174,14 @@ ENCODER_LAYER = (
 )
 ENCODER_LAYERS = _same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER))
 ROFORMER_RULES = (
-    TensorRule("embeddings.token_type_*.weight", "embeddings.token_type_*.weight", PLUS_MEAN),
+    TensorRule(
+        "embeddings.token_type_*.weight",
+        "embeddings.token_type_*.weight",
+        PLUS_MEAN,
+        is_needed=False,
+    ),
     *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*"),
-    *_same("embeddings_project.*"),
+    *_same("embeddings_project.*", is_needed=False),
     *ENCODER_LAYERS,
 )
 
@@ -275,7 +281,8 @@ def _longformer(
             **heads,
         },
         without_head=without_head,
-        stated_as={"sep_token_id": "eos_token_id"},
+        stated_as={SEPARATOR_KEY: "eos_token_id"},
+        counts_from="pad_token_id",
         defaults=defaults,
         equal_keys=equal_keys,
         unused=("classifier_dropout", *unused),
@@ -292,33 +299,35 @@ def _refused_pairs(name: str) -> dict[str, str]:
     return refused
 
 
-BERT_LM = _same(
-    "cls.predictions.bias",
-    "cls.predictions.decoder.*",
-    "cls.predictions.transform.*.*",
+BERT_LM = (
+    *_same("cls.predictions.bias", "cls.predictions.transform.*.*"),
+    *_same("cls.predictions.decoder.*", is_needed=False),
 )
 BERT_TO_ROBERTA_LM = (
     TensorRule("cls.predictions.transform.dense.*", "lm_head.dense.*"),
     TensorRule("cls.predictions.transform.LayerNorm.*", "lm_head.layer_norm.*"),
-    TensorRule("cls.predictions.decoder.*", "lm_head.decoder.*"),
+    TensorRule("cls.predictions.decoder.*", "lm_head.decoder.*", is_needed=False),
     TensorRule("cls.predictions.bias", "lm_head.bias"),
 )
-ROBERTA_LM = _same("lm_head.bias", "lm_head.dense.*", "lm_head.layer_norm.*", "lm_head.decoder.*")
+ROBERTA_LM = (
+    *_same("lm_head.bias", "lm_head.dense.*", "lm_head.layer_norm.*"),
+    *_same("lm_head.decoder.*", is_needed=False),
+)
 ROBERTA_TO_BERT_LM = (
     TensorRule("lm_head.dense.*", "cls.predictions.transform.dense.*"),
     TensorRule("lm_head.layer_norm.*", "cls.predictions.transform.LayerNorm.*"),
-    TensorRule("lm_head.decoder.*", "cls.predictions.decoder.*"),
+    TensorRule("lm_head.decoder.*", "cls.predictions.decoder.*", is_needed=False),
     TensorRule("lm_head.bias", "cls.predictions.bias"),
 )
 ELECTRA_TO_BERT_LM = (
     TensorRule("generator_predictions.*.*", "cls.predictions.transform.*.*"),
-    TensorRule("generator_lm_head.weight", "cls.predictions.decoder.weight"),
+    TensorRule("generator_lm_head.weight", "cls.predictions.decoder.weight", is_needed=False),
     TensorRule("generator_lm_head.bias", "cls.predictions.bias"),
 )
 ELECTRA_TO_ROBERTA_LM = (
     TensorRule("generator_predictions.dense.*", "lm_head.dense.*"),
     TensorRule("generator_predictions.LayerNorm.*", "lm_head.layer_norm.*"),
-    TensorRule("generator_lm_head.weight", "lm_head.decoder.weight"),
+    TensorRule("generator_lm_head.weight", "lm_head.decoder.weight", is_needed=False),
     TensorRule("generator_lm_head.bias", "lm_head.bias"),
 )
 # Defaults that Longformer, which has RoBERTa's, does not share with BERT.
@@ -334,10 +343,8 @@ BERT_WINDOWS = _longformer(
         SEQUENCE_CLASSIFICATION: TwinHead(
             end=SEQUENCE_CLASSIFICATION,
             # BERT's head reads the pooler's output, and Longformer's has the same two layers.
-            rules=(
-                TensorRule("bert.pooler.dense.*", "classifier.dense.*"),
-                TensorRule("classifier.*", "classifier.out_proj.*"),
-            ),
+            rules_from_base=(TensorRule("pooler.dense.*", "classifier.dense.*"),),
+            rules=(TensorRule("classifier.*", "classifier.out_proj.*"),),
             global_attention=FIRST_TOKEN,
         ),
     },
@@ -350,14 +357,21 @@ ROBERTA_WINDOWS = _longformer(
     {
         SEQUENCE_CLASSIFICATION: TwinHead(
             end=SEQUENCE_CLASSIFICATION,
-            rules=_same("classifier.*.*"),
+            rules=_same("classifier.dense.*", "classifier.out_proj.*"),
             global_attention=FIRST_TOKEN,
         ),
         QUESTION_ANSWERING: TwinHead(
-            end=QUESTION_ANSWERING, rules=QA_OUTPUTS, global_attention=QUESTION
+            end=QUESTION_ANSWERING,
+            rules=QA_OUTPUTS,
+            global_attention=QUESTION,
+            needs_separators=True,
         ),
         MULTIPLE_CHOICE: TwinHead(
-            end=MULTIPLE_CHOICE, rules=CLASSIFIER, base_rules=POOLER_RULES, global_attention=CHOICE
+            end=MULTIPLE_CHOICE,
+            rules=CLASSIFIER,
+            base_rules=POOLER_RULES,
+            global_attention=CHOICE,
+            needs_separators=True,
         ),
     },
     without_head={},
@@ -415,7 +429,11 @@ def _encoder(
             "add_cross_attention": NO,
             **CUSTOM,
         },
-        head_of_tensor={"predictions.": MASKED_LM, "lm_head.": MASKED_LM},
+        head_of_tensor={
+            "discriminator_predictions.": PRETRAINING,
+            "predictions.": MASKED_LM,
+            "lm_head.": MASKED_LM,
+        },
         unused=tuple(unused),
         ignored=("embeddings.position_ids", "embeddings.token_type_ids"),
         lm_act=lm_act,
@@ -438,13 +456,20 @@ ELECTRA_DEFAULTS = {
 BART_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
 BART_ATTENTION = "encoder.layers.*.self_attn"
 BART_ENCODER_LAYER = ("self_attn_layer_norm", "fc1", "fc2", "final_layer_norm")
+BART_DECODER_LAYER = (
+    *(f"self_attn.{name}" for name in (*BART_PROJECTIONS.values(), "out_proj")),
+    *(f"encoder_attn.{name}" for name in (*BART_PROJECTIONS.values(), "out_proj")),
+    "encoder_attn_layer_norm",
+    *BART_ENCODER_LAYER,
+)
 LED = Twin(
     scheme=ATTENTION_WINDOWS,
     model_type="led",
     class_name="LED",
     prefix="led.",
     rules=(
-        *_same("shared.weight", "*.embed_tokens.weight", "*.layernorm_embedding.*"),
+        *_same("shared.weight", "*.embed_tokens.weight", is_needed=False),  # all are one
+        *_same("encoder.layernorm_embedding.*", "decoder.layernorm_embedding.*"),
         TensorRule("*.embed_positions.weight", "*.embed_positions.weight", POSITION_ROWS),
         *(
             TensorRule(
@@ -462,12 +487,14 @@ LED = Twin(
         ),
         TensorRule(f"{BART_ATTENTION}.out_proj.*", f"{BART_ATTENTION}.output.*"),
         *_same(*(f"encoder.layers.*.{name}.*" for name in BART_ENCODER_LAYER)),
-        # Of the decoder, which is BART's: layer norms and the MLP, then projections of attention.
-        *_same("decoder.layers.*.*.*", "decoder.layers.*.*.*.*"),
+        *_same(*(f"decoder.layers.*.{name}.*" for name in BART_DECODER_LAYER)),
     ),
     heads={
         BASE_MODEL: TwinHead(end=BASE_MODEL),
-        GENERATION: TwinHead(end=GENERATION, rules=_same("final_logits_bias", "lm_head.weight")),
+        GENERATION: TwinHead(
+            end=GENERATION,
+            rules=_same("final_logits_bias", "lm_head.weight", is_needed=False),
+        ),
         QUESTION_ANSWERING: TASK_HEADS[QUESTION_ANSWERING],
     },
     # Those of a classifier, which neither has: for the same number of labels.
@@ -498,7 +525,17 @@ BART = SourceType(
     },
     head_of_tensor={"final_logits_bias": GENERATION, "lm_head.": GENERATION},
     unused=("gradient_checkpointing",),
+    ignored=("encoder.version", "decoder.version"),  # of fairseq
 )
+
+
+def types_with_twin(scheme: str) -> tuple[str, ...]:
+    """Return the model types that have a twin with a scheme, as in `Convert.scheme`."""
+    found = list[str]()
+    for name, source_type in SOURCE_TYPES.items():
+        if any(twin.scheme == scheme for twin in source_type.twins):
+            found.append(name)
+    return tuple(found)
 
 
 SOURCE_TYPES = {

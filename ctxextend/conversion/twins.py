@@ -4,7 +4,7 @@ The twin of a window keeps its positions, and attends to tokens near by.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,6 +29,8 @@ GENERATION = "ForConditionalGeneration"
 TOKEN_CLASSIFICATION = "ForTokenClassification"
 SEQUENCE_CLASSIFICATION = "ForSequenceClassification"
 QUESTION_ANSWERING = "ForQuestionAnswering"
+LAYERS = ("layer.", "layers.", "h.")  # names of lists of layers
+SEPARATOR_KEY = "sep_token_id"  # key of a config
 MULTIPLE_CHOICE = "ForMultipleChoice"
 
 
@@ -92,6 +94,23 @@ class TensorRule(NamedTuple):
     source: str
     name: str
     how: str = COPIED
+    # Whether the twin needs it: not if transformers ties it to another one.
+    is_needed: bool = True
+
+    def twin_names(self, layers: int) -> Iterator[str]:
+        """Yield the names of all tensors of a twin that the rule computes.
+
+        ``*`` is the number of a layer, and at the end weight and bias. Other patterns have none.
+        """
+        head, star, rest = self.name.partition("*")
+        if not star:
+            yield self.name
+        elif not rest:
+            yield from (f"{head}{parameter}" for parameter in ("weight", "bias"))
+        elif head.endswith(LAYERS) and rest.endswith(".*") and rest.count("*") == 1:
+            for layer in range(layers):
+                for parameter in ("weight", "bias"):
+                    yield f"{head}{layer}{rest.removesuffix('*')}{parameter}"
 
     def twin_name(self, tensor: str) -> str | None:
         """Return the twin's name for a tensor of the source; None if the rule does not apply."""
@@ -109,9 +128,12 @@ class TwinHead:
     end: str  # how its name ends, such as `CAUSAL_LM` or `BASE_MODEL`
     rules: tuple[TensorRule, ...] = ()  # of tensors of the head, by their complete names
     base_rules: tuple[TensorRule, ...] = ()  # of the base model, beyond `Twin.rules`
+    # Of tensors that are the base model's in the source, and the head's in the twin.
+    rules_from_base: tuple[TensorRule, ...] = ()
     # Which tokens attend to all others, and these to them: the rule of the class. Else empty.
     global_attention: str = ""
-    # Tensors that the source may have no values for, since only one output depends on them.
+    needs_separators: bool = False  # whether it runs only on texts with three `SEPARATOR_KEY`
+    # Tensors that only one output depends on: the source's class may not have them.
     optional: tuple[str, ...] = ()
 
 
@@ -136,6 +158,7 @@ class Twin:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # other values of its config
     equal_keys: tuple[str, ...] = ()  # keys of the source that must have the same value
     unused: tuple[str, ...] = ()  # the source's config keys without effect in it
+    counts_from: str | None = None  # key of the token that its positions are counted from
     width_key: str = "hidden_size"
     heads_key: str = "num_attention_heads"
     layer_keys: tuple[str, ...] = ("num_hidden_layers",)  # the numbers of its layers

@@ -2,11 +2,12 @@
 
 from typing import NamedTuple
 
-from ctxextend.conversion.source_types import SOURCE_TYPES
+from ctxextend.conversion.source_types import SOURCE_TYPES, types_with_twin
 from ctxextend.errors import joined
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.schema import LearnedTable, Positions, SinusoidalTable
 from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.recipe import ATTENTION_WINDOWS
 
 READS_TO_THE_RIGHT = "they read from left to right, and windows look to both sides"
 HAS_RELATIVE_BIAS = (
@@ -31,12 +32,6 @@ REASONS = {
     "big_bird": "they already attend to blocks of tokens near by",
     "bigbird_pegasus": "they already attend to blocks of tokens near by",
 }
-WITH_WINDOWS = tuple(
-    name
-    for name, source_type in SOURCE_TYPES.items()
-    if any(twin.has_windows for twin in source_type.twins)
-)
-PASS_TYPE = f"Pass a model of type {', '.join(WITH_WINDOWS)}, or use ctxextend resize."
 
 
 class NoWindows(NamedTuple):
@@ -48,10 +43,11 @@ class NoWindows(NamedTuple):
 
 def why_no_windows(model_type: str) -> NoWindows | None:
     """Return why a type has no twin with attention windows; None if it has one."""
-    if model_type in WITH_WINDOWS:
+    types = types_with_twin(ATTENTION_WINDOWS)
+    if model_type in types:
         return None
     reason = REASONS.get(model_type) or _reason_by_scheme(model_type)
-    hint = PASS_TYPE
+    hint = f"Pass a model of type {', '.join(types)}, or use ctxextend resize."
     if model_type in SOURCE_TYPES:
         scheme = SOURCE_TYPES[model_type].twins[0].scheme
         hint = f"Use ctxextend resize, or --scheme {scheme}."

@@ -370,30 +370,36 @@ class RefusedTokens(NamedTuple):
 
 
 def run_on_tokens(
-    model: Any, table: str, tokens: "int | torch.Tensor", *, has_other_tables: bool = True
+    model: Any,
+    table: str,
+    tokens: "int | torch.Tensor",
+    *,
+    has_other_tables: bool = True,
+    trial: "int | torch.Tensor" = 2,
 ) -> "torch.Tensor":
     """Run the outermost submodule around a table that needs only token ids.
 
     If the model has other tables, these may be shorter, and the submodule may contain them. So if
-    it runs on two token ids but not on `tokens`, the next inner one runs.
+    it runs on the trial but not on `tokens`, the next inner one runs.
 
     Args:
         model: The model.
         table: The name of the table's tensor.
         tokens: The token ids, shape (1, n), or their number.
         has_other_tables: Whether the model has other tables.
+        trial: The shortest input that a submodule must run on, as `tokens`.
 
     Returns:
         The first float output with a value per token, else the first float output.
 
     Raises:
-        MoreThanTextError: No submodule runs on two token ids.
+        MoreThanTextError: No submodule runs on the trial.
         Exception: The input is too long: what the innermost submodule that ran raises.
     """
     refusals = list[str]()
     failures = list[Exception]()
     for module in _modules_around(model, table):
-        inputs = _choose_token_inputs(module, model.config)
+        inputs = _choose_token_inputs(module, model.config, trial)
         if isinstance(inputs, RefusedTokens):
             refusals += inputs.reasons
             continue
@@ -420,15 +426,17 @@ def _modules_around(model: Any, table: str) -> Iterator[Any]:
         yield module
 
 
-def _choose_token_inputs(module: Any, config: Any) -> tuple[str, ...] | RefusedTokens:
-    """Run a module on two token ids, and return the names of the first inputs that accept them."""
+def _choose_token_inputs(
+    module: Any, config: Any, trial: "int | torch.Tensor"
+) -> tuple[str, ...] | RefusedTokens:
+    """Run a module on token ids, and return the names of the first inputs that accept them."""
     reasons = list[str]()
     parameters = inspect.signature(module.forward).parameters
     for names in TOKEN_INPUTS:
         if not parameters.keys() >= {*names}:
             continue
         try:
-            _run(module, names, config, 2)
+            _run(module, names, config, trial)
         except Exception as error:  # model classes raise many types if other inputs are missing
             reasons.append(f"{type(error).__name__}: {one_line(error)}")
         else:
@@ -488,6 +496,22 @@ def token_ids(config: Any, length: int) -> "torch.Tensor":
     vocab_size = int(getattr(_text_config(config), "vocab_size", None) or 32)
     first = first_trial_token(vocab_size)
     return first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
+
+
+def separated_ids(config: Any, length: int, separator: int) -> "torch.Tensor":
+    """Return token ids, shape (1, length), of which three are separators.
+
+    So a RoBERTa marks a pair of texts: after the first one, before the second, and at the end.
+
+    Args:
+        config: Of the model.
+        length: At least 4.
+        separator: The id of a separator.
+    """
+    ids = token_ids(config, length)
+    ids[ids == separator] = separator - 1 if separator else 1
+    ids[0, [1, 2, -1]] = separator
+    return ids
 
 
 def first_trial_token(vocab_size: int) -> int:

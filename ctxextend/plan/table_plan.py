@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 from ctxextend.families.lengths import PositionLengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers
+from ctxextend.families.schema import LearnedTable
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.untrained import UntrainedRows
 from ctxextend.tables.choice import MethodChoice
@@ -114,6 +115,12 @@ def length_to_state(table: TablePlan) -> int:
     if states_first_trained:
         return table.lengths.first_trained
     return table.max_len_after
+
+
+def pads_with_positions(table: TablePlan) -> bool:
+    """Whether a model pads inputs to full attention windows, and padding has positions."""
+    entry = table.location.table
+    return isinstance(entry, LearnedTable) and entry.multiple_of is not None
 
 
 def scales(table: TablePlan) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ctxextend.tables.method_facts import FORMULA, SINUSOIDAL, Method, method_text
+from ctxextend.tables.method_facts import COUNTS, FORMULA, SINUSOIDAL, Method, method_text
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,9 @@ def limit_kept_first(choice: MethodChoice, learned: int) -> MethodChoice:
     if choice.facts.reads_kept_rows and choice.keep_first > learned:
         return replace(choice, keep_first=learned)
     return choice
+
+
+def complete_text(choice: MethodChoice) -> str:
+    """Return a method with all of its settings, and how many rows it keeps and leaves out."""
+    counts = {key: getattr(choice, key) or None for key in COUNTS}
+    return method_text(choice.name, {**choice.settings, **counts})

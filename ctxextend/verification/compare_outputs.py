@@ -23,6 +23,7 @@ FLOAT32_STEP = 2**-23
 STEPS_PER_LAYER = 8
 # Of a rotary frequency of 1 radian per position; measured: up to a tenth of it.
 STEPS_PER_POSITION = 8
+HIDDEN_STATE = 1.0  # the size of hidden states after a layer norm
 MAX_ROUNDING = 0.02  # of outputs, so that long inputs are compared too
 
 
@@ -87,6 +88,7 @@ class ComparedOutputs:
     differences: Mapping[str, OutputDifference]  # by input
     unrun: tuple[UnrunTable, ...]
     standard: Standard
+    longest: int  # tokens of the longest input that the base ran on; 0 if it ran on none
 
     @property
     def of_values(self) -> list[ValueDifference]:
@@ -135,6 +137,7 @@ def compare_outputs(expected: Expected, before: Outcomes, after: Outcomes) -> Co
         differences=differences,
         unrun=tuple(unrun),
         standard=_choose_standard(expected, before),
+        longest=max((item.tokens for item in before.values() if isinstance(item, Ran)), default=0),
     )
 
 
@@ -217,11 +220,14 @@ def _why_unrun(table: TablePlan, before: Outcomes) -> NotRun | Failed | None:
 
 
 def _tolerance(conversion: Conversion, before: Outcomes) -> float:
-    """Return how far rounding can move the outputs of a conversion, which are sums over layers."""
+    """Return how far rounding can move the outputs of a conversion, which are sums over layers.
+
+    Heads sum hidden states, which layer norms keep near 1: small sums are rounded as these.
+    """
     relative = STEPS_PER_LAYER * conversion.layers * FLOAT32_STEP
     if conversion.twin.adds_mean:
         relative += SUM_ROUNDING.get(embedding_dtype(conversion), 0.0)
-    return relative * _smallest_output(before)
+    return relative * max(_smallest_output(before), HIDDEN_STATE)
 
 
 def _smallest_output(outcomes: Outcomes) -> float:

@@ -7,7 +7,7 @@ from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.source_types import SOURCE_TYPES
 from ctxextend.errors import CheckpointError
 from ctxextend.models.load import LoadingInfo, check_loadable, load
-from ctxextend.plan.table_plan import same_up_to
+from ctxextend.plan.table_plan import pads_with_positions, same_up_to
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_frequencies import compare_frequencies
 from ctxextend.verification.compare_outputs import compare_outputs
@@ -26,9 +26,11 @@ from ctxextend.verification.model_evidence import (
     uncompared_outputs,
 )
 from ctxextend.verification.observe import (
+    SHORTEST_PAIR,
     NotLoaded,
     Observed,
     Outcomes,
+    needs_separators,
     observe,
     run_inputs,
 )
@@ -88,10 +90,14 @@ def _shared_lengths(expected: Expected) -> list[int]:
     longest = min(min(same_up_to(table), table.max_len_after) for table in expected.tables)
     if expected.conversion:
         longest = min(longest, expected.conversion.max_len_before)
-    lengths = {max(longest // 4, 1), max(longest // 2, 1), longest}
+    if any(pads_with_positions(table) for table in expected.tables) and expected.windows:
+        # Inputs are padded to a multiple of the window, which is twice as long.
+        longest = max(min(longest, expected.max_len // 2), expected.windows.half_window)
+    lengths = {longest // 4, longest // 2, longest}
     if expected.windows is not None:
-        lengths.add(max(min(expected.windows.half_window, longest), 1))
-    return sorted(lengths)
+        lengths.add(min(expected.windows.half_window, longest))
+    shortest = SHORTEST_PAIR if needs_separators(expected) else 1
+    return sorted({max(length, shortest) for length in lengths})
 
 
 def _observe_base(expected: Expected, lengths: list[int]) -> Observed | NotLoaded:

@@ -1,5 +1,6 @@
 """The checks of files, in words: what was compared, and each difference as a sentence."""
 
+from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.describe import positions_text
 from ctxextend.errors import counted
@@ -105,7 +106,9 @@ def _computed_tensors_text(
 ) -> str:
     """Say how many tensors of a conversion were compared, and how they are computed."""
     relation = "are byte-identical to" if compared.are_identical else "compared with"
-    counts = conversion.counts_without(expected.rows)
+    adapted = expected.recorded.adapted
+    of_adapters = [name for name in conversion.origins if layer_pattern(name) in adapted]
+    counts = conversion.counts_without({*expected.rows, *of_adapters})
     computed = ", ".join(f"{count} {how}" for how, count in counts.items())
     return (
         f"{compared.count:,} tensors {relation} those computed from the base "

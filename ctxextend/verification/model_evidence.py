@@ -322,9 +322,12 @@ def _windows_text(conversion: Conversion, compared: ComparedOutputs, tolerance: 
     if not compared.are_right:
         relation = "differ from the base's by more than"
     half = conversion.half_window
+    text = f"outputs {relation} float32 rounding (tolerance {tolerance:.2g})"
+    if compared.longest <= half:
+        return text
     return (
-        f"outputs {relation} float32 rounding (tolerance {tolerance:.2g}): of inputs up to {half} "
-        "tokens as they are, of longer ones with windows of twice the input"
+        f"{text}: of inputs up to {half} tokens as they are, of longer ones with windows of twice "
+        "the input"
     )
 
 

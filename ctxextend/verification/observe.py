@@ -10,11 +10,19 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.weights import layer_pattern
+from ctxextend.conversion.twins import SEPARATOR_KEY
 from ctxextend.models.devices import torch_threads
-from ctxextend.models.load import LoadingInfo, MoreThanTextError, padded_texts, run_on_tokens
+from ctxextend.models.load import (
+    LoadingInfo,
+    MoreThanTextError,
+    padded_texts,
+    run_on_tokens,
+    separated_ids,
+)
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.verification.expected import Expected
 
+SHORTEST_PAIR = 4  # tokens, of which three are separators
 SHORT_INPUT = 8  # tokens, to find out which parameters outputs depend on
 MAX_ERROR = 200  # characters of an error that are kept
 Tensor = Any  # of torch
@@ -145,22 +153,51 @@ def _run(
 ) -> RunOutcome:
     """Run the part of a model around a table on a number of tokens, or on token ids, (1, n)."""
     name = _name_in_model(model, table)
+    length = tokens if isinstance(tokens, int) else tokens.shape[-1]
+    trial: int | Tensor = 2
+    if isinstance(tokens, int) and needs_separators(expected):
+        trial = _ids_of_pair(expected, model, SHORTEST_PAIR)
+        tokens = _ids_of_pair(expected, model, tokens)
     try:
         with torch_threads(model, None):
-            values = run_on_tokens(model, name, tokens, has_other_tables=expected.has_other_tables)
+            values = run_on_tokens(
+                model,
+                name,
+                tokens,
+                has_other_tables=expected.has_other_tables,
+                trial=trial,
+            )
     except MoreThanTextError as error:
         return NotRun(str(error))
     except Exception as error:  # model classes raise many types
         return Failed(f"{type(error).__name__}: {error}"[:MAX_ERROR])
-    return Ran(values, tokens if isinstance(tokens, int) else tokens.shape[-1])
+    return Ran(values, length)
+
+
+def needs_separators(expected: Expected) -> bool:
+    """Whether the class of a twin runs only on pairs of texts with three separators."""
+    return expected.windows is not None and expected.windows.head.needs_separators
+
+
+def _ids_of_pair(expected: Expected, model: TransformersModel, length: int) -> Tensor:
+    """Return the ids of a pair of texts, with the separators of the twin."""
+    assert expected.windows is not None
+    return separated_ids(model.config, length, expected.windows.config[SEPARATOR_KEY])
 
 
 def _name_in_model(model: TransformersModel, table: TablePlan) -> str:
-    """Return the name of a table in the model, which can differ from that in the file."""
+    """Return the name of a table in the model, which can differ from that in the file.
+
+    The source of a conversion has another prefix than the twin, whose table it is.
+    """
     modules = {name for name, _ in model.named_modules()}
     for name in table.location.names:
         if name.rpartition(".")[0] in modules:
             return name
+    own_module, _, parameter = table.location.table.name.rpartition(".")
+    for module in modules:
+        if module.endswith(f".{own_module}"):
+            return f"{module}.{parameter}"
     return table.name
 
 

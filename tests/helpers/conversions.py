@@ -49,9 +49,9 @@ NAMES = {
 }
 
 
-def make(folder: Path, model_type: str, head: str, **changes: Any) -> Any:
+def make(folder: Path, model_type: str, head: str, *, seed: int = 0, **changes: Any) -> Any:
     """Save a model whose weights and biases are all random; return it."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = AutoConfig.for_model(model_type, **(CONFIGS[model_type] | changes))
     model = getattr(transformers, f"{NAMES[model_type]}{head}")(config).train(False)
     with torch.no_grad():

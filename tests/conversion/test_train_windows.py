@@ -1,0 +1,122 @@
+"""Models with attention windows in `train`, `evaluate` and `compare`, and the teacher of a twin."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+from ctxextend import compare_checkpoints, convert, evaluate, resize, verify
+from tests.helpers.trainings import (
+    changed_tensors,
+    make_encoder,
+    make_source,
+    succeed,
+    write_book,
+)
+from tests.helpers.word_tokenizer import text_of
+
+WINDOW = 8
+NEW = 32
+CORPUS = "corpus.jsonl"
+QUERIES = "queries.jsonl"
+QRELS = "qrels.tsv"
+ROWS = "embeddings.position_embeddings.weight"
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    """A sentence encoder with attention windows, next to a book."""
+    source = make_encoder(tmp_path / "source")
+    write_book()
+    output = tmp_path / "encoder"
+    convert(source, "window", NEW, attention_window=WINDOW, output=output)
+    return output
+
+
+def write_pairs(path: Path) -> None:
+    pairs = [
+        {"anchor": text_of([number, number + 1]), "positive": text_of([*range(number, 20)])}
+        for number in range(12)
+    ]
+    path.write_text("\n".join(map(json.dumps, pairs)))
+
+
+def write_search_set() -> None:
+    documents = [text_of([*range(start, start + 24)] * 2) for start in range(4)]
+    queries = [text_of([start, start + 1]) for start in range(4)]
+    lines = [{"_id": f"d{number}", "text": text} for number, text in enumerate(documents)]
+    Path(CORPUS).write_text("\n".join(map(json.dumps, lines)))
+    lines = [{"_id": f"q{number}", "text": text} for number, text in enumerate(queries)]
+    Path(QUERIES).write_text("\n".join(map(json.dumps, lines)))
+    Path(QRELS).write_text("\n".join(f"q{number}\td{number}\t1" for number in range(4)))
+
+
+def test_train_changes_only_the_rows_of_a_masked_model_with_windows(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", "bert")
+    write_book()
+    output = tmp_path / "out"
+    convert(source, "window", NEW, attention_window=WINDOW, output=output)
+    succeed("train", output, "--data", "book.txt", "--steps", 2, "--save", "last", "-o", "trained")
+    assert changed_tensors(output, Path("trained")) == {f"longformer.{ROWS}"}
+    assert verify("trained")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--data", "book.txt", "--trainable", "all"),  # distilled from the base's chunks
+        ("--data", "book.txt", "--contrastive", "--window", 12),
+        ("--pairs", "pairs.jsonl", "--window", 12),
+    ],
+)
+def test_train_of_a_sentence_encoder_with_windows(flags: tuple[Any, ...], encoder: Path) -> None:
+    write_pairs(Path("pairs.jsonl"))
+    settings = ("--steps", 2, "--batch-size", 4, "--save", "last", "-o", "trained")
+    succeed("train", encoder, *flags, *settings)
+    before = load_file(next(encoder.rglob("model.safetensors")))
+    after = load_file(next(Path("trained").rglob("model.safetensors")))
+    assert before.keys() == after.keys()
+    assert not torch.equal(before[ROWS], after[ROWS])
+    loaded = SentenceTransformer("trained", device="cpu")
+    assert loaded.max_seq_length == NEW
+    assert loaded.encode([text_of([*range(20)])]).std() > 0
+
+
+def test_evaluate_compares_a_model_with_windows_with_chunks_of_its_base(encoder: Path) -> None:
+    write_search_set()
+    result = evaluate(encoder, corpus=CORPUS, queries=QUERIES, qrels=QRELS)
+    assert result.base_max_len == 16
+    assert result.search is not None
+    read = {mode: tokens.median for mode, tokens in result.search.tokens_read.items()}
+    assert read["chunks_of_same_text"] == read["model"] == NEW
+    assert read["chunks"] > NEW
+    assert result.search.against_same_text is not None
+
+
+def test_compare_ranks_a_model_with_windows_and_a_resized_one(encoder: Path) -> None:
+    write_search_set()
+    source = make_encoder(Path("again"))
+    resize(source, NEW, "copy", output="resized")
+    convert(source, "window", NEW, attention_window=WINDOW, output="windows")
+    result = compare_checkpoints(
+        ["windows", "resized"], corpus=CORPUS, queries=QUERIES, qrels=QRELS
+    )
+    assert {row.method for row in result.rows} == {"windows", "resized"}
+
+
+@pytest.mark.parametrize("scheme", ["window", "rotary"])
+def test_convert_and_train_at_once_has_the_source_as_teacher(scheme: str, tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", "bert")
+    write_book()
+    flags: list[object] = ["--scheme", scheme, "--to", NEW]
+    if scheme == "window":
+        flags += ["--attention-window", WINDOW]
+    succeed("convert", source, *flags, "--train", "book.txt", "--steps", 2, "-o", "at-once")
+    succeed("convert", source, *flags, "-o", "converted")
+    succeed("train", "converted", "--data", "book.txt", "--steps", 2, "-o", "in-two-steps")
+    weights = [Path(name) / "model.safetensors" for name in ("at-once", "in-two-steps")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
