@@ -1,10 +1,10 @@
-"""Measure what a window twin costs on long texts, beside its base in chunks and full attention.
+"""Measure what a window twin costs on long texts, next to its base in chunks and full attention.
 
     python -m benchmarks.window_speed BASE TWIN [--threads 1 2] [--rounds 3] [--out DIR]
 
 BASE is a BERT-like encoder, TWIN the result of `convert BASE --scheme window --to N`. Full
 attention is BASE after `resize --method copy` to the longest measured text, in the attention that
-transformers picks. Every measurement is a process of its own that embeds one text of random tokens:
+transformers picks. Every measurement is a separate process that embeds one text of random tokens:
 once to warm up, and once more for the time. Peak memory is that of the whole process. Writes
 window_speed.md, and exits with 1 if a target is missed.
 """
