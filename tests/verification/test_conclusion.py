@@ -46,14 +46,19 @@ def result(statuses: dict[str, Status], **fields: Any) -> Verification:
             "new differs from base only in its position table (rows trained).",
         ),
         (
-            {"what": "converted"},
+            {"what": "converted", "method": None},
             "new is a conversion of base: every tensor is the stated rearrangement or sum of the "
             "base's.",
         ),
         (
-            {"what": "converted", "adapted": ("a",)},
+            {"what": "converted", "method": None, "adapted": ("a",)},
             "new is a conversion of base: every tensor without an adapter is the stated "
             "rearrangement or sum of the base's.",
+        ),
+        (
+            {"what": "converted", "method": "copy"},
+            "new is a conversion of base: every tensor but the position table (resized by copy) is "
+            "the stated rearrangement or sum of the base's.",
         ),
     ],
     ids=str,
