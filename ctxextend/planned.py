@@ -174,6 +174,8 @@ def _only(lengths: list[int]) -> int | None:
 
 def _conversion_values(conversion: "Conversion", twin: Plan) -> dict[str, Any]:
     """Return the JSON values that only a conversion has."""
+    from ctxextend.conversion.conversion import count_origins
+
     return {
         "scheme": conversion.settings.scheme,
         "theta": conversion.settings.theta,
@@ -185,7 +187,7 @@ def _conversion_values(conversion: "Conversion", twin: Plan) -> dict[str, Any]:
         "max_len_before": conversion.max_len_before,
         "max_len_after": twin.max_len_after,
         "added_parameters": conversion.added_parameters,
-        "tensors": conversion.counts,
+        "tensors": count_origins(conversion),
         "dropped_tensors": conversion.dropped,
     }
 

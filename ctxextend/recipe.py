@@ -165,6 +165,12 @@ class Convert:
             message = f"--scheme {self.scheme} requires --to."
             yield ResizeError(message, "Add the context length of the output: --to N.")
 
+    @property
+    def half_window(self) -> int:
+        """Tokens that each one attends to on either side; only with a window."""
+        assert self.attention_window is not None
+        return self.attention_window // 2
+
     def _window_errors(self) -> Iterator[ResizeError]:
         """Yield an error for an invalid window, and for settings that need windows."""
         if self.scheme != ATTENTION_WINDOWS:

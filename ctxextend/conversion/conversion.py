@@ -84,36 +84,6 @@ class Conversion:
         return self.twin.class_of(self.head)
 
     @property
-    def half_window(self) -> int:
-        """Tokens that each one attends to on either side; only of a twin with windows."""
-        assert self.settings.attention_window is not None
-        return self.settings.attention_window // 2
-
-    @property
-    def missing_optional(self) -> tuple[str, ...]:
-        """Those of `missing` on which only one output depends."""
-        return tuple(name for name in self.missing if name in self.head.optional)
-
-    @property
-    def missing_needed(self) -> tuple[str, ...]:
-        """Those of `missing` on which all outputs depend."""
-        return tuple(name for name in self.missing if name not in self.head.optional)
-
-    @property
-    def layers(self) -> int:
-        """The number of layers, of encoder and decoder together."""
-        return sum(int(self.config[key]) for key in self.twin.layer_keys)
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The number of tensors by how they are computed."""
-        return self.counts_without(())
-
-    def counts_without(self, names: Collection[str]) -> Mapping[str, int]:
-        """Return the number of tensors but these by how they are computed."""
-        return Counter(origin.how for name, origin in self.origins.items() if name not in names)
-
-    @property
     def added_parameters(self) -> int:
         """The number of parameters of the copies of a tensor beyond the first.
 
@@ -126,13 +96,6 @@ class Conversion:
             copies = count - 1
             added += copies * math.prod(entries[name].shape)
         return added
-
-    @property
-    def global_parameters(self) -> int:
-        """The number of parameters of global attention, which are copies."""
-        entries = self.model.checkpoint.weights.entries
-        copies = [origin for origin in self.origins.values() if origin.how == twins.FOR_GLOBAL]
-        return sum(math.prod(entries[origin.tensor].shape) for origin in copies)
 
     @cached_property
     def mean_row(self) -> NDArray[np.float64]:
@@ -219,6 +182,11 @@ class Conversion:
             before, after = self._reserved_rows(tensor)
             return twins.moved_rows(values, before, after)
         return values
+
+
+def count_origins(conversion: Conversion, without: Collection[str] = ()) -> Mapping[str, int]:
+    """Return the number of tensors but some by how they are computed."""
+    return Counter(origin.how for name, origin in conversion.origins.items() if name not in without)
 
 
 def twin_checkpoint(conversion: Conversion) -> Checkpoint:

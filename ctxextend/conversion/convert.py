@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ctxextend.conversion.conversion import Conversion, twin_checkpoint
+from ctxextend.conversion.conversion import Conversion, count_origins, twin_checkpoint
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.conversion.describe import (
     conversion_warnings,
@@ -99,7 +99,7 @@ def _card_sentences(
     """Return what the model card of a twin says about it."""
     source = twin_plan.checkpoint.source
     source_name = printable(source.hub_id or source.name)
-    rearranged = ", ".join(f"{count} {how}" for how, count in conversion.counts.items())
+    rearranged = ", ".join(f"{count} {how}" for how, count in count_origins(conversion).items())
     change = "with its learned positions converted"
     if conversion.twin.has_windows:
         change = "with its attention converted to windows"

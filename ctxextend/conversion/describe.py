@@ -1,10 +1,12 @@
 """Explain a conversion in words."""
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.find import SCHEME_NAMES
-from ctxextend.conversion.twins import SEPARATOR_KEY
+from ctxextend.conversion.twins import FOR_GLOBAL, SEPARATOR_KEY
 from ctxextend.errors import counted, joined
 from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.plan.effects import UNTRAINED
@@ -95,22 +97,22 @@ def window_notes(conversion: Conversion) -> Iterator[str]:
         return
     yield (
         f"{conversion.model_class} lets {tokens} attend to all others, and all others to "
-        f"{'it' if tokens.endswith('token') else 'them'}, unless you pass a global_attention_mask."
+        f"{conversion.head.global_pronoun}, unless you pass a global_attention_mask."
     )
     if conversion.head.needs_separators:
+        separator = f"{SEPARATOR_KEY} {conversion.config[SEPARATOR_KEY]}"
         yield (
             f"{conversion.model_class} fails on a text without exactly three separators "
-            f"({SEPARATOR_KEY} {conversion.config[SEPARATOR_KEY]}), which RoBERTa's pairs have, unless you "
-            "pass a global_attention_mask."
+            f"({separator}), which RoBERTa's pairs have, unless you pass a global_attention_mask."
         )
 
 
 def _effects_of_windows(conversion: Conversion, twin_plan: Plan) -> str:
     """Return what to expect of the outputs of a twin with attention windows."""
     untrained = UNTRAINED.format(twin_plan.max_len_after)
-    if conversion.missing_needed:
+    if _split_missing(conversion).needed:
         return f"{untrained} Outputs depend on random values."
-    side = conversion.half_window
+    side = conversion.settings.half_window
     longer = f"in longer ones, each token attends to {side} tokens on either side"
     if conversion.head.global_attention:
         longer += ", and to those that attend to all"
@@ -180,12 +182,19 @@ def _added_parameters(conversion: Conversion) -> Iterator[str]:
     if not conversion.added_parameters:
         return
     if conversion.twin.has_windows:
-        added = conversion.global_parameters
+        added = _global_parameters(conversion)
         what = "global attention has queries, keys and values apart, which are copies"
     else:
         added = conversion.added_parameters
         what = "the LM head is separate from the embeddings"
     yield f"{counted(added, 'parameter')} added: {what}"
+
+
+def _global_parameters(conversion: Conversion) -> int:
+    """Return the number of parameters of global attention, which are copies."""
+    entries = conversion.model.checkpoint.weights.entries
+    copies = [origin for origin in conversion.origins.values() if origin.how == FOR_GLOBAL]
+    return sum(math.prod(entries[origin.tensor].shape) for origin in copies)
 
 
 def describe_change(twin_plan: Plan) -> str:
@@ -207,19 +216,31 @@ def conversion_warnings(conversion: Conversion, twin_plan: Plan) -> Iterator[str
 
 def _missing_tensors(conversion: Conversion) -> Iterator[str]:
     """Yield warnings if the twin's class has parameters that the source has no values for."""
-    optional = conversion.missing_optional
-    if optional:
+    missing = _split_missing(conversion)
+    if missing.optional:
         yield (
-            f"{conversion.model_class} has {_listed(optional)}, for which {conversion.type_before} "
-            "has no values here: transformers fills them at random, and pooler_output depends on "
-            "them. Other outputs do not."
+            f"{conversion.model_class} has {_listed(missing.optional)}, for which "
+            f"{conversion.type_before} has no values here: transformers fills them at random, and "
+            "pooler_output depends on them. Other outputs do not."
         )
-    needed = conversion.missing_needed
-    if needed:
+    if missing.needed:
         yield (
-            f"The source has no values for {_listed(needed)}: transformers fills them at random, "
-            "and outputs depend on them."
+            f"The source has no values for {_listed(missing.needed)}: transformers fills them at "
+            "random, and outputs depend on them."
         )
+
+
+class MissingTensors(NamedTuple):
+    """Tensors of a twin that its source has no values for."""
+
+    optional: tuple[str, ...]  # only one output depends on them
+    needed: tuple[str, ...]  # all outputs do
+
+
+def _split_missing(conversion: Conversion) -> MissingTensors:
+    optional = [name for name in conversion.missing if name in conversion.head.optional]
+    needed = [name for name in conversion.missing if name not in conversion.head.optional]
+    return MissingTensors(optional=tuple(optional), needed=tuple(needed))
 
 
 def _listed(names: Sequence[str]) -> str:

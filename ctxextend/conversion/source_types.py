@@ -346,6 +346,7 @@ BERT_WINDOWS = _longformer(
             rules_from_base=(TensorRule("pooler.dense.*", "classifier.dense.*"),),
             rules=(TensorRule("classifier.*", "classifier.out_proj.*"),),
             global_attention=FIRST_TOKEN,
+            global_pronoun="it",
         ),
     },
     lm_classes=(PRETRAINING,),
@@ -359,6 +360,7 @@ ROBERTA_WINDOWS = _longformer(
             end=SEQUENCE_CLASSIFICATION,
             rules=_same("classifier.dense.*", "classifier.out_proj.*"),
             global_attention=FIRST_TOKEN,
+            global_pronoun="it",
         ),
         QUESTION_ANSWERING: TwinHead(
             end=QUESTION_ANSWERING,

@@ -132,6 +132,7 @@ class TwinHead:
     rules_from_base: tuple[TensorRule, ...] = ()
     # Which tokens attend to all others, and these to them: the rule of the class. Else empty.
     global_attention: str = ""
+    global_pronoun: str = "them"
     needs_separators: bool = False  # whether it runs only on texts with three `SEPARATOR_KEY`
     # Tensors that only one output depends on: the source's class may not have them.
     optional: tuple[str, ...] = ()

@@ -224,7 +224,8 @@ def _tolerance(conversion: Conversion, before: Outcomes) -> float:
 
     Heads sum hidden states, which layer norms keep near 1: small sums are rounded as these.
     """
-    relative = STEPS_PER_LAYER * conversion.layers * FLOAT32_STEP
+    layers = sum(int(conversion.config[key]) for key in conversion.twin.layer_keys)
+    relative = STEPS_PER_LAYER * layers * FLOAT32_STEP
     if conversion.twin.adds_mean:
         relative += SUM_ROUNDING.get(embedding_dtype(conversion), 0.0)
     return relative * max(_smallest_output(before), HIDDEN_STATE)

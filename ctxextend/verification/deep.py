@@ -92,10 +92,10 @@ def _shared_lengths(expected: Expected) -> list[int]:
         longest = min(longest, expected.conversion.max_len_before)
     if any(pads_with_positions(table) for table in expected.tables) and expected.windows:
         # Inputs are padded to a multiple of the window, which is twice as long.
-        longest = max(min(longest, expected.max_len // 2), expected.windows.half_window)
+        longest = max(min(longest, expected.max_len // 2), expected.windows.settings.half_window)
     lengths = {longest // 4, longest // 2, longest}
     if expected.windows is not None:
-        lengths.add(min(expected.windows.half_window, longest))
+        lengths.add(min(expected.windows.settings.half_window, longest))
     shortest = SHORTEST_PAIR if needs_separators(expected) else 1
     return sorted({max(length, shortest) for length in lengths})
 
@@ -160,7 +160,7 @@ def _outcomes_to_compare(
     if expected.windows is None:
         remove_positions(model, expected.conversion)
         return run_inputs(expected, resized, model, lengths)
-    longer = [length for length in lengths if length > expected.windows.half_window]
+    longer = [length for length in lengths if length > expected.windows.settings.half_window]
     if not longer:
         return after.outcomes
     widen_windows(model, max(longer))

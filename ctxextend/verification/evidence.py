@@ -1,7 +1,7 @@
 """The checks of files, in words: what was compared, and each difference as a sentence."""
 
 from ctxextend.checkpoints.weights import layer_pattern
-from ctxextend.conversion.conversion import Conversion
+from ctxextend.conversion.conversion import Conversion, count_origins
 from ctxextend.conversion.describe import positions_text
 from ctxextend.errors import counted
 from ctxextend.limits.length_edits import shown_value
@@ -108,7 +108,7 @@ def _computed_tensors_text(
     relation = "are byte-identical to" if compared.are_identical else "compared with"
     adapted = expected.recorded.adapted
     of_adapters = [name for name in conversion.origins if layer_pattern(name) in adapted]
-    counts = conversion.counts_without({*expected.rows, *of_adapters})
+    counts = count_origins(conversion, without={*expected.rows, *of_adapters})
     computed = ", ".join(f"{count} {how}" for how, count in counts.items())
     return (
         f"{compared.count:,} tensors {relation} those computed from the base "

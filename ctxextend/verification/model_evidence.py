@@ -321,7 +321,7 @@ def _windows_text(conversion: Conversion, compared: ComparedOutputs, tolerance: 
     relation = "equal the base's within"
     if not compared.are_right:
         relation = "differ from the base's by more than"
-    half = conversion.half_window
+    half = conversion.settings.half_window
     text = f"outputs {relation} float32 rounding (tolerance {tolerance:.2g})"
     if compared.longest <= half:
         return text
