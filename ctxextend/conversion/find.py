@@ -83,7 +83,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         settings,
         to=_new_length(settings, max_len),
         theta=_theta(twin, settings),
-        **_window_settings(twin, settings),
+        attention_window=_attention_window(twin, settings),
     )
     head = twin.heads[BASE_MODEL]
     if not settings.encoder_only:
@@ -256,14 +256,11 @@ def _theta(twin: Twin, settings: Convert) -> float | None:
     return settings.theta or DEFAULT_THETA
 
 
-def _window_settings(twin: Twin, settings: Convert) -> dict[str, Any]:
-    """Return the window and the method of a twin that has them; recipes state defaults too."""
+def _attention_window(twin: Twin, settings: Convert) -> int | None:
+    """Return the attention window, which recipes state too; None if the twin has none."""
     if not twin.has_windows:
-        return {}
-    return {
-        "attention_window": settings.attention_window or DEFAULT_ATTENTION_WINDOW,
-        "method": settings.method,
-    }
+        return None
+    return settings.attention_window or DEFAULT_ATTENTION_WINDOW
 
 
 # ---- the twin's class and config
