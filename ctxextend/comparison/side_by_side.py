@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -18,7 +18,7 @@ from ctxextend.comparison.comparison_settings import with_ranking
 from ctxextend.comparison.costs import measure_cost
 from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
-from ctxextend.errors import CheckpointError, ResizeError
+from ctxextend.errors import CheckpointError, ResizeError, joined
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.effective import EffectiveTask, effective_lengths
 from ctxextend.evaluation.embedding import open_embedder
@@ -240,6 +240,16 @@ def reuse_base(run: EvaluationRun, other: EvaluationRun) -> None:
             task.scheduled_groups = measured.scheduled_groups
 
 
+def _cut_warnings(files: Sequence[ModelFiles], length: int) -> Iterator[str]:
+    """Yield a warning if some checkpoints could read more than all of them read."""
+    longer = [f"{one.name} ({one.max_len:,})" for one in files if one.max_len > length]
+    if longer:
+        yield (
+            f"All read up to {length:,} tokens; longer contexts have {joined(longer)}. To measure "
+            "each at its full length, use ctxextend evaluate."
+        )
+
+
 def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> SideBySide:
     """Open checkpoints, measure their speed and memory, and load their common base.
 
@@ -258,6 +268,7 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
         unseen, warnings = read_unseen(files, settings, longest)
         sample = next(unseen, sample)
         documents = chain([sample], unseen)
+    warnings = [*warnings, *_cut_warnings(files, longest)]
     for one in files:
         check_length(one, longest)
         hint = "Compare checkpoints that share a tokenizer."

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ctxextend.checkpoints.json_edit import edit
 from ctxextend.conversion.conversion import Conversion, count_origins, twin_checkpoint
 from ctxextend.conversion.conversion_output import Converted, prepare_conversion_output
 from ctxextend.conversion.describe import (
@@ -43,8 +44,27 @@ def plan_twin(conversion: Conversion) -> Plan:
     if kv_cache is not None:
         kv_cache = replace(kv_cache, tokens_before=conversion.max_len_before)
     # Where generated texts stop is the user's choice: it is not raised, but noted.
-    edits = tuple(edit for edit in plan.edits if not raises_generation_limit(edit))
-    return replace(plan, edits=edits, kv_cache=kv_cache)
+    edits = tuple(change for change in plan.edits if not raises_generation_limit(change))
+    return _with_complete_config(replace(plan, edits=edits, kv_cache=kv_cache))
+
+
+def _with_complete_config(plan: Plan) -> Plan:
+    """Return a plan whose twin's config states the new length, and is not edited any more.
+
+    The config before has never been a file.
+    """
+    checkpoint = plan.checkpoint
+    config_file = checkpoint.config_file
+    values = {change.path: change.after for change in plan.edits if change.file == config_file}
+    if not values:
+        return plan
+    text = edit(checkpoint.text(config_file), values)
+    checkpoint = replace(checkpoint, generated={**checkpoint.generated, config_file: text})
+    return replace(
+        plan,
+        model=replace(plan.model, checkpoint=checkpoint),
+        edits=tuple(change for change in plan.edits if change.file != config_file),
+    )
 
 
 def _resize_of(conversion: Conversion) -> Resize:

@@ -109,18 +109,20 @@ def window_notes(conversion: Conversion) -> Iterator[str]:
 
 def _effects_of_windows(conversion: Conversion, twin_plan: Plan) -> str:
     """Return what to expect of the outputs of a twin with attention windows."""
-    untrained = UNTRAINED.format(twin_plan.max_len_after)
+    untrained = f"{UNTRAINED.format(twin_plan.max_len_after)} "
+    if not twin_plan.creates_rows:
+        untrained = ""
     if _split_missing(conversion).needed:
-        return f"{untrained} Outputs depend on random values."
+        return f"{untrained}Outputs depend on random values."
     side = conversion.settings.half_window
     longer = f"in longer ones, each token attends to {side} tokens on either side"
     if conversion.head.global_attention:
         longer += ", and to those that attend to all"
     if not twin_plan.keeps_short_inputs:
-        return f"{untrained} Rows change, so short inputs have other outputs too; {longer}."
+        return f"{untrained}Rows change, so short inputs have other outputs too; {longer}."
     same = min(side, twin_plan.max_len_after, conversion.max_len_before)
     return (
-        f"{untrained} Inputs up to {same} tokens give the source's outputs within float32 "
+        f"{untrained}Inputs up to {same} tokens give the source's outputs within float32 "
         f"rounding, if padded on the right with an attention mask; {longer}."
     )
 
@@ -219,9 +221,9 @@ def _missing_tensors(conversion: Conversion) -> Iterator[str]:
     missing = _split_missing(conversion)
     if missing.optional:
         yield (
-            f"{conversion.model_class} has {_listed(missing.optional)}, for which "
-            f"{conversion.type_before} has no values here: transformers fills them at random, and "
-            "pooler_output depends on them. Other outputs do not."
+            f"The source has no values for the pooler of {conversion.model_class} "
+            f"({_listed(missing.optional)}): transformers fills it at random. Only pooler_output "
+            "depends on it."
         )
     if missing.needed:
         yield (

@@ -385,8 +385,8 @@ ELECTRA_WINDOWS = _longformer(
     without_head={
         **_refused_pairs("ELECTRA"),
         SEQUENCE_CLASSIFICATION: (
-            "ElectraForSequenceClassification has gelu between the two layers of its head, where "
-            "LongformerForSequenceClassification has tanh"
+            "its head has gelu between two layers, where LongformerForSequenceClassification has "
+            "tanh"
         ),
         PRETRAINING: "longformer models have no discriminator",
     },

@@ -149,8 +149,7 @@ def _base_notes(stated: BaseCheckpoint | None, base: EvalModel | None) -> list[s
     if stated is None:
         return [f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}"]
     if base is not None and any(step.trainable for step in stated.chain):
-        trained = "The base was not trained with the model. To compare with one that was:"
-        return [f"{trained} {PASS_BASE}"]
+        return [f"The base was not trained as the model was. {PASS_BASE}"]
     return []
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from ctxextend.checkpoints.folder import source_notes
+from ctxextend.checkpoints.folder import Checkpoint, source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.checkpoints.mistral_files import has_params
@@ -159,9 +159,20 @@ def _notes(
     if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."
     yield from ignored_tensors(checkpoint, model.tables)
+    yield from _attention_windows(checkpoint)
     for report in selected:
         if isinstance(report, SchemeReport) and report.question:
             yield report.question
+
+
+def _attention_windows(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield how far tokens attend in a model with attention windows, as Longformer."""
+    stated = checkpoint.config.get("attention_window")
+    windows = stated if isinstance(stated, list) else [stated]
+    if not windows or not all(type(window) is int for window in windows):
+        return
+    sides = ", ".join(str(window // 2) for window in sorted({*windows}))
+    yield f"Each token attends to {sides} tokens on either side (attention_window)."
 
 
 def _gguf_notes(file: GgufFile, selected: Sequence[PositionReport]) -> Iterator[str]:

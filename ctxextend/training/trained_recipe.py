@@ -57,13 +57,22 @@ def _table_hashes(run: FinishedRun) -> dict[str, dict[str, str]]:
 def _with_hashes(
     provenance: Mapping[str, Any], hashes: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Any]:
-    """Return a provenance with other hashes of its tables, if it has tables."""
+    """Return a provenance with other hashes of its tables, where it records them.
+
+    A conversion records none of the table before, which no file has.
+    """
     changed = dict(provenance)
     if "tables" in provenance:
         changed["tables"] = [
-            {**table, **hashes.get(table["name"], {})} for table in provenance["tables"]
+            _with_recorded(table, hashes.get(table["name"], {})) for table in provenance["tables"]
         ]
     return changed
+
+
+def _with_recorded(table: Mapping[str, Any], hashes: Mapping[str, str]) -> dict[str, Any]:
+    """Return a table's facts with the hashes that it already records."""
+    recorded = {name: value for name, value in hashes.items() if name in table}
+    return {**table, **recorded}
 
 
 def _provenance(run: FinishedRun) -> dict[str, Any]:

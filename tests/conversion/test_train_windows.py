@@ -106,6 +106,11 @@ def test_compare_ranks_a_model_with_windows_and_a_resized_one(encoder: Path) -> 
         ["windows", "resized"], corpus=CORPUS, queries=QUERIES, qrels=QRELS
     )
     assert {row.method for row in result.rows} == {"windows", "resized"}
+    assert not any("longer contexts" in text for text in result.warnings)
+
+    convert(source, "window", 2 * NEW, attention_window=WINDOW, output="longer")
+    result = compare_checkpoints(["longer", "resized"], corpus=CORPUS, queries=QUERIES, qrels=QRELS)
+    assert any("longer contexts have longer (64)" in text for text in result.warnings)
 
 
 @pytest.mark.parametrize("scheme", ["window", "rotary"])
@@ -120,3 +125,5 @@ def test_convert_and_train_at_once_has_the_source_as_teacher(scheme: str, tmp_pa
     succeed("train", "converted", "--data", "book.txt", "--steps", 2, "-o", "in-two-steps")
     weights = [Path(name) / "model.safetensors" for name in ("at-once", "in-two-steps")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
+    for name in ("at-once", "in-two-steps"):  # the recipe of each names the base
+        assert evaluate(name, "book.txt", tokens=256, measure="context").base is not None
