@@ -20,13 +20,9 @@ from numpy.typing import NDArray
 
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
-from benchmarks.minute import BUDGET, FEWEST_WINDOWS, halves, paired, select, tune
+from benchmarks.minute import BUDGET, SlidingBase, halves, paired, select, tune
 from ctxextend import convert, resize
-from ctxextend.comparison.search_settings import read_windows
-from ctxextend.evaluation.eval_model import open_eval_model, open_files
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, estimate
-from ctxextend.evaluation.losses import BY_POSITION, plan_losses
-from ctxextend.evaluation.scorer import open_scorer
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import open_model
 from ctxextend.recipe import CheckpointRef, Evaluate
@@ -69,22 +65,12 @@ def judge(base: str, length: int, models: Mapping[str, Path], text: Path, tokens
     group.
     """
     judges = Evaluate(data=(str(text),), tokens=tokens)
-    files = open_files(open_model(CheckpointRef(base)))
-    to = TIMES * length
-    windows = read_windows(files, judges, to, FEWEST_WINDOWS).text.windows
-    scorer = open_scorer(open_eval_model(CheckpointRef(base), "fp32"))
+    sliding = SlidingBase.open(base, judges, TIMES * length)
     found: dict[str, Any] = {}
     for name, folder in models.items():
-        model = open_scorer(open_eval_model(CheckpointRef(str(folder)), "fp32"))
-        task = plan_losses(model, scorer, windows, [to], seed=0, measures=[BY_POSITION])
-        task.measure(lambda tokens: None)
-        losses: dict[str, Losses] = {
-            mode: values for (mode, _), values in task.losses(BY_POSITION).items()
-        }
-        places = [
-            task.windows.targets(number)[BY_POSITION] + len(files.tokenizer.before)
-            for number in range(len(windows))
-        ]
+        read = sliding.read(str(folder))
+        losses = read.losses
+        places = read.positions
         groups = [[place // length == group for place in places] for group in range(TIMES)]
         groups.append([place >= length for place in places])
         found["sliding windows"] = [estimate(select(losses[SLIDING], masks)) for masks in groups]

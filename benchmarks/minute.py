@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,8 @@ from ctxextend.evaluation.reference_rows import (
     TextParts,
     read_texts,
 )
-from ctxextend.evaluation.scorer import open_scorer
+from ctxextend.evaluation.scorer import Scorer, open_scorer
+from ctxextend.held_out import Ids
 from ctxextend.plan.opened_model import open_model
 from ctxextend.recipe import AUTO, CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
@@ -42,6 +43,7 @@ __all__ = [
     "BUDGET",
     "LONG_RANGE",
     "Minute",
+    "SlidingBase",
     "Texts",
     "halves",
     "measure_minute",
@@ -178,28 +180,61 @@ def against_sliding_windows(
     minute: Minute, source: str, tables: tuple[Path, Path], judges: Evaluate
 ) -> dict[str, Any]:
     """Return the loss of a model in sliding windows, and the changes before and after tuning."""
-    files = open_files(open_model(CheckpointRef(source)))
-    windows = read_windows(files, judges, minute.to, FEWEST_WINDOWS).text.windows
-    base = open_scorer(open_eval_model(CheckpointRef(source), "fp32"))
+    sliding = SlidingBase.open(source, judges, minute.to)
     found: dict[str, Any] = {}
     for name, folder in zip(("before", "after"), tables, strict=True):
-        model = open_scorer(open_eval_model(CheckpointRef(str(folder)), "fp32"))
-        task = plan_losses(model, base, windows, [minute.to], seed=0, measures=[BY_POSITION])
-        task.measure(lambda tokens: None)
-        losses = {mode: values for (mode, _), values in task.losses(BY_POSITION).items()}
-        special = len(files.tokenizer.before)
-        long, short = [], []
-        for number in range(len(windows)):
-            positions = task.windows.targets(number)[BY_POSITION] + special
-            long.append(positions >= minute.before)
-            short.append(positions < minute.before)
-        beyond = {mode: select(values, long) for mode, values in losses.items()}
+        read = sliding.read(str(folder))
+        long = [positions >= minute.before for positions in read.positions]
+        short = [positions < minute.before for positions in read.positions]
+        beyond = {mode: select(values, long) for mode, values in read.losses.items()}
         found["reference"] = estimate(beyond[SLIDING])
         found[name] = paired(beyond[MODEL], beyond[SLIDING])
         found[f"short {name}"] = paired(
-            select(losses[MODEL], short), select(losses[TRUNCATED], short)
+            select(read.losses[MODEL], short), select(read.losses[TRUNCATED], short)
         )
     return found
+
+
+class ReadWindows(NamedTuple):
+    """The losses of windows, read by a model and by its base."""
+
+    losses: Mapping[str, Sequence[NDArray[np.float64]]]  # of each window, by mode
+    positions: Sequence[NDArray[np.int64]]  # of the scored tokens of each window
+
+
+@dataclass(frozen=True)
+class SlidingBase:
+    """A model that reads windows of a text as it is: in sliding windows, and truncated."""
+
+    scorer: Scorer
+    windows: Sequence[Ids]
+    length: int  # of the windows, in tokens
+    special: int  # tokens before a text
+
+    @classmethod
+    def open(cls, source: str, judges: Evaluate, length: int) -> "SlidingBase":
+        """Open a model, and read windows of the text that judges."""
+        files = open_files(open_model(CheckpointRef(source)))
+        return cls(
+            scorer=open_scorer(open_eval_model(CheckpointRef(source), "fp32")),
+            windows=read_windows(files, judges, length, FEWEST_WINDOWS).text.windows,
+            length=length,
+            special=len(files.tokenizer.before),
+        )
+
+    def read(self, folder: str) -> ReadWindows:
+        """Return the losses of a model, and those of the base, on the same tokens."""
+        model = open_scorer(open_eval_model(CheckpointRef(folder), "fp32"))
+        task = plan_losses(
+            model, self.scorer, self.windows, [self.length], seed=0, measures=[BY_POSITION]
+        )
+        task.measure(lambda tokens: None)
+        losses = {mode: values for (mode, _), values in task.losses(BY_POSITION).items()}
+        positions = [
+            task.windows.targets(number)[BY_POSITION] + self.special
+            for number in range(len(self.windows))
+        ]
+        return ReadWindows(losses=losses, positions=positions)
 
 
 def select(

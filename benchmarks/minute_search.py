@@ -91,18 +91,31 @@ def measure_minute_search(
 
 def documents_from(texts: SearchSet, first: int) -> SearchSet:
     """Return the documents from a number on, and the queries about them."""
-    queries, relevant = [], []
-    for query, gains in zip(texts.queries, texts.relevant, strict=True):
-        kept = {number - first: gain for number, gain in gains.items() if number >= first}
-        if kept:
-            queries.append(query)
-            relevant.append(kept)
+    documents = range(first, len(texts.documents))
+    relevant = queries_about(texts, documents)
     return SearchSet(
         documents=texts.documents[first:],
-        queries=tuple(queries),
-        relevant=tuple(relevant),
+        queries=tuple(texts.queries[number] for number in relevant),
+        relevant=tuple(relevant.values()),
         notes=(),
     )
+
+
+def queries_about(texts: SearchSet, documents: range) -> dict[int, dict[int, int]]:
+    """Return the relevance of documents, counted from the first, by the number of each query.
+
+    Queries about other documents are left out.
+    """
+    found = dict[int, dict[int, int]]()
+    for number, gains in enumerate(texts.relevant):
+        kept = {
+            document - documents.start: gain
+            for document, gain in gains.items()
+            if document in documents
+        }
+        if kept:
+            found[number] = kept
+    return found
 
 
 def ndcg(of_queries: Embedder, of_documents: Embedder, texts: SearchSet) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.minute_search import token_ids
+from benchmarks.minute_search import queries_about, token_ids
 from ctxextend import convert
 from ctxextend.evaluation.embedding import EmbeddedChunks, Embedder, open_embedder
 from ctxextend.evaluation.eval_model import open_eval_model
@@ -52,19 +52,10 @@ class Half:
 
     def score(self, queries: Vectors, documents: Vectors, texts: SearchSet) -> Scores:
         """Return the scores of the queries about these documents, among these."""
-        chosen = range(len(texts.documents))[self.documents]
-        kept = [
-            number
-            for number, gains in enumerate(texts.relevant)
-            if any(document in chosen for document in gains)
-        ]
-        relevant = [
-            {document - chosen.start: gain for document, gain in texts.relevant[number].items()}
-            for number in kept
-        ]
+        relevant = queries_about(texts, range(len(texts.documents))[self.documents])
         exact = documents[self.documents].astype(np.float64)
-        similar = queries[kept].astype(np.float64) @ exact.T
-        return score_rankings(similar, relevant)
+        similar = queries[[*relevant]].astype(np.float64) @ exact.T
+        return score_rankings(similar, [*relevant.values()])
 
 
 @dataclass(frozen=True)

@@ -374,11 +374,12 @@ def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
     conversion = find_conversion(model, settings)
     twin = plan_twin(conversion)
     explanation = explain_conversion(conversion, twin)
+    convert = complete_settings(conversion, twin)
     return Planned(
         plan=twin,
         explanation=explanation,
-        output=prepare_conversion(conversion, twin, explanation),
-        convert=complete_settings(conversion, twin),
+        output=prepare_conversion(conversion, twin, convert, explanation),
+        convert=convert,
         conversion=conversion,
     )
 

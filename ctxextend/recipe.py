@@ -43,9 +43,8 @@ MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 LENGTH_FORMAT = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
 MIN_WINDOW = 8  # minimum window length in tokens
 SEARCH_SECONDS = 60  # default time of a search for settings, for reading text
-ATTENTION_WINDOWS = (
-    "window"  # the scheme of a conversion that keeps positions, and attends in windows
-)
+# The scheme of a conversion that keeps positions, and attends in windows.
+ATTENTION_WINDOWS = "window"
 SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, NONE)  # of a conversion
 # Default base of the rotary frequencies after a conversion; docs/convert.md has the measurements.
 DEFAULT_THETA = 1000.0

@@ -297,7 +297,7 @@ def _add_column_notes(page: Page, comparison: "Comparison") -> None:
     from ctxextend.report.phrases import chunks_note, short_inputs_cost
 
     measured = comparison.rows[0].final.document_scores
-    if measured is not None and chunks_note(measured):
+    if measured is not None:
         page.text(chunks_note(measured))
     if any(row.final.is_tied for row in comparison.rows[1:]):
         page.text("Tied: the 95 % interval of the paired difference contains 0.")
@@ -449,9 +449,7 @@ def _add_reading_modes(page: Page, comparison: "Comparison") -> None:
         rows.append([short_reading_name(mode, read), f"{read.median:,}", shown])
     page.text("How documents are read", "title")
     page.table(["documents as", TOKENS_COLUMN, page.numbers.head(metric_column(comparison))], rows)
-    note = tokens_note(measured.tokens_read)
-    if note:
-        page.text(note)
+    page.text(tokens_note(measured.tokens_read))
     page.line()
 
 

@@ -337,12 +337,7 @@ def _add_retrieval(page: Page, retrieval: "results.Retrieval") -> None:
     clauses = [*against_chunks(retrieval, numbers)]
     if clauses:
         page.text(f"The model: {'; '.join(clauses)}.")
-    _add_note(page, tokens_note(retrieval.tokens_read))
-
-
-def _add_note(page: Page, note: str) -> None:
-    if note:
-        page.text(note)
+    page.text(tokens_note(retrieval.tokens_read))
 
 
 def _add_shift(page: Page, shift: "results.Shift") -> None:
@@ -397,4 +392,4 @@ def _add_search(
             cells.append(numbers.change(search.changes.get(mode)))
         rows.append(cells)
     page.table(["documents as", TOKENS_COLUMN, *map(numbers.head, columns)], rows)
-    _add_note(page, tokens_note(search.tokens_read))
+    page.text(tokens_note(search.tokens_read))

@@ -90,8 +90,16 @@ def complete_settings(conversion: Conversion, twin_plan: Plan) -> Convert:
     return replace(settings, method=complete_text(twin_plan.main_choice))
 
 
-def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Explanation) -> Output:
+def prepare_conversion(
+    conversion: Conversion, twin_plan: Plan, settings: Convert, explanation: Explanation
+) -> Output:
     """Return the output of a conversion, to be written by `write_output`.
+
+    Args:
+        conversion: How the twin's tensors are computed.
+        twin_plan: The plan of the twin.
+        settings: Those of `complete_settings`.
+        explanation: What the model card says about it.
 
     Raises:
         CheckpointError: A file to edit cannot be read.
@@ -104,7 +112,7 @@ def prepare_conversion(conversion: Conversion, twin_plan: Plan, explanation: Exp
     }
     converted = Converted(
         source=conversion.model.checkpoint,
-        settings=complete_settings(conversion, twin_plan),
+        settings=settings,
         facts=facts,
         records_rows=conversion.twin.has_windows,
         heading=f"Converted to {scheme_text(conversion)}, {after} tokens",

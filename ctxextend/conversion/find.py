@@ -23,6 +23,7 @@ from ctxextend.conversion.twins import (
 )
 from ctxextend.conversion.without_windows import why_no_windows
 from ctxextend.errors import CheckpointError, MethodError, UnsupportedModelError
+from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope_dialects import both_dialects
 from ctxextend.families.schema import ALIBI, ROTARY
@@ -164,13 +165,24 @@ def _check_config(model: OpenedModel, source_type: SourceType, twin: Twin) -> No
                 f"{twin.model_type} models do not support."
             )
             raise UnsupportedModelError(message, instead)
-    if twin.counts_from is not None and not _is_token(given.get(twin.counts_from)):
+    counted_from = _counted_from(twin)
+    if counted_from is not None and not _is_token(given.get(counted_from)):
+        token = json.dumps(given.get(counted_from))
         message = (
-            f"{checkpoint.config_file}: {twin.counts_from} is "
-            f"{json.dumps(given.get(twin.counts_from))}, but positions of {twin.model_type} models "
-            "are counted from it."
+            f"{checkpoint.config_file}: {counted_from} is {token}, but positions of "
+            f"{twin.model_type} models are counted from it."
         )
         raise UnsupportedModelError(message, f"State it in {checkpoint.config_file}.")
+
+
+def _counted_from(twin: Twin) -> str | None:
+    """Return the key of the token that the positions of a twin are counted from, if there is one.
+
+    Only twins with windows have tables of learned rows.
+    """
+    if not twin.has_windows:
+        return None
+    return FAMILIES[twin.model_type].tables[0].reserved.config_key
 
 
 def _check_separator(

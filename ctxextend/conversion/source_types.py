@@ -282,7 +282,6 @@ def _longformer(
         },
         without_head=without_head,
         stated_as={SEPARATOR_KEY: "eos_token_id"},
-        counts_from="pad_token_id",
         defaults=defaults,
         equal_keys=equal_keys,
         unused=("classifier_dropout", *unused),

@@ -29,9 +29,9 @@ GENERATION = "ForConditionalGeneration"
 TOKEN_CLASSIFICATION = "ForTokenClassification"
 SEQUENCE_CLASSIFICATION = "ForSequenceClassification"
 QUESTION_ANSWERING = "ForQuestionAnswering"
-LAYERS = ("layer.", "layers.", "h.")  # names of lists of layers
-SEPARATOR_KEY = "sep_token_id"  # key of a config
 MULTIPLE_CHOICE = "ForMultipleChoice"
+LAYERS = ("layer.", "layers.", "h.")  # how names of lists of layers end
+SEPARATOR_KEY = "sep_token_id"  # of a config
 
 
 def by_head(values: Array, heads: int) -> Array:
@@ -159,7 +159,6 @@ class Twin:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # other values of its config
     equal_keys: tuple[str, ...] = ()  # keys of the source that must have the same value
     unused: tuple[str, ...] = ()  # the source's config keys without effect in it
-    counts_from: str | None = None  # key of the token that its positions are counted from
     width_key: str = "hidden_size"
     heads_key: str = "num_attention_heads"
     layer_keys: tuple[str, ...] = ("num_hidden_layers",)  # the numbers of its layers

@@ -255,6 +255,12 @@ def whole_number(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
+def positive_numbers(value: Any) -> list[int]:
+    """Return the integers above 0 of a value or list."""
+    values = value if isinstance(value, list) else [value]
+    return [number for number in values if type(number) is int and number > 0]
+
+
 def nested(config: Mapping[str, Any], path: Keys) -> Any:
     """Return the value at a path of keys; None if the path does not exist."""
     value: Any = config

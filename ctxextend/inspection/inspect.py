@@ -11,6 +11,7 @@ from ctxextend.checkpoints.folder import Checkpoint, source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.checkpoints.mistral_files import has_params
+from ctxextend.families.lookup import positive_numbers
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.gguf_limits import (
     gguf_libraries,
@@ -167,12 +168,10 @@ def _notes(
 
 def _attention_windows(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield how far tokens attend in a model with attention windows, as Longformer."""
-    stated = checkpoint.config.get("attention_window")
-    windows = stated if isinstance(stated, list) else [stated]
-    if not windows or not all(type(window) is int for window in windows):
-        return
-    sides = ", ".join(str(window // 2) for window in sorted({*windows}))
-    yield f"Each token attends to {sides} tokens on either side (attention_window)."
+    windows = positive_numbers(checkpoint.config.get("attention_window"))
+    if windows:
+        sides = ", ".join(str(window // 2) for window in sorted({*windows}))
+        yield f"Each token attends to {sides} tokens on either side (attention_window)."
 
 
 def _gguf_notes(file: GgufFile, selected: Sequence[PositionReport]) -> Iterator[str]:

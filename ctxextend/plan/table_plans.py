@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.errors import MethodError, ResizeError
+from ctxextend.families.lookup import positive_numbers
 from ctxextend.families.schema import LearnedTable
 from ctxextend.plan.found_table import FoundTable, context_length, tables_of_part
 from ctxextend.plan.rotary_plan import plan_without_rows
@@ -190,7 +191,7 @@ def _check_multiple(plan: TablePlan) -> None:
     if not plan.is_changed or _is_lifted(plan, table):
         return
     key = table.multiple_of
-    step = max(_positive_numbers(_stated_or_default(plan, key)), default=1)
+    step = max(positive_numbers(_stated_or_default(plan, key)), default=1)
     after = plan.max_len_after
     below = after // step * step
     if after == below:
@@ -216,9 +217,3 @@ def _stated_or_default(plan: TablePlan, key: str) -> Any:
     """Return a value of the config, or transformers' default."""
     stated = plan.location.stated(key)
     return plan.location.family.defaults.get(key) if stated is None else stated
-
-
-def _positive_numbers(value: Any) -> list[int]:
-    """Return the integers above 0 of a value or list."""
-    values = value if isinstance(value, list) else [value]
-    return [number for number in values if isinstance(number, int) and number > 0]

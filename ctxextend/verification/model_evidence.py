@@ -289,45 +289,49 @@ def _outputs_text(expected: Expected, compared: ComparedOutputs) -> list[str]:
         return [f"bit-identical to the base's on inputs of {inputs}"]
     if compared.are_equal and not expected.conversion:
         return [f"equal to the base's on inputs of {inputs}, but for NaN and signs of zeros"]
-    if expected.windows and isinstance(compared.standard, MustBeClose):
-        text = _windows_text(expected.windows, compared, compared.standard.tolerance)
-    elif expected.conversion and isinstance(compared.standard, MustBeClose):
-        tolerance = compared.standard.tolerance
-        dtype = embedding_dtype(expected.conversion)
-        relation = "equal the base's within"
-        if not compared.are_right:
-            relation = "differ from the base's by more than"
-        rounding = "float32 rounding"
-        if dtype in SUM_ROUNDING:
-            rounding += f" and that of the embeddings to {dtype}"
-        text = f"without positions, outputs {relation} {rounding} (tolerance {tolerance:.2g})"
-    elif isinstance(compared.standard, MustBeClose):
-        relation = "are the base's within"
-        if not compared.are_right:
-            relation = "differ from the base's by more than"
-        allowed = f"tolerance {compared.standard.tolerance:.2g}"
-        text = f"outputs on short inputs {relation} rounding of frequencies ({allowed})"
-    elif compared.are_right:
-        largest = max(item.largest for item in compared.of_values)
-        text = f"outputs on short inputs differ from the base's by up to {largest:.3g}, as expected"
-    else:
-        text = "outputs on short inputs must be identical to the base's but differ"
+    text = _standard_text(expected, compared)
     values = [f"{_value_text(value)} at {name}" for name, value in compared.differences.items()]
     return [text, f"largest difference: {'; '.join(values)}"]
 
 
-def _windows_text(conversion: Conversion, compared: ComparedOutputs, tolerance: float) -> str:
-    """Say whether the outputs of a model with attention windows equal the base's."""
-    relation = "equal the base's within"
+def _standard_text(expected: Expected, compared: ComparedOutputs) -> str:
+    """Say whether outputs meet the standard."""
+    if isinstance(compared.standard, MustBeClose):
+        return _closeness_text(expected, compared, compared.standard.tolerance)
+    if compared.are_right:
+        largest = max(item.largest for item in compared.of_values)
+        return f"outputs on short inputs differ from the base's by up to {largest:.3g}, as expected"
+    return "outputs on short inputs must be identical to the base's but differ"
+
+
+def _closeness_text(expected: Expected, compared: ComparedOutputs, tolerance: float) -> str:
+    """Say whether outputs equal the base's but for rounding, and of what."""
+    relation = "are the base's within"
+    if expected.conversion is not None:
+        relation = "equal the base's within"
     if not compared.are_right:
         relation = "differ from the base's by more than"
+    allowed = f"(tolerance {tolerance:.2g})"
+    if expected.windows is not None:
+        text = f"outputs {relation} float32 rounding {allowed}"
+        return f"{text}{_wider_windows_text(expected.windows, compared)}"
+    if expected.conversion is not None:
+        rounding = "float32 rounding"
+        dtype = embedding_dtype(expected.conversion)
+        if dtype in SUM_ROUNDING:
+            rounding += f" and that of the embeddings to {dtype}"
+        return f"without positions, outputs {relation} {rounding} {allowed}"
+    return f"outputs on short inputs {relation} rounding of frequencies {allowed}"
+
+
+def _wider_windows_text(conversion: Conversion, compared: ComparedOutputs) -> str:
+    """Say which inputs were run with wider windows, as a clause; nothing if none was."""
     half = conversion.settings.half_window
-    text = f"outputs {relation} float32 rounding (tolerance {tolerance:.2g})"
     if compared.longest <= half:
-        return text
+        return ""
     return (
-        f"{text}: of inputs up to {half} tokens as they are, of longer ones with windows of twice "
-        "the input"
+        f": of inputs up to {half} tokens as they are, of longer ones with windows of twice the "
+        "input"
     )
 
 
