@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from importlib import import_module
 from io import TextIOWrapper
 from itertools import chain
@@ -28,7 +29,7 @@ from ctxextend.cli.console import (
     in_colour,
     null_stream,
 )
-from ctxextend.cli.options import PANELS
+from ctxextend.cli.options import ADVANCED, PANELS
 from ctxextend.cli.tables import Page
 from ctxextend.cli.values import read_plain_values
 from ctxextend.errors import (
@@ -64,6 +65,7 @@ EXIT_CODES: dict[type[CtxextendError], int] = {
 WITH_TABLE_FLAGS = ("resize", "inspect", "verify")  # commands that have --tensor
 TABLE_FLAG = re.compile(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?")
 TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default in parentheses
+HELP_ALL = "--help-all"  # also lists the advanced options
 SHOW_COMPLETION = ", to copy it or customize the installation"  # too long for one line
 EXTRA_ARGUMENTS_MESSAGE = "unexpected extra argument(s) ("
 
@@ -84,11 +86,18 @@ def write_help(command: Any, ctx: Any, formatter: Any) -> None:
         else:
             formatter.write_paragraph()
             formatter.write_text(paragraph)
-    for group, rows in help_sections(command, ctx).items():
+    sections = help_sections(command, ctx)
+    is_short = ADVANCED in sections and not ctx.meta.get(HELP_ALL)
+    if is_short:
+        del sections[ADVANCED]
+    for group, rows in sections.items():
         with formatter.section(_coloured(group, bold=True)):
             coloured = [(_coloured(name, fg="cyan"), text) for name, text in rows]
             # One third leaves enough width for the text even in a narrow terminal.
             formatter.write_dl(coloured, formatter.width // 3)
+    if is_short:
+        formatter.write_paragraph()
+        formatter.write_text(f"All options: {ctx.command_path} {HELP_ALL}")
 
 
 def _coloured(text: str, **style: Any) -> str:
@@ -99,11 +108,34 @@ class Command(TyperCommand):
     """A command with plain help, which reads its values without pydantic."""
 
     format_help = write_help
+    _help_all_option: Any = None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with --help and --help-all."""
+        if self._help_all_option is None:
+            # Parameters are compared by identity, so there is one.
+            self._help_all_option = _help_all(self.get_help_option(ctx))
+        return [*super().get_params(ctx), self._help_all_option]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the values of arguments and options."""
         read_plain_values(self.get_params(ctx))
         return super().parse_args(ctx, args)
+
+
+def _help_all(help_option: Any) -> Any:
+    """Return the option that prints the help with all options, like --help otherwise."""
+    option = copy(help_option)
+    option.name = "help_all"
+    option.opts = [HELP_ALL]
+    option.help = "Show all options and exit."
+
+    def show(context: Any, parameter: Any, requested: bool) -> None:
+        context.meta[HELP_ALL] = requested
+        help_option.callback(context, parameter, requested)
+
+    option.callback = show
+    return option
 
 
 def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:

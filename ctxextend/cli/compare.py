@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -85,20 +85,23 @@ def compare(
             False,
         ),
     ] = None,
-    corpus: options.Corpus = None,
-    queries: options.Queries = None,
-    qrels: options.Qrels = None,
+    corpus: Annotated[str | None, options.rarely(options.Corpus)] = None,
+    queries: Annotated[str | None, options.rarely(options.Queries)] = None,
+    qrels: Annotated[str | None, options.rarely(options.Qrels)] = None,
     text_field: options.TextField = "text",
     tokens: options.Tokens = None,
-    eval_data: options.EvalData = None,
+    eval_data: Annotated[list[str] | None, options.rarely(options.EvalData)] = None,
     steps: Annotated[
-        int, options.learning("--steps N", "Also train methods, by default auto, for N steps.")
+        int, options.basic("--steps N", "Also train methods, by default auto, for N steps.")
     ] = 0,
-    trainable: options.Trainable = None,
-    seq_len: options.SeqLen = None,
-    window: options.Window = None,
-    lr: options.LearningRate = None,
-    batch_size: options.StepBatch = None,
+    trainable: Annotated[
+        Literal["new", "positions", "all-but-positions", "all"] | None,
+        options.rarely(options.Trainable),
+    ] = None,
+    seq_len: Annotated[int | None, options.rarely(options.SeqLen)] = None,
+    window: Annotated[int | None, options.rarely(options.Window)] = None,
+    lr: Annotated[float | None, options.rarely(options.LearningRate)] = None,
+    batch_size: Annotated[int | None, options.rarely(options.StepBatch)] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
     device: options.Device = None,
@@ -123,10 +126,8 @@ def compare(
 
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by
     nDCG@10 in a search set (--corpus, --queries, --qrels). With --steps, each method is first
-    trained on the rest of the text. With --quick, five methods at 2x the length on Python's text.
-    With --hold-out, the rows cut off are the reference. With --tune, every other window of the text
-    searches settings of yarn and switch. METHOD+tuned is METHOD after --budget seconds of training
-    its rows, as by resize --data.
+    trained. With --quick, five methods on Python's text. With --hold-out, the rows cut off are the
+    reference. METHOD+tuned also trains its rows, as resize --data does.
     """
     flags = options.given(context)
     _check_flags(flags)

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them), which would load numpy for --help.
 MEASURES = ("position", "context", "effective", "retrieval", "shift")
+ADVANCED = "Advanced"  # options that few need: only --help-all lists them
 # Option groups of --help, in order.
-PANELS = ("Options", "Text", "Measures", "Training", "Output", "Advanced")
+PANELS = ("Options", "Text", "Measures", "Training", "Output", ADVANCED)
 
 
 def heading(title: str) -> Any:
@@ -53,7 +55,14 @@ text = heading("Text")
 measures = heading("Measures")
 learning = heading("Training")
 files = heading("Output")
-advanced = heading("Advanced")
+advanced = heading(ADVANCED)
+
+
+def rarely(option: Any) -> Any:
+    """Return the declaration of a shared option that few need in this command."""
+    declared = copy(option.__metadata__[0])
+    declared.rich_help_panel = ADVANCED
+    return declared
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Any:
@@ -117,7 +126,7 @@ Corpus = Annotated[str | None, text("--corpus FILE", "Documents of a search set:
 Queries = Annotated[str | None, text("--queries FILE", "Its queries: .jsonl or .tsv.")]
 Qrels = Annotated[str | None, text("--qrels FILE", "Its relevance judgements: .tsv or .jsonl.")]
 EvalData = Annotated[list[str] | None, text("--eval-data PATH", "Held-out text.", "5 % of --data")]
-TextField = Annotated[str, text("--text-field KEY", "Name of the text field or column.")]
+TextField = Annotated[str, advanced("--text-field KEY", "Name of the text field or column.")]
 Tokens = Annotated[int | None, text("--tokens T", "Maximum number of tokens to use.", "65536")]
 
 Length = Annotated[list[int] | None, measures("--length L", "Context length.", "128, 256, ...")]

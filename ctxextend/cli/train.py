@@ -7,7 +7,7 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
-from ctxextend.cli.options import files, learning, text
+from ctxextend.cli.options import advanced, learning, text
 from ctxextend.cli.run_steps import execute, push
 from ctxextend.cli.tables import Page
 from ctxextend.errors import counted
@@ -30,43 +30,43 @@ def train(
     seq_len: options.SeqLen = None,
     window: options.Window = None,
     window_skip: Annotated[
-        bool, learning("--window-skip", "Skip positions once in each window (PoSE).")
+        bool, advanced("--window-skip", "Skip positions once in each window (PoSE).")
     ] = False,
     trainable: options.Trainable = None,
     lora: options.Lora = None,
     lr: options.LearningRate = None,
-    weight_decay: Annotated[float, learning("--weight-decay X", "AdamW's weight decay.")] = 0.0,
+    weight_decay: Annotated[float, advanced("--weight-decay X", "AdamW's weight decay.")] = 0.0,
     batch_size: options.StepBatch = None,
     per_device_batch_size: Annotated[
-        int | None, learning("--per-device-batch-size B", "Micro-batch size.", "as memory allows")
+        int | None, advanced("--per-device-batch-size B", "Micro-batch size.", "as memory allows")
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
     fsdp: Annotated[
-        bool, learning("--fsdp", "Shard the model across processes (torchrun).")
+        bool, advanced("--fsdp", "Shard the model across processes (torchrun).")
     ] = False,
     device: options.Device = None,
     threads: options.Threads = None,
     eval_every: Annotated[
-        int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")
+        int | None, advanced("--eval-every K", "Evaluate every K steps.", "N/4")
     ] = None,
     save: Annotated[
-        Literal["best", "last"], learning("--save WHAT", "best (by held-out loss) or last.")
+        Literal["best", "last"], advanced("--save WHAT", "best (by held-out loss) or last.")
     ] = "best",
     save_every: Annotated[
-        int | None, learning("--save-every K", "Save every K steps.", "N/10")
+        int | None, advanced("--save-every K", "Save every K steps.", "N/10")
     ] = None,
     resume: options.Resume = False,
     report_to: Annotated[
-        str, learning("--report-to NAME", "Log to tensorboard, wandb, ...")
+        str, advanced("--report-to NAME", "Log to tensorboard, wandb, ...")
     ] = "none",
     output: Annotated[Path | None, options.output_folder("<name>-trained")] = None,
     dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None,
-        files("--dtype T", "Output dtype: fp32, bf16 or fp16.", "as in MODEL"),
+        advanced("--dtype T", "Output dtype: fp32, bf16 or fp16.", "as in MODEL"),
     ] = None,
     save_adapter: Annotated[
-        bool, files("--save-adapter", "Save a PEFT adapter instead of merged weights.")
+        bool, advanced("--save-adapter", "Save a PEFT adapter instead of merged weights.")
     ] = False,
     copy_code: options.CopyCode = False,
     force: options.Force = False,
@@ -78,7 +78,7 @@ def train(
     ] = False,
     distill: Annotated[
         float | None,
-        learning(
+        advanced(
             "--distill W", "Weight of distillation from the base.", "4 converted, 5 contrastive"
         ),
     ] = None,

@@ -13,7 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ctxextend.cli.app import build_app, help_sections, summary
-from ctxextend.cli.options import PANELS
+from ctxextend.cli.options import ADVANCED, PANELS
 from ctxextend.tables.methods import METHODS
 from tests.helpers.terminal import on_terminal
 
@@ -28,9 +28,9 @@ EXAMPLE = re.compile(r"^  (ctxextend .*)$", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def help_of(*arguments: str, columns: int = 80) -> str:
+def help_of(*arguments: str, columns: int = 80, flag: str = "--help") -> str:
     done = CliRunner().invoke(
-        build_app(), [*arguments, "--help"], prog_name="ctxextend", env={"COLUMNS": str(columns)}
+        build_app(), [*arguments, flag], prog_name="ctxextend", env={"COLUMNS": str(columns)}
     )
     assert done.exit_code == 0
     return done.stdout
@@ -62,7 +62,7 @@ def test_help_of_the_app_fits_one_screen_with_one_line_per_command() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_a_summary_then_examples_then_options(name: str) -> None:
     command = COMMANDS[name]
-    text = help_of(name)
+    text = help_of(name, flag="--help-all")
 
     usage, empty, first, blank, heading, *_ = text.splitlines()
     assert usage.startswith(f"Usage: ctxextend {name} [OPTIONS]")
@@ -81,8 +81,8 @@ def test_help_shows_a_summary_then_examples_then_options(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_plain_text_of_80_columns_with_every_flag(name: str) -> None:
-    text = help_of(name)
+def test_help_all_is_plain_text_of_80_columns_with_every_flag(name: str) -> None:
+    text = help_of(name, flag="--help-all")
     assert text.isascii()
     assert widest(text) <= 80
     assert "x>=" not in text
@@ -90,8 +90,18 @@ def test_help_is_plain_text_of_80_columns_with_every_flag(name: str) -> None:
         assert flag in text
 
 
-def test_help_of_resize_is_short() -> None:
-    assert len(help_of("resize").splitlines()) <= 46
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_45_lines_and_names_help_all_if_that_lists_more(name: str) -> None:
+    text = help_of(name)
+    every = help_of(name, flag="--help-all")
+    *shown, last = text.splitlines()
+    assert len(shown) < 45
+    if f"\n{ADVANCED}:\n" not in every:
+        assert text == every
+        return
+    assert last == f"All options: ctxextend {name} --help-all"
+    assert every.startswith("\n".join(shown).rstrip())
+    assert every.count("\n  -") > text.count("\n  -")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -205,7 +215,7 @@ def completions(typed: str) -> list[str]:
 
 def test_completion_offers_every_command_and_flag() -> None:
     assert set(completions("")) == set(COMMANDS)
-    assert set(completions("resize --")) == flags_of("resize") | {"--help"}
+    assert set(completions("resize --")) == flags_of("resize") | {"--help", "--help-all"}
 
 
 @pytest.fixture
