@@ -4,8 +4,11 @@ Any other exception is a bug.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 
 # Precedes the flags that identify the position table at the end of a hint; the command line inserts
 # the command.
@@ -23,16 +26,44 @@ EXTRAS = {
 }
 
 
+_names_flags: ContextVar[bool] = ContextVar("names_flags", default=False)
+
+
 class CtxextendError(Exception):
     """Base class of known errors.
 
-    `message` says what was found and where, `hint` what to do next, or is None.
+    Args:
+        message: What was found and where. Settings are named as flags: ``--to 512``.
+        hint: What to do next, if anything.
     """
+
+    # Arguments of the function that was called whose names differ from those of other functions.
+    renamed: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint)  # both, so that pickling works
-        self.message = message
-        self.hint = hint
+        self.flag_message = message
+        self.flag_hint = hint
+
+    @property
+    def message(self) -> str:
+        """What was found and where; settings are named as flags or arguments, as by the caller."""
+        return self._in_words_of_caller(self.flag_message)
+
+    @property
+    def hint(self) -> str | None:
+        """What to do next, or None; settings are named as in the message."""
+        if self.flag_hint is None:
+            return None
+        return self._in_words_of_caller(self.flag_hint)
+
+    def _in_words_of_caller(self, text: str) -> str:
+        """Return a text that names flags in the words of the caller."""
+        if _names_flags.get() or "--" not in text:
+            return text
+        from ctxextend.python_words import in_words_of_python
+
+        return in_words_of_python(text, self.renamed)
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
@@ -103,6 +134,26 @@ class TuningInterrupted(KeyboardInterrupt):
 
 class VerificationError(CtxextendError):
     """An output failed a check; exit code 3."""
+
+
+@contextmanager
+def on_the_command_line() -> Iterator[None]:
+    """Let errors name flags, as someone who types commands reads them."""
+    token = _names_flags.set(True)
+    try:
+        yield
+    finally:
+        _names_flags.reset(token)
+
+
+@contextmanager
+def arguments_renamed(**names: str) -> Iterator[None]:
+    """Name arguments in errors as the called function does, by their names elsewhere."""
+    try:
+        yield
+    except CtxextendError as error:
+        error.renamed = names
+        raise
 
 
 def raise_first(errors: Iterable[ResizeError]) -> None:

@@ -368,7 +368,7 @@ def _settings(
         settings = kind(**given)
     except ResizeError as error:
         for item in (error, *error.others):
-            entry = _mentioned(item.message, keys, entries) or section
+            entry = _mentioned(item.flag_message, keys, entries) or section
             errors.append(entry.error(str(item)))
     if len(errors) > errors_before:
         return None

@@ -672,6 +672,7 @@ def _text_is_train() -> Iterator[None]:
     try:
         yield
     except CtxextendError as error:
-        error.message = error.message.replace("--data", "--train")
-        error.hint = error.hint and error.hint.replace("--data", "--train")
+        error.flag_message = error.flag_message.replace("--data", "--train")
+        if error.flag_hint is not None:
+            error.flag_hint = error.flag_hint.replace("--data", "--train")
         raise

@@ -155,7 +155,7 @@ def check_new_file(
     with os_errors_as_output_error(output):
         output = Path(os.path.realpath(output))
         if _is_any(output, sources):
-            raise OutputError(f"The output {output} is the source.", "Choose another -o.")
+            raise OutputError(f"The output {output} is the source.", "Choose another --output.")
         _check_in_folders(output, output.parents)
         _check_replaceable_file(output, force=force, is_replaceable=is_replaceable)
         check_disk_space(nearest_existing_parent(output), {output.name: size})
@@ -171,10 +171,10 @@ def _check_replaceable_file(
         raise OutputError(f"The output {output} is a folder.", f"Use -o {output / 'NAME.gguf'}.")
     if not force:
         message = f"The output {output} exists."
-        raise OutputError(message, "Replace it with --force, or choose another -o.")
+        raise OutputError(message, "Replace it with --force, or choose another --output.")
     if not is_replaceable(output):
         message = f"{output} is not a GGUF file, so --force does not replace it."
-        raise OutputError(message, "Choose another -o.")
+        raise OutputError(message, "Choose another --output.")
 
 
 def check_output(
@@ -200,7 +200,7 @@ def _check_location(output: Path, sources: Iterable[Path]) -> None:
         is_around = any(_is_any(path, (source, *source.parents)) for path in removable)
         if is_around or _is_any(source, output.parents):
             message = f"The output {output} and the source {source} overlap."
-            raise OutputError(message, "Choose another -o.")
+            raise OutputError(message, "Choose another --output.")
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises if there is none
     if _is_any(output, (home, Path(output.anchor), Path())):
         what = "the home, root or current folder, which is never replaced"
@@ -214,7 +214,7 @@ def _check_in_folders(output: Path, paths: Iterable[Path]) -> None:
     existing = next(path for path in paths if path.exists())
     if not existing.is_dir():
         message = f"The output {output} cannot be created: {existing} is a file."
-        raise OutputError(message, "Choose another -o.")
+        raise OutputError(message, "Choose another --output.")
 
 
 def _is_any(path: Path, others: Iterable[Path]) -> bool:
@@ -238,17 +238,17 @@ def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> N
         return
     if not force:
         message = f"The output {output} exists."
-        raise OutputError(message, "Replace it with --force, or choose another -o.")
+        raise OutputError(message, "Replace it with --force, or choose another --output.")
     if not _is_checkpoint(output):
         message = f"{output} is not a checkpoint folder, so --force does not replace it."
-        raise OutputError(message, "Choose another -o.")
+        raise OutputError(message, "Choose another --output.")
     for path in sorted(output.rglob("*")):
         name = path.relative_to(output).as_posix()
         is_filled = path.is_dir() and not path.is_symlink() and any(path.iterdir())
         if not is_filled and name not in files and not is_known(PurePosixPath(name)):
             found = f"{output} contains {name}, which is not a checkpoint file"
             message = f"{found}, so --force does not replace it."
-            raise OutputError(message, f"Move {name} elsewhere, or choose another -o.")
+            raise OutputError(message, f"Move {name} elsewhere, or choose another --output.")
 
 
 def _is_checkpoint(folder: Path) -> bool:
@@ -323,7 +323,7 @@ def _advice(error: OSError) -> str:
     """Say what to do if a file cannot be written."""
     if error.errno in DISK_FULL:
         return DISK_FULL_HINT
-    advice = "Try again, or choose another -o."
+    advice = "Try again, or choose another --output."
     if error.errno in EXISTS:
         return f"Another program created it in the meantime; nothing was replaced. {advice}"
     return advice

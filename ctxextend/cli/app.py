@@ -20,7 +20,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from ctxextend.cli import hints
 from ctxextend.cli.console import (
     FAILED_CHECK,
     INTERRUPTED,
@@ -39,6 +38,7 @@ from ctxextend.errors import (
     VerificationError,
     did_you_mean,
     install_command,
+    on_the_command_line,
 )
 from ctxextend.version import __version__
 
@@ -199,10 +199,11 @@ class App(TyperGroup):
         console = Console("--json" in ctx.args)
         words = [*ctx.args]
         try:
-            return super().invoke(ctx)
+            with on_the_command_line():
+                return super().invoke(ctx)
         except CtxextendError as error:
-            hint = _known_hint(ctx, error.hint, words)
-            console.failure(type(error).__name__, error.message, hint)
+            hint = _known_hint(ctx, error.flag_hint, words)
+            console.failure(type(error).__name__, error.flag_message, hint)
             raise typer.Exit(EXIT_CODES.get(type(error), 1)) from error
         except ModuleNotFoundError as error:
             if not error.name or error.name.startswith("ctxextend"):
@@ -246,6 +247,8 @@ def in_words_of_command(context: Any, hint: str) -> str:
     command = context.invoked_subcommand
     if command not in COMMANDS or "--" not in hint:
         return hint
+    from ctxextend.cli import hints  # only errors need it
+
     return hints.in_words_of(command, hint, command_flags())
 
 
@@ -270,7 +273,7 @@ def explain_usage(error: Any, hint: str, words: Sequence[str] = ()) -> tuple[str
     """
     cause = error.__cause__
     if isinstance(cause, CtxextendError):
-        return cause.message, cause.hint or hint
+        return cause.flag_message, cause.flag_hint or hint
     parameter = getattr(error, "param", None)
     if parameter is not None and cause is not None:
         return _explain_value(parameter, cause.errors()[0], hint)
@@ -306,6 +309,8 @@ def _explain_extra(error: Any, hint: str, words: Sequence[str]) -> tuple[str, st
     for parameter in command.params:
         if parameter.param_type_name == "option" and parameter.multiple:
             repeatable += parameter.opts
+    from ctxextend.cli import hints
+
     explained = hints.explain_extra(command.name, repeatable, extra, words)
     return f"Unexpected argument: {extra}.", explained or hint
 

@@ -7,11 +7,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ctxextend.errors import flag_name, joined
+from ctxextend.python_words import COMMAND_LINE
 
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])")
-# A whole command in a hint, with its flags: up to a mark that ends the sentence, and not a dot in a
-# name.
-COMMAND_LINE = re.compile(r"ctxextend [a-z]+.*?(?=[.,;`]?(?:\s*$)|[.,;](?=\s)|`)")
 Flags = Mapping[str, Collection[str]]  # the flags of each command, by its name
 
 # What a command does with an argument that it does not expect, {} being the argument.

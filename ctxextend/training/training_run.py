@@ -136,10 +136,10 @@ def open_run_folder(
             stack.enter_context(atomic_output.locked(path))
         except BlockingIOError:
             message = f"Another run is using {path}."
-            raise TrainingError(message, "Wait for it, or choose another -o.") from None
+            raise TrainingError(message, "Wait for it, or choose another --output.") from None
         atomic_output.remove_stale(run_file, "new")
         if any(path.iterdir()) and not run_file.is_file():
-            hint = "Training saves its state under this name. Choose another -o."
+            hint = "Training saves its state under this name. Choose another --output."
             raise TrainingError(f"{path} exists and is not a training run.", hint)
         settings = json.loads(json.dumps(settings))  # tuples become lists
         before = _read_settings(run_file)

@@ -11,7 +11,8 @@ from typer.main import get_command
 
 import ctxextend
 from ctxextend.cli.app import COMMANDS, build_app, command_flags
-from ctxextend.cli.hints import COMMAND_LINE, FLAG, in_words_of, recipe_keys
+from ctxextend.cli.hints import FLAG, in_words_of, recipe_keys
+from ctxextend.python_words import COMMAND_LINE
 from tests.helpers.trainings import invoke
 
 PACKAGE = Path(str(ctxextend.__file__)).parent
