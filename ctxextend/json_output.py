@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def _object_of(value: Any) -> dict[str, Any]:
 
 
 class Result:
-    """Base class of results, with a one-line repr of some attributes."""
+    """Base class of results: they print as the screen of their command, with a one-line repr."""
 
     _repr_names: tuple[str, ...]
 
@@ -70,6 +71,18 @@ class Result:
         """Return the plain values that ``--json`` prints, without schema version and command."""
         return {"warnings": list(getattr(self, "warnings", ())), **to_json(self)}
 
+    def __str__(self) -> str:
+        return str(_screens().as_text(self))
+
+    def _repr_html_(self) -> str:
+        """Return what the command prints, as notebooks show it."""
+        return str(_screens().as_html(self))
+
     def __repr__(self) -> str:
         attributes = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._repr_names)
         return f"{type(self).__name__}({attributes})"
+
+
+def _screens() -> Any:
+    """Return the module with the screens of the command line, which knows every result."""
+    return import_module("ctxextend.cli.result_screens")

@@ -15,6 +15,7 @@ from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.recipe import Recipe
+    from ctxextend.training.train_result import TrainingPlan
 
 
 def train(
@@ -131,10 +132,17 @@ def show_training_plan(
     plan = plan_training(recipe, output, force=force)
     console.note(*plan.notes)
     console.warning(*plan.warnings)
-    what = plan.trainable
-    if recipe.train is not None and recipe.train.lora is not None:
-        what += f", adapters of rank {recipe.train.lora}"
     page = Page()
+    add_training_plan(page, plan)
+    console.screen(page.lines)
+    console.result("train", plan, plan.warnings)
+
+
+def add_training_plan(page: Page, plan: "TrainingPlan") -> None:
+    """Add what a training run would train, and the memory that it would need."""
+    what = plan.trainable
+    if plan.lora is not None:
+        what += f", adapters of rank {plan.lora}"
     page.values(
         [
             ("parameters", f"{plan.model_parameters:,}"),
@@ -142,5 +150,3 @@ def show_training_plan(
         ]
     )
     page.values((counted(memory.devices, "device"), str(memory)) for memory in plan.memory)
-    console.screen(page.lines)
-    console.result("train", plan, plan.warnings)

@@ -68,14 +68,14 @@ def verify(
     page = Page()  # without a width: lines do not wrap in a pipe
     if sys.stdout.isatty():
         page = Page.for_stdout()
-    _show_verification(page, verification)
+    add_verification(page, verification)
     console.screen(page.lines)
     console.result("verify", verification)
     if not verification.passed:
         raise typer.Exit(FAILED_CHECK)
 
 
-def _show_verification(page: Page, verification: "Verification") -> None:
+def add_verification(page: Page, verification: "Verification") -> None:
     """Add the verdict to a page, then each check with its status and evidence."""
     page.verdict(verification.conclusion, is_good=verification.passed)
     labels = [f"{STATUSES[check.status]}  {check.name}" for check in verification.checks]

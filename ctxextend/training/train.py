@@ -214,6 +214,7 @@ def plan_training(
         output=path,
         source=recipe.checkpoint.source,
         trainable=str(task.settings.trainable),
+        lora=task.settings.lora,
         parameters=trainable.count,
         model_parameters=loaded.model.model.num_parameters(),
         precision=str(task.settings.precision),

@@ -166,6 +166,7 @@ class TrainingPlan(Result, shows=("source", "parameters", "memory")):
     output: Path  # the folder that a run would write
     source: str  # the reference of the checkpoint, as the user passed it
     trainable: str  # one of `TRAINABLE`
+    lora: int | None  # the rank of adapters, if any
     parameters: int  # trainable parameters
     model_parameters: int  # all parameters
     precision: str  # of the computation

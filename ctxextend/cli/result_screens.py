@@ -1,0 +1,174 @@
+"""Results as text and HTML: `print(result)` and notebooks show what the command prints."""
+
+import html
+from dataclasses import dataclass, field
+from functools import singledispatch
+
+from ctxextend.cli.compare import add_comparison
+from ctxextend.cli.console import Console, Pieces, styled
+from ctxextend.cli.evaluate import add_evaluation
+from ctxextend.cli.inspect import add_inspections
+from ctxextend.cli.run_steps import show_training
+from ctxextend.cli.show_result import show_plan, show_result
+from ctxextend.cli.tables import Page
+from ctxextend.cli.train import add_training_plan
+from ctxextend.cli.verify import add_verification
+from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.inspection.inspection_result import Inspection
+from ctxextend.json_output import Result
+from ctxextend.pipeline import RunResult
+from ctxextend.plan.runtime_flags import RuntimeFlags
+from ctxextend.planned import Planned, ResizeResult
+from ctxextend.recipe import Recipe
+from ctxextend.training.train_result import TrainingPlan, TrainResult
+from ctxextend.verification.conclusion import Verification
+
+# The styles of `console.STYLES` in CSS; these colours can be read on white and on black.
+CSS = {
+    "title": "font-weight: bold",
+    "faint": "opacity: 0.6",
+    "label": "font-weight: bold; color: #00838f",
+    "wrong": "font-weight: bold; color: #d32f2f",
+    "right": "color: #388e3c",
+    "learned": "color: #00838f",
+    "second": "color: #388e3c",
+    "third": "color: #ab47bc",
+    "new": "color: #a87000",
+    "reserved": "color: #ab47bc",
+}
+
+
+@dataclass(frozen=True)
+class Transcript(Console):
+    """Collects what a command prints, on stdout and on stderr, instead of printing it."""
+
+    quiet: bool = False
+    silent: bool = False
+    page: Page = field(default_factory=Page.for_stdout)
+
+    def data(self, text: str) -> None:
+        """Add the result."""
+        for line in text.split("\n"):
+            self.page.line(line)
+
+    def screen(self, lines: list[Pieces]) -> None:  # type: ignore[override]
+        """Add styled lines."""
+        self.page.lines.extend(lines)
+
+    def note(self, *lines: str) -> None:
+        """Add lines of stderr; commands, which are indented, do not wrap."""
+        self.printed.update(lines)
+        for line in lines:
+            if line.startswith(" "):
+                self.page.line(line)
+            else:
+                self.page.text(line)
+
+    def next_steps(self, *commands: str) -> None:
+        """Add nothing: these are commands for a terminal."""
+
+
+@singledispatch
+def show(result: Result, console: Transcript) -> None:
+    """Add what the command of a result prints; of other results, their repr."""
+    console.note(repr(result))
+
+
+@show.register
+def _(result: Evaluation, console: Transcript) -> None:
+    console.note(*result.notes)
+    console.warning(*result.warnings)
+    add_evaluation(console.page, result)
+
+
+@show.register
+def _(result: Comparison, console: Transcript) -> None:
+    console.note(*result.notes)
+    console.warning(*result.warnings)
+    add_comparison(console.page, result)
+
+
+@show.register
+def _(result: Inspection, console: Transcript) -> None:
+    console.note(*result.notes)
+    add_inspections(console.page, [result])
+
+
+@show.register
+def _(result: Verification, console: Transcript) -> None:
+    console.note(*result.notes)
+    add_verification(console.page, result)
+
+
+@show.register
+def _(result: Planned, console: Transcript) -> None:
+    console.warning(*result.explanation.warnings)
+    show_plan(console, Recipe(result.model.ref), result, None, force=False)
+
+
+@show.register
+def _(result: ResizeResult, console: Transcript) -> None:
+    console.warning(*result.warnings)
+    if isinstance(result.training, TrainResult):
+        show(result.training, console)
+    else:
+        show_result(console, result)
+
+
+@show.register
+def _(result: TrainResult, console: Transcript) -> None:
+    console.note(*result.notes)
+    show_training(console, result)
+    console.data(str(result.output))
+
+
+@show.register
+def _(result: TrainingPlan, console: Transcript) -> None:
+    console.note(*result.notes)
+    console.warning(*result.warnings)
+    add_training_plan(console.page, result)
+
+
+@show.register
+def _(result: RunResult, console: Transcript) -> None:
+    for step in (result.resize, result.training):
+        if step is not None:
+            show(step, console)
+    if result.evaluation is not None:
+        console.page.line()
+        show(result.evaluation, console)
+
+
+@show.register
+def _(result: RuntimeFlags, console: Transcript) -> None:
+    console.warning(*result.warnings)
+    console.note(*result.notes)
+    console.data(result.flags)
+
+
+def as_text(result: Result) -> str:
+    """Return what the command of a result prints."""
+    return "\n".join(styled(line, colour=False) for line in _lines(result))
+
+
+def as_html(result: Result) -> str:
+    """Return what the command of a result prints as an HTML element, with styles."""
+    lines = ["".join(map(_span, line)) for line in _lines(result)]
+    text = "\n".join(lines)
+    return f'<pre style="line-height: 1.2">{text}</pre>'
+
+
+def _lines(result: Result) -> list[Pieces]:
+    console = Transcript()
+    show(result, console)
+    return console.page.lines
+
+
+def _span(piece: tuple[str, str]) -> str:
+    """Return a piece of a line as HTML."""
+    text, style = piece
+    escaped = html.escape(text)
+    if style not in CSS:
+        return escaped
+    return f'<span style="{CSS[style]}">{escaped}</span>'

@@ -1,0 +1,144 @@
+"""`print(result)` and notebooks show what the command of a result prints."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import ctxextend
+from ctxextend.cli.console import STYLES
+from ctxextend.cli.result_screens import CSS
+from ctxextend.json_output import Result
+from ctxextend.plan.plan import Plan
+from ctxextend.recipe import CheckpointRef, Recipe, Train
+from tests.helpers import rotary_models
+from tests.helpers.evaluations import EXTENDED
+from tests.helpers.result_screens import RESULTS, page_of
+from tests.helpers.trainings import succeed
+
+TEXT = "The quick brown fox jumps over the lazy dog. " * 400
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+class Reader(HTMLParser):
+    """Collects the text of an HTML element, and checks that its tags are balanced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def text_of_html(result: Result) -> str:
+    reader = Reader()
+    reader.feed(result._repr_html_())
+    assert not reader.open
+    return "\n".join(line.rstrip() for line in reader.text.split("\n"))
+
+
+def test_print_of_an_inspection_shows_the_screen() -> None:
+    result = ctxextend.inspect("tiny-gpt2")
+    done = succeed("inspect", "tiny-gpt2")
+    assert str(result) == done.stdout.removesuffix("\n")
+    assert text_of_html(result) == str(result)
+
+
+def test_print_of_a_verification_shows_the_screen() -> None:
+    ctxextend.resize("tiny-gpt2", to=256, output="out")
+    result = ctxextend.verify("out")
+    done = succeed("verify", "out")
+    assert str(result).split() == done.stdout.split()
+    assert max(map(len, str(result).splitlines())) <= 80
+
+
+def test_print_of_a_resize_shows_its_output_and_what_is_new() -> None:
+    result = ctxextend.resize("tiny-gpt2", to=256, output="out")
+    done = succeed("resize", "tiny-gpt2", "--to", 256, "--output", "again")
+    timed = re.compile(r"in \d+ ms|in [\d.]+ s")
+    printed = timed.sub("", str(result).replace("\nout", "\nagain"))
+    assert printed.split() == timed.sub("", done.stderr + done.stdout).split()
+
+
+def test_print_of_a_planned_resize_shows_the_plan() -> None:
+    planned = ctxextend.plan_resize("tiny-gpt2", to=256)
+    done = succeed("resize", "tiny-gpt2", "--to", 256, "--dry-run")
+    assert done.stdout.strip() in str(planned)
+    assert str(planned).count("\n") > 10
+
+
+def test_print_of_a_training_shows_its_losses_and_output() -> None:
+    Path("text.txt").write_text(TEXT)
+    settings = Train(("text.txt",), 2, trainable="all")
+    planned = ctxextend.plan_training(Recipe(CheckpointRef("tiny-gpt2"), train=settings))
+    done = succeed(
+        "train",
+        "tiny-gpt2",
+        "--data",
+        "text.txt",
+        "--steps",
+        2,
+        "--trainable",
+        "all",
+        "--dry-run",
+    )
+    assert done.stdout.strip() in str(planned)
+    trained = ctxextend.train(
+        "tiny-gpt2",
+        "text.txt",
+        steps=1,
+        seq_len=16,
+        batch_size=2,
+        trainable="all",
+        output="trained",
+    )
+    assert re.search(r"^held-out loss \d", str(trained), re.MULTILINE)
+    assert str(trained).endswith("\ntrained")
+
+
+def test_print_of_runtime_flags_shows_notes_and_flags() -> None:
+    folder = rotary_models.make("llama").folder
+    result = ctxextend.runtime_flags(folder, "4x", "vllm")
+    assert str(result).endswith(result.flags)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_print_of_a_measurement_shows_the_screen(name: str) -> None:
+    result = RESULTS[name]
+    shown = "\n".join("".join(text for text, _ in line).rstrip() for line in page_of(result).lines)
+    assert shown in str(result)
+    for note in (*result.notes, *result.warnings):
+        assert "".join(note.split()) in "".join(str(result).split())
+    assert text_of_html(result) == str(result)
+
+
+def test_repr_html_marks_what_the_screen_marks() -> None:
+    assert CSS.keys() == STYLES.keys() - {""}
+    assert f'<span style="{CSS["title"]}">' in EXTENDED._repr_html_()
+
+
+def test_print_of_a_result_without_a_screen_is_its_repr() -> None:
+    plan = ctxextend.plan_resize("tiny-gpt2", to=256).plan
+    assert isinstance(plan, Plan)
+    assert str(plan) == repr(plan)
+    assert "\n" not in repr(plan)
+
+
+def test_repr_of_a_result_is_one_line() -> None:
+    assert repr(EXTENDED).startswith("Evaluation(source=")
+    assert "\n" not in repr(EXTENDED)
