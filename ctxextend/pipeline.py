@@ -197,6 +197,11 @@ def _train(
     resume: bool,
 ) -> RunResult:
     """Train, after the planned resize or conversion."""
+    from ctxextend.training.training_source import TrainingSource
+
+    source = TrainingSource.open(recipe, planned)
+    source.check_start(folder, force=force)
+
     from ctxextend.training.train import train_recipe
 
     with events.progress("Training", "tokens") as step:
@@ -204,6 +209,7 @@ def _train(
             recipe,
             folder,
             planned=planned,
+            source=source,
             force=force,
             resume=resume,
             notify=events.note,

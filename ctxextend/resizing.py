@@ -42,6 +42,7 @@ from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.open_settings import OPEN_IN
 from ctxextend.tables.rope_types import NONE
+from ctxextend.text_data import check_beginnings
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison, SettingsSearch
@@ -272,6 +273,8 @@ def resize_checkpoint(
     options = options or ResizeOptions()
     events = events or Silence()
     assert recipe.resize is not None
+    if options.data:
+        check_beginnings(options.data)
     model = open_model(recipe.checkpoint, reads_gguf=True)
     if gguf_of(model.checkpoint) is not None:
         _check_gguf_options(model.checkpoint, recipe, options)
@@ -578,7 +581,7 @@ def _check_run_folder(output: Path, *, force: bool) -> None:
     folder = RunFolder.for_output(output)
     if folder.save is not None and not force:
         message = f"{folder.path} contains an interrupted run, which tuning would discard."
-        raise TrainingError(message, "Resume that run, or choose another -o.")
+        raise TrainingError(message, "Resume that run, or choose another --output.")
 
 
 def _check_trained(folder: Path) -> None:

@@ -9,6 +9,7 @@ import re
 import string
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
@@ -27,6 +28,9 @@ TABULAR = (PARQUET, *SEPARATORS)  # read with `datasets`
 SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, *TABULAR)  # files of a folder to read
 CHUNK_SIZE = 1 << 20  # characters per chunk: a tokenizer needs about 160 bytes per token
 ROWS = 64  # rows of a Parquet file to decode at a time
+BEGINNING = 1000  # lines of JSONL that are read to check a file
+# The first and the last bytes of a Parquet file: https://parquet.apache.org/docs/file-format
+PARQUET_MARK = b"PAR1"
 SET_FIELD = "Set the text field with --text-field."
 HUB_FORMAT = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
 HUB_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([^/:@]+))?(?::(?P<split>[^:@]+))?(?:@(.+))?")
@@ -126,6 +130,44 @@ def _is_skipped(folder: Path) -> bool:
     return any((folder / mark).exists() for mark in CHECKPOINT_MARKS)
 
 
+def check_beginnings(paths: Paths, text_field: str = TEXT_FIELD) -> None:
+    """Read the beginning of every local file, to report errors before libraries are imported.
+
+    Of text, that is the first million characters; of JSONL, the first thousand lines; of a table,
+    its header or the marks of its format.
+
+    Raises:
+        DataError: A path does not exist or contains no text, or a file cannot be read.
+    """
+    for source in check_paths(paths):
+        if isinstance(source, str):  # on the Hub
+            continue
+        with _named_in_errors(source):
+            for _ in islice(_beginning(source, text_field), BEGINNING):
+                pass
+
+
+def _beginning(source: Path, text_field: str) -> Iterator[str]:
+    """Yield the beginnings of the documents of a file; of a table, only check its format.
+
+    Raises:
+        ValueError: It is not a Parquet file.
+    """
+    suffix = source.suffix.lower()
+    if suffix == PARQUET:
+        with source.open("rb") as file:
+            first = file.read(len(PARQUET_MARK))
+            file.seek(-len(PARQUET_MARK), os.SEEK_END)
+            last = file.read()
+        if not first == last == PARQUET_MARK:
+            raise ValueError("it is not a complete Parquet file")
+    elif suffix in SEPARATORS:
+        yield from (stream.read() for stream in _header_fields(source, text_field))
+    else:
+        for stream in _streams(source, text_field):
+            yield stream.read(CHUNK_SIZE)
+
+
 def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
     """Read the start of every file and dataset, to report errors early.
 
@@ -196,18 +238,25 @@ def _read(paths: Paths, text_field: str, read: Callable[[TextIO], Iterable[_T]])
     Any error becomes a DataError that names the file or dataset.
     """
     for source in check_paths(paths):
-        try:
+        with _named_in_errors(source):
             for stream in _streams(source, text_field):
                 yield from read(stream)
-        except CtxextendError:
-            raise
-        except Exception as error:  # each format raises its own exceptions
-            reason = one_line(error, 400).rstrip(".") or type(error).__name__
-            hint = "Pass a readable file in UTF-8; convert other encodings with iconv."
-            if isinstance(source, str):
-                login = "your login for private data: hf auth login"
-                hint = f"Check the name ({HUB_FORMAT}), the network, and {login}."
-            raise DataError(f"{source} cannot be read: {reason}.", hint) from error
+
+
+@contextmanager
+def _named_in_errors(source: TextSource) -> Iterator[None]:
+    """Turn any error of reading a file or dataset into a DataError that names it."""
+    try:
+        yield
+    except CtxextendError:
+        raise
+    except Exception as error:  # each format raises its own exceptions
+        reason = one_line(error, 400).rstrip(".") or type(error).__name__
+        hint = "Pass a readable file in UTF-8; convert other encodings with iconv."
+        if isinstance(source, str):
+            login = "your login for private data: hf auth login"
+            hint = f"Check the name ({HUB_FORMAT}), the network, and {login}."
+        raise DataError(f"{source} cannot be read: {reason}.", hint) from error
 
 
 def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
@@ -215,7 +264,7 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
     if isinstance(source, str):
         rows = _rows_of_dataset(source)
     elif source.suffix.lower() in SEPARATORS:
-        yield from _text(dict.fromkeys(_header(source)), text_field, str(source))
+        yield from _header_fields(source, text_field)
         rows = _rows_of_table(source, text_field)
     elif source.suffix.lower() == PARQUET:
         rows = _rows_of_table(source, text_field)
@@ -231,6 +280,15 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
         rows = rows.select_columns([text_field])
     for row in rows:
         yield from _text(row, text_field, str(source))
+
+
+def _header_fields(file: Path, text_field: str) -> Iterator[TextIO]:
+    """Check that a CSV or TSV file has the column of the text; yield nothing.
+
+    Raises:
+        DataError: It has not.
+    """
+    yield from _text(dict.fromkeys(_header(file)), text_field, str(file))
 
 
 def _header(file: Path) -> Sequence[str]:

@@ -48,6 +48,7 @@ from ctxextend.evaluation.eval_model import (
     load_eval_model,
     open_files,
 )
+from ctxextend.evaluation.evaluate import check_start
 from ctxextend.evaluation.evaluation_result import TRUNCATED, little_text
 from ctxextend.evaluation.evaluation_run import (
     EvaluationRun,
@@ -66,7 +67,6 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_parser import split_tuned
 from ctxextend.tables.open_settings import OPEN_IN
-from ctxextend.text_data import check_paths
 
 if TYPE_CHECKING:
     from ctxextend.training.training_task import TrainingTask
@@ -387,8 +387,7 @@ def _is_searched(plan: Plan) -> bool:
 
 def _check_text(settings: Compare) -> None:
     """Raise DataError if text does not exist, or is both trained on and evaluated on."""
-    if settings.evaluate.data:
-        check_paths(settings.evaluate.data)
+    check_start(settings.evaluate)
     trained = settings.train or settings.tuned
     if trained is None or not trained.eval_data:
         return

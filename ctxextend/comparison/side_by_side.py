@@ -23,7 +23,7 @@ from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.effective import EffectiveTask, effective_lengths
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ModelFiles
-from ctxextend.evaluation.evaluate import open_base
+from ctxextend.evaluation.evaluate import check_start, open_base
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.evaluation.evaluation_run import (
     KIND_NAMES,
@@ -256,6 +256,7 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
     Raises:
         CtxextendError: A checkpoint or the text cannot be read, or they cannot be compared.
     """
+    check_start(settings)
     files = [open_to_evaluate(ref, settings.length) for ref in refs]
     search_set = read_search_set(settings)
     first = files[0]

@@ -13,7 +13,7 @@ import numpy as np
 from ctxextend.checkpoints.folder import MODULES, Checkpoint, source_notes
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.evaluation.text_tokenizer import NamedTokenizer, TextTokenizer
 from ctxextend.families.schema import SinusoidalTable
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import open_device
@@ -57,10 +57,19 @@ class ModelFiles:
     ref: CheckpointRef  # as the user named it
     checkpoint: Checkpoint
     model_type: str
-    tokenizer: TextTokenizer
+    named_tokenizer: NamedTokenizer
     max_len: int  # context length in tokens, special tokens included
     # What its recipe records about the text of each training run.
     trainings: Sequence[Mapping[str, Any]]
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer.
+
+        Raises:
+            CheckpointError: The checkpoint has none.
+        """
+        return self.named_tokenizer.opened
 
     @property
     def name(self) -> str:
@@ -203,11 +212,11 @@ ModelOrFiles = EvalModel | ModelFiles
 
 
 def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ResizableFiles:
-    """Check that a checkpoint can be loaded and has the weights of the hashes; open its tokenizer.
+    """Check that a checkpoint can be loaded and has the weights of the hashes.
 
     Raises:
-        CheckpointError: The weights differ from the hashes, transformers cannot load them, the
-            first table does not have the rows that the config states, or it has no tokenizer.
+        CheckpointError: The weights differ from the hashes, transformers cannot load them, or the
+            first table does not have the rows that the config states.
     """
     checkpoint = opened.checkpoint
     table = opened.tables[0]
@@ -222,7 +231,7 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
         ref=opened.ref,
         checkpoint=checkpoint,
         model_type=opened.architecture.family.model_type,
-        tokenizer=TextTokenizer.open(tokenizer),
+        named_tokenizer=NamedTokenizer(tokenizer),
         max_len=max_len,
         trainings=_trainings(opened, provenance),
         opened=opened,

@@ -4,22 +4,24 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.effective import check_effective
-from ctxextend.evaluation.eval_model import PASS_BASE, EvalModel, ModelFiles
+from ctxextend.evaluation.eval_model import CAUSAL, PASS_BASE, EvalModel, ModelFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.evaluation_run import (
     KIND_NAMES,
     applicable_measures,
     check_length,
+    check_measures,
     plan_evaluation,
 )
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.evaluation.stated_files import StatedFiles, length_errors, open_to_evaluate
 from ctxextend.evaluation.unseen_text import read_start, read_unseen
 from ctxextend.held_out import Ids
-from ctxextend.models.devices import torch_threads
+from ctxextend.models.devices import check_device, torch_threads
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
 from ctxextend.recipe import (
@@ -31,7 +33,7 @@ from ctxextend.recipe import (
     path_names,
     split_ref,
 )
-from ctxextend.text_data import check_paths
+from ctxextend.text_data import check_beginnings
 
 
 class EvaluationInterrupted(KeyboardInterrupt):
@@ -88,10 +90,11 @@ def evaluate_checkpoint(
         CtxextendError: As `evaluate`.
         EvaluationInterrupted: Ctrl-C was pressed; it has the results so far.
     """
-    if settings.data:
-        check_paths(settings.data)
+    check_start(settings)
     search_set = read_search_set(settings)
     files = open_to_evaluate(ref, settings.length)
+    if files.stated_kind == CAUSAL:  # of others, the weights decide
+        check_measures(files.name, CAUSAL, settings)
     documents, text_warnings = open_text(files, settings)
     model = eval_model.load_eval_model(files, settings.precision, settings.device)
     applicable_measures(model, settings)
@@ -120,6 +123,21 @@ def evaluate_checkpoint(
     except KeyboardInterrupt:
         raise EvaluationInterrupted(run.report(complete=False)) from None
     return run.report(complete=True)
+
+
+def check_start(settings: Evaluate) -> None:
+    """Check what can be checked before any library is imported: text, base and device.
+
+    Raises:
+        DataError: A text cannot be read.
+        SourceError: The base that the settings name does not exist.
+        ResizeError: The device is not available.
+    """
+    if settings.data:
+        check_beginnings(settings.data, settings.text_field)
+    if settings.base is not None:
+        resolve_source(settings.base, only_config=True)
+    check_device(settings.device)
 
 
 def open_text(files: ModelFiles, settings: Evaluate) -> tuple[Iterator[Ids] | None, Sequence[str]]:

@@ -308,20 +308,30 @@ def check_length(model: ModelOrFiles, length: int) -> None:
         raise ResizeError(message, f"Resize it first: ctxextend resize {model.name} --to {length}")
 
 
+def check_measures(name: str, kind: str, settings: Evaluate) -> None:
+    """Check that measures apply to a model of this name and kind.
+
+    Raises:
+        ResizeError: A requested measure, or the search set, does not apply to it.
+    """
+    applicable = MEASURES_BY_KIND[kind]
+    described = f"{name}, {KIND_NAMES[kind]}"
+    if settings.corpus is not None and kind != ENCODER:
+        message = f"--corpus does not apply to {described}."
+        raise ResizeError(message, f"Pass text with --data: it measures {', '.join(applicable)}.")
+    for measure in settings.measure:
+        if measure not in (*applicable, "shift"):
+            message = f"--measure {measure} does not apply to {described}."
+            raise ResizeError(message, f"Use {', '.join(applicable)}.")
+
+
 def applicable_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
     """Return the requested measures, by default all that apply to the model.
 
     Raises:
         ResizeError: A requested measure, or the search set, does not apply to it.
     """
+    check_measures(model.name, model.kind, settings)
     applicable = MEASURES_BY_KIND[model.kind]
-    kind = f"{model.name}, {KIND_NAMES[model.kind]}"
-    if settings.corpus is not None and model.kind != ENCODER:
-        message = f"--corpus does not apply to {kind}."
-        raise ResizeError(message, f"Pass text with --data: it measures {', '.join(applicable)}.")
-    for name in settings.measure:
-        if name not in (*applicable, "shift"):
-            message = f"--measure {name} does not apply to {kind}."
-            raise ResizeError(message, f"Use {', '.join(applicable)}.")
     requested = settings.measure or applicable
     return tuple(name for name in MEASURES if name in requested)

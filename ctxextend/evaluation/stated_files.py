@@ -14,7 +14,7 @@ from ctxextend.checkpoints.folder import MODULES, no_lm_head, open_checkpoint, o
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, UNKNOWN_SCHEME, ModelFiles, open_files
-from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.evaluation.text_tokenizer import NamedTokenizer
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.limits.stated_length import StatedLength, stated_length
 from ctxextend.models.load import check_loadable
@@ -117,8 +117,8 @@ def _open_stated(ref: CheckpointRef, lengths: Sequence[int]) -> StatedFiles:
 
     Raises:
         SourceError: It cannot be reached.
-        CheckpointError: A file is missing or malformed, transformers cannot load it, it has no
-            tokenizer, or no length is stated.
+        CheckpointError: A file is missing or malformed, transformers cannot load it, or no
+            length is stated.
     """
     source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant)
     checkpoint = open_checkpoint(source, ref.variant)
@@ -137,7 +137,7 @@ def _open_stated(ref: CheckpointRef, lengths: Sequence[int]) -> StatedFiles:
         ref=ref,
         checkpoint=checkpoint,
         model_type=str(checkpoint.config["model_type"]),
-        tokenizer=TextTokenizer.open(ref.tokenizer or checkpoint.root / checkpoint.model),
+        named_tokenizer=NamedTokenizer(ref.tokenizer or checkpoint.root / checkpoint.model),
         max_len=max(known),
         trainings=(),
         stated=stated,

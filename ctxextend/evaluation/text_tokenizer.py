@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,22 @@ class TextTokenizer:
         before = np.array(self.before, np.int64)
         after = np.array(self.after, np.int64)
         return np.concatenate([before, ids, after])
+
+
+@dataclass(frozen=True)
+class NamedTokenizer:
+    """A tokenizer that is opened on first use, since that imports transformers."""
+
+    name: str | os.PathLike[str]  # see `TextTokenizer.open`
+
+    @cached_property
+    def opened(self) -> TextTokenizer:
+        """The tokenizer.
+
+        Raises:
+            CheckpointError: transformers cannot load it, or it has no vocabulary.
+        """
+        return TextTokenizer.open(self.name)
 
 
 def _load_tokenizer(name: str | os.PathLike[str]) -> Any:

@@ -3,8 +3,10 @@
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ from ctxextend.errors import ResizeError
 if TYPE_CHECKING:
     import torch
 
+# The variables of torch/version.py that name the toolkit of a build; None: built without it.
+BUILDS = {"cuda": ("cuda", "hip"), "xpu": ("xpu",)}
 # Smaller models run on one thread: a second one gains little on an idle machine, and costs much on
 # a busy one, where every short operation waits for it.
 MULTI_THREAD_PARAMETERS = 1_000_000
@@ -106,6 +110,30 @@ def _default_threads(model: Any, before: int) -> int:
     if parameters < MULTI_THREAD_PARAMETERS:
         return 1
     return min(before, available_cpus())
+
+
+def check_device(name: str | None) -> None:
+    """Check, without importing torch, that the installed build of torch has a kind of device.
+
+    Raises:
+        ResizeError: It has not. Whether there is such a device is only known to torch.
+    """
+    kind = (name or "cpu").partition(":")[0]
+    if kind == "mps" and sys.platform != "darwin":
+        raise ResizeError(f"Device {name!r} is not available.", "Use cpu.")
+    if kind not in BUILDS:
+        return
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return
+    version_file = Path(found.origin).with_name("version.py")
+    if not version_file.is_file():
+        return
+    stated = version_file.read_text("utf-8")
+    absent = [f"{variable}: Optional[str] = None" in stated for variable in BUILDS[kind]]
+    if all(absent):
+        message = f"Device {name!r} is not available: the installed torch is built without it."
+        raise ResizeError(message, "Use cpu.")
 
 
 def open_device(name: str | None = None) -> "torch.device":

@@ -13,19 +13,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctxextend.checkpoints.atomic_output import (
     check_disk_space,
-    check_output,
     nearest_existing_parent,
 )
-from ctxextend.checkpoints.folder import protected_paths
-from ctxextend.checkpoints.mistral_files import STALE_FORMAT, format_files
 from ctxextend.errors import ResizeError, TrainingError, counted, one_line
 from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
-from ctxextend.output.record import table_hash
-from ctxextend.output.write import no_check, output_path, write_output
-from ctxextend.plan.file_warnings import file_warnings
-from ctxextend.plan.opened_model import OpenedModel, open_model
+from ctxextend.output.write import no_check, write_output
+from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
@@ -50,6 +45,7 @@ from ctxextend.training.trained_output import trained_output
 from ctxextend.training.trained_weights import TrainedWeights
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, open_run_folder, run_settings
+from ctxextend.training.training_source import TrainingSource, training_settings
 from ctxextend.training.training_task import LoadedTask, TrainingTask, load_task, open_task
 
 if TYPE_CHECKING:
@@ -110,6 +106,7 @@ def train_recipe(
     output: str | os.PathLike[str] | None = None,
     *,
     planned: Planned | None = None,
+    source: TrainingSource | None = None,
     force: bool = False,
     resume: bool = False,
     progress: Progress = no_progress,
@@ -122,6 +119,7 @@ def train_recipe(
         recipe: The source, the settings, and the resize or conversion before.
         output, force, resume, progress: As in `train`.
         planned: The plan of that resize or conversion.
+        source: The source, if it is open already.
         notify: Called with each note.
         limit: Take as many steps as fit a time, not those of the recipe.
 
@@ -136,6 +134,7 @@ def train_recipe(
     opened = _opened_run(
         recipe,
         planned,
+        source,
         output,
         devices,
         notify=notify,
@@ -239,12 +238,6 @@ def _open_one_step(model: OpenedModel, settings: Train, device: "torch.device") 
         return open_task(open_files(model), one_step, devices, RunFolder(Path(folder)))
 
 
-def training_settings(recipe: Recipe) -> Train:
-    """Return the settings of training of a recipe that trains."""
-    assert recipe.train is not None
-    return recipe.train
-
-
 def _check_steps(recipe: Recipe, planned: Planned | None) -> None:
     """Raise ResizeError if an adapter is to be saved, but the recipe has other steps."""
     settings = training_settings(recipe)
@@ -255,94 +248,6 @@ def _check_steps(recipe: Recipe, planned: Planned | None) -> None:
         )
         hint = "Run the other steps first, then ctxextend train MODEL --lora R --save-adapter."
         raise ResizeError(message, hint)
-
-
-@dataclass(frozen=True)
-class TrainingSource:
-    """The checkpoint that a run starts from, and what is done to it before training."""
-
-    recipe: Recipe
-    planned: Planned | None  # a resize or conversion; None: the checkpoint is trained as it is
-    model: OpenedModel
-    table_sha256: str | None  # of the first table; None if no rows are stored
-
-    @classmethod
-    def open(cls, recipe: Recipe, planned: Planned | None) -> "TrainingSource":
-        """Open the checkpoint of a recipe, or take that of a plan.
-
-        Raises:
-            CtxextendError: It cannot be opened.
-        """
-        model = planned.model if planned is not None else open_model(recipe.checkpoint)
-        if recipe.copies_code:
-            model = model.with_code()
-        table = model.read_table()
-        sha256 = None
-        if table is not None:
-            sha256 = table_hash(table)
-        return cls(recipe=recipe, planned=planned, model=model, table_sha256=sha256)
-
-    def output_path(self, output: str | os.PathLike[str] | None) -> Path:
-        """Return the output folder: the given one, or the default."""
-        if self.planned is not None:
-            return output_path(output, self.planned.output.default_folder)
-        return output_path(output, Path(f"{self.model.checkpoint.source.name}-trained"))
-
-    def check_output(self, path: Path, *, force: bool) -> None:
-        """Check that an output can be written, before anything is.
-
-        Raises:
-            OutputError: It cannot.
-        """
-        checkpoint = self.model.checkpoint
-        # Their sizes are checked once the tensors to save are known: see `_check_disk_space`.
-        files = dict.fromkeys(checkpoint.files, 0)
-        check_output(path, protected_paths(checkpoint), files, force=force)
-
-    def prepare_model(self, folder: RunFolder) -> OpenedModel:
-        """Return the checkpoint to train: resized or converted into the run folder if planned.
-
-        Raises:
-            OutputError: The folder cannot be written.
-        """
-        if self.planned is None:
-            return self.model.without_other_format()
-        resized = folder.path / "resized"
-        # Another process or an interrupted run has written it: all of it, from the same plan.
-        is_written = resized.exists()
-        if not is_written:
-            self.planned.execute(resized)
-        ref = CheckpointRef(
-            source=str(resized),
-            variant=self.planned.model.ref.variant,
-            model_type=self.planned.model.ref.model_type,
-        )
-        # Messages show the reference that the user passed.
-        model = replace(open_model(ref), ref=self.model.ref)
-        if self.recipe.copies_code:
-            model = model.with_code()
-        return model.without_other_format()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """How the reference was resolved; the notes of a plan say so too."""
-        if self.planned is not None:
-            return ()
-        return self.model.checkpoint.source.notes
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings about the resize or conversion, or about files that are copied."""
-        warnings = tuple(file_warnings(self.model.checkpoint))
-        if self.planned is not None:
-            warnings = self.planned.warnings
-        stale = format_files(self.model.checkpoint)
-        if stale:
-            warnings += (
-                f"Not in the output: {', '.join(stale)}, in {STALE_FORMAT}. vLLM reads "
-                "config.json instead.",
-            )
-        return warnings
 
 
 @contextmanager
@@ -389,6 +294,7 @@ class OpenedRun:
 def _opened_run(
     recipe: Recipe,
     planned: Planned | None,
+    source: TrainingSource | None,
     output: str | os.PathLike[str] | None,
     devices: "PartialState",
     *,
@@ -406,7 +312,8 @@ def _opened_run(
     """
     with ExitStack() as stack:
         with devices.main_process_first():
-            source = TrainingSource.open(recipe, planned)
+            if source is None:
+                source = TrainingSource.open(recipe, planned)
             path = source.output_path(output)
             # It stays locked when the other processes go on, until the output is written.
             folder = stack.enter_context(

@@ -23,6 +23,7 @@ from ctxextend.training.rows_to_train import (
 from ctxextend.training.trainable import Names
 from ctxextend.training.trainable_setting import choose_trainable
 from ctxextend.training.training_run import RunFolder
+from ctxextend.training.training_source import check_sequences
 from ctxextend.training.training_text import SequenceLengths, TrainingText, read_training_text
 
 if TYPE_CHECKING:
@@ -170,7 +171,8 @@ def open_task(
     rows = None
     if settings.trainable == "new" and not is_base:
         rows = new_rows(files, origin.base)
-    _check_lengths(files, settings)
+    shortest = max(MIN_WINDOW, files.tokenizer.num_special + 2)
+    check_sequences(files.ref.source, files.max_len, settings, shortest)
     settings = _fill_in(files, settings, devices)
     lengths = SequenceLengths.of_run(files, settings)
     micro_batches = micro_batch_sizes(devices, settings, lengths.length)
@@ -222,21 +224,6 @@ def _check_adapter(files: ResizableFiles, settings: Train) -> None:
             "adapter for them has no base."
         )
         raise TrainingError(message, "Save merged weights: remove --save-adapter.")
-
-
-def _check_lengths(files: ResizableFiles, settings: Train) -> None:
-    """Raise TrainingError if a sequence needs more positions than the checkpoint has."""
-    source = files.ref.source
-    lengths = {
-        "--seq-len": settings.seq_len,
-        "--window": settings.window,
-        "A sequence of": max(MIN_WINDOW, files.tokenizer.num_special + 2),
-    }
-    for label, length in lengths.items():
-        if length is not None and length > files.max_len:
-            message = f"{label} {length} is more than the {files.max_len} positions of {source}."
-            hint = f"Resize it first: ctxextend resize {source} --to {length}"
-            raise TrainingError(message, hint)
 
 
 def _fill_in(files: ResizableFiles, settings: Train, devices: "PartialState") -> Train:

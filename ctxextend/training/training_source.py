@@ -1,0 +1,164 @@
+"""The checkpoint that a training run starts from, and checks before any library is imported."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ctxextend.checkpoints.atomic_output import check_output
+from ctxextend.checkpoints.folder import protected_paths
+from ctxextend.checkpoints.mistral_files import STALE_FORMAT, format_files
+from ctxextend.errors import TrainingError
+from ctxextend.models.devices import check_device
+from ctxextend.output.record import table_hash
+from ctxextend.output.write import output_path
+from ctxextend.plan.file_warnings import file_warnings
+from ctxextend.plan.found_table import context_length
+from ctxextend.plan.opened_model import OpenedModel, open_model
+from ctxextend.planned import Planned
+from ctxextend.recipe import CheckpointRef, Recipe, Train
+from ctxextend.text_data import check_beginnings, check_paths
+from ctxextend.training.training_run import RunFolder
+
+
+def training_settings(recipe: Recipe) -> Train:
+    """Return the settings of training of a recipe that trains."""
+    assert recipe.train is not None
+    return recipe.train
+
+
+@dataclass(frozen=True)
+class TrainingSource:
+    """The checkpoint that a run starts from, and what is done to it before training."""
+
+    recipe: Recipe
+    planned: Planned | None  # a resize or conversion; None: the checkpoint is trained as it is
+    model: OpenedModel
+    table_sha256: str | None  # of the first table; None if no rows are stored
+
+    @classmethod
+    def open(cls, recipe: Recipe, planned: Planned | None) -> "TrainingSource":
+        """Open the checkpoint of a recipe, or take that of a plan.
+
+        Raises:
+            CtxextendError: It cannot be opened.
+        """
+        model = planned.model if planned is not None else open_model(recipe.checkpoint)
+        if recipe.copies_code:
+            model = model.with_code()
+        table = model.read_table()
+        sha256 = None
+        if table is not None:
+            sha256 = table_hash(table)
+        return cls(recipe=recipe, planned=planned, model=model, table_sha256=sha256)
+
+    def output_path(self, output: str | os.PathLike[str] | None) -> Path:
+        """Return the output folder: the given one, or the default."""
+        if self.planned is not None:
+            return output_path(output, self.planned.output.default_folder)
+        return output_path(output, Path(f"{self.model.checkpoint.source.name}-trained"))
+
+    def check_output(self, path: Path, *, force: bool) -> None:
+        """Check that an output can be written, before anything is.
+
+        Raises:
+            OutputError: It cannot.
+        """
+        checkpoint = self.model.checkpoint
+        # Their sizes are checked once the tensors to save are known: see `_check_disk_space`.
+        files = dict.fromkeys(checkpoint.files, 0)
+        check_output(path, protected_paths(checkpoint), files, force=force)
+
+    def prepare_model(self, folder: RunFolder) -> OpenedModel:
+        """Return the checkpoint to train: resized or converted into the run folder if planned.
+
+        Raises:
+            OutputError: The folder cannot be written.
+        """
+        if self.planned is None:
+            return self.model.without_other_format()
+        resized = folder.path / "resized"
+        # Another process or an interrupted run has written it: all of it, from the same plan.
+        is_written = resized.exists()
+        if not is_written:
+            self.planned.execute(resized)
+        ref = CheckpointRef(
+            source=str(resized),
+            variant=self.planned.model.ref.variant,
+            model_type=self.planned.model.ref.model_type,
+        )
+        # Messages show the reference that the user passed.
+        model = replace(open_model(ref), ref=self.model.ref)
+        if self.recipe.copies_code:
+            model = model.with_code()
+        return model.without_other_format()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How the reference was resolved; the notes of a plan say so too."""
+        if self.planned is not None:
+            return ()
+        return self.model.checkpoint.source.notes
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings about the resize or conversion, or about files that are copied."""
+        warnings = tuple(file_warnings(self.model.checkpoint))
+        if self.planned is not None:
+            warnings = self.planned.warnings
+        stale = format_files(self.model.checkpoint)
+        if stale:
+            warnings += (
+                f"Not in the output: {', '.join(stale)}, in {STALE_FORMAT}. vLLM reads "
+                "config.json instead.",
+            )
+        return warnings
+
+    @property
+    def max_len(self) -> int:
+        """The context length that is trained, in tokens."""
+        if self.planned is not None:
+            return self.planned.plan.max_len_after
+        return context_length(self.model.tables[0])
+
+    def check_start(self, output: str | os.PathLike[str] | None, *, force: bool) -> None:
+        """Check what can be checked without torch: output, text, lengths and device.
+
+        Raises:
+            OutputError: The output cannot be written.
+            DataError: A text cannot be read.
+            TrainingError: A sequence needs more positions than there are.
+            ResizeError: The device is not available.
+        """
+        settings = training_settings(self.recipe)
+        self.check_output(self.output_path(output), force=force)
+        texts = (*settings.data, *settings.eval_data)
+        if settings.contrastive == "pairs":
+            check_paths(texts)
+        else:
+            check_beginnings(texts, settings.text_field)
+        check_sequences(self.model.ref.source, self.max_len, settings)
+        check_device(settings.device)
+
+
+def check_sequences(source: str, max_len: int, settings: Train, shortest: int = 0) -> None:
+    """Check that sequences do not need more positions than a checkpoint has.
+
+    Args:
+        source: The checkpoint, as the user passed it.
+        max_len: Its positions.
+        settings: The settings of the training.
+        shortest: The positions that any sequence needs.
+
+    Raises:
+        TrainingError: They do.
+    """
+    lengths = {
+        "--seq-len": settings.seq_len,
+        "--window": settings.window,
+        "A sequence of": shortest,
+    }
+    for label, length in lengths.items():
+        if length is not None and length > max_len:
+            message = f"{label} {length} is more than the {max_len} positions of {source}."
+            hint = f"Resize it first: ctxextend resize {source} --to {length}"
+            raise TrainingError(message, hint)
