@@ -40,7 +40,7 @@ _MODULES = {
     "families.listing": ("FamilyTable", "list_families"),
     "inspection.inspect": ("inspect",),
     "inspection.scheme_report": ("RopeReport", "SchemeReport"),
-    "inspection.inspection_result": ("Inspection", "LibraryLimit", "Limit"),
+    "inspection.inspection_result": ("Finding", "Inspection", "LibraryLimit", "Limit"),
     "inspection.table_report": ("TableReport",),
     "models.extend": ("extend_model",),
     "pipeline": ("RunInterrupted", "RunResult", "run"),

@@ -24,7 +24,7 @@ from ctxextend.errors import (
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.families.listing import FamilyTable
-from ctxextend.inspection.inspection_result import Inspection, LibraryLimit, Limit
+from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport
 from ctxextend.pipeline import RunInterrupted, RunResult
@@ -53,6 +53,7 @@ __all__ = [
     "EvaluationInterrupted",
     "Explanation",
     "FamilyTable",
+    "Finding",
     "Inspection",
     "LibraryLimit",
     "Limit",
