@@ -22,6 +22,7 @@ _MODULES = {
     "comparison.comparison_result": ("Comparison",),
     "comparison.comparison_run": ("ComparisonInterrupted",),
     "comparison.side_by_side": ("compare_checkpoints",),
+    "environment": ("Environment", "doctor"),
     "errors": (
         "CheckpointError",
         "CtxextendError",

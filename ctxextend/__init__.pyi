@@ -8,6 +8,7 @@ from torch.nn import Module
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import ComparisonInterrupted
+from ctxextend.environment import Environment
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -49,6 +50,7 @@ __all__ = [
     "CtxextendError",
     "DataError",
     "DeviceMemory",
+    "Environment",
     "Evaluation",
     "EvaluationInterrupted",
     "Explanation",
@@ -83,6 +85,7 @@ __all__ = [
     "compare",
     "compare_checkpoints",
     "convert",
+    "doctor",
     "evaluate",
     "extend_model",
     "inspect",
@@ -219,6 +222,13 @@ def compare_checkpoints(
         CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
             differently.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
+    """
+
+def doctor() -> Environment:
+    """Report versions, devices, caches and disks, and what is missing for which command.
+
+    It imports the required libraries, torch included, and asks torch for its devices. A library
+    that is missing or broken is reported, and raises nothing.
     """
 
 def evaluate(

@@ -42,6 +42,7 @@ OTHER_PROGRAMS = {
     "--task",
     "--nproc-per-node",
     "--reflink",
+    "--force-reinstall",
     "--help",
     "--version",
     # of programs that export checkpoints
