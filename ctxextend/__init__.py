@@ -54,7 +54,7 @@ _MODULES = {
     "tables.method_facts": ("Method",),
     "tables.methods": ("list_methods", "register_method"),
     "training.train": ("plan_training", "train"),
-    "training.train_result": ("DeviceMemory", "TrainResult", "TrainingPlan"),
+    "training.train_result": ("DeviceMemory", "LongContext", "TrainResult", "TrainingPlan"),
     "verification.checks": ("Check",),
     "verification.conclusion": ("Verification",),
     "verification.verify": ("verify",),

@@ -37,7 +37,7 @@ from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Progress
 from ctxextend.recipe import Recipe
 from ctxextend.tables.method_facts import Method
-from ctxextend.training.train_result import DeviceMemory, TrainingPlan, TrainResult
+from ctxextend.training.train_result import DeviceMemory, LongContext, TrainingPlan, TrainResult
 from ctxextend.verification.checks import Check
 from ctxextend.verification.conclusion import Verification
 from ctxextend.version import __version__
@@ -59,6 +59,7 @@ __all__ = [
     "Inspection",
     "LibraryLimit",
     "Limit",
+    "LongContext",
     "Method",
     "OutputError",
     "Plan",
@@ -131,6 +132,7 @@ def compare(
     text_field: str = "text",
     device: str | None = None,
     threads: int | None = None,
+    epochs: float | None = None,
     seq_len: int | None = None,
     window: int | None = None,
     window_skip: bool = False,
@@ -623,8 +625,8 @@ def plan_training(
 ) -> TrainingPlan:
     """Check the training of a recipe, which must not resize or convert, and estimate its memory.
 
-    No weights are loaded, only temporary files are written, and of a long text, only the start is
-    read.
+    No weights are loaded, and only temporary files are written. Of a long text, only the start is
+    read, unless ``epochs`` are to be counted.
 
     Raises:
         CtxextendError: As `train`, if the run could not start.
@@ -633,7 +635,7 @@ def plan_training(
 def train(
     reference: str | PathLike[str],
     data: str | PathLike[str] | Sequence[str | PathLike[str]],
-    steps: int,
+    steps: int | None = None,
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
@@ -644,6 +646,7 @@ def train(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
+    epochs: float | None = None,
     text_field: str = "text",
     tokens: int | None = None,
     seq_len: int | None = None,
@@ -682,14 +685,14 @@ def train(
     Args:
         reference: As in `resize`.
         data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
-        steps: Optimizer steps, ≥ 1.
+        steps: Optimizer steps, ≥ 1; or pass ``epochs``.
         output: The new folder; by default ``<name>-trained`` in the current folder.
         force: Replace an existing checkpoint folder, and discard the saved state of an interrupted
             run.
         resume: Resume from the last saved state, if there is one.
         progress: Called with the tokens of each step, and its loss.
-        settings: Other fields of `Train`: ``trainable``, ``seq_len``, ``window``, ``lr``, …; and
-            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
+        settings: Other fields of `Train`: ``epochs``, ``trainable``, ``seq_len``, ``window``, …;
+            and ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
 
     Raises:
         CtxextendError: As `resize`; or windows are used and the model does not accept position ids.
