@@ -8,6 +8,7 @@ from torch.nn import Module
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import ComparisonInterrupted
+from ctxextend.environment import Environment
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -24,7 +25,7 @@ from ctxextend.errors import (
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.families.listing import FamilyTable
-from ctxextend.inspection.inspection_result import Inspection, LibraryLimit, Limit
+from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport
 from ctxextend.pipeline import RunInterrupted, RunResult
@@ -36,7 +37,7 @@ from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Progress
 from ctxextend.recipe import Recipe
 from ctxextend.tables.method_facts import Method
-from ctxextend.training.train_result import DeviceMemory, TrainingPlan, TrainResult
+from ctxextend.training.train_result import DeviceMemory, LongContext, TrainingPlan, TrainResult
 from ctxextend.verification.checks import Check
 from ctxextend.verification.conclusion import Verification
 from ctxextend.version import __version__
@@ -49,13 +50,16 @@ __all__ = [
     "CtxextendError",
     "DataError",
     "DeviceMemory",
+    "Environment",
     "Evaluation",
     "EvaluationInterrupted",
     "Explanation",
     "FamilyTable",
+    "Finding",
     "Inspection",
     "LibraryLimit",
     "Limit",
+    "LongContext",
     "Method",
     "OutputError",
     "Plan",
@@ -82,6 +86,7 @@ __all__ = [
     "compare",
     "compare_checkpoints",
     "convert",
+    "doctor",
     "evaluate",
     "extend_model",
     "inspect",
@@ -127,6 +132,7 @@ def compare(
     text_field: str = "text",
     device: str | None = None,
     threads: int | None = None,
+    epochs: float | None = None,
     seq_len: int | None = None,
     window: int | None = None,
     window_skip: bool = False,
@@ -218,6 +224,13 @@ def compare_checkpoints(
         CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
             differently.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
+    """
+
+def doctor() -> Environment:
+    """Report versions, devices, caches and disks, and what is missing for which command.
+
+    It imports the required libraries, torch included, and asks torch for its devices. A library
+    that is missing or broken is reported, and raises nothing.
     """
 
 def evaluate(
@@ -612,8 +625,8 @@ def plan_training(
 ) -> TrainingPlan:
     """Check the training of a recipe, which must not resize or convert, and estimate its memory.
 
-    No weights are loaded, only temporary files are written, and of a long text, only the start is
-    read.
+    No weights are loaded, and only temporary files are written. Of a long text, only the start is
+    read, unless ``epochs`` are to be counted.
 
     Raises:
         CtxextendError: As `train`, if the run could not start.
@@ -622,7 +635,7 @@ def plan_training(
 def train(
     reference: str | PathLike[str],
     data: str | PathLike[str] | Sequence[str | PathLike[str]],
-    steps: int,
+    steps: int | None = None,
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
@@ -633,6 +646,7 @@ def train(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
+    epochs: float | None = None,
     text_field: str = "text",
     tokens: int | None = None,
     seq_len: int | None = None,
@@ -671,14 +685,14 @@ def train(
     Args:
         reference: As in `resize`.
         data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
-        steps: Optimizer steps, ≥ 1.
+        steps: Optimizer steps, ≥ 1; or pass ``epochs``.
         output: The new folder; by default ``<name>-trained`` in the current folder.
         force: Replace an existing checkpoint folder, and discard the saved state of an interrupted
             run.
         resume: Resume from the last saved state, if there is one.
         progress: Called with the tokens of each step, and its loss.
-        settings: Other fields of `Train`: ``trainable``, ``seq_len``, ``window``, ``lr``, …; and
-            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
+        settings: Other fields of `Train`: ``epochs``, ``trainable``, ``seq_len``, ``window``, …;
+            and ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
 
     Raises:
         CtxextendError: As `resize`; or windows are used and the model does not accept position ids.

@@ -68,7 +68,10 @@ class Result:
         cls._repr_names = shows
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plain values that ``--json`` prints, without schema version and command."""
+        """Return the plain values that ``--json`` prints, without schema version and command.
+
+        Of an inspection, ``--json`` prints fewer.
+        """
         return {"warnings": list(getattr(self, "warnings", ())), **to_json(self)}
 
     def __str__(self) -> str:

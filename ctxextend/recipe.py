@@ -465,10 +465,12 @@ class Train:
     """How to fine-tune a checkpoint."""
 
     data: tuple[str, ...]  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
-    steps: int  # number of optimizer steps, ≥ 1
+    steps: int | None = None  # number of optimizer steps, ≥ 1; or `epochs`
+    # Instead of `steps`: how often to train on the text that is not held out, > 0.
+    epochs: float | None = None
     text_field: str = "text"  # name of the text field (JSONL) or column
     # Maximum number of tokens of `data` to read; defaults to as many as `steps` need, and at least
-    # 1.3 million.
+    # 1.3 million; with `epochs`, to all.
     tokens: int | None = None
     # Sequence length in positions; defaults to the model's context length.
     seq_len: int | None = None
@@ -517,6 +519,12 @@ class Train:
     threads: int | None = None  # as in `evaluate`
 
     @property
+    def num_steps(self) -> int:
+        """The optimizer steps; with `epochs`, they are known once the text was read."""
+        assert self.steps is not None
+        return self.steps
+
+    @property
     def trains_weights(self) -> bool:
         """Whether parameters other than position tables are trained."""
         return self.lora is not None or self.trainable in ("all-but-positions", "all")
@@ -563,15 +571,26 @@ class Train:
             yield ResizeError("No training text.", hint)
         if self.lr is not None and not 0 < self.lr < math.inf:
             yield ResizeError(f"--lr must be positive, got {self.lr:g}.")
+        if self.steps is None and self.epochs is None:
+            hint = "Pass --steps N, or --epochs E to train on all of the text."
+            yield ResizeError("Neither --steps nor --epochs is given.", hint)
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            yield ResizeError(f"--epochs must be positive, got {self.epochs:g}.")
         yield from _weight_errors("weight_decay", self.weight_decay)
         yield from _weight_errors("distill", self.distill)
 
     def _conflicts(self) -> Iterator[ResizeError]:
         """Yield values that cannot be combined, each valid by itself."""
+        yield from _step_conflicts(self)
         yield from _contrastive_conflicts(self)
         yield from _adapter_conflicts(self)
         yield from _window_conflicts(self)
         yield from _batch_conflicts(self)
+
+
+def _step_conflicts(train: Train) -> Iterator[ResizeError]:
+    if train.steps is not None and train.epochs is not None:
+        yield ResizeError("--steps cannot be used with --epochs.", "Remove one of them.")
 
 
 def _window_conflicts(train: Train) -> Iterator[ResizeError]:

@@ -33,7 +33,7 @@ TYPE_NAMES: dict[Any, str] = {
 MENTIONED = re.compile(r"(?:--|Unknown )([a-z][a-z-]*)")
 MAX_CHARACTERS = 200_000  # of an untrusted recipe, which could otherwise take minutes to parse
 # Replace invalid or missing values, so that the remaining ones are checked too.
-PLACEHOLDERS: dict[Any, Any] = {int: 8, int | str: 8, str: "-", tuple[str, ...]: ("-",)}
+PLACEHOLDERS: dict[Any, Any] = {int: 8, float: 1.0, int | str: 8, str: "-", tuple[str, ...]: ("-",)}
 # What PyYAML raises if a value does not match its tag or is too large.
 YAML_ERRORS = (
     yaml.YAMLError,
@@ -399,13 +399,13 @@ def _placeholders(
 ) -> dict[str, Any]:
     """Return valid values for fields that lack one, so that the others are checked too.
 
-    Other fields than integers have a default if they are not required.
+    Other fields than numbers have a default if they are not required.
     """
     placeholders = dict[str, Any]()
     for path, key in keys.items():
         if key.name in values:
             continue
-        if key.is_required or (path in entries and key.type is int):
+        if key.is_required or (path in entries and key.type in (int, float)):
             placeholders[key.name] = PLACEHOLDERS[key.type]
     return placeholders
 

@@ -186,6 +186,39 @@ def delete(text: str, path: Sequence[str], names: Collection[str]) -> str:
     return text[: all_members[0].start] + separator.join(kept) + text[all_members[-1].end :]
 
 
+def line_of_key(text: str, key: str) -> int | None:
+    """Return the line of a key in a JSON object's text, from 1; None if it is not found.
+
+    Args:
+        text: The text.
+        key: The path of keys, joined with dots; keys may contain dots themselves.
+
+    Raises:
+        CheckpointError: The text is not an object.
+    """
+    if not text.strip():
+        return None
+    start = _start_of_key(text, key, 0)
+    if start is None:
+        return None
+    return text.count("\n", 0, start) + 1
+
+
+def _start_of_key(text: str, key: str, position: int) -> int | None:
+    """Return where a key is in the object that starts at a position; None if it is not there."""
+    if text[_skip(text, position)] != "{":
+        return None
+    _, members = _members(text, (), position)
+    if key in members:
+        return members[key].start
+    for name, member in members.items():
+        if key.startswith(f"{name}."):
+            start = _start_of_key(text, key.removeprefix(f"{name}."), member.value)
+            if start is not None:
+                return start
+    return None
+
+
 def _members(text: str, path: Sequence[str], start: int = 0) -> tuple[int, dict[str, _Member]]:
     """Return the start of the object at `path` in valid JSON text, and its members by key."""
     members: dict[str, _Member] = {}

@@ -56,6 +56,7 @@ COMMANDS = (  # in the order of --help; each is a function in the module of the 
     "families",
     "methods",
     "demo",
+    "doctor",
 )
 # Exit codes of known errors; of others, 1.
 EXIT_CODES: dict[type[CtxextendError], int] = {

@@ -69,6 +69,11 @@ class Console:
         if not (self.as_json or self.silent):
             _print("\n".join(map(printable, text.split("\n"))))
 
+    def lines(self, *lines: str) -> None:
+        """Print lines that a program reads, as they are."""
+        if lines and not self.silent:
+            _print("\n".join(lines))
+
     def screen(self, lines: Iterable[Pieces]) -> None:
         """Print styled lines, in colour if stdout is a terminal that supports it."""
         if self.is_path_only and not self.as_json:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -41,9 +41,16 @@ def inspect(
     rows: Annotated[
         str | None, options.basic("--rows A:B", "Print statistics of rows A to B-1.")
     ] = None,
+    all_rows: Annotated[
+        bool, options.basic("--all-rows", "Print all rows, or all pairs of rotary positions.")
+    ] = False,
     check: Annotated[
         bool, options.basic("--check", "Print only the verdict; exit 3 if limits disagree.")
     ] = False,
+    output_format: Annotated[
+        Literal["github"] | None,
+        options.files("--format github", "With --check: annotations of a GitHub workflow.", False),
+    ] = None,
     report: options.Report = None,
     plot: options.Plot = None,
     width: Annotated[
@@ -74,9 +81,15 @@ def inspect(
     """
     console = Console(as_json, quiet)
     page = Page.for_stdout(width)
-    row_range = _read_rows(rows)
+    row_range = _read_rows(rows, all_rows=all_rows)
     _check_width(width)
     options.check_files(plot, report)
+    if output_format is not None:
+        _check_format(
+            check=check, others={"--json": as_json, "--rows": rows, "--all-rows": all_rows}
+        )
+        _annotate(console, models, part, options.given(context))
+        return
     inspections = _inspect_models(models, part, options.given(context))
     _check_tables(inspections, rows, plot)
     notes = [note for inspection in inspections for note in inspection.notes]
@@ -85,24 +98,61 @@ def inspect(
     if row_range is None or check:
         add_inspections(page, inspections, only_verdicts=check)
     statistics = [_add_rows_of_tables(page, item, row_range) for item in inspections]
+    if all_rows:
+        _add_pairs(page, inspections)
     console.screen(page.lines)
     if as_json:
-        console.result("inspect", {"models": list(_values(inspections, statistics))})
+        values = _values(inspections, statistics, check=check, all_rows=all_rows)
+        console.result("inspect", {"models": list(values)})
     if check and not all(inspection.agrees for inspection in inspections):
         raise typer.Exit(FAILED_CHECK)
 
 
 def _values(
-    inspections: Sequence["Inspection"], statistics: Sequence[Mapping[str, Any]]
+    inspections: Sequence["Inspection"],
+    statistics: Sequence[Mapping[str, Any]],
+    *,
+    check: bool,
+    all_rows: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Yield each inspection as JSON, with the statistics of its rows if --rows asks for some."""
-    from ctxextend.json_output import to_json
+    """Yield each inspection as JSON, with the statistics of its rows if some are requested."""
+    from ctxextend.inspection.inspection_json import check_json, summary_json, with_rows
 
     for inspection, rows in zip(inspections, statistics, strict=True):
-        value = to_json(inspection)
-        if rows:
-            value["rows"] = rows
-        yield value
+        if check and not all_rows:
+            yield with_rows(check_json(inspection), rows)
+        else:
+            yield with_rows(summary_json(inspection, with_pairs=all_rows), rows)
+
+
+def _check_format(*, check: bool, others: Mapping[str, Any]) -> None:
+    """Raise BadParameter unless --format goes with the other flags."""
+    if not check:
+        raise typer.BadParameter("--format github requires --check. Add --check.")
+    for flag, value in others.items():
+        if value:
+            raise typer.BadParameter(f"--format github cannot be used with {flag}. Remove one.")
+
+
+def _annotate(
+    console: Console, models: Sequence[str], part: str | None, flags: Mapping[str, Any]
+) -> None:
+    """Print findings and errors as annotations on stdout, and the verdicts on stderr.
+
+    Raises:
+        typer.Exit: Limits disagree.
+    """
+    from ctxextend.cli.github import annotated_errors, annotations
+
+    agrees = True
+    for model in models:
+        with annotated_errors(console):
+            (inspection,) = _inspect_models([model], part, flags)
+        console.note(*inspection.notes, f"{model}: {inspection.verdict}")
+        console.lines(*annotations(inspection))
+        agrees = agrees and inspection.agrees
+    if not agrees:
+        raise typer.Exit(FAILED_CHECK)
 
 
 def _check_width(width: int | None) -> None:
@@ -111,8 +161,12 @@ def _check_width(width: int | None) -> None:
         raise typer.BadParameter(f"--width must be at least {MIN_WIDTH}, got {width}.")
 
 
-def _read_rows(rows: str | None) -> slice | None:
+def _read_rows(rows: str | None, *, all_rows: bool) -> slice | None:
     """Return the rows that a range, or the number of one row, selects."""
+    if all_rows and rows is not None:
+        raise typer.BadParameter("--rows cannot be used with --all-rows. Remove one of them.")
+    if all_rows:
+        return slice(None)
     if rows is not None and rows.isdecimal():
         rows = f"{rows}:{int(rows) + 1}"
     ends = options.read_range(rows)
@@ -556,3 +610,20 @@ def _add_rows(
     header = ("  row", "position", "norm", "cosine to next", "origin", "remarks")
     page.table(header, cells, left=(4, 5), wrap=True)
     return statistics
+
+
+# Pairs of rotary positions
+
+
+def _add_pairs(page: Page, inspections: Sequence["Inspection"]) -> None:
+    """Add the wavelength of every pair of rotary positions."""
+    for inspection in inspections:
+        for report in inspection.schemes:
+            for rope in report.layers:
+                words = (inspection.source, report.part, rope.layers)
+                page.text(" ".join(word for word in words if word), "title")
+                wavelengths = zip(rope.wavelengths, rope.unscaled_wavelengths, strict=True)
+                cells = list[list[Cell]]()
+                for pair, (scaled, unscaled) in enumerate(wavelengths):
+                    cells.append([f"  {pair}", f"{scaled:.5g}", f"{unscaled:.5g}"])
+                page.table(("  pair", "wavelength", "unscaled"), cells, left=())

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 def train(
     context: typer.Context,
     source: options.Model,
-    steps: Annotated[int, learning("--steps N", "Optimizer steps.")],
     data: options.OptionalData = None,
     pairs: Annotated[
         str | None, text("--pairs FILE", "Instead: anchors and positives: .jsonl or .tsv.")
     ] = None,
     text_field: options.TextField = "text",
     eval_data: options.EvalData = None,
+    steps: Annotated[int | None, learning("--steps N", "Optimizer steps.", False)] = None,
+    epochs: Annotated[
+        float | None, learning("--epochs E", "Instead: train on all text E times.", False)
+    ] = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
     window_skip: Annotated[
@@ -96,6 +99,7 @@ def train(
     Examples:
         ctxextend train gpt2-4096 --data a.jsonl --steps 500 --trainable all
         ctxextend train gpt2-4096 --data a.jsonl --steps 500 --trainable all --resume
+        ctxextend train gpt2-4096 --data a.jsonl --epochs 2 --dry-run
 
     Trains language models to predict tokens, and distils converted models and encoders without a
     head from their base checkpoint. For several devices: torchrun --nproc-per-node 2 -m ctxextend
@@ -147,6 +151,9 @@ def add_training_plan(page: Page, plan: "TrainingPlan") -> None:
         [
             ("parameters", f"{plan.model_parameters:,}"),
             ("trained", f"{plan.parameters:,} ({what})"),
+            ("steps", plan.steps_text),
         ]
     )
+    if plan.long_context is not None:
+        page.values([("context", str(plan.long_context))])
     page.values((counted(memory.devices, "device"), str(memory)) for memory in plan.memory)

@@ -6,10 +6,9 @@ from pathlib import PurePosixPath
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint
 from ctxextend.checkpoints.mistral_files import has_only_format
-from ctxextend.inspection.inspection_result import LibraryLimit, Limit
+from ctxextend.inspection.inspection_result import NOT_SET, LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.inspection.stated_limits import (
-    NOT_SET,
     longer_inputs,
     served_length,
     tables_by_tokenizer,

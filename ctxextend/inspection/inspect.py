@@ -143,7 +143,7 @@ def _folder_limits(
     limits = list(_with_fixes(model, reports, fixable))
     limits += width_limits(model.checkpoint, selected)
     if settings:  # no resize is planned while these disagree
-        limits = [replace(limit, fix=None) for limit in limits]
+        limits = [replace(limit, fix=None, fixed_length=None) for limit in limits]
     return [*limits, *settings]
 
 
@@ -199,7 +199,8 @@ def _with_fixes(
             continue
         report = reports[limit.table]
         length = _agreed_length(report, limits)
-        yield replace(limit, fix=_fix_command(ref, report, reports.values(), length))
+        fix = _fix_command(ref, report, reports.values(), length)
+        yield replace(limit, fix=fix, fixed_length=length)
 
 
 def _agreed_length(table: PositionReport, limits: Sequence[Limit]) -> int:

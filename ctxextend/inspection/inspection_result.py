@@ -1,5 +1,6 @@
 """Results of `inspect`: position tables, other schemes, and all length limits of a checkpoint."""
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -7,13 +8,19 @@ from typing import Any, ClassVar
 
 from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.errors import counted
-from ctxextend.inspection.scheme_report import SchemeReport
+from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport, describe_defects
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.cache_cost import CacheSize
 from ctxextend.recipe import FROZEN
 
 MAX_LISTED_LIMITS = 2  # in a verdict
+# Levels, as annotations of GitHub name them.
+FAILS = "error"  # a limit that disagrees: `--check` fails
+WARNS = "warning"  # rows that look wrong
+NOTED = "notice"  # what else to know
+# Appended to a key that is missing in the config, so that transformers uses its default.
+NOT_SET = " (not set)"
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class Limit:
     remark: str = ""  # what else to know about it, whether it agrees or not
     # What config.json states instead, of a setting besides lengths; empty for limits.
     expected: str = field(default="", metadata=not_in_json)
+    fixed_length: int | None = field(default=None, metadata=not_in_json)  # in tokens, after `fix`
+    expected_width: int | None = field(default=None, metadata=not_in_json)  # of a width, no length
     is_blocking: bool = field(default=False, metadata=not_in_json)  # if so, no model loads
 
     json_properties: ClassVar = ("agrees",)
@@ -61,9 +70,31 @@ class LibraryLimit:
     beyond: str
 
 
+@dataclass(frozen=True)
+class Finding:
+    """One finding in a file of a checkpoint."""
+
+    level: str  # ``error``, ``warning`` or ``notice``
+    file: str  # relative to the checkpoint folder; empty if no file states it
+    key: str  # dotted path of keys, or a tensor name
+    found: Any  # the value in the file; what is wrong with rows
+    expected: Any  # the value that would agree; None if there is not one such value
+    message: str  # what it means, without a period
+    fix: str | None  # the command to type next; None if there is none
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether the file has the key, so that there is a line to point at."""
+        return not self.key.endswith(NOT_SET)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Inspection(Result, shows=("source", "model_type", "verdict")):
-    """The result of `inspect` for one checkpoint."""
+    """The result of `inspect` for one checkpoint.
+
+    Its `to_json` returns everything; `inspect --json` leaves out the lists that have a value for
+    each row or pair.
+    """
 
     source: str  # as given by the user
     folder: str  # local path
@@ -81,7 +112,17 @@ class Inspection(Result, shows=("source", "model_type", "verdict")):
     kv_cache: CacheSize | None
     notes: tuple[str, ...]  # how the reference was resolved, and about the recipe
 
-    json_properties: ClassVar = ("verdict", "agrees")
+    json_properties: ClassVar = ("verdict", "agrees", "findings")
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What to act on: errors (limits that disagree), then warnings, then notices."""
+        return tuple(_findings(self))
+
+    @property
+    def has_untrained_new_rows(self) -> bool:
+        """Whether a resize created rows that need training, and no row has a worse defect."""
+        return bool(_count_new_rows(self)) and _need_training(self)
 
     @property
     def agrees(self) -> bool:
@@ -150,8 +191,8 @@ def _state(inspection: Inspection) -> str:
     2. The first defect of the first table that has any.
     3. None of these: rows are sinusoidal, or look trained.
     """
-    new_rows = _count_new_rows(inspection)
-    if new_rows and _need_training(inspection):
+    if inspection.has_untrained_new_rows:
+        new_rows = _count_new_rows(inspection)
         how = "frozen in training" if inspection.trainable else "not trained yet"
         return f"{counted(new_rows, 'new row')} created by {inspection.method}, {how}"
     for table in inspection.tables:
@@ -184,6 +225,108 @@ def _are_sinusoidal(inspection: Inspection) -> bool:
     """Whether a formula gives every row of every table."""
     return all(table.sinusoidal and table.sinusoidal.is_formula for table in inspection.tables)
 
+
+# Findings
+
+
+def _findings(inspection: Inspection) -> Iterator[Finding]:
+    """Yield the findings of an inspection: errors, then warnings, then notices."""
+    reports: dict[str, PositionReport] = {}
+    reports |= {report.name: report for report in inspection.tables}
+    reports |= {report.name: report for report in inspection.schemes}
+    for limit in inspection.limits:
+        if not limit.agrees:
+            yield _disagreement(limit, reports[limit.table])
+    if inspection.has_untrained_new_rows:
+        yield from _untrained_rows(inspection)
+    else:
+        for table in inspection.tables:
+            yield from _defects(table)
+    for limit in inspection.limits:
+        if limit.agrees and limit.remark:
+            yield _remark(limit)
+
+
+def _disagreement(limit: Limit, report: PositionReport) -> Finding:
+    """Return the error of a limit that disagrees with its positions."""
+    message = limit.reason
+    if limit.remark:
+        message += f"; {limit.remark}"
+    return Finding(
+        level=FAILS,
+        file=limit.file,
+        key=limit.key,
+        found=limit.value,
+        expected=_expected(limit, report),
+        message=message,
+        fix=limit.fix,
+    )
+
+
+def _expected(limit: Limit, report: PositionReport) -> Any:
+    """Return the value with which a limit would agree; None if others must change with it."""
+    if limit.expected:
+        return limit.expected
+    if limit.expected_width is not None:
+        return limit.expected_width
+    if limit.fixed_length not in (None, report.positions):
+        return None
+    if limit.key.removesuffix(NOT_SET) == report.config_key:
+        return report.key_value
+    is_number = isinstance(limit.value, int) and not isinstance(limit.value, bool)
+    if is_number and limit.tokens is not None:
+        reserved = limit.value - limit.tokens  # some values count reserved rows too
+        return report.positions + reserved
+    return report.positions
+
+
+def _untrained_rows(inspection: Inspection) -> Iterator[Finding]:
+    """Yield a notice for each table with new rows that were not trained."""
+    fix = None
+    if inspection.trainable is None:
+        fix = f"ctxextend train {shlex.quote(inspection.source)} --data TEXT --steps 200"
+    for table in inspection.tables:
+        count = sum(stop - start for start, stop in table.new_rows or ())
+        if count:
+            yield Finding(
+                level=NOTED,
+                file=table.file,
+                key=table.name,
+                found=f"{count} new rows",
+                expected=None,
+                message=f"method {inspection.method} created them, and they were not trained",
+                fix=fix,
+            )
+
+
+def _defects(table: TableReport) -> Iterator[Finding]:
+    """Yield a warning for everything that is wrong with the rows of a table."""
+    for defect in describe_defects(table):
+        yield Finding(
+            level=WARNS,
+            file=table.file,
+            key=table.name,
+            found=defect,
+            expected=None,
+            message="these positions may not work as the others do",
+            fix=None,
+        )
+
+
+def _remark(limit: Limit) -> Finding:
+    """Return the notice of a limit that agrees, but does more than that."""
+    return Finding(
+        level=NOTED,
+        file=limit.file,
+        key=limit.key,
+        found=limit.value,
+        expected=None,
+        message=limit.remark,
+        fix=None,
+    )
+
+
+# Several models
 
 ModelTable = tuple[Inspection, TableReport]  # a model and one of its tables
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,14 @@ class RopeReport:
     slowed_for_short: int  # of these, pairs that are slowed in inputs up to the trained length too
     slowdown: float  # largest ratio of a pair's wavelength to the unscaled one
     untrained: int  # pairs that reach angles they never reached within the trained length
+
+    def json_more(self) -> dict[str, Any]:
+        """Return the computed JSON keys."""
+        wavelength: dict[str, float | None] = {"min": None, "max": None}
+        if self.wavelengths.size:
+            wavelength["min"] = float(self.wavelengths.min())
+            wavelength["max"] = float(self.wavelengths.max())
+        return {"pairs": len(self.wavelengths), "wavelength": wavelength}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -9,7 +9,7 @@ from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.families.lookup import Keys, nested
 from ctxextend.families.schema import ROTARY, Buffer
-from ctxextend.inspection.inspection_result import Limit
+from ctxextend.inspection.inspection_result import NOT_SET, Limit
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport
 from ctxextend.limits.config_keys import config_length_keys, may_take, readers
@@ -53,8 +53,6 @@ REACH_UNTRAINED_ANGLES = LongerInputs(
 RUN_AT_ANY_LENGTH = LongerInputs(beyond="any length", effect="run as well")
 
 NOT_LOADED_LIMIT = "the model does not load"
-# Appended to a key that is missing in the config, so that transformers uses its default.
-NOT_SET = " (not set)"
 
 
 def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[Limit, ...]:
@@ -107,6 +105,7 @@ def width_limits(checkpoint: Checkpoint, tables: Sequence[PositionReport]) -> It
                 table=table.name,
                 reason=f"{table.name} has {table.hidden_size} columns: {NOT_LOADED_LIMIT}",
                 is_blocking=True,
+                expected_width=table.hidden_size,
             )
 
 

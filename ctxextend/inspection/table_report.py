@@ -88,13 +88,15 @@ class TableReport(
                 {"row": position + first, "reason": reason}
                 for position, reason in self.outliers.items()
             ],
-            "zero_rows": [position + first for position in stats.zeros],
-            "nonfinite_rows": [position + first for position in stats.nonfinite],
+            "outlier_count": len(self.outliers),
+            "zero_rows": row_ranges(position + first for position in stats.zeros),
+            "nonfinite_rows": row_ranges(position + first for position in stats.nonfinite),
             "untrained_rows": row_ranges(position + first for position in self.untrained),
             "tiling": _tiling(self.repetition, first),
             "duplicates": [_shifted(group, first) for group in self.repetition.groups],
+            "duplicate_count": len(self.repetition.groups),
             "seams": [
-                {"length": length, "positions": positions}
+                {"length": length, "positions": positions, "count": len(positions)}
                 for length, positions in self.seams.items()
             ],
         }

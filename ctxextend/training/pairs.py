@@ -296,7 +296,7 @@ class PairDataset(torch.utils.data.Dataset[TrainItem]):
             self.epoch_size = source.num_positives
             self.count = min(count, source.num_positives)
         else:
-            self.epoch_size = _training_epoch_size(source.num_positives, batch)
+            self.epoch_size = pairs_per_epoch(source.num_positives, batch)
             self.count = count
 
     def __len__(self) -> int:
@@ -370,7 +370,7 @@ class PairDataset(torch.utils.data.Dataset[TrainItem]):
         return PaddedText(ids=ids, positions=positions)
 
 
-def _training_epoch_size(num_positives: int, batch: int) -> int:
+def pairs_per_epoch(num_positives: int, batch: int) -> int:
     """Return how many positives an epoch has: those of whole batches, or all if they fill none."""
     if num_positives < batch:
         return num_positives

@@ -40,7 +40,12 @@ from ctxextend.training.memory_estimate import estimate_memory
 from ctxextend.training.parallel import open_devices
 from ctxextend.training.setup import TrainingSetup, set_up
 from ctxextend.training.time_limit import plan_steps
-from ctxextend.training.train_result import DeviceMemory, TrainingPlan, TrainResult
+from ctxextend.training.train_result import (
+    DeviceMemory,
+    LongContext,
+    TrainingPlan,
+    TrainResult,
+)
 from ctxextend.training.trained_output import trained_output
 from ctxextend.training.trained_weights import TrainedWeights
 from ctxextend.training.trainer import run_training
@@ -60,7 +65,7 @@ MAX_LISTED_NAMES = 3  # of text files in a warning
 def train(
     reference: str | os.PathLike[str],
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    steps: int,
+    steps: int | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
@@ -78,14 +83,14 @@ def train(
     Args:
         reference: As in `resize`.
         data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
-        steps: Optimizer steps, ≥ 1.
+        steps: Optimizer steps, ≥ 1; or pass ``epochs``.
         output: The new folder; by default ``<name>-trained`` in the current folder.
         force: Replace an existing checkpoint folder, and discard the saved state of an interrupted
             run.
         resume: Resume from the last saved state, if there is one.
         progress: Called with the tokens of each step, and its loss.
-        settings: Other fields of `Train`: ``trainable``, ``seq_len``, ``window``, ``lr``, …; and
-            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
+        settings: Other fields of `Train`: ``epochs``, ``trainable``, ``seq_len``, ``window``, …;
+            and ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
 
     Raises:
         CtxextendError: As `resize`; or windows are used and the model does not accept position ids.
@@ -189,19 +194,21 @@ def plan_training(
 ) -> TrainingPlan:
     """Check the training of a recipe, which must not resize or convert, and estimate its memory.
 
-    No weights are loaded, only temporary files are written, and of a long text, only the start is
-    read.
+    No weights are loaded, and only temporary files are written. Of a long text, only the start is
+    read, unless ``epochs`` are to be counted.
 
     Raises:
         CtxextendError: As `train`, if the run could not start.
     """
+    from ctxextend.training.long_context import long_context_warnings
+
     settings = training_settings(recipe)
     source = TrainingSource.open(recipe, None)
     path = source.output_path(output)
     source.check_output(path, force=force)
     _check_texts(settings)
     device = open_device(settings.device)
-    task = _open_one_step(source.model, settings, device)
+    task, long_context = _open_without_steps(source.model, settings, device)
     without_values = FakeTensorMode(allow_non_fake_inputs=True)
     with device, without_values:
         loaded = load_task(task)
@@ -217,25 +224,39 @@ def plan_training(
         parameters=trainable.count,
         model_parameters=loaded.model.model.num_parameters(),
         precision=str(task.settings.precision),
+        steps=settings.steps or task.settings.num_steps,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        seq_len=task.span,
+        window=task.length,
+        long_context=long_context,
         memory=memory,
         notes=task.notes,
-        warnings=task.warnings,
+        warnings=(*task.warnings, *long_context_warnings(task, long_context)),
     )
 
 
-def _open_one_step(model: OpenedModel, settings: Train, device: "torch.device") -> TrainingTask:
-    """Open the task of a run of one step, which needs little text, on one device.
+def _open_without_steps(
+    model: OpenedModel, settings: Train, device: "torch.device"
+) -> tuple[TrainingTask, LongContext | None]:
+    """Open the task of a run on one device, and count the tokens with a long context.
 
-    The token ids of the text are written to a folder that is removed again.
+    Epochs are counted on all of the text; for steps, the text of one step is enough. The token ids
+    are written to a folder that is removed again.
 
     Raises:
         CtxextendError: As `open_task`.
     """
+    from ctxextend.training.long_context import count_long_context
+
     # What `open_task` reads of accelerate's state.
     devices: Any = SimpleNamespace(device=device, num_processes=1, is_main_process=True)
-    one_step = replace(settings, steps=1, fsdp=False)
+    settings = replace(settings, fsdp=False)
+    if settings.epochs is None:
+        settings = replace(settings, steps=1)
     with TemporaryDirectory() as folder:
-        return open_task(open_files(model), one_step, devices, RunFolder(Path(folder)))
+        task = open_task(open_files(model), settings, devices, RunFolder(Path(folder)))
+        return task, count_long_context(task)
 
 
 def _check_steps(recipe: Recipe, planned: Planned | None) -> None:
@@ -412,7 +433,7 @@ def _summary(setup: TrainingSetup) -> str:
     devices = counted(task.devices.num_processes, "device")
     parts = [
         f"{counted(setup.trainable.count, 'trainable parameter')} ({trained})",
-        f"{counted(settings.steps, 'step')} of {counted(settings.batch_size, 'sequence')} of "
+        f"{task.steps_text} of {counted(settings.batch_size, 'sequence')} of "
         f"{task.length:,} tokens",
         f"micro-batch {task.micro_batches[0]} on {devices}",
     ]
@@ -441,9 +462,9 @@ def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
             "text."
         )
     planned = task.planned_steps
-    if planned != settings.steps:
+    if planned != settings.num_steps:
         yield (
-            f"The run was planned for {planned:,} steps and ended at {settings.steps:,}. "
+            f"The run was planned for {planned:,} steps and ended at {settings.num_steps:,}. "
             f"Before it was resumed, the learning rate followed a {planned:,}-step schedule: "
             f"{RECIPE_FILE} does not reproduce it."
         )

@@ -277,8 +277,7 @@ class TrainingSequences(torch.utils.data.Dataset[TrainItem]):
         self.settings = settings
         self.count = count
         length = settings.text_length
-        left_out = length - 1  # so that a first sequence can start at `length` tokens
-        self.sequences_per_part = np.maximum((self.cutter.sizes - left_out) // length, 1)
+        self.sequences_per_part = sequences_per_part(self.cutter.sizes, length)
         # The last token of each part that its first sequence can start at, counted from 0.
         self.largest_starts = self.cutter.sizes - self.sequences_per_part * length
         self.epoch_size = int(self.sequences_per_part.sum())
@@ -440,6 +439,18 @@ class HeldOutSequences(torch.utils.data.Dataset[TrainItem]):
             skip=0,
             offset=round(self.settings.largest_offset * number / last),
         )
+
+
+def sequences_per_part(sizes: Ids, length: int) -> Ids:
+    """Return how many sequences an epoch cuts from each part of a text, shape (parts,).
+
+    Args:
+        sizes: The tokens of each part, ≥ `length`.
+        length: Tokens of a sequence.
+    """
+    left_out = length - 1  # so that a first sequence can start at `length` tokens
+    counts: Ids = np.maximum((sizes - left_out) // length, 1)
+    return counts
 
 
 def consecutive_starts(

@@ -26,6 +26,7 @@ SAVE = "checkpoint-"  # transformers' prefix of a saved state; the step follows
 # Settings of training that may differ when a run is resumed.
 CHANGEABLE = (
     "steps",
+    "epochs",
     "per_device_batch_size",
     "eval_every",
     "save_every",
@@ -34,6 +35,7 @@ CHANGEABLE = (
     *MACHINE_KEYS,
 )
 PLANNED_STEPS = "planned_steps"
+EPOCHS = "train.epochs"
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,27 @@ class RunFolder:
 
     @property
     def planned_steps(self) -> int | None:
-        """The steps of the first start, which set the learning rate; None before it."""
+        """The steps of the first start, which set the learning rate; None until they are known."""
         run_file = self.path / RUN_FILE
         if not run_file.exists():
             return None
-        steps: int = json.loads(run_file.read_text("utf-8"))[PLANNED_STEPS]
+        steps: int | None = json.loads(run_file.read_text("utf-8"))[PLANNED_STEPS]
         return steps
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the settings of the run are in the folder; a dry run has none."""
+        return (self.path / RUN_FILE).exists()
+
+    def record_steps(self, steps: int) -> None:
+        """Record the steps of the first start, which are known once the text was read."""
+        run_file = self.path / RUN_FILE
+        settings = json.loads(run_file.read_text("utf-8"))
+        with (
+            atomic_output.os_errors_as_output_error(run_file),
+            atomic_output.atomic_file(run_file) as staged,
+        ):
+            staged.write_text(json.dumps(settings | {PLANNED_STEPS: steps}, indent=2), "utf-8")
 
     def remove(self) -> None:
         """Remove the folder; if killed, none is left incomplete under its name."""
@@ -196,7 +213,7 @@ def _check_settings(
         hint = "Resume it with --resume, or restart with --force."
     elif changes:
         problem = f"contains a different run: {'; '.join(changes)}"
-    elif steps < saved:
+    elif steps is not None and steps < saved:
         problem = f"contains a run at step {saved}, but --steps is {steps}"
     else:
         return
@@ -207,6 +224,9 @@ def _changes(before: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str
     """Return the settings that differ and may not, as text."""
     ignored = {PLANNED_STEPS, *(f"train.{name}" for name in CHANGEABLE)}
     changes = list[str]()
+    # A run of steps may have read only the start of the text.
+    if (before.get(EPOCHS) is None) != (settings.get(EPOCHS) is None):
+        ignored.discard(EPOCHS)
     for name in sorted({*before, *settings} - ignored):
         was = before.get(name)
         now = settings.get(name)

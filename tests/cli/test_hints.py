@@ -43,6 +43,7 @@ OTHER_PROGRAMS = {
     "--task",
     "--nproc-per-node",
     "--reflink",
+    "--force-reinstall",
     "--help",
     "--help-all",
     "--version",

@@ -69,6 +69,9 @@ ARGUMENTS = [
     "families bart roberta llama",
     "methods",
     pytest.param("demo", marks=pytest.mark.slow),
+    "doctor",
+    "inspect tiny-gpt2 --check",
+    "inspect tiny-gpt2 twin --all-rows",
 ]
 FAILING = {
     "resize nothing-here --to 512": 1,

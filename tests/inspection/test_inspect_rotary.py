@@ -284,6 +284,19 @@ def test_inspect_json_of_rotary_models_contains_their_layers(llama: Path) -> Non
     _, resized = inspect_json(llama, "out")
     layers = resized["schemes"][0]["layers"]
     assert layers[0]["slowed"] == 3
+    assert layers[0]["pairs"] == 4
+    assert "wavelengths" not in layers[0]
+
+
+def test_inspect_all_rows_prints_every_pair(llama: Path) -> None:
+    (report,) = inspect(llama).schemes
+    (values,) = inspect_json(llama, "--all-rows")
+    (layers,) = values["schemes"][0]["layers"]
+    wavelengths = report.layers[0].wavelengths.tolist()
+    assert layers["wavelengths"] == wavelengths
+    assert layers["wavelength"] == {"min": min(wavelengths), "max": max(wavelengths)}
+    lines = run(llama, "--all-rows").stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize("flag", ["--rows=0:2", "--plot=figure.svg"])

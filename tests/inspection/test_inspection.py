@@ -172,7 +172,7 @@ def test_inspect_finds_repeated_rows_and_seams_of_a_resize() -> None:
     assert model["method"] == "copy"
     assert table["new_rows"] == [[128, 512]]
     assert table["tiling"] == {"period": 128, "start": 0, "stop": 512, "copies": 4.0}
-    assert table["seams"] == [{"length": 128, "positions": [128, 256, 384]}]
+    assert table["seams"] == [{"length": 128, "positions": [128, 256, 384], "count": 3}]
     assert table["untrained_rows"] == []
     limits = {limit["tokens"] for limit in model["limits"]}
     assert limits == {512}
@@ -245,14 +245,15 @@ def test_inspect_reports_nan_zero_and_duplicate_rows(make_pico: MakePico) -> Non
 def test_inspect_json_reports_nan_zero_and_duplicate_rows(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     add_bad_rows(source)
-    (model,) = inspected(source)
+    (model,) = inspected(source, "--all-rows")
     (table,) = model["tables"]
-    assert table["nonfinite_rows"] == [5, 7]
-    assert table["zero_rows"] == [3]
+    (rows,) = model["rows"].values()
+    assert table["nonfinite_rows"] == [[5, 6], [7, 8]]
+    assert table["zero_rows"] == [[3, 4]]
     assert table["duplicates"] == [[2, 9]]
-    assert table["norms"][5] is None
+    assert rows[5]["norm"] is None
     assert table["norm"]["min"] == 0
-    cosines = table["neighbour_cosines"]
+    cosines = [row["cosine_to_next"] for row in rows[:-1]]
     assert [row for row, cosine in enumerate(cosines) if cosine is None] == [2, 3, 4, 5, 6, 7]
 
 
@@ -316,15 +317,28 @@ def test_inspect_shows_several_models(make_pico: MakePico) -> None:
         assert f"Limits of {name}\n" in screen
 
 
-def test_inspect_json_equals_the_library_result(make_pico: MakePico) -> None:
+def test_inspect_json_equals_the_library_result_without_values_per_row(
+    make_pico: MakePico,
+) -> None:
     source = make_pico("roberta").folder
-    printed = json.dumps(to_json(inspect(source)))
+    everything = json.loads(json.dumps(to_json(inspect(source))))
+    norms = everything["tables"][0].pop("norms")
+    cosines = everything["tables"][0].pop("neighbour_cosines")
     (model,) = inspected(source)
-    assert model == json.loads(printed)
+    assert model == everything
     (table,) = model["tables"]
-    assert len(table["norms"]) == 18
-    assert len(table["neighbour_cosines"]) == 15
-    assert table["norm"]["median"] == pytest.approx(np.median(table["norms"][2:]))
+    assert len(norms) == 18
+    assert len(cosines) == 15
+    assert table["norm"]["median"] == pytest.approx(np.median(norms[2:]))
+    assert list(model)[:7] == [
+        "source",
+        "folder",
+        "model_type",
+        "verdict",
+        "agrees",
+        "findings",
+        "limits",
+    ]
 
 
 def test_inspect_part_selects_a_table(tmp_path: Path) -> None:
@@ -407,7 +421,32 @@ def test_inspect_json_of_rows_contains_statistics(make_pico: MakePico) -> None:
     assert last["cosine_to_next"] is None
 
 
+def test_inspect_all_rows_prints_every_row(make_pico: MakePico) -> None:
+    source = make_pico("roberta").folder
+    (model,) = inspected(source, "--all-rows")
+    (found,) = model["rows"].values()
+    assert [row["row"] for row in found] == list(range(18))
+    assert run(source, "--all-rows").stdout == run(source, "--rows", ":").stdout
+    refused = run(source, "--all-rows", "--rows", "0:2")
+    assert refused.exit_code == 2
+    assert "--rows cannot be used with --all-rows" in refused.stderr
+
+
 # JSON
+
+
+def test_inspect_json_lists_only_the_first_of_many_unusual_rows(make_pico: MakePico) -> None:
+    source = make_pico("gpt2", n_positions=128).folder
+    table = torch.randn(128, 8, dtype=torch.float64).float()
+    table[::2] = table[1::2]
+    table[:4] = 0
+    pico.add_tensors(source, {WPE: table})
+    (model,) = inspected(source)
+    (report,) = model["tables"]
+    assert report["zero_rows"] == [[0, 4]]
+    assert report["duplicate_count"] == 62
+    assert len(report["duplicates"]) == 6
+    assert len(json.dumps(model, indent=2).splitlines()) < 250
 
 
 def test_inspect_json_reports_limits_that_disagree(make_pico: MakePico) -> None:

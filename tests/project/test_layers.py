@@ -37,6 +37,7 @@ LAYERS = [
     "plan",
     "output",
     "models",
+    "environment",
     "text_data",
     "held_out",
     "inspection",
@@ -67,6 +68,7 @@ ALLOWED = {
     "plan/scanned_class.py": {"torch", "transformers"},  # only for the hint of an error
     "output": {"ml_dtypes", "yaml"},
     "models": {"ml_dtypes", "torch", "transformers"},
+    "environment": {"packaging", "torch"},
     "evaluation": {"tokenizers", "torch", "transformers"},
     "text_data": {"datasets"},
     "training": {
