@@ -53,7 +53,7 @@ _MODULES = {
     "resizing": ("convert", "resize"),
     "tables.method_facts": ("Method",),
     "tables.methods": ("list_methods", "register_method"),
-    "training.train": ("plan_training", "train"),
+    "training.start": ("plan_training", "train"),
     "training.train_result": ("DeviceMemory", "LongContext", "TrainResult", "TrainingPlan"),
     "verification.checks": ("Check",),
     "verification.conclusion": ("Verification",),

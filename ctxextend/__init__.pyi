@@ -621,12 +621,53 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
     """
 
 def plan_training(
-    recipe: Recipe, output: str | PathLike[str] | None = None, *, force: bool = False
+    reference: str | PathLike[str],
+    data: str | PathLike[str] | Sequence[str | PathLike[str]],
+    steps: int | None = None,
+    *,
+    output: str | PathLike[str] | None = None,
+    force: bool = False,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    model_type: str | None = None,
+    tokenizer: str | None = None,
+    epochs: float | None = None,
+    text_field: str = "text",
+    tokens: int | None = None,
+    seq_len: int | None = None,
+    window: int | None = None,
+    window_skip: bool = False,
+    trainable: str | None = None,
+    lora: int | None = None,
+    save_adapter: bool = False,
+    lr: float | None = None,
+    weight_decay: float = 0.0,
+    batch_size: int = 8,
+    per_device_batch_size: int | None = None,
+    precision: str = "auto",
+    seed: int = 0,
+    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    eval_every: int | None = None,
+    save_every: int | None = None,
+    save: str = "best",
+    report_to: str = "none",
+    base: str | PathLike[str] | None = None,
+    distill: float | None = None,
+    contrastive: str | None = None,
+    dtype: str | None = None,
+    copy_code: bool = False,
+    fsdp: bool = False,
+    device: str | None = None,
+    threads: int | None = None,
 ) -> TrainingPlan:
-    """Check the training of a recipe, which must not resize or convert, and estimate its memory.
+    """Check a training run, and estimate the memory that it needs.
 
     No weights are loaded, and only temporary files are written. Of a long text, only the start is
     read, unless ``epochs`` are to be counted.
+
+    Args:
+        reference, data, steps, output, force, settings: As in `train`.
 
     Raises:
         CtxextendError: As `train`, if the run could not start.

@@ -131,9 +131,9 @@ def show_training_plan(
     console: Console, recipe: "Recipe", output: Path | None, *, force: bool
 ) -> None:
     """Print what a training run would train, and the memory that it would need."""
-    from ctxextend.training.train import plan_training
+    from ctxextend.training.start import plan_recipe_training
 
-    plan = plan_training(recipe, output, force=force)
+    plan = plan_recipe_training(recipe, output, force=force)
     console.note(*plan.notes)
     console.warning(*plan.warnings)
     page = Page()

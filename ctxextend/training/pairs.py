@@ -1,19 +1,17 @@
-"""Pairs of texts for contrastive training: those of a file, or passages and their documents."""
+"""Tokenized pairs for contrastive training: those of a file, or passages and their documents."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctxextend.errors import DataError, counted
+from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import read_prompts
 from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.search_set import read_rows
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
-from ctxextend.held_out import Ids, fingerprint
+from ctxextend.held_out import Ids
 from ctxextend.text_data import without_surrogates
 from ctxextend.training.train_data import (
     IGNORE_INDEX,
@@ -27,72 +25,12 @@ from ctxextend.training.train_data import (
     draw_offset,
 )
 
-COLUMNS = ("anchor", "positive", "negative")  # sentence-transformers' names; the last is optional
-REQUIRED_COLUMNS = COLUMNS[:2]
-POSITIVE = 1  # the index of a pair's positive, as in `COLUMNS`
+POSITIVE = 1  # the index of a pair's positive, as in `pair_rows.COLUMNS`
 # Tokens of a passage: the lengths of questions and of answers.
 MIN_PASSAGE = 16
 MAX_PASSAGE = 128
 REMOVED_SHARE = 0.9  # of passages that are removed from their document
 MAX_DOCUMENT = 8  # context lengths; longer documents are cut into pieces
-
-
-# ---- reading
-
-
-class PairRows(NamedTuple):
-    """The rows of files of pairs."""
-
-    texts: list[str]  # different texts, in order of their first use
-    pairs: list[list[int]]  # the indices in `texts` of each row's texts; all rows have as many
-    files: list[dict[str, Any]]  # the fingerprint of each file
-
-    def spans(self, sizes: Sequence[int]) -> Ids:
-        """Return the first token and the end of each text of each pair, (pairs, texts, 2).
-
-        Args:
-            sizes: Tokens of each of `texts`, which follow each other.
-        """
-        ends = np.cumsum(sizes)
-        starts = ends - np.array(sizes)
-        span_of_text = np.stack([starts, ends], axis=1)
-        spans: Ids = span_of_text[np.array(self.pairs)]
-        return spans
-
-
-def read_pairs(paths: Sequence[str]) -> PairRows:
-    """Return the rows of files.
-
-    Raises:
-        DataError: A file cannot be read, a field is empty, or a row has a negative and the first
-            one has none, or the reverse.
-    """
-    number_of = dict[str, int]()  # by text
-    pairs = list[list[int]]()
-    files = list[dict[str, Any]]()
-    texts_per_row: int | None = None
-    for path in paths:
-        for where, row in read_rows(path, *REQUIRED_COLUMNS):
-            texts = [row[name] for name in COLUMNS if name in row]
-            if texts_per_row is None:
-                texts_per_row = len(texts)
-            _check_filled(texts, where, texts_per_row)
-            pairs.append([number_of.setdefault(text, len(number_of)) for text in texts])
-        # Held-out pairs are not windows of tokens, so the file's first token is never used.
-        files.append(fingerprint(Path(path)) | {"first_token": 0})
-    return PairRows(texts=list(number_of), pairs=pairs, files=files)
-
-
-def _check_filled(texts: Sequence[Any], where: str, expected: int) -> None:
-    """Raise DataError unless a row has as many texts as expected, none of them empty."""
-    hint = "Fill all fields, and give every line a negative, or none."
-    filled = [text for text in texts if isinstance(text, str) and text.strip()]
-    if len(filled) != expected:
-        message = f"{where} has {counted(len(filled), 'text')} instead of {expected}."
-        raise DataError(message, hint)
-    if len(filled) != len(texts):
-        message = f"{where} has {counted(len(texts) - len(filled), 'empty text')}."
-        raise DataError(message, hint)
 
 
 def tokenize(texts: Sequence[str], tokenizer: TextTokenizer) -> Iterator[Ids]:

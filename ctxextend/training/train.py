@@ -1,7 +1,7 @@
 """Train a checkpoint on the user's text, and save it as a new checkpoint."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,13 +25,8 @@ from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
     RECIPE_FILE,
-    TABLE_KEYS,
-    CheckpointRef,
     Recipe,
     Train,
-    accepts_settings,
-    path_names,
-    split_ref,
 )
 from ctxextend.text_data import check_texts, empty_files
 from ctxextend.training.choose_parameters import choose_parameters
@@ -59,51 +54,6 @@ if TYPE_CHECKING:
 
 Notify = Callable[[str], None]
 MAX_LISTED_NAMES = 3  # of text files in a warning
-
-
-@accepts_settings(CheckpointRef, Train, without=TABLE_KEYS)
-def train(
-    reference: str | os.PathLike[str],
-    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    steps: int | None = None,
-    *,
-    output: str | os.PathLike[str] | None = None,
-    force: bool = False,
-    resume: bool = False,
-    progress: Progress = no_progress,
-    **settings: Any,
-) -> TrainResult:
-    """Fine-tune a checkpoint on text, and save it as a new checkpoint.
-
-    Causal and masked language models learn to predict tokens; encoders without an LM head are
-    distilled from their base checkpoint, so that they reproduce, on long texts, its hidden states
-    on windows that it can read. Under torchrun or accelerate, call this in every process; the main
-    process saves.
-
-    Args:
-        reference: As in `resize`.
-        data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
-        steps: Optimizer steps, ≥ 1; or pass ``epochs``.
-        output: The new folder; by default ``<name>-trained`` in the current folder.
-        force: Replace an existing checkpoint folder, and discard the saved state of an interrupted
-            run.
-        resume: Resume from the last saved state, if there is one.
-        progress: Called with the tokens of each step, and its loss.
-        settings: Other fields of `Train`: ``epochs``, ``trainable``, ``seq_len``, ``window``, …;
-            and ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
-
-    Raises:
-        CtxextendError: As `resize`; or windows are used and the model does not accept position ids.
-        DataError: The text cannot be read or is too short.
-        TrainingError: Training failed to start, resume or finish.
-        OutputError: The output or a saved state cannot be written.
-        TrainingInterrupted: A signal such as Ctrl-C arrived; it has the step and folder of the
-            saved state.
-    """
-    ref, settings = split_ref(reference, settings)
-    settings["eval_data"] = path_names(settings.get("eval_data") or ())
-    recipe = Recipe(ref, train=Train(path_names(data), steps, **settings))
-    return train_recipe(recipe, output, force=force, resume=resume, progress=progress)
 
 
 def train_recipe(
@@ -189,23 +139,15 @@ class TimeLimit:
     candidates: Mapping[str, float]  # losses of the methods that were compared before, to record
 
 
-def plan_training(
-    recipe: Recipe, output: str | os.PathLike[str] | None = None, *, force: bool = False
-) -> TrainingPlan:
-    """Check the training of a recipe, which must not resize or convert, and estimate its memory.
-
-    No weights are loaded, and only temporary files are written. Of a long text, only the start is
-    read, unless ``epochs`` are to be counted.
+def plan_run(source: TrainingSource, output: Path) -> TrainingPlan:
+    """Plan a run that writes `output`, and estimate its memory; see `plan_training`.
 
     Raises:
         CtxextendError: As `train`, if the run could not start.
     """
     from ctxextend.training.long_context import long_context_warnings
 
-    settings = training_settings(recipe)
-    source = TrainingSource.open(recipe, None)
-    path = source.output_path(output)
-    source.check_output(path, force=force)
+    settings = training_settings(source.recipe)
     _check_texts(settings)
     device = open_device(settings.device)
     task, long_context = _open_without_steps(source.model, settings, device)
@@ -217,8 +159,8 @@ def plan_training(
     with without_values:
         memory = _estimate(loaded, trainable.names.keys())
     return TrainingPlan(
-        output=path,
-        source=recipe.checkpoint.source,
+        output=output,
+        source=source.recipe.checkpoint.source,
         trainable=str(task.settings.trainable),
         lora=task.settings.lora,
         parameters=trainable.count,

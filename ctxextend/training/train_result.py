@@ -4,12 +4,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ctxextend.errors import counted, size_text
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.json_output import Result, fields_in_json, not_in_json
-from ctxextend.training.sequence_losses import SequenceLosses
+
+if TYPE_CHECKING:
+    from ctxextend.training.sequence_losses import SequenceLosses
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "lo
     # One mapping per logged step or evaluation.
     log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
     # Held-out losses of the saved weights, if sequences were read one by one.
-    sequences: SequenceLosses | None = field(default=None, metadata=not_in_json)
+    sequences: "SequenceLosses | None" = field(default=None, metadata=not_in_json)
     # Whether the trained weights were written.
     is_kept: bool = field(default=True, metadata=not_in_json)
     # Whether this process wrote the output.

@@ -16,7 +16,8 @@ from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
 from ctxextend.recipe import CheckpointRef, Recipe, Train
-from ctxextend.text_data import check_beginnings, check_paths
+from ctxextend.text_data import check_beginnings
+from ctxextend.training.pair_rows import check_pairs
 from ctxextend.training.training_run import RunFolder
 
 
@@ -133,7 +134,7 @@ class TrainingSource:
         self.check_output(self.output_path(output), force=force)
         texts = (*settings.data, *settings.eval_data)
         if settings.contrastive == "pairs":
-            check_paths(texts)
+            check_pairs(texts)
         else:
             check_beginnings(texts, settings.text_field)
         check_sequences(self.model.ref.source, self.max_len, settings)

@@ -15,7 +15,8 @@ from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
 from ctxextend.recipe import Train
 from ctxextend.training import train_data
-from ctxextend.training.pairs import PairedText, read_pairs, tokenize
+from ctxextend.training.pair_rows import read_pairs
+from ctxextend.training.pairs import PairedText, tokenize
 from ctxextend.training.train_data import Text, Tokens
 from ctxextend.training.training_run import RunFolder
 

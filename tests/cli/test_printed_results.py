@@ -11,7 +11,6 @@ from ctxextend.cli.console import STYLES
 from ctxextend.cli.result_screens import CSS
 from ctxextend.json_output import Result
 from ctxextend.plan.plan import Plan
-from ctxextend.recipe import CheckpointRef, Recipe, Train
 from tests.helpers import rotary_models
 from tests.helpers.evaluations import EXTENDED
 from tests.helpers.result_screens import RESULTS, page_of
@@ -84,8 +83,7 @@ def test_print_of_a_planned_resize_shows_the_plan() -> None:
 
 def test_print_of_a_training_shows_its_losses_and_output() -> None:
     Path("text.txt").write_text(TEXT)
-    settings = Train(("text.txt",), 2, trainable="all")
-    planned = ctxextend.plan_training(Recipe(CheckpointRef("tiny-gpt2"), train=settings))
+    planned = ctxextend.plan_training("tiny-gpt2", "text.txt", 2, trainable="all")
     done = succeed(
         "train",
         "tiny-gpt2",

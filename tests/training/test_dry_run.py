@@ -11,9 +11,10 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from benchmarks.training_memory import CASES, RESULTS, Case, page, run_case
-from ctxextend import plan_training, resize
+from ctxextend import resize
 from ctxextend.models.devices import peak_memory
 from ctxextend.recipe import CheckpointRef, Recipe, Train
+from ctxextend.training.start import plan_recipe_training
 from tests.helpers import pico, tiny
 from tests.helpers.trainings import NEW, OLD, invoke, make_encoder, make_resized, make_source
 from tests.helpers.word_tokenizer import add_tokenizer, text_of
@@ -38,7 +39,7 @@ FAST = ("gpt2-4-layers-all-1-fsdp", "gpt2-4-layers-positions-1-bf16")
 def plan(source: Path, data: str = "book.txt", **settings: Any) -> Any:
     settings = {"steps": 2, "batch_size": 8, "per_device_batch_size": 1} | settings
     train = Train((data,), **settings)
-    return plan_training(Recipe(CheckpointRef(str(source)), train=train))
+    return plan_recipe_training(Recipe(CheckpointRef(str(source)), train=train))
 
 
 def make_header(

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctxextend import ResizeError, plan_training, resize
+from ctxextend import ResizeError, resize
 from ctxextend import train as train_in_python
 from ctxextend.evaluation.eval_model import CAUSAL
 from ctxextend.recipe import CheckpointRef, Recipe, Train
+from ctxextend.training.start import plan_recipe_training
 from ctxextend.training.train_data import SequenceSettings, Text, TrainingSequences
 from ctxextend.training.trainer import RunCallback
 from tests.helpers import pico, rotary_models
@@ -35,7 +36,7 @@ FLAGS = ("--batch-size", 4, "--lr", 0.01, "--save", "last")
 
 def plan(source: object, *data: str, **settings: Any) -> Any:
     train = Train(data or ("book.txt",), **settings)
-    return plan_training(Recipe(CheckpointRef(str(source)), train=train))
+    return plan_recipe_training(Recipe(CheckpointRef(str(source)), train=train))
 
 
 def run(source: object, output: str, *flags: object) -> Any:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from ctxextend.checkpoints.atomic_output import locked
 from ctxextend.errors import TrainingInterrupted
-from ctxextend.training.train import train as train_in_python
+from ctxextend.training.start import train as train_in_python
 from ctxextend.training.trainer import RunCallback, RunTrainer
 from tests.helpers.trainings import diverging_loss, invoke, log_of, train, write_book
 

@@ -1,0 +1,91 @@
+"""Files of pairs of texts for contrastive training."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ctxextend.errors import DataError, counted
+from ctxextend.evaluation.search_set import read_rows
+from ctxextend.held_out import Ids, fingerprint
+from ctxextend.text_data import BEGINNING
+
+COLUMNS = ("anchor", "positive", "negative")  # sentence-transformers' names; the last is optional
+REQUIRED_COLUMNS = COLUMNS[:2]
+
+
+class PairRows(NamedTuple):
+    """The rows of files of pairs."""
+
+    texts: list[str]  # different texts, in order of their first use
+    pairs: list[list[int]]  # the indices in `texts` of each row's texts; all rows have as many
+    files: list[dict[str, Any]]  # the fingerprint of each file
+
+    def spans(self, sizes: Sequence[int]) -> Ids:
+        """Return the first token and the end of each text of each pair, (pairs, texts, 2).
+
+        Args:
+            sizes: Tokens of each of `texts`, which follow each other.
+        """
+        ends = np.cumsum(sizes)
+        starts = ends - np.array(sizes)
+        span_of_text = np.stack([starts, ends], axis=1)
+        spans: Ids = span_of_text[np.array(self.pairs)]
+        return spans
+
+
+def read_pairs(paths: Sequence[str]) -> PairRows:
+    """Return the rows of files.
+
+    Raises:
+        DataError: A file cannot be read, a field is empty, or a row has a negative and the first
+            one has none, or the reverse.
+    """
+    number_of = dict[str, int]()  # by text
+    pairs = list[list[int]]()
+    for texts in _rows(paths):
+        pairs.append([number_of.setdefault(text, len(number_of)) for text in texts])
+    # Held-out pairs are not windows of tokens, so a file's first token is never used.
+    files = [fingerprint(Path(path)) | {"first_token": 0} for path in paths]
+    return PairRows(texts=list(number_of), pairs=pairs, files=files)
+
+
+def check_pairs(paths: Sequence[str]) -> None:
+    """Read the first rows of each file, to report errors before libraries are imported.
+
+    Raises:
+        DataError: As `read_pairs`, of these rows.
+    """
+    for path in paths:
+        for _ in islice(_rows([path]), BEGINNING):
+            pass
+
+
+def _rows(paths: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the texts of each row of files.
+
+    Raises:
+        DataError: As `read_pairs`.
+    """
+    texts_per_row: int | None = None
+    for path in paths:
+        for where, row in read_rows(path, *REQUIRED_COLUMNS):
+            texts = [row[name] for name in COLUMNS if name in row]
+            if texts_per_row is None:
+                texts_per_row = len(texts)
+            _check_filled(texts, where, texts_per_row)
+            yield texts
+
+
+def _check_filled(texts: Sequence[Any], where: str, expected: int) -> None:
+    """Raise DataError unless a row has as many texts as expected, none of them empty."""
+    hint = "Fill all fields, and give every line a negative, or none."
+    filled = [text for text in texts if isinstance(text, str) and text.strip()]
+    if len(filled) != expected:
+        message = f"{where} has {counted(len(filled), 'text')} instead of {expected}."
+        raise DataError(message, hint)
+    if len(filled) != len(texts):
+        message = f"{where} has {counted(len(texts) - len(filled), 'empty text')}."
+        raise DataError(message, hint)
