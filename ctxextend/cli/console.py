@@ -2,16 +2,19 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from ctxextend.cli.wrapping import wrap_message
 from ctxextend.errors import OutputError, RecipeError, printable, size_text, without_tokens
 from ctxextend.json_output import to_json
 from ctxextend.progress import Progress, no_progress
@@ -235,12 +238,29 @@ def _print_json(value: dict[str, Any]) -> None:
     _print(without_tokens(json.dumps(value, indent=2)))
 
 
-def _print_error(*lines: str) -> None:
-    """Print lines to stderr; a run does not fail because stderr is closed or full."""
+def _print_error(*texts: str) -> None:
+    """Print texts to stderr, wrapped on a terminal.
+
+    A run does not fail because stderr is closed or full.
+    """
+    lines = [printable(text) for text in texts]
+    width = stream_width(sys.stderr)
+    if width is not None:
+        lines = list(chain.from_iterable(wrap_message(line, width) for line in lines))
     try:
-        print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
+        print("\n".join(lines), file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = null_stream()
+
+
+def stream_width(stream: TextIO) -> int | None:
+    """Return the characters per line of a stream: of a terminal, or as COLUMNS says.
+
+    None for other streams, such as pipes and files, whose lines programs read.
+    """
+    if os.environ.get("COLUMNS", "").isdecimal() or stream.isatty():
+        return shutil.get_terminal_size((80, 24)).columns
+    return None
 
 
 def null_stream() -> TextIO:

@@ -134,7 +134,7 @@ def show_training_plan(
     what = plan.trainable
     if recipe.train is not None and recipe.train.lora is not None:
         what += f", adapters of rank {recipe.train.lora}"
-    page = Page()
+    page = Page.for_terminal()
     page.values(
         [
             ("parameters", f"{plan.model_parameters:,}"),

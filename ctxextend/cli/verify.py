@@ -1,6 +1,5 @@
 """`ctxextend verify`."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,9 +64,7 @@ def verify(
     with console.progress("Comparing") as progress:
         verification = verify_resized(resized, base, given, deep=deep, progress=progress)
     console.note(*verification.notes)
-    page = Page()  # without a width: lines do not wrap in a pipe
-    if sys.stdout.isatty():
-        page = Page.for_stdout()
+    page = Page.for_terminal()
     _show_verification(page, verification)
     console.screen(page.lines)
     console.result("verify", verification)
