@@ -25,9 +25,12 @@ from ctxextend.cli.console import (
     INTERRUPTED,
     WRONG_USAGE,
     Console,
+    clear_status,
+    ignore_ctrl_c,
     in_colour,
     null_stream,
 )
+from ctxextend.cli.interruption import WRITTEN, describe_stop
 from ctxextend.cli.options import PANELS
 from ctxextend.cli.tables import Page
 from ctxextend.cli.values import read_plain_values
@@ -35,6 +38,8 @@ from ctxextend.errors import (
     SPECIFY_TABLE,
     CtxextendError,
     MethodError,
+    TrainingInterrupted,
+    TuningInterrupted,
     VerificationError,
     did_you_mean,
     install_command,
@@ -164,8 +169,9 @@ class App(TyperGroup):
             typer.Exit: With code 1 after a known error, 2 after wrong usage, 3 after a failed
                 check, 130 after Ctrl-C, 128 + N after signal N.
         """
-        console = Console("--json" in ctx.args)
+        console = Console("--json" in ctx.args, shows_status=False)
         words = [*ctx.args]
+        _forget_earlier_outputs()
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
@@ -184,10 +190,26 @@ class App(TyperGroup):
             console.failure("UsageError", message, in_words_of_command(ctx, hint))
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Terminated) as stop:
+            ignore_ctrl_c()
             _remove_bar()
-            console.error_object("Interrupted", "Stopped.")
-            code = stop.code if isinstance(stop, Terminated) else INTERRUPTED
-            raise typer.Exit(code) from None
+            console.interrupted(describe_stop(ctx.invoked_subcommand, stop))
+            raise typer.Exit(_exit_code(stop)) from None
+
+
+def _forget_earlier_outputs() -> None:
+    """Forget what other commands have written in this process."""
+    for module, registry in WRITTEN:
+        if module in sys.modules:
+            getattr(sys.modules[module], registry).clear()
+
+
+def _exit_code(stop: BaseException) -> int:
+    """Return the exit code after an interruption: 128 and the number of the signal."""
+    if isinstance(stop, Terminated):
+        return stop.code
+    if isinstance(stop, TrainingInterrupted | TuningInterrupted):
+        return 128 + stop.signal
+    return INTERRUPTED
 
 
 def _known_hint(context: Any, hint: str | None, words: Sequence[str]) -> str | None:
@@ -321,6 +343,7 @@ def _handle_signal(number: int, frame: FrameType | None) -> None:
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
             _remove_bar()
             _remove_unfinished_output()
+            _print_stop()
             os._exit(128 + number)
         caller = caller.f_back
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(128 + number)
@@ -330,6 +353,13 @@ def _remove_bar() -> None:
     """Clear a progress bar that has just started, and show the cursor again."""
     if os.isatty(2):
         os.write(2, b"\r\x1b[K\x1b[?25h")
+
+
+def _print_stop() -> None:
+    """Print what was kept, during an import: nothing may be imported."""
+    command = next((word for word in sys.argv[1:] if word in COMMANDS), None)
+    with suppress(Exception):
+        Console("--json" in sys.argv, shows_status=False).interrupted(describe_stop(command))
 
 
 def _remove_unfinished_output() -> None:
@@ -345,7 +375,8 @@ def _remove_unfinished_output() -> None:
 def main() -> None:
     """Run the command line.
 
-    Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up and exit silently.
+    Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up, and one line says what was
+    kept.
     """
     handled = _handle_signals()
     _set_environment()
@@ -354,6 +385,7 @@ def main() -> None:
     try:
         build_app(named or COMMANDS)()
     finally:
+        clear_status()
         for number in handled:
             signal.signal(number, lambda number, frame: os._exit(128 + number))
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from ctxextend.cli.status import Status, start_status
 from ctxextend.cli.wrapping import wrap_message
 from ctxextend.errors import OutputError, RecipeError, printable, size_text, without_tokens
 from ctxextend.json_output import to_json
-from ctxextend.progress import Progress, no_progress
+from ctxextend.progress import Progress, no_progress, working_on
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
@@ -62,8 +63,11 @@ class Console:
     silent: bool = field(default_factory=is_other_process)  # only errors on stderr
 
     printed: set[str] = field(default_factory=set)  # lines that were printed to stderr
+    shows_status: bool = True  # on a terminal, what is done while nothing else is shown
 
     def __post_init__(self) -> None:
+        if self.shows_status and not (self.quiet or self.silent) and sys.stderr.isatty():
+            _show_status()
         if self.quiet or not sys.stderr.isatty():  # huggingface_hub draws its own bars
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
@@ -107,8 +111,6 @@ class Console:
 
     def failure(self, kind: str, message: str, hint: str | None) -> None:
         """Print an error and its hint as text, with --json also as an object."""
-        if self.silent and kind == "Interrupted":
-            return
         lines = [f"Error: {message}"]
         if kind == RecipeError.__name__:
             lines = lines[0].split("\n")  # one per error
@@ -116,6 +118,12 @@ class Console:
             lines.append(hint)
         _print_error(*lines)
         self.error_object(kind, message, hint)
+
+    def interrupted(self, message: str) -> None:
+        """Print what an interrupted command has kept; only the first process does."""
+        if not self.silent:
+            _print_error(message)
+            self.error_object("Interrupted", message)
 
     def error_object(self, kind: str, message: str, hint: str | None = None) -> None:
         """Print an error as a JSON object if --json is set, if possible."""
@@ -152,7 +160,11 @@ class Console:
 
     @contextmanager
     def progress(self, action: str, unit: str = "bytes") -> Iterator[Progress]:
-        """Show a progress bar with speed and remaining time on a terminal."""
+        """Show a progress bar with speed and remaining time on a terminal.
+
+        Once it is complete, or when the operation says that it does something else, the bar is
+        replaced by what is done.
+        """
         if self.quiet or self.silent or not sys.stderr.isatty():
             yield no_progress
             return
@@ -167,19 +179,51 @@ class Console:
             console=console.Console(stderr=True),
             transient=True,
         )
+        clear_status()
         with bar:
-            task = bar.add_task(action, total=None, speed="")
+            main = bar.add_task(action, total=None, speed="")
+            other = bar.add_task("", total=None, speed="", visible=False)
+
+            def show_other(text: str) -> None:
+                bar.update(main, visible=False)
+                bar.update(other, description=text, visible=True)
 
             def update(advance: int, total: int, label: str = "") -> None:
                 bar.update(
-                    task,
+                    main,
                     advance=advance,
                     total=total,
                     description=f"{action} {label}".rstrip(),
                     speed=_speed(bar.tasks[0].speed, unit),
+                    visible=True,
                 )
+                bar.update(other, visible=False)
+                if bar.tasks[0].completed >= total:
+                    show_other(f"{action} {label}".rstrip() + ": finishing ...")
 
-            yield update
+            status = _show_status()
+            status.show_in_bar = show_other
+            try:
+                yield update
+            finally:
+                status.show_in_bar = None
+
+
+_status: list[Status] = []  # of this process, once something is shown on a terminal
+
+
+def _show_status() -> Status:
+    """Show from now on what is done, and return what shows it."""
+    if not _status:
+        _status.append(Status())
+        start_status(_status[0])
+    return _status[0]
+
+
+def clear_status() -> None:
+    """Remove the line that says what is done, before something else is printed."""
+    for status in _status:
+        status.clear()
 
 
 def _speed(per_second: float | None, unit: str) -> str:
@@ -196,6 +240,7 @@ def _write_files(files: Files) -> list[str]:
     for path, write in files:
         if path is None:
             continue
+        working_on(f"Writing {path.name}")
         try:
             write(path)
         except OutputError as error:  # still print what may have taken hours to measure
@@ -223,6 +268,7 @@ def _print(text: str) -> None:
         BrokenPipeError: The reader of a pipe exited.
         OutputError: It cannot be written, e.g. the disk is full.
     """
+    clear_status()
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -247,6 +293,7 @@ def _print_error(*texts: str) -> None:
     width = stream_width(sys.stderr)
     if width is not None:
         lines = list(chain.from_iterable(wrap_message(line, width) for line in lines))
+    clear_status()
     try:
         print("\n".join(lines), file=sys.stderr, flush=True)
     except OSError:

@@ -34,6 +34,8 @@ CHANGEABLE = (
     *MACHINE_KEYS,
 )
 PLANNED_STEPS = "planned_steps"
+# Run folders that were opened, to say what they keep if the command is interrupted.
+opened: list["RunFolder"] = []
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ def open_run_folder(
         with atomic_output.atomic_file(run_file) as staged:
             staged.write_text(text, "utf-8")
         folder.saves.mkdir(exist_ok=True)
+        opened.append(folder)
         try:
             yield folder
         finally:

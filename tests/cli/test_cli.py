@@ -367,7 +367,7 @@ def test_app_exits_130_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     done = fail_with(KeyboardInterrupt, monkeypatch)
     assert done.exit_code == 130
     assert done.stdout == ""
-    assert done.stderr == ""
+    assert done.stderr == "Stopped: nothing was written. Run the same command again.\n"
 
 
 INTERRUPTED = """
@@ -387,7 +387,7 @@ def test_main_exits_without_a_traceback_on_ctrl_c_during_imports() -> None:
     done = subprocess.run(command, capture_output=True, check=False)
     assert done.returncode == 130
     assert done.stdout == b""
-    assert done.stderr == b""
+    assert done.stderr == b"Stopped: nothing was written.\n"
 
 
 def interrupt_after(seconds: float, command: str) -> tuple[int, str]:
@@ -445,6 +445,7 @@ def test_ctrl_c_during_an_import_leaves_no_output() -> None:
     )
     assert done.returncode == 130
     assert done.stdout == ""
+    assert done.stderr == "Stopped: nothing was written. Run the same command again.\n"
     assert [path.name for path in Path().iterdir()] == ["interrupting.py"]
 
 
@@ -452,16 +453,22 @@ def test_ctrl_c_during_an_import_leaves_no_output() -> None:
 @pytest.mark.parametrize(
     "command", ["resize tiny-gpt2 --to 512 --verify", "inspect tiny-gpt2 --check", "--help"]
 )
-def test_ctrl_c_at_any_time_is_silent_and_leaves_a_complete_output_or_none(
+def test_ctrl_c_at_any_time_says_what_is_left_and_leaves_a_complete_output_or_none(
     command: str, moments: range
 ) -> None:
     codes = set()
     for moment in moments:
         code, errors = interrupt_after(0.01 + 0.04 * moment, command)
         codes.add(code)
-        assert not re.search("Traceback|Error|Exception|Interrupt|Abort|Stopped", errors), errors
+        assert not re.search("Traceback|Error|Exception|Interrupt|Abort", errors), errors
         left = [path.name for path in Path().iterdir()]
         assert left in ([], ["tiny-gpt2-512"])
+        said = [line for line in errors.splitlines() if line.startswith("Stopped: ")]
+        assert len(said) <= 1, errors
+        if said and left:
+            assert said == ["Stopped: tiny-gpt2-512 is complete."]
+        elif said:
+            assert said[0].startswith("Stopped: nothing was written.")
         if left:
             assert Path("tiny-gpt2-512/config.json").is_file()
             shutil.rmtree("tiny-gpt2-512")
