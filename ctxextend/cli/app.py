@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -70,6 +71,7 @@ WITH_TABLE_FLAGS = ("resize", "inspect", "verify")  # commands that have --tenso
 TABLE_FLAG = re.compile(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?")
 TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default in parentheses
 SHOW_COMPLETION = ", to copy it or customize the installation"  # too long for one line
+AFTER_DESTRUCTOR = 0.01  # seconds until a signal during a destructor is sent again
 EXTRA_ARGUMENTS_MESSAGE = "unexpected extra argument(s) ("
 
 
@@ -336,10 +338,14 @@ def ctxextend(
 def _handle_signal(number: int, frame: FrameType | None) -> None:
     """Raise an exception on a signal.
 
-    An import may swallow or print it, so the process exits at once during one.
+    An import may swallow or print it, so the process exits at once during one. A destructor does so
+    too, and is short: the signal comes again a moment later.
     """
     caller = frame
     while caller is not None:
+        if caller.f_code.co_name == "__del__":
+            threading.Timer(AFTER_DESTRUCTOR, os.kill, (os.getpid(), number)).start()
+            return
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
             _remove_bar()
             _remove_unfinished_output()

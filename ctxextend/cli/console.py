@@ -154,6 +154,8 @@ class Console:
         self.result(command, value or result, [*result.warnings, *failures])
         self.note(*(f"Error: {failure}" for failure in failures))
         if not result.complete:
+            if not self.silent:
+                _print_error("Stopped: these are the results so far. Run the same command again.")
             raise typer.Exit(INTERRUPTED)
         if failures:
             raise typer.Exit(1)

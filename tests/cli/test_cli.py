@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, plan_resize
+from ctxextend.checkpoints.source import bundled_source
 from ctxextend.cli.app import build_app
 from ctxextend.errors import printable, size_text, time_text
 from ctxextend.tables.method_facts import Method
@@ -356,6 +357,41 @@ def fail_with(raised: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> R
 
     monkeypatch.setattr("ctxextend.planned.plan_model", plan_model)
     return run("resize", "tiny-gpt2", "--to", "512")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("", "The output {here}/out exists."),
+        ("--data book.txt", "The output {here}/out exists."),
+        ("--train book.txt --steps 3", "The output {here}/out exists."),
+        ("--data none.txt", "none.txt does not exist."),
+        ("--train none.txt --steps 3 --force", "none.txt does not exist."),
+    ],
+)
+def test_resize_prints_an_error_before_notes_about_an_output_that_never_comes(
+    flags: str, message: str
+) -> None:
+    Path("book.txt").write_text("The quick brown fox. " * 400)
+    shutil.copytree(bundled_source("tiny-gpt2").folder, "source")
+    Path("source/modeling_own.py").write_text("raise SystemExit\n")
+    written = run("resize", "source", "--to", "512", "-o", "out")
+    assert "Warning: " in written.stderr
+
+    failed = run("resize", "source", "--to", "512", "-o", "out", *flags.split())
+
+    assert failed.exit_code == 1
+    assert len(failed.stderr.splitlines()) == 2  # the error and its hint
+    assert failed.stderr.startswith(f"Error: {message.format(here=Path.cwd())}\n")
+
+
+def test_run_prints_an_error_before_notes_about_an_output_that_never_comes() -> None:
+    shutil.copytree(bundled_source("tiny-gpt2").folder, "source")
+    Path("source/modeling_own.py").write_text("raise SystemExit\n")
+    run("resize", "source", "--to", "512", "-o", "out")
+    failed = run("run", "out/ctxextend.yaml", "-o", "out")
+    assert failed.exit_code == 1
+    assert "Warning" not in failed.stderr
 
 
 def test_app_keeps_the_traceback_of_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
