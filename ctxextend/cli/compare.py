@@ -135,6 +135,7 @@ def compare(
     run = _read_flags(flags)
 
     from ctxextend.comparison.comparison_run import ComparisonInterrupted
+    from ctxextend.report.next_steps import after_comparison
     from ctxextend.report.tuning import describe_search
 
     try:
@@ -148,7 +149,12 @@ def compare(
     console.note(*_skipped(result))
     console.note(*map(describe_search, result.searches))
     values = to_json(result) | {"verdict": _verdict(result, page.numbers)}
-    console.measurement("compare", result, page.lines, _files(result, report, plot), values)
+    next_command = after_comparison(result, flags["data"] or ())
+    console.measurement(
+        "compare", result, page.lines, _files(result, report, plot, next_command), values
+    )
+    if next_command is not None and not _shows_next(result):
+        console.next_steps(next_command)
 
 
 def _check_flags(flags: Mapping[str, Any]) -> None:
@@ -198,6 +204,11 @@ def _read_flags(flags: Mapping[str, Any]) -> Run:
     return lambda progress: compare_model(open_model(ref), settings, progress)
 
 
+def _shows_next(comparison: "Comparison") -> bool:
+    """Whether the screen of a comparison contains the next command."""
+    return comparison.is_quick or comparison.hold_out is not None or comparison.recommends_tuned
+
+
 def _skipped(comparison: "Comparison") -> Iterator[str]:
     """Yield a note for each reason why methods were skipped."""
     for reason in dict.fromkeys(comparison.skipped.values()):
@@ -205,7 +216,9 @@ def _skipped(comparison: "Comparison") -> Iterator[str]:
         yield f"Skipped {', '.join(names)}: {reason}"
 
 
-def _files(comparison: "Comparison", report: Path | None, plot: Path | None) -> Files:
+def _files(
+    comparison: "Comparison", report: Path | None, plot: Path | None, next_command: str | None
+) -> Files:
     """Return the files to write, and how; nothing if no row was measured."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
@@ -213,7 +226,7 @@ def _files(comparison: "Comparison", report: Path | None, plot: Path | None) -> 
     if not comparison.rows:
         return []
     return [
-        (report, lambda path: write_report(comparison, path, options.command_line())),
+        (report, lambda path: write_report(comparison, path, options.command_line(), next_command)),
         (plot, lambda path: write_figure(path, lambda: comparison_figure(comparison))),
     ]
 

@@ -101,7 +101,7 @@ class Console:
 
     def next_steps(self, *commands: str) -> None:
         """Print up to three suggested next commands, only on a terminal."""
-        if not self.as_json and sys.stdout.isatty() and sys.stderr.isatty():
+        if commands and not self.as_json and sys.stdout.isatty() and sys.stderr.isatty():
             self.note("Next:", *(f"  {command}" for command in commands[:3]))
 
     def warning(self, *texts: str) -> None:

@@ -45,6 +45,7 @@ def verify(
     Reads every byte and prints the verdict first; exits with 3 if a check fails.
     """
     from ctxextend.recipe import CheckpointRef
+    from ctxextend.report.next_steps import after_verification
     from ctxextend.verification.verify import verify_resized
 
     console = Console(as_json, quiet)
@@ -68,6 +69,7 @@ def verify(
     _show_verification(page, verification)
     console.screen(page.lines)
     console.result("verify", verification)
+    console.next_steps(after_verification(resized, passed=verification.passed))
     if not verification.passed:
         raise typer.Exit(FAILED_CHECK)
 

@@ -150,8 +150,8 @@ def _state(inspection: Inspection) -> str:
     2. The first defect of the first table that has any.
     3. None of these: rows are sinusoidal, or look trained.
     """
-    new_rows = _count_new_rows(inspection)
-    if new_rows and _need_training(inspection):
+    if needs_training(inspection):
+        new_rows = _count_new_rows(inspection)
         how = "frozen in training" if inspection.trainable else "not trained yet"
         return f"{counted(new_rows, 'new row')} created by {inspection.method}, {how}"
     for table in inspection.tables:
@@ -160,6 +160,11 @@ def _state(inspection: Inspection) -> str:
     if _are_sinusoidal(inspection):
         return "rows are sinusoidal"
     return "rows look trained"
+
+
+def needs_training(inspection: Inspection) -> bool:
+    """Whether a checkpoint has new rows that were not trained yet."""
+    return _count_new_rows(inspection) > 0 and _need_training(inspection)
 
 
 def _count_new_rows(inspection: Inspection) -> int:
