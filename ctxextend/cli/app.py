@@ -33,6 +33,7 @@ from ctxextend.cli.console import (
 )
 from ctxextend.cli.interruption import WRITTEN, describe_stop
 from ctxextend.cli.options import PANELS
+from ctxextend.cli.suggestions import suggest_command, suggest_flag
 from ctxextend.cli.tables import Page
 from ctxextend.cli.values import read_plain_values
 from ctxextend.errors import (
@@ -72,6 +73,7 @@ TABLE_FLAG = re.compile(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?")
 TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default in parentheses
 SHOW_COMPLETION = ", to copy it or customize the installation"  # too long for one line
 AFTER_DESTRUCTOR = 0.01  # seconds until a signal during a destructor is sent again
+NO_SUCH_COMMAND = "No such command '"  # the name follows
 EXTRA_ARGUMENTS_MESSAGE = "unexpected extra argument(s) ("
 
 
@@ -268,12 +270,21 @@ def explain_usage(error: Any, hint: str, words: Sequence[str] = ()) -> tuple[str
         return _explain_value(parameter, cause.errors()[0], hint)
     similar = getattr(error, "possibilities", None)
     if similar is not None:  # an unknown flag
-        if similar:
-            hint = f"Did you mean {similar[0]}?"
-        return f"Unknown option {error.option_name}.", hint
+        return f"Unknown option {error.option_name}.", _suggest_flag(error, similar) or hint
+    if error.message and error.message.startswith(NO_SUCH_COMMAND):
+        name, _, _ = error.message.removeprefix(NO_SUCH_COMMAND).partition("'")
+        return f"Unknown command {name}.", suggest_command([name, *words], COMMANDS) or hint
     if EXTRA_ARGUMENTS_MESSAGE in error.message:
         return _explain_extra(error, hint, words)
     return error.message or error.format_message(), hint
+
+
+def _suggest_flag(error: Any, similar: Sequence[str]) -> str | None:
+    """Return which flag is meant by an unknown one; None if that is unknown."""
+    command = error.ctx.command.name if error.ctx else None
+    if command not in COMMANDS:
+        return f"Did you mean {similar[0]}?" if similar else None
+    return suggest_flag(command, error.option_name, similar, command_flags())
 
 
 def _explain_value(parameter: Any, problem: Mapping[str, Any], hint: str) -> tuple[str, str]:

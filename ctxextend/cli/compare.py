@@ -1,5 +1,6 @@
 """`ctxextend compare`."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from ctxextend.cli.console import Console, Files
 from ctxextend.cli.effective import add_effective_lengths
 from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.tables import Cell, Page
-from ctxextend.errors import counted, flag_name
+from ctxextend.errors import ResizeError, counted, flag_name
 from ctxextend.json_output import to_json
 from ctxextend.progress import Progress
 
@@ -165,7 +166,20 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
             found = f"{flag_name(name)} is for one MODEL, got {len(sources)}: {', '.join(sources)}."
             raise typer.BadParameter(f"{found} Remove it to compare them as they are.")
     if not flags["quick"] and not flags["data"] and flags["corpus"] is None:
-        raise typer.BadParameter("Missing option '--data'.")
+        with options.usage_errors():
+            raise _no_text(flags)
+
+
+def _no_text(flags: Mapping[str, Any]) -> ResizeError:
+    """Return the error for a comparison without text, with whole commands."""
+    words = ["ctxextend", "compare", *flags["source"]]
+    if flags["to"] is not None:
+        words += ["--to", flags["to"]]
+    hint = f"Pass text: {shlex.join([*words, '--data', 'TEXT'])}"
+    if len(flags["source"]) == 1 and flags["hold_out"] is None and not flags["tune"]:
+        quick = shlex.join([*words, "--quick"])
+        hint = f"Compare on Python's documentation: {quick}, or pass text: --data TEXT"
+    return ResizeError("compare needs text, and --data is missing.", hint)
 
 
 def _read_flags(flags: Mapping[str, Any]) -> Run:

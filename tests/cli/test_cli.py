@@ -255,7 +255,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("resise m --to 512", "No such command 'resise'. Did you mean 'resize'"),
+        ("resise m --to 512", "Unknown command resise. Did you mean: ctxextend resize m --to 512"),
         ("resize m --too 512", "Unknown option --too. Did you mean --to?"),
         ("resize m --to 0", "--to must be at least 1, got 0."),
         (
