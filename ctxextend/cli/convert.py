@@ -1,6 +1,5 @@
 """`ctxextend convert`."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +11,12 @@ from ctxextend.cli.show_result import finish
 WINDOW_DEFAULT = "256"
 TO_DEFAULT = "the old one, with --scheme none"
 
-complete_scheme = options.completing(lambda: import_module("ctxextend.recipe").SCHEMES)
-
 
 def convert(
     source: Annotated[str, options.model("Folder, bundled model (tiny-gpt2) or Hub id.")],
     scheme: Annotated[
         str,
-        basic("--scheme NAME", "rotary, alibi, window or none.", None, complete_scheme),
+        basic("--scheme NAME", "rotary, alibi, window or none.", None, options.complete_scheme),
     ],
     to: Annotated[
         str | None,

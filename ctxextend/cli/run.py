@@ -25,6 +25,7 @@ def run(
             metavar="RECIPE",
             readable=False,
             help="Recipe file, or a name from `ctxextend recipes`.",
+            autocompletion=options.complete_recipe,
         ),
     ],
     changes: Annotated[
