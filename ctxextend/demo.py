@@ -42,6 +42,8 @@ class Demo:
     max_len_before: int
     max_len_after: int
     steps: int = 0  # of training the rows
+    trainable: str | None = None  # which rows: ``new`` or ``positions``
+    documents: int = 0  # of Python's documentation that they were trained on
     loss_before: float | None = None  # on held-out text at the new length, before training
     loss_after: float | None = None  # the same after training
     prompt: str | None = None  # text that takes all positions of the base checkpoint
@@ -91,7 +93,7 @@ def train_demo(
     length = plan.max_len_before
     model_class = plan.checkpoint.model_class
     with tempfile.TemporaryDirectory() as folder:
-        settings = _write_training_text(plan, Path(folder), threads)
+        settings, documents = _write_training_text(plan, Path(folder), threads)
         recipe = Recipe(plan.model.ref, plan.settings, settings)
         trained = train_recipe(recipe, output, planned=planned, force=force, progress=progress)
         untrained = planned.execute(Path(folder) / "untrained")
@@ -110,6 +112,8 @@ def train_demo(
         max_len_before=length,
         max_len_after=plan.max_len_after,
         steps=DEMO_STEPS,
+        trainable=str(settings.trainable),
+        documents=documents,
         loss_before=trained.loss_before,
         loss_after=trained.loss_after,
         prompt=prompt,
@@ -119,13 +123,17 @@ def train_demo(
     )
 
 
-def _write_training_text(plan: Plan, folder: Path, threads: int | None) -> Train:
-    """Write Python's documentation into a folder, and return the settings to train rows on it."""
+def _write_training_text(plan: Plan, folder: Path, threads: int | None) -> tuple[Train, int]:
+    """Write Python's documentation into a folder.
+
+    Returns:
+        The settings to train rows on it, and the number of documents.
+    """
     documents = python_documents()
     held_out = filter(is_held_out, documents)
-    trained_on = filterfalse(is_held_out, documents)
+    trained_on = list(filterfalse(is_held_out, documents))
     text = write_documents(folder / "text.jsonl", trained_on)
-    return replace(
+    settings = replace(
         tuning_settings(plan, (text,), CAUSAL),
         eval_data=(write_documents(folder / "held-out.jsonl", held_out),),
         steps=DEMO_STEPS,
@@ -133,6 +141,7 @@ def _write_training_text(plan: Plan, folder: Path, threads: int | None) -> Train
         save_every=DEMO_STEPS,
         threads=threads,
     )
+    return settings, len(trained_on)
 
 
 def _failure_at(model: Any, table: str, length: int) -> str:

@@ -15,6 +15,7 @@ import yaml
 from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.errors import RecipeError, ResizeError, did_you_mean, one_line
 from ctxextend.recipe import SECTIONS, TABLE_KEYS, CheckpointRef, Recipe
+from ctxextend.recipe_names import builtin_recipes
 from ctxextend.recipe_paths import map_paths, read_path
 
 TYPE_NAMES: dict[Any, str] = {
@@ -172,18 +173,6 @@ def _read_text(file: Path) -> str:
         f"{file} contains no recipe: ctxextend did not write it.",
         "Pass a YAML file, or a GGUF file that `ctxextend resize` wrote.",
     )
-
-
-def builtin_recipes() -> dict[str, Path]:
-    """Return the recipes that ship with the package: file by name."""
-    here = Path(__file__).resolve().parent
-    folder = here / "recipes"  # in a wheel
-    project = here.parent / "pyproject.toml"
-    if not folder.is_dir() and project.is_file():
-        is_checkout = 'name = "ctxextend"' in project.read_text("utf-8")
-        if is_checkout:
-            folder = here.parent / "recipes"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def parse_recipe(

@@ -279,6 +279,17 @@ def resize_checkpoint(
     if gguf_of(model.checkpoint) is not None:
         _check_gguf_options(model.checkpoint, recipe, options)
     planned, for_runtime = _plan(model, recipe.resize, options.runtime)
+    if options.data and planned.plan.tables[0].has_rows:
+        _check_tunes(recipe, options)
+    if options.edit_only:
+        planned = planned.without_weights()
+    if options.data:
+        from ctxextend.text_data import check_paths
+
+        check_paths(options.data)
+    if not dry_run:
+        # Fail before notes about an output that will not be written, and before measurements.
+        check_can_write(recipe, planned, output, force=force)
     announce(planned, events)
     chosen = Chosen()
     if options.data and planned.plan.tables[0].has_rows:
@@ -293,8 +304,6 @@ def resize_checkpoint(
         events.warning(*for_runtime.warnings)
         chosen = Chosen(warnings=for_runtime.warnings)
     if options.data:
-        if not dry_run and recipe.train is None:
-            planned.check_output(output, force=force)  # fail before the measurements
         known = chosen.warnings
         ignored = () if for_runtime is None else for_runtime.ignored_settings
         chosen = _choose_on_text(planned, options, events, ignored)
@@ -303,8 +312,8 @@ def resize_checkpoint(
         settings = replace(planned.plan.settings, method=chosen.method)
         planned, for_runtime = _plan(model, settings, options.runtime)
         announce(planned, events, known=first)
-    if options.edit_only:
-        planned = planned.without_weights()
+        if options.edit_only:
+            planned = planned.without_weights()
     if recipe.train is not None and not dry_run:
         recipe = replace(recipe, resize=planned.plan.settings)
     result = _make(
@@ -379,6 +388,8 @@ def convert_checkpoint(
     assert recipe.convert is not None
     model = _open_source(recipe.checkpoint, recipe.convert)
     planned = prepare_convert(model, recipe.convert)
+    if not dry_run:
+        check_can_write(recipe, planned, output, force=force)
     announce(planned, events)
     if recipe.train is not None and not dry_run:
         events.note(*planned.explanation.details)
@@ -396,6 +407,27 @@ def _open_source(ref: CheckpointRef, settings: Convert) -> OpenedModel:
     from ctxextend.conversion.find import check_type
 
     return open_model(ref, partial(check_type, scheme=settings.scheme))
+
+
+def check_can_write(
+    recipe: Recipe, planned: Planned, output: Reference | None, *, force: bool
+) -> None:
+    """Check that the output of a resize or conversion can be written, and its text be read.
+
+    Raises:
+        OutputError: The output exists, or cannot be written.
+        DataError: The text to train on cannot be read.
+    """
+    planned.check_output(output, force=force)
+    if recipe.train is None:
+        return
+    from ctxextend.text_data import check_texts
+    from ctxextend.training.training_run import RunFolder
+
+    folder = RunFolder.for_output(output_path(output, planned.output.default_folder))
+    if folder.save is None:  # else it has the text already
+        with _text_is_train():
+            check_texts(recipe.train.data, recipe.train.text_field)
 
 
 def announce(planned: Planned, events: Events, known: Planned | None = None) -> None:
@@ -530,9 +562,7 @@ def _tune(
     from ctxextend.comparison.tune_table import TuningRequest, tune_table
     from ctxextend.report.tuning import describe_tuning, suggest_query_scale
 
-    _check_tunes(recipe, options)
     if not dry_run:
-        planned.check_output(output, force=force)  # fail before the text is read
         _check_run_folder(output_path(output, planned.output.default_folder), force=force)
     request = TuningRequest(
         recipe=recipe,

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -46,7 +47,12 @@ def test_demo_compares_trains_and_writes_past_the_old_end() -> None:
     assert "IndexError" in done.stdout
     assert json.loads(Path("kept/config.json").read_text("utf-8"))["n_positions"] == 256
     assert "trained:" in Path("kept/ctxextend.yaml").read_text("utf-8")
-    assert "bands" in Path("ctxextend-demo.html").read_text("utf-8")
+    page = Path("ctxextend-demo.html").read_text("utf-8")
+    assert "bands" in page
+    assert re.search("after the comparison, the position table of .*, 1 step on .* documents", page)
+    next_command = "ctxextend resize tiny-gpt2 --to 256 --data TEXT"
+    assert f"Next: <code>{next_command}</code>" in page
+    assert done.stdout.splitlines()[-1] == f"Next, on your text: {next_command}"
 
 
 @pytest.mark.usefixtures("short")

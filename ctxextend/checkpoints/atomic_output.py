@@ -49,6 +49,8 @@ EXISTS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 # What runs in progress have created, for `remove_unfinished`.
 _temporary: list[Path] = []
 _new_folders: list[Path] = []
+# Outputs that are in place, to say so if the command is interrupted after that.
+completed: list[Path] = []
 
 
 @contextlib.contextmanager
@@ -89,6 +91,7 @@ def atomic_folder(
                     sync(Path(folder, name))
             with _defer_signals():
                 _publish(staged, output, files, force)
+                completed.append(output)
         remove_stale(output, "old")
 
 
@@ -137,6 +140,7 @@ def atomic_new_file(
         output = Path(os.path.realpath(output))
         with created_folders(output.parent), atomic_file(output) as staged:
             yield staged
+        completed.append(output)
 
 
 def check_new_file(

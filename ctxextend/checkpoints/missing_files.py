@@ -33,6 +33,12 @@ WEIGHTS_SUFFIXES = (
 )
 
 
+CACHED_MODEL = "models--"  # the start of a folder of the Hub cache
+# BERT's own format of TensorFlow 1: its variables, and its config.
+BERT_VARIABLES = "bert_model.ckpt"  # and an ending
+BERT_CONFIG = "bert_config.json"
+
+
 @dataclass(frozen=True)
 class ForeignWeights:
     """Weights that only transformers up to version 4 loads."""
@@ -61,6 +67,9 @@ def no_config(folder: Path) -> CheckpointError:
     parts = find_parts(folder)
     if parts is not None:
         return parts
+    cached = _hub_cache_error(folder)
+    if cached is not None:
+        return cached
     subfolders = _checkpoints_below(folder)
     if _has_mistral_config(folder):
         message = f"{folder} has no config.json, and no weights next to {filenames.PARAMS_FILE}."
@@ -70,6 +79,21 @@ def no_config(folder: Path) -> CheckpointError:
         listed = ", ".join(shlex.quote(name) for name in sorted(subfolders))
         hint = f"Found checkpoints in: {listed}. Pass one with --subfolder."
     return CheckpointError(f"{folder} has no config.json.", hint)
+
+
+def _hub_cache_error(folder: Path) -> CheckpointError | None:
+    """Return the error for a folder of the Hub cache above its snapshots; None for others."""
+    root = folder.parent if folder.name == "snapshots" else folder
+    if not root.name.startswith(CACHED_MODEL):
+        return None
+    hub_id = root.name.removeprefix(CACHED_MODEL).replace("--", "/")
+    message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
+    hint = f"Pass the Hub id: {hub_id}"
+    snapshots = sorted(path.parent for path in root.glob("snapshots/*/config.json"))
+    if snapshots:
+        listed = ", ".join(shlex.quote(str(path)) for path in snapshots)
+        hint = f"{hint}, or a snapshot: {listed}"
+    return CheckpointError(message, hint)
 
 
 def _has_mistral_config(folder: Path) -> bool:
@@ -85,10 +109,13 @@ def _has_mistral_config(folder: Path) -> bool:
 def _checkpoints_below(folder: Path) -> list[str]:
     """Return the names of the folders in a folder whose config states a model type."""
     names = list[str]()
-    for path in folder.glob("*/config.json"):
-        is_inside = path.is_file() and not points_outside(folder, path)
-        if is_inside and "model_type" in load_object(path):
-            names.append(path.parent.name)
+    for pattern in ("*/config.json", "*/*/config.json"):
+        for path in folder.glob(pattern):
+            is_inside = path.is_file() and not points_outside(folder, path)
+            if is_inside and "model_type" in load_object(path):
+                names.append(path.parent.relative_to(folder).as_posix())
+        if names:  # what is further down belongs to these
+            break
     return names
 
 
@@ -118,6 +145,8 @@ def only_exports(
     foreign = _foreign(names)
     if foreign is not None:
         return _foreign_error(folder, model_class, source, foreign)
+    if f"{BERT_VARIABLES}.index" in local and BERT_CONFIG in local:
+        return _bert_error(folder, source)
     return only_exports_error(folder, exports, model_class, source.hub_id)
 
 
@@ -227,4 +256,23 @@ def _foreign_error(
         f"{folder} has only {foreign.framework} weights, which transformers 5 no longer reads."
     )
     hint = f"Convert them with transformers 4: {install}, then python -c {shlex.quote(code)}"
+    return CheckpointError(message, hint)
+
+
+def _bert_error(folder: Path, source: Source) -> CheckpointError:
+    """Return the error for variables of TensorFlow 1 of BERT, with a command that converts them."""
+    # As `convert_bert_original_tf_checkpoint_to_pytorch` of transformers 4 does.
+    lines = (
+        "import transformers",
+        f"config = transformers.BertConfig.from_json_file({str(folder / BERT_CONFIG)!r})",
+        "model = transformers.BertForPreTraining(config)",
+        f"transformers.load_tf_weights_in_bert(model, config, {str(folder / BERT_VARIABLES)!r})",
+        f"model.save_pretrained({f'{source.name}-safetensors'!r})",
+    )
+    code = "; ".join(lines)
+    message = (
+        f"{folder} has BERT's own format of TensorFlow 1, which transformers 5 no longer reads."
+    )
+    install = 'pip install "transformers<5" tensorflow tf-keras torch'
+    hint = f"Convert it with transformers 4: {install}, then python -c {shlex.quote(code)}"
     return CheckpointError(message, hint)

@@ -32,6 +32,13 @@ BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_
 GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
 # A missing file, and no Hub id.
 WEIGHTS_ENDINGS = (".safetensors", ".bin", GGUF_SUFFIX)
+# Archives by suffix, and the command that unpacks one.
+ARCHIVES = {
+    ".gz": ("tar", "-xf"),
+    ".tar": ("tar", "-xf"),
+    ".tgz": ("tar", "-xf"),
+    ".zip": ("unzip",),
+}
 CONFIG_FILES = ("config.json", "modules.json", "params.json")  # all that is read without weights
 # Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
 HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
@@ -179,6 +186,11 @@ def _file_source(reference: str, path: Path) -> Source:
         raise distributed_error(path.parent, path.parent)
     _reject_format_file(reference, path)
     # An export is refused when it is opened, with the commands that make it again.
+    unpack = ARCHIVES.get(path.suffix.lower())
+    if unpack is not None:
+        command = shlex.join([*unpack, reference])
+        hint = f"Unpack it, and pass the folder of the checkpoint: {command}"
+        raise SourceError(f"{reference} is an archive.", hint)
     if path.suffix not in READABLE and not is_export(path.name):
         endings = ", ".join((*READABLE, GGUF_SUFFIX))
         hint = f"Pass a file that ends in {endings}, or a checkpoint folder."

@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,16 +26,22 @@ from ctxextend.cli.console import (
     INTERRUPTED,
     WRONG_USAGE,
     Console,
+    clear_status,
+    ignore_ctrl_c,
     in_colour,
     null_stream,
 )
+from ctxextend.cli.interruption import WRITTEN, describe_stop
 from ctxextend.cli.options import ADVANCED, PANELS
+from ctxextend.cli.suggestions import suggest_command, suggest_flag
 from ctxextend.cli.tables import Page
 from ctxextend.cli.values import read_plain_values
 from ctxextend.errors import (
     SPECIFY_TABLE,
     CtxextendError,
     MethodError,
+    TrainingInterrupted,
+    TuningInterrupted,
     VerificationError,
     did_you_mean,
     install_command,
@@ -68,6 +75,8 @@ TABLE_FLAG = re.compile(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?")
 TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default in parentheses
 HELP_ALL = "--help-all"  # also lists the advanced options
 SHOW_COMPLETION = ", to copy it or customize the installation"  # too long for one line
+AFTER_DESTRUCTOR = 0.01  # seconds until a signal during a destructor is sent again
+NO_SUCH_COMMAND = "No such command '"  # the name follows
 EXTRA_ARGUMENTS_MESSAGE = "unexpected extra argument(s) ("
 
 
@@ -197,8 +206,9 @@ class App(TyperGroup):
             typer.Exit: With code 1 after a known error, 2 after wrong usage, 3 after a failed
                 check, 130 after Ctrl-C, 128 + N after signal N.
         """
-        console = Console("--json" in ctx.args)
+        console = Console("--json" in ctx.args, shows_status=False)
         words = [*ctx.args]
+        _forget_earlier_outputs()
         try:
             with on_the_command_line():
                 return super().invoke(ctx)
@@ -218,10 +228,26 @@ class App(TyperGroup):
             console.failure("UsageError", message, in_words_of_command(ctx, hint))
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Terminated) as stop:
+            ignore_ctrl_c()
             _remove_bar()
-            console.error_object("Interrupted", "Stopped.")
-            code = stop.code if isinstance(stop, Terminated) else INTERRUPTED
-            raise typer.Exit(code) from None
+            console.interrupted(describe_stop(ctx.invoked_subcommand, stop))
+            raise typer.Exit(_exit_code(stop)) from None
+
+
+def _forget_earlier_outputs() -> None:
+    """Forget what other commands have written in this process."""
+    for module, registry in WRITTEN:
+        if module in sys.modules:
+            getattr(sys.modules[module], registry).clear()
+
+
+def _exit_code(stop: BaseException) -> int:
+    """Return the exit code after an interruption: 128 and the number of the signal."""
+    if isinstance(stop, Terminated):
+        return stop.code
+    if isinstance(stop, TrainingInterrupted | TuningInterrupted):
+        return 128 + stop.signal
+    return INTERRUPTED
 
 
 def _known_hint(context: Any, hint: str | None, words: Sequence[str]) -> str | None:
@@ -280,12 +306,21 @@ def explain_usage(error: Any, hint: str, words: Sequence[str] = ()) -> tuple[str
         return _explain_value(parameter, cause.errors()[0], hint)
     similar = getattr(error, "possibilities", None)
     if similar is not None:  # an unknown flag
-        if similar:
-            hint = f"Did you mean {similar[0]}?"
-        return f"Unknown option {error.option_name}.", hint
+        return f"Unknown option {error.option_name}.", _suggest_flag(error, similar) or hint
+    if error.message and error.message.startswith(NO_SUCH_COMMAND):
+        name, _, _ = error.message.removeprefix(NO_SUCH_COMMAND).partition("'")
+        return f"Unknown command {name}.", suggest_command([name, *words], COMMANDS) or hint
     if EXTRA_ARGUMENTS_MESSAGE in error.message:
         return _explain_extra(error, hint, words)
     return error.message or error.format_message(), hint
+
+
+def _suggest_flag(error: Any, similar: Sequence[str]) -> str | None:
+    """Return which flag is meant by an unknown one; None if that is unknown."""
+    command = error.ctx.command.name if error.ctx else None
+    if command not in COMMANDS:
+        return f"Did you mean {similar[0]}?" if similar else None
+    return suggest_flag(command, error.option_name, similar, command_flags())
 
 
 def _explain_value(parameter: Any, problem: Mapping[str, Any], hint: str) -> tuple[str, str]:
@@ -352,13 +387,18 @@ def ctxextend(
 def _handle_signal(number: int, frame: FrameType | None) -> None:
     """Raise an exception on a signal.
 
-    An import may swallow or print it, so the process exits at once during one.
+    An import may swallow or print it, so the process exits at once during one. A destructor does so
+    too, and is short: the signal comes again a moment later.
     """
     caller = frame
     while caller is not None:
+        if caller.f_code.co_name == "__del__":
+            threading.Timer(AFTER_DESTRUCTOR, os.kill, (os.getpid(), number)).start()
+            return
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
             _remove_bar()
             _remove_unfinished_output()
+            _print_stop()
             os._exit(128 + number)
         caller = caller.f_back
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(128 + number)
@@ -368,6 +408,13 @@ def _remove_bar() -> None:
     """Clear a progress bar that has just started, and show the cursor again."""
     if os.isatty(2):
         os.write(2, b"\r\x1b[K\x1b[?25h")
+
+
+def _print_stop() -> None:
+    """Print what was kept, during an import: nothing may be imported."""
+    command = next((word for word in sys.argv[1:] if word in COMMANDS), None)
+    with suppress(Exception):
+        Console("--json" in sys.argv, shows_status=False).interrupted(describe_stop(command))
 
 
 def _remove_unfinished_output() -> None:
@@ -383,7 +430,8 @@ def _remove_unfinished_output() -> None:
 def main() -> None:
     """Run the command line.
 
-    Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up and exit silently.
+    Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up, and one line says what was
+    kept.
     """
     handled = _handle_signals()
     _set_environment()
@@ -392,6 +440,7 @@ def main() -> None:
     try:
         build_app(named or COMMANDS)()
     finally:
+        clear_status()
         for number in handled:
             signal.signal(number, lambda number, frame: os._exit(128 + number))
 

@@ -1,5 +1,6 @@
 """`ctxextend compare`."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +12,7 @@ from ctxextend.cli.console import Console, Files
 from ctxextend.cli.effective import add_effective_lengths
 from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.tables import Cell, Page
-from ctxextend.errors import counted, flag_name
+from ctxextend.errors import ResizeError, counted, flag_name
 from ctxextend.json_output import to_json
 from ctxextend.progress import Progress
 
@@ -136,6 +137,7 @@ def compare(
     run = _read_flags(flags)
 
     from ctxextend.comparison.comparison_run import ComparisonInterrupted
+    from ctxextend.report.next_steps import after_comparison
     from ctxextend.report.tuning import describe_search
 
     try:
@@ -149,7 +151,12 @@ def compare(
     console.note(*_skipped(result))
     console.note(*map(describe_search, result.searches))
     values = to_json(result) | {"verdict": _verdict(result, page.numbers)}
-    console.measurement("compare", result, page.lines, _files(result, report, plot), values)
+    next_command = after_comparison(result, flags["data"] or ())
+    console.measurement(
+        "compare", result, page.lines, _files(result, report, plot, next_command), values
+    )
+    if next_command is not None and not _shows_next(result):
+        console.next_steps(next_command)
 
 
 def _check_flags(flags: Mapping[str, Any]) -> None:
@@ -160,7 +167,20 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
             found = f"{flag_name(name)} is for one MODEL, got {len(sources)}: {', '.join(sources)}."
             raise typer.BadParameter(f"{found} Remove it to compare them as they are.")
     if not flags["quick"] and not flags["data"] and flags["corpus"] is None:
-        raise typer.BadParameter("Missing option '--data'.")
+        with options.usage_errors():
+            raise _no_text(flags)
+
+
+def _no_text(flags: Mapping[str, Any]) -> ResizeError:
+    """Return the error for a comparison without text, with whole commands."""
+    words = ["ctxextend", "compare", *flags["source"]]
+    if flags["to"] is not None:
+        words += ["--to", flags["to"]]
+    hint = f"Pass text: {shlex.join([*words, '--data', 'TEXT'])}"
+    if len(flags["source"]) == 1 and flags["hold_out"] is None and not flags["tune"]:
+        quick = shlex.join([*words, "--quick"])
+        hint = f"Compare on Python's documentation: {quick}, or pass text: --data TEXT"
+    return ResizeError("compare needs text, and --data is missing.", hint)
 
 
 def _read_flags(flags: Mapping[str, Any]) -> Run:
@@ -199,6 +219,11 @@ def _read_flags(flags: Mapping[str, Any]) -> Run:
     return lambda progress: compare_model(open_model(ref), settings, progress)
 
 
+def _shows_next(comparison: "Comparison") -> bool:
+    """Whether the screen of a comparison contains the next command."""
+    return comparison.is_quick or comparison.hold_out is not None or comparison.recommends_tuned
+
+
 def _skipped(comparison: "Comparison") -> Iterator[str]:
     """Yield a note for each reason why methods were skipped."""
     for reason in dict.fromkeys(comparison.skipped.values()):
@@ -206,7 +231,9 @@ def _skipped(comparison: "Comparison") -> Iterator[str]:
         yield f"Skipped {', '.join(names)}: {reason}"
 
 
-def _files(comparison: "Comparison", report: Path | None, plot: Path | None) -> Files:
+def _files(
+    comparison: "Comparison", report: Path | None, plot: Path | None, next_command: str | None
+) -> Files:
     """Return the files to write, and how; nothing if no row was measured."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
@@ -214,7 +241,7 @@ def _files(comparison: "Comparison", report: Path | None, plot: Path | None) -> 
     if not comparison.rows:
         return []
     return [
-        (report, lambda path: write_report(comparison, path, options.command_line())),
+        (report, lambda path: write_report(comparison, path, options.command_line(), next_command)),
         (plot, lambda path: write_figure(path, lambda: comparison_figure(comparison))),
     ]
 

@@ -1,26 +1,22 @@
 """`ctxextend convert`."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.options import basic, complete_method, files
-from ctxextend.cli.run_steps import RESUME_OR_START_OVER, exit_if_interrupted
 from ctxextend.cli.show_result import finish
 
 WINDOW_DEFAULT = "256"
 TO_DEFAULT = "the old one, with --scheme none"
-
-complete_scheme = options.completing(lambda: import_module("ctxextend.recipe").SCHEMES)
 
 
 def convert(
     source: Annotated[str, options.model("Folder, bundled model (tiny-gpt2) or Hub id.")],
     scheme: Annotated[
         str,
-        basic("--scheme NAME", "rotary, alibi, window or none.", None, complete_scheme),
+        basic("--scheme NAME", "rotary, alibi, window or none.", None, options.complete_scheme),
     ],
     to: Annotated[
         str | None,
@@ -101,8 +97,7 @@ def convert(
         )
         training = options.short_training(train, steps, lora, verify=verify)
     recipe = Recipe(ref, train=training, convert=settings)
-    with exit_if_interrupted(console, RESUME_OR_START_OVER):
-        result = convert_checkpoint(
-            recipe, output, force=force, dry_run=dry_run, verify=verify, events=console
-        )
+    result = convert_checkpoint(
+        recipe, output, force=force, dry_run=dry_run, verify=verify, events=console
+    )
     finish("convert", console, recipe, result, output=output, force=force, push_to_hub=push_to_hub)

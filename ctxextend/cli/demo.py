@@ -68,7 +68,15 @@ def demo(
         "output": str(output) if output else None,
         "comparison": to_json(comparison),
     }
-    files = [(report, lambda path: write_report(comparison, path, options.command_line()))]
+    next_command = f"ctxextend resize {result.source} --to {result.max_len_after}"
+    if can_train:
+        next_command += " --data TEXT"
+
+    def write_page(path: Path) -> None:
+        training = describe_training(comparison, result)
+        write_report(comparison, path, options.command_line(), next_command, training)
+
+    files = [(report, write_page)]
     console.measurement("demo", comparison, page.lines, files, values)
     if not can_train:
         console.note(
@@ -78,6 +86,9 @@ def demo(
         console.note(f"Open {report} in a browser.")
     else:
         console.note(f"For an HTML report: {install_command('matplotlib')}")
+    page = Page.for_stdout()
+    page.command("Next, on your text: " if can_train else "Next: ", next_command)
+    console.screen(page.lines)
 
 
 def _default_report(output: Path | None) -> Path | None:
@@ -130,6 +141,26 @@ def _train(
         return train_demo(to, method, path, force=force, threads=threads, progress=progress)
 
 
+def describe_training(comparison: "Comparison", result: "Demo") -> str:
+    """Return what was trained after the comparison, on what, and what that changed.
+
+    It is empty if nothing was trained.
+    """
+    from ctxextend.recipe import TRAINABLE
+
+    if result.loss_before is None or result.loss_after is None:
+        return ""
+    before = math.exp(result.loss_before)
+    after = math.exp(result.loss_after)
+    trained = (
+        f"after the comparison, {TRAINABLE[str(result.trainable)]} of {comparison.recommended}"
+    )
+    text = f"{counted(result.documents, 'document')} of Python"
+    to = result.max_len_after
+    change = f"perplexity of other documents at {to} tokens: {before:.1f} -> {after:.1f}"
+    return f"{trained}, {counted(result.steps, 'step')} on {text}; {change}"
+
+
 def add_training(page: Page, comparison: "Comparison", result: "Demo") -> None:
     """Add what the training changed, and what the model wrote before and after it."""
     assert result.loss_before is not None
@@ -154,7 +185,6 @@ def add_training(page: Page, comparison: "Comparison", result: "Demo") -> None:
         "A model of 0.9 million parameters writes no sense at any length; its perplexity is what "
         "improves."
     )
-    page.text(f"On your text: ctxextend resize {result.source} --to {to} --data TEXT")
 
 
 def _add_written(page: Page, title: str, text: str | None) -> None:

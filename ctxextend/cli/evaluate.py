@@ -109,10 +109,13 @@ def evaluate(
 
     from ctxextend.report.figures import evaluation_figure, write_figure
     from ctxextend.report.html import write_report
+    from ctxextend.report.next_steps import after_evaluation
     from ctxextend.report.verdicts import evaluation_verdict
 
+    next_command = after_evaluation(evaluation, flags["data"] or ())
+
     def write_page(path: Path) -> None:
-        write_report(evaluation, path, options.command_line())
+        write_report(evaluation, path, options.command_line(), next_command)
 
     def write_plot(path: Path) -> None:
         write_figure(path, lambda: evaluation_figure(evaluation))
@@ -122,6 +125,7 @@ def evaluate(
     files = [(report, write_page), (plot, write_plot)]
     values = to_json(evaluation) | {"verdict": evaluation_verdict(evaluation, page.numbers)}
     console.measurement("evaluate", evaluation, page.lines, files, values)
+    console.next_steps(next_command)
 
 
 def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:

@@ -14,7 +14,8 @@ def flags(
     ],
     to: options.To,
     runtime: Annotated[
-        str, basic("--for ENGINE", "vllm, sglang or llama.cpp.", False, options.complete_runtime)
+        str,
+        basic("--for ENGINE", "vllm, sglang or llama.cpp.", False, options.complete_flags_runtime),
     ],
     method: Annotated[
         str | None,

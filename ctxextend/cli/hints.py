@@ -32,7 +32,11 @@ def in_words_of(command: str, hint: str, flags: Flags) -> str:
     `run` has recipe keys instead of the flags of the steps.
     """
     named = dict.fromkeys(FLAG.findall(COMMAND_LINE.sub("", hint)))
-    foreign = [flag for flag in named if flag not in flags[command]]
+    foreign = []
+    for flag in named:
+        is_placed = f"{flag} is a flag of ctxextend" in hint
+        if flag not in flags[command] and not is_placed:
+            foreign.append(flag)
     if command == "run":
         keys = _keys_instead(foreign)
         hint = _with_keys(hint, keys)

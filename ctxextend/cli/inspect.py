@@ -104,8 +104,18 @@ def inspect(
     if as_json:
         values = _values(inspections, statistics, check=check, all_rows=all_rows)
         console.result("inspect", {"models": list(values)})
+    if row_range is None and not check:
+        console.next_steps(*_next_steps(inspections))
     if check and not all(inspection.agrees for inspection in inspections):
         raise typer.Exit(FAILED_CHECK)
+
+
+def _next_steps(inspections: Sequence["Inspection"]) -> Iterator[str]:
+    """Yield the next command, unless the screen shows one that fixes the limits."""
+    from ctxextend.report.next_steps import after_inspection
+
+    if all(inspection.agrees for inspection in inspections):
+        yield after_inspection(inspections)
 
 
 def _values(
@@ -218,8 +228,10 @@ def _write_files(
 ) -> None:
     if report is not None:
         from ctxextend.report.html import write_report
+        from ctxextend.report.next_steps import after_inspection
 
-        write_report(inspections, report, options.command_line())
+        next_command = after_inspection(inspections)
+        write_report(inspections, report, options.command_line(), next_command)
     if plot is not None:
         from ctxextend.report.figures import write_figure
         from ctxextend.report.table_panels import tables_figure

@@ -1,5 +1,6 @@
 """Options shared by several commands, and how flags become settings."""
 
+import os
 import re
 import shlex
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from ctxextend.errors import CtxextendError, OutputError, ResizeError
+from ctxextend.recipe_names import builtin_recipes
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from ctxextend.tables.method_names import table_method_names
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them), which would load numpy for --help.
 MEASURES = ("position", "context", "effective", "retrieval", "shift")
+# Duplicates ctxextend.recipe.SCHEMES too, and the runtimes whose options `flags` knows.
+SCHEMES = ("rotary", "alibi", "window", "none")
+FLAGS_RUNTIMES = ("vllm", "sglang", "llama.cpp")
 ADVANCED = "Advanced"  # options that few need: only --help-all lists them
 # Option groups of --help, in order.
 PANELS = ("Options", "Text", "Measures", "Training", "Output", ADVANCED)
@@ -77,7 +82,23 @@ def hub_id(repo: str | None) -> str | None:
     return repo
 
 
+def complete_recipe(incomplete: str) -> list[str]:
+    """Return built-in recipes and recipe files that a text may become.
+
+    Of files, those in its folder, and those of outputs in it.
+    """
+    names = [*builtin_recipes()]
+    folder, _ = os.path.split(incomplete)
+    for pattern in ("*.yaml", "*.yml", "*/ctxextend.yaml"):
+        for path in sorted(Path(folder).glob(pattern)):
+            names.append(str(path))
+    return [name for name in names if name.startswith(incomplete)]
+
+
 complete_runtime = completing(lambda: RUNTIME_KEYS)
+complete_flags_runtime = completing(lambda: FLAGS_RUNTIMES)
+complete_scheme = completing(lambda: SCHEMES)
+complete_builtin_recipe = completing(builtin_recipes)
 complete_measure = completing(lambda: MEASURES)
 complete_method = completing(table_method_names)
 complete_model = completing(lambda: import_module("ctxextend.checkpoints.source").BUNDLED)

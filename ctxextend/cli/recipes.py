@@ -3,8 +3,6 @@
 from collections.abc import Collection
 from typing import Annotated
 
-import typer
-
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.tables import Page
@@ -13,7 +11,8 @@ from ctxextend.errors import RecipeError, did_you_mean
 
 def recipes(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", show_default="all", help="Print this recipe.")
+        str | None,
+        options.argument("NAME", "Print this recipe.", "all", options.complete_builtin_recipe),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -25,7 +24,7 @@ def recipes(
 
     To edit a recipe, save it first: ctxextend recipes NAME > FILE
     """
-    from ctxextend.recipe_file import builtin_recipes
+    from ctxextend.recipe_names import builtin_recipes
 
     console = Console(as_json)
     texts = {key: path.read_text("utf-8") for key, path in builtin_recipes().items()}

@@ -8,11 +8,6 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.options import basic, complete_method, files
-from ctxextend.cli.run_steps import (
-    RESUME_OR_START_OVER,
-    exit_if_interrupted,
-    exit_if_tuning_is_interrupted,
-)
 from ctxextend.cli.show_result import finish
 
 
@@ -130,11 +125,5 @@ def resize(
             copy_code=copy_code,
         )
     recipe = Recipe(ref, resize=settings, train=training)
-    with (
-        exit_if_interrupted(console, RESUME_OR_START_OVER),
-        exit_if_tuning_is_interrupted(console),
-    ):
-        result = resize_checkpoint(
-            recipe, more, output, force=force, dry_run=dry_run, events=console
-        )
+    result = resize_checkpoint(recipe, more, output, force=force, dry_run=dry_run, events=console)
     finish("resize", console, recipe, result, output=output, force=force, push_to_hub=push_to_hub)

@@ -25,6 +25,7 @@ def run(
             metavar="RECIPE",
             readable=False,
             help="Recipe file, or a name from `ctxextend recipes`.",
+            autocompletion=options.complete_recipe,
         ),
     ],
     changes: Annotated[
@@ -51,12 +52,15 @@ def run(
     """
     from ctxextend.pipeline import plan_run, with_recorded_threads
     from ctxextend.recipe_file import read_recipe
-    from ctxextend.resizing import announce, check_upload
+    from ctxextend.resizing import announce, check_can_write, check_upload
 
     console = Console(as_json, quiet)
     with _errors_in_changes():
         recipe_file = with_recorded_threads(read_recipe(recipe, changes or ()))
     settings = recipe_file.recipe
+    folder = output
+    if folder is None and settings.output:
+        folder = Path(settings.output)
     planned = plan_run(recipe_file)
     if push_to_hub and planned is None and settings.train is None:
         raise typer.BadParameter(
@@ -65,11 +69,10 @@ def run(
     if planned is not None:
         if push_to_hub:
             check_upload(planned.plan.checkpoint)
+        if not dry_run:
+            check_can_write(settings, planned, folder, force=force)
         announce(planned, console)
     if dry_run:
-        folder = output
-        if folder is None and settings.output:
-            folder = Path(settings.output)
         values, warnings = show_plan(console, settings, planned, folder, force=force)
         console.result("run", values, warnings)
         return

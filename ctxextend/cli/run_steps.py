@@ -2,14 +2,11 @@
 
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from ctxextend.cli.console import Console, ignore_ctrl_c
-from ctxextend.errors import TrainingInterrupted, counted, size_text, time_text
+from ctxextend.cli.console import Console
+from ctxextend.errors import counted, size_text, time_text
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunResult
@@ -17,49 +14,7 @@ if TYPE_CHECKING:
     from ctxextend.recipe import Recipe
     from ctxextend.training.train_result import TrainResult
 
-# How to go on after an interrupted run of a command with --resume, and of one without it.
-RESUME = "Resume with the same command and --resume."
-RESUME_OR_START_OVER = "Resume with the same command; --force starts over."
 PERPLEXITY_OBJECTIVES = ("causal", "masked")
-
-
-@contextmanager
-def exit_if_interrupted(console: Console, resume_hint: str) -> Iterator[None]:
-    """Print how to resume a training run that a signal interrupted, and exit.
-
-    Raises:
-        typer.Exit: It was interrupted; the code is that of the signal.
-    """
-    try:
-        yield
-    except TrainingInterrupted as stop:
-        ignore_ctrl_c()
-        saved = f"Stopped after step {stop.step}, saved in {stop.folder}. {resume_hint}"
-        console.failure("Interrupted", saved, None)
-        raise typer.Exit(128 + stop.signal) from None
-
-
-@contextmanager
-def exit_if_tuning_is_interrupted(console: Console) -> Iterator[None]:
-    """Print how to use what was found before a signal interrupted the tuning of a table, and exit.
-
-    Raises:
-        typer.Exit: It was interrupted; the code is that of the signal.
-    """
-    from ctxextend.errors import TuningInterrupted
-
-    try:
-        yield
-    except TuningInterrupted as stop:
-        ignore_ctrl_c()
-        hint = "Run the same command again."
-        if stop.method is not None:
-            hint = (
-                "Run the same command again, or take the rows found so far: replace --data and "
-                f"--budget with --method {stop.method}"
-            )
-        console.failure("Interrupted", "Nothing was written.", hint)
-        raise typer.Exit(128 + stop.signal) from None
 
 
 def execute(
@@ -74,16 +29,15 @@ def execute(
     """Run a recipe and print its result.
 
     Raises:
-        typer.Exit: Training was interrupted.
+        TrainingInterrupted: Training was interrupted.
         CtxextendError: As `run_recipe`.
     """
     from ctxextend.pipeline import RunInterrupted, run_recipe
 
-    with exit_if_interrupted(console, RESUME):
-        try:
-            result = run_recipe(recipe, planned, output, force=force, resume=resume, events=console)
-        except RunInterrupted as stop:
-            result = stop.result
+    try:
+        result = run_recipe(recipe, planned, output, force=force, resume=resume, events=console)
+    except RunInterrupted as stop:
+        result = stop.result
     if result.resize is not None:
         console.warning(*result.resize.warnings)
     if result.training is not None:

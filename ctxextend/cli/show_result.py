@@ -53,7 +53,7 @@ def show_plan(
     steps = _steps(recipe)
     for step, settings in steps.items():
         items += _step_items(step, settings)
-    page = Page()
+    page = Page.for_terminal()
     page.values(items, margin=10)
     console.screen(page.lines)
     values = {

@@ -1,17 +1,15 @@
 """Terminal pages: wrapped text, label-value lists and tables, fitted to a width."""
 
-import re
-import shlex
 import shutil
 import sys
-import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from ctxextend.cli.console import Pieces
+from ctxextend.cli.console import Pieces, stream_width
+from ctxextend.cli.wrapping import INDENT, longest_part, wrap, wrap_column
 from ctxextend.errors import printable
 
 if TYPE_CHECKING:
@@ -43,6 +41,13 @@ class Page:
         encoded = CHART_CHARACTERS.encode(encoding, "replace")
         return cls(width=max(columns, MIN_WIDTH), unicode=b"?" not in encoded)
 
+    @classmethod
+    def for_terminal(cls) -> "Page":
+        """Return an empty page that wraps on a terminal, and has no width in a pipe."""
+        if stream_width(sys.stdout) is None:
+            return cls()
+        return cls.for_stdout()
+
     @cached_property
     def numbers(self) -> "NumberFormat":
         """The number format for this page's encoding."""
@@ -56,17 +61,8 @@ class Page:
 
     def text(self, text: str, style: str = "", indent: str = "") -> None:
         """Add wrapped text; lines after the first are indented by two more characters."""
-        # keeps a number with its error or its unit on one line
-        joined = re.sub(r" (±|\+-) | (%)", _unbroken, printable(text))
-        wrapped = textwrap.wrap(
-            joined,
-            self.width,
-            initial_indent=indent,
-            subsequent_indent=f"{indent}  ",
-            break_on_hyphens=False,
-        )
-        for line in wrapped:
-            self.line((line.replace("\0", " "), style))
+        for line in wrap(printable(text), self.width, indent):
+            self.line((line, style))
 
     def verdict(self, text: str, *, is_good: bool) -> None:
         """Add wrapped text in the style of a good or of a bad result."""
@@ -74,15 +70,15 @@ class Page:
         self.text(text, style)
 
     def command(self, label: str, command: str) -> None:
-        """Add a label and a shell command, wrapped with backslashes so that it can be pasted."""
-        line = label
-        for word in shlex.split(command):
-            quoted = printable(shlex.quote(word))
-            if len(line) > len(label) and len(line) + len(quoted) > self.width - GAP:
-                self.line((f"{line}\\", "title"))
-                line = " " * GAP
-            line += f"{quoted} "
-        self.line((line.rstrip(), "title"))
+        """Add a label and a shell command on one line, so that it can be copied.
+
+        A command that does not fit next to the label goes below it, and may be longer than a line.
+        """
+        shown = printable(command)
+        if len(label) + len(shown) > self.width:
+            self.line((label.rstrip(), "title"))
+            label = INDENT
+        self.line((f"{label}{shown}", "title"))
 
     def values(
         self, items: Iterable[tuple[str, str]], margin: int = MARGIN, style: str = "label"
@@ -92,7 +88,7 @@ class Page:
         previous = ""
         for label, text in items:
             shown = "" if label == previous else label
-            for line in textwrap.wrap(printable(text), width, break_on_hyphens=False) or [""]:
+            for line in wrap_column(printable(text), width):
                 self.line((f"{shown:<{margin}}", style), line)
                 shown = ""
             previous = label or previous
@@ -118,8 +114,9 @@ class Page:
         """Add a table; columns in `left` are left-aligned.
 
         Columns that do not fit go below the others, with the first column repeated (rich.table
-        would wrap numbers); with `wrap`, the widest columns are narrowed instead. Column names, and
-        texts wider than their column, wrap.
+        would wrap numbers); with `wrap`, the widest columns are narrowed instead, at most to their
+        longest word; if that is not enough, each row becomes a list of its cells. Texts wider than
+        their column wrap at words.
         """
         body = [_with_styles(row) for row in rows]
         grid = list(body)
@@ -127,19 +124,28 @@ class Page:
             grid.insert(0, [(name, "label") for name in header])
         widths = _widest(grid)
         if wrap:
-            _narrow(widths, self.width)
+            _narrow(widths, _narrowest(grid), self.width)
+            if _total(widths) > self.width:
+                self._add_lists(header, body)
+                return
         fewest = _widest(body) if body else [0] * len(widths)
+        words = _narrowest(grid)
         for column in range(1, len(widths)):
             # Only column names wrap if they do not fit next to the first column.
-            most = max(self.width - widths[0] - GAP, fewest[column], 1)
+            most = max(self.width - widths[0] - GAP, fewest[column], words[column], 1)
             widths[column] = min(widths[column], most)
         for columns in _split(widths, self.width):
             for row in grid:
                 self.lines += _row_lines(row, columns, widths, left)
 
-
-def _unbroken(match: re.Match[str]) -> str:
-    return match[0].replace(" ", "\0")
+    def _add_lists(self, header: Sequence[str], rows: Iterable[Pieces]) -> None:
+        """Add the rows of a table that is too wide: the first cell, and the others below it."""
+        for first, *others in rows:
+            self.text(first[0], first[1])
+            names = header[1:] or [""] * len(others)
+            for name, (text, style) in zip(names, others, strict=True):
+                label = f"{name}: " if name else ""
+                self.text(f"{label}{text}", style, indent=INDENT)
 
 
 def _with_styles(cells: Iterable[Cell]) -> Pieces:
@@ -152,10 +158,24 @@ def _widest(grid: Grid) -> list[int]:
     return [max(len(text) for text, _ in column) for column in zip(*grid, strict=True)]
 
 
-def _narrow(widths: list[int], width: int) -> None:
-    """Narrow the widest columns until all of them fit side by side."""
-    while sum(widths) + GAP * (len(widths) - 1) > width:
-        widths[widths.index(max(widths))] -= 1
+def _narrowest(grid: Grid) -> list[int]:
+    """Return the length of the longest word of each column."""
+    return [max(longest_part(text) for text, _ in column) for column in zip(*grid, strict=True)]
+
+
+def _total(widths: Sequence[int]) -> int:
+    """Return the width of columns side by side."""
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _narrow(widths: list[int], narrowest: Sequence[int], width: int) -> None:
+    """Narrow the widest columns until all fit side by side, or no word would fit."""
+    while _total(widths) > width:
+        columns = [column for column in range(len(widths)) if widths[column] > narrowest[column]]
+        if not columns:
+            return
+        widest = max(columns, key=lambda column: widths[column])
+        widths[widest] -= 1
 
 
 def _split(widths: Sequence[int], width: int) -> list[list[int]]:
@@ -175,7 +195,7 @@ def _row_lines(
     row: Pieces, columns: Sequence[int], widths: Sequence[int], left: Collection[int]
 ) -> Iterator[Pieces]:
     """Yield the lines of some columns of a row."""
-    wrapped = [_wrapped(row[column][0], widths[column]) for column in columns]
+    wrapped = [wrap_column(row[column][0], widths[column]) for column in columns]
     for texts in zip_longest(*wrapped, fillvalue=""):
         line: Pieces = []
         for column, text in zip(columns, texts, strict=True):
@@ -185,12 +205,3 @@ def _row_lines(
                 padded = f"{'':{GAP}}{padded}"
             line.append((padded, row[column][1]))
         yield line
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap text after spaces, dots, slashes and underscores, and elsewhere only if necessary."""
-    if not text:
-        return [""]
-    after_mark = rf".{{1,{width}}}(?:(?<=\w[\s_/]|[^\W\d]\.)|$)"
-    lines = re.findall(rf"{after_mark}|.{{1,{width}}}", text)
-    return [line.rstrip() for line in lines]

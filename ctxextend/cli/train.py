@@ -136,7 +136,7 @@ def show_training_plan(
     plan = plan_recipe_training(recipe, output, force=force)
     console.note(*plan.notes)
     console.warning(*plan.warnings)
-    page = Page()
+    page = Page.for_terminal()
     add_training_plan(page, plan)
     console.screen(page.lines)
     console.result("train", plan, plan.warnings)

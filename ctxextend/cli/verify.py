@@ -1,6 +1,5 @@
 """`ctxextend verify`."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,6 +45,7 @@ def verify(
     Reads every byte and prints the verdict first; exits with 3 if a check fails.
     """
     from ctxextend.recipe import CheckpointRef
+    from ctxextend.report.next_steps import after_verification
     from ctxextend.verification.verify import verify_resized
 
     console = Console(as_json, quiet)
@@ -65,12 +65,11 @@ def verify(
     with console.progress("Comparing") as progress:
         verification = verify_resized(resized, base, given, deep=deep, progress=progress)
     console.note(*verification.notes)
-    page = Page()  # without a width: lines do not wrap in a pipe
-    if sys.stdout.isatty():
-        page = Page.for_stdout()
+    page = Page.for_terminal()
     add_verification(page, verification)
     console.screen(page.lines)
     console.result("verify", verification)
+    console.next_steps(after_verification(resized, passed=verification.passed))
     if not verification.passed:
         raise typer.Exit(FAILED_CHECK)
 

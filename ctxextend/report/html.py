@@ -132,11 +132,22 @@ class Report:
 
 
 def write_report(
-    result: Comparison | Evaluation | Sequence[Inspection], path: Path, command: str = ""
+    result: Comparison | Evaluation | Sequence[Inspection],
+    path: Path,
+    command: str = "",
+    next_command: str | None = None,
+    training: str = "",
 ) -> None:
     """Write a result, and the command that produced it, as one HTML file.
 
     The file contains no folder names and needs no network access.
+
+    Args:
+        result: What is reported.
+        path: The file.
+        command: The command that produced the result.
+        next_command: The command to type next.
+        training: What was trained after a comparison.
 
     Raises:
         OutputError: It cannot be written.
@@ -149,6 +160,8 @@ def write_report(
         panels=report.panels,
         verdict=report.verdict.split("`"),  # every second part is a name
         versions=_date_and_versions(),
+        next_command=next_command,
+        training=training,
     )
     figures.save(path, page.encode())
 

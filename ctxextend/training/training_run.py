@@ -36,6 +36,8 @@ CHANGEABLE = (
 )
 PLANNED_STEPS = "planned_steps"
 EPOCHS = "train.epochs"
+# Run folders that were opened, to say what they keep if the command is interrupted.
+opened: list["RunFolder"] = []
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ def open_run_folder(
         with atomic_output.atomic_file(run_file) as staged:
             staged.write_text(text, "utf-8")
         folder.saves.mkdir(exist_ok=True)
+        opened.append(folder)
         try:
             yield folder
         finally:

@@ -13,6 +13,7 @@ from ctxextend.errors import DataError, flag_name
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
+from ctxextend.progress import working_on
 from ctxextend.recipe import Train
 from ctxextend.training import train_data
 from ctxextend.training.pair_rows import read_pairs
@@ -148,6 +149,7 @@ def _tokenize(
     notify: Callable[[str], None],
 ) -> None:
     """Write the tokens of each text into the run folder, then the names of the files read."""
+    working_on("Tokenizing text")
     read = dict[str, list[Facts]]()
     pairs = dict[str, list[PairRow]]()
     for name, (paths, maximum) in _texts_to_read(settings, lengths).items():

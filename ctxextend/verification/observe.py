@@ -20,6 +20,7 @@ from ctxextend.models.load import (
     separated_ids,
 )
 from ctxextend.plan.table_plan import TablePlan
+from ctxextend.progress import working_on
 from ctxextend.verification.expected import Expected
 
 SHORTEST_PAIR = 4  # tokens, of which three are separators
@@ -102,6 +103,7 @@ def observe(
     lengths: Sequence[int],
 ) -> Observed:
     """Run a model on inputs of some lengths, in tokens, and find its random parameters."""
+    working_on(f"Running {checkpoint.source.name}")
     frequencies = _read_frequencies(model)  # inputs change them, so they are read first
     return Observed(
         outcomes=run_inputs(expected, checkpoint, model, lengths),

@@ -50,7 +50,7 @@ FOLDERS = {
     ),
     "of TensorFlow 1": (
         None,
-        ["bert_model.ckpt.index", "bert_model.ckpt.meta", "bert_config.json"],
+        ["model.ckpt.index", "model.ckpt.meta", "vocab.txt"],
         "a TensorFlow model",
         "transformers.TFAutoModel",
     ),

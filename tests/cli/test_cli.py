@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, plan_resize
+from ctxextend.checkpoints.source import bundled_source
 from ctxextend.cli.app import build_app
 from ctxextend.errors import printable, size_text, time_text
 from ctxextend.tables.method_facts import Method
@@ -254,7 +255,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("resise m --to 512", "No such command 'resise'. Did you mean 'resize'"),
+        ("resise m --to 512", "Unknown command resise. Did you mean: ctxextend resize m --to 512"),
         ("resize m --too 512", "Unknown option --too. Did you mean --to?"),
         ("resize m --to 0", "--to must be at least 1, got 0."),
         (
@@ -358,6 +359,41 @@ def fail_with(raised: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> R
     return run("resize", "tiny-gpt2", "--to", "512")
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("", "The output {here}/out exists."),
+        ("--data book.txt", "The output {here}/out exists."),
+        ("--train book.txt --steps 3", "The output {here}/out exists."),
+        ("--data none.txt", "none.txt does not exist."),
+        ("--train none.txt --steps 3 --force", "none.txt does not exist."),
+    ],
+)
+def test_resize_prints_an_error_before_notes_about_an_output_that_never_comes(
+    flags: str, message: str
+) -> None:
+    Path("book.txt").write_text("The quick brown fox. " * 400)
+    shutil.copytree(bundled_source("tiny-gpt2").folder, "source")
+    Path("source/modeling_own.py").write_text("raise SystemExit\n")
+    written = run("resize", "source", "--to", "512", "-o", "out")
+    assert "Warning: " in written.stderr
+
+    failed = run("resize", "source", "--to", "512", "-o", "out", *flags.split())
+
+    assert failed.exit_code == 1
+    assert len(failed.stderr.splitlines()) == 2  # the error and its hint
+    assert failed.stderr.startswith(f"Error: {message.format(here=Path.cwd())}\n")
+
+
+def test_run_prints_an_error_before_notes_about_an_output_that_never_comes() -> None:
+    shutil.copytree(bundled_source("tiny-gpt2").folder, "source")
+    Path("source/modeling_own.py").write_text("raise SystemExit\n")
+    run("resize", "source", "--to", "512", "-o", "out")
+    failed = run("run", "out/ctxextend.yaml", "-o", "out")
+    assert failed.exit_code == 1
+    assert "Warning" not in failed.stderr
+
+
 def test_app_keeps_the_traceback_of_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     done = fail_with(ZeroDivisionError, monkeypatch)
     assert isinstance(done.exception, ZeroDivisionError)
@@ -367,7 +403,7 @@ def test_app_exits_130_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     done = fail_with(KeyboardInterrupt, monkeypatch)
     assert done.exit_code == 130
     assert done.stdout == ""
-    assert done.stderr == ""
+    assert done.stderr == "Stopped: nothing was written. Run the same command again.\n"
 
 
 INTERRUPTED = """
@@ -387,7 +423,7 @@ def test_main_exits_without_a_traceback_on_ctrl_c_during_imports() -> None:
     done = subprocess.run(command, capture_output=True, check=False)
     assert done.returncode == 130
     assert done.stdout == b""
-    assert done.stderr == b""
+    assert done.stderr == b"Stopped: nothing was written.\n"
 
 
 def interrupt_after(seconds: float, command: str) -> tuple[int, str]:
@@ -445,6 +481,7 @@ def test_ctrl_c_during_an_import_leaves_no_output() -> None:
     )
     assert done.returncode == 130
     assert done.stdout == ""
+    assert done.stderr == "Stopped: nothing was written. Run the same command again.\n"
     assert [path.name for path in Path().iterdir()] == ["interrupting.py"]
 
 
@@ -452,16 +489,22 @@ def test_ctrl_c_during_an_import_leaves_no_output() -> None:
 @pytest.mark.parametrize(
     "command", ["resize tiny-gpt2 --to 512 --verify", "inspect tiny-gpt2 --check", "--help"]
 )
-def test_ctrl_c_at_any_time_is_silent_and_leaves_a_complete_output_or_none(
+def test_ctrl_c_at_any_time_says_what_is_left_and_leaves_a_complete_output_or_none(
     command: str, moments: range
 ) -> None:
     codes = set()
     for moment in moments:
         code, errors = interrupt_after(0.01 + 0.04 * moment, command)
         codes.add(code)
-        assert not re.search("Traceback|Error|Exception|Interrupt|Abort|Stopped", errors), errors
+        assert not re.search("Traceback|Error|Exception|Interrupt|Abort", errors), errors
         left = [path.name for path in Path().iterdir()]
         assert left in ([], ["tiny-gpt2-512"])
+        said = [line for line in errors.splitlines() if line.startswith("Stopped: ")]
+        assert len(said) <= 1, errors
+        if said and left:
+            assert said == ["Stopped: tiny-gpt2-512 is complete."]
+        elif said:
+            assert said[0].startswith("Stopped: nothing was written.")
         if left:
             assert Path("tiny-gpt2-512/config.json").is_file()
             shutil.rmtree("tiny-gpt2-512")

@@ -12,8 +12,10 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from ctxextend.cli import options
 from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.options import ADVANCED, PANELS
+from ctxextend.recipe import SCHEMES
 from ctxextend.tables.methods import METHODS
 from tests.helpers.terminal import on_terminal
 
@@ -242,10 +244,46 @@ def bash_environment(tmp_path: Path) -> dict[str, str]:
         ("resize tiny-gpt2 --to 512 --method ", list(METHODS)),
         ("resize tiny-gpt2 --model-type roberta", ["roberta", "roberta-prelayernorm"]),
         ("families bart led bert-", ["bert-generation"]),
+        ("convert m --scheme ", list(SCHEMES)),
+        ("flags m --for ", ["vllm", "sglang", "llama.cpp"]),
+        ("evaluate m --measure re", ["retrieval"]),
+        ("train m --trainable ", ["new", "positions", "all-but-positions", "all"]),
+        ("train m --dtype ", ["fp32", "bf16", "fp16"]),
+        ("train m --precision ", ["auto", "fp32", "bf16", "fp16"]),
+        ("resize m --dialect ", ["both", "keep"]),
+        ("recipes gpt2-", ["gpt2-4096", "gpt2-rotary-4096"]),
+        ("run gpt2-r", ["gpt2-rotary-4096"]),
     ],
 )
 def test_completion_offers_known_names(typed: str, expected: list[str]) -> None:
     assert completions(typed) == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_run_offers_recipe_files_in_every_shell(shell: str) -> None:
+    Path("out").mkdir()
+    for name in ("out/ctxextend.yaml", "mine.yaml", "mine.txt"):
+        Path(name).touch()
+    for typed, expected in (
+        ("run mi", {"mine.yaml", "minilm-2048", "minilm-8192"}),
+        ("run out", {"out/ctxextend.yaml"}),
+        ("run out/", {"out/ctxextend.yaml"}),
+    ):
+        request = {
+            "_CTXEXTEND_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": f"ctxextend {typed}",
+            "COMP_CWORD": "2",
+            "_TYPER_COMPLETE_ARGS": f"ctxextend {typed}",
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }
+        done = subprocess.run(
+            PROGRAM, env=os.environ | request, capture_output=True, text=True, check=True
+        )
+        assert {*re.findall(r"[\w./-]*\w", done.stdout)} - {"_arguments"} == expected
+
+
+def test_choices_of_completion_are_those_of_the_library() -> None:
+    assert options.SCHEMES == SCHEMES
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ def test_resize_with_data_names_what_was_found_when_interrupted(
     done = invoke("resize", source, "--to", TO, *BOOK, "--method", "copy", "-o", "tuned")
     assert done.exit_code == 130
     message = unwrapped(done.stderr)
-    assert "Nothing was written." in message
+    assert "Stopped: nothing was written." in message
     assert "replace --data and --budget with --method copy" in message
     assert files_here() == ["book.txt"]
 

@@ -29,6 +29,7 @@ LAYERS = [
     "checkpoints",
     "limits",
     "runtimes",
+    "recipe_names",
     "recipe",
     "recipe_paths",
     "recipe_text",
@@ -243,7 +244,19 @@ def test_commands_do_not_import_unused_libraries(code: str, unused: set[str]) ->
     assert not loaded & unused
 
 
-@pytest.mark.parametrize("arguments", ["resize ti", "families ro", "demo -o x", "resize --method "])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "resize ti",
+        "families ro",
+        "demo -o x",
+        "resize --method ",
+        "convert --scheme ",
+        "run gp",
+        "recipes gp",
+        "flags --for ",
+    ],
+)
 def test_completion_imports_neither_numpy_nor_torch(arguments: str) -> None:
     variables = {
         "_CTXEXTEND_COMPLETE": "complete_bash",

@@ -25,7 +25,8 @@ import rotary_lm
 import tiny_gpt2
 from ctxextend import list_families, resize
 from ctxextend.cli.app import build_app
-from ctxextend.recipe_file import builtin_recipes, read_recipe
+from ctxextend.recipe_file import read_recipe
+from ctxextend.recipe_names import builtin_recipes
 from tests.helpers import pico
 from tests.helpers.conversions import make
 from tests.helpers.repository import ROOT

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 
 from ctxextend import resize
 from ctxextend.checkpoints.source import BUNDLED
-from ctxextend.recipe_file import builtin_recipes
+from ctxextend.recipe_names import builtin_recipes
 from ctxextend.version import __version__
 from tests.helpers.json_schemas import check_schema
 from tests.helpers.pico import edit_json

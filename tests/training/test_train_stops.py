@@ -73,8 +73,7 @@ def test_train_saves_at_ctrl_c_and_resumes_with_identical_output(
     done = start_and_interrupt(gpt2, "--save-every", 100)
     assert done.stdout == ""
     message = (
-        "Error: Stopped after step 3, saved in out.training. Resume with the same command and "
-        "--resume."
+        "Stopped after step 3, saved in out.training. Resume with the same command and --resume."
     )
     assert done.stderr.splitlines()[-1] == message
     assert not Path("out").exists()

@@ -1,0 +1,67 @@
+"""What a command that was interrupted has kept, and how to go on: one line."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ctxextend.errors import TuningInterrupted
+
+# Commands with --resume; of others that train, the same command resumes.
+WITH_RESUME = ("train", "run")
+# Commands that measure: they print what they have if one result is complete.
+MEASURES = ("evaluate", "compare")
+RESUME = "Resume with the same command and --resume."
+RESUME_OR_START_OVER = "Resume with the same command; --force starts over."
+START_AGAIN = "Run the same command again."
+# Modules that write, as far as a command has imported them, each with the list of what it wrote.
+RUN_FOLDERS = ("ctxextend.training.training_run", "opened")
+OUTPUTS = ("ctxextend.checkpoints.atomic_output", "completed")
+WRITTEN = (RUN_FOLDERS, OUTPUTS)
+
+
+def describe_stop(command: str | None, stop: BaseException | None = None) -> str:
+    """Return what an interrupted command has kept, and how to go on.
+
+    Args:
+        command: The name of the command; None before it is known.
+        stop: The exception; None in a signal handler.
+    """
+    saved = list(_saved_states())
+    if saved:
+        resume = RESUME if command in WITH_RESUME else RESUME_OR_START_OVER
+        return f"Stopped {'; '.join(saved)}. {resume}"
+    complete = [shlex.quote(str(path)) for path in _complete_outputs()]
+    if complete:
+        are = "is" if len(complete) == 1 else "are"
+        return f"Stopped: {', '.join(complete)} {are} complete."
+    if isinstance(stop, TuningInterrupted) and stop.method is not None:
+        return (
+            f"Stopped: nothing was written. {START_AGAIN} Or take the rows found so far: replace "
+            f"--data and --budget with --method {stop.method}"
+        )
+    done = "measured" if command in MEASURES else "written"
+    return f"Stopped: nothing was {done}. {START_AGAIN}"
+
+
+def _saved_states() -> Iterator[str]:
+    """Yield the step and the folder of each training run that can be resumed."""
+    module, registry = RUN_FOLDERS
+    for folder in getattr(sys.modules.get(module), registry, ()):
+        if folder.keeps_saves and folder.step:
+            yield f"after step {folder.step}, saved in {folder.path}"
+
+
+def _complete_outputs() -> Iterator[Path]:
+    """Yield the outputs that are in place; what a run writes for itself is none."""
+    module, registry = OUTPUTS
+    for path in getattr(sys.modules.get(module), registry, ()):
+        is_of_run = any(parent.suffix == ".training" for parent in path.parents)
+        if path.exists() and not is_of_run:
+            yield _shown(path)
+
+
+def _shown(path: Path) -> Path:
+    """Return a path relative to the current folder, if it is in it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

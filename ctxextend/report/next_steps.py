@@ -1,0 +1,96 @@
+"""The command to type after a result, with the names that the user typed."""
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ctxextend.runtimes.commands import not_an_option
+
+if TYPE_CHECKING:
+    from ctxextend.comparison.comparison_result import Comparison
+    from ctxextend.evaluation.evaluation_result import Evaluation
+    from ctxextend.inspection.inspection_result import Inspection
+
+STEPS = 200  # of a first training
+TEXT = "TEXT"  # where the user's text goes
+
+
+def after_comparison(comparison: "Comparison", data: Sequence[str] = ()) -> str | None:
+    """Return the command that uses the best row; None if there is none.
+
+    Args:
+        comparison: The result.
+        data: The text that it was measured on.
+    """
+    if not comparison.rows:
+        return None
+    if comparison.row_type == "checkpoint":
+        return f"ctxextend inspect {_word(_source_of_best(comparison))}"
+    if comparison.steps and comparison.next_command:
+        texts = " ".join(f"--train {shlex.quote(path)}" for path in data or (TEXT,))
+        return f"{comparison.next_command} {texts} --steps {comparison.steps}"
+    return comparison.next_command or None
+
+
+def after_evaluation(evaluation: "Evaluation", data: Sequence[str] = ()) -> str:
+    """Return the command that follows from how much a longer context helps.
+
+    Args:
+        evaluation: The result.
+        data: The text that it was measured on.
+    """
+    source = _word(evaluation.source)
+    texts = " ".join(shlex.quote(path) for path in data) or TEXT
+    if evaluation.base is None:
+        return f"ctxextend inspect {source}"
+    if _helps(evaluation):
+        return f"ctxextend verify {source} --deep"
+    return f"ctxextend train {source} --data {texts} --steps {STEPS}"
+
+
+def after_inspection(inspections: "Sequence[Inspection]") -> str:
+    """Return the command that the first checkpoint with a finding needs, or one to go on."""
+    for inspection in inspections:
+        for limit in inspection.limits:
+            if limit.fix is not None:
+                return limit.fix
+    for inspection in inspections:
+        if inspection.has_untrained_new_rows:
+            source = _word(inspection.source)
+            return f"ctxextend train {source} --data {TEXT} --steps {STEPS}"
+    first = inspections[0]
+    source = _word(first.source)
+    if first.method is not None or first.trainable is not None:
+        return f"ctxextend evaluate {source} --data {TEXT}"
+    return f"ctxextend resize {source} --to 2x"
+
+
+def after_verification(resized: str, *, passed: bool) -> str:
+    """Return the command that measures a verified output, or shows what is wrong with another."""
+    source = _word(resized)
+    if passed and not resized.endswith(".gguf"):
+        return f"ctxextend evaluate {source} --data {TEXT}"
+    return f"ctxextend inspect {source}"
+
+
+def _helps(evaluation: "Evaluation") -> bool:
+    """Whether a longer context helps by more than its 95 % interval."""
+    if evaluation.contexts is not None:
+        return evaluation.contexts.points[-1].change.sign == -1
+    change = None
+    if evaluation.search is not None:
+        change = evaluation.search.against_chunks
+    elif evaluation.retrieval is not None:
+        change = evaluation.retrieval.against_chunks
+    return change is not None and change.sign == 1
+
+
+def _source_of_best(comparison: "Comparison") -> str:
+    best = comparison.rows[0]
+    assert best.checkpoint is not None
+    return best.checkpoint.source
+
+
+def _word(source: str) -> str:
+    """Return a checkpoint as a word of a shell command."""
+    return shlex.quote(not_an_option(source))

@@ -1,0 +1,241 @@
+"""Ctrl-C and SIGTERM print one line: what was kept, and how to go on."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ctxextend.cli.app import build_app
+from ctxextend.errors import TuningInterrupted
+from ctxextend.evaluation.evaluation_run import EvaluationRun
+from ctxextend.training.trainer import RunCallback
+from tests.helpers.repository import ROOT
+from tests.helpers.terminal import on_terminal
+
+NOTHING = "Stopped: nothing was written. Run the same command again.\n"
+NOTHING_MEASURED = "Stopped: nothing was measured. Run the same command again.\n"
+PROGRAM = [sys.executable, "-m", "ctxextend"]
+
+
+@pytest.fixture(autouse=True)
+def book() -> str:
+    Path("book.txt").write_text("The quick brown fox jumps over the lazy dog. " * 800)
+    return "book.txt"
+
+
+def run(command: str) -> Result:
+    return CliRunner().invoke(build_app(), command.split())
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("place", "command", "message"),
+    [
+        ("ctxextend.plan.plan.plan_model", "resize tiny-gpt2 --to 512", NOTHING),
+        ("ctxextend.checkpoints.rewrite.write_files", "resize tiny-gpt2 --to 512", NOTHING),
+        ("ctxextend.conversion.find.find_conversion", "convert tiny-gpt2 --scheme rotary", NOTHING),
+        (
+            "ctxextend.training.train.open_task",
+            "train tiny-gpt2 --steps 2 --data book.txt",
+            NOTHING,
+        ),
+        ("ctxextend.inspection.inspect.inspect_model", "inspect tiny-gpt2", NOTHING),
+        ("ctxextend.comparison.quick.compare_quickly", "demo", NOTHING),
+        (
+            "ctxextend.evaluation.evaluate.open_text",
+            "evaluate tiny-gpt2 --data book.txt",
+            NOTHING_MEASURED,
+        ),
+        (
+            "ctxextend.comparison.comparison_run.open_comparison",
+            "compare tiny-gpt2 --to 256 --data book.txt",
+            NOTHING_MEASURED,
+        ),
+    ],
+)
+def test_commands_say_that_nothing_was_kept(
+    place: str, command: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if command.startswith("convert"):
+        command += " --to 256"
+    interrupt_at(place, monkeypatch)
+    done = run(command)
+    assert done.exit_code == 130
+    assert done.stdout == ""
+    assert done.stderr == message
+    assert [path.name for path in Path().iterdir()] == ["book.txt"]
+
+
+def interrupt_at(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C where a function is called, in every module that has imported it."""
+    module_name, _, name = place.rpartition(".")
+    __import__(module_name)
+    function = getattr(sys.modules[module_name], name)
+    for module in list(sys.modules.values()):
+        is_ours = getattr(module, "__name__", "").startswith("ctxextend")
+        if is_ours and getattr(module, name, None) is function:
+            monkeypatch.setattr(module, name, interrupt)
+
+
+def test_resize_names_an_output_that_was_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctxextend.cli.resize.finish", interrupt)
+    done = run("resize tiny-gpt2 --to 512 -o a/longer")
+    assert done.exit_code == 130
+    assert done.stderr == f"Stopped: {Path('a/longer')} is complete.\n"
+
+
+def test_a_later_command_does_not_name_earlier_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("resize tiny-gpt2 --to 512 -o longer").exit_code == 0
+    monkeypatch.setattr("ctxextend.cli.resize.finish", interrupt)
+    interrupt_at("ctxextend.plan.plan.plan_model", monkeypatch)
+    assert run("resize tiny-gpt2 --to 256").stderr == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        (
+            "train tiny-gpt2 --data book.txt --steps 30",
+            "Resume with the same command and --resume.",
+        ),
+        (
+            "resize tiny-gpt2 --to 160 --train book.txt --steps 30",
+            "Resume with the same command; --force starts over.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_killed_at_once", [False, True])
+def test_training_names_the_saved_step(
+    command: str, how: str, is_killed_at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_step = RunCallback.on_step_end
+
+    def stop(self: RunCallback, *arguments: object, **others: object) -> object:
+        step = self.folder.step
+        if step and is_killed_at_once:
+            raise KeyboardInterrupt
+        if step:
+            signal.raise_signal(signal.SIGINT)
+        return end_step(self, *arguments, **others)
+
+    monkeypatch.setattr(RunCallback, "on_step_end", stop)
+    done = run(f"{command} -o out")
+    assert done.exit_code == 130
+    step = 3 if is_killed_at_once else 4  # a tenth of the steps, and the one after it
+    saved = f"Stopped after step {step}, saved in out.training."
+    assert done.stderr.splitlines()[-1] == f"{saved} {how}"
+
+
+def test_resize_with_data_names_the_rows_found_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise TuningInterrupted(signal.SIGTERM, "bands:gain=1.2")
+
+    monkeypatch.setattr("ctxextend.comparison.tune_table.tune_table", stop)
+    done = run("resize tiny-gpt2 --to 256 --data book.txt")
+    assert done.exit_code == 128 + signal.SIGTERM
+    assert done.stderr.splitlines() == [
+        "Stopped: nothing was written. Run the same command again. Or take the rows found so far: "
+        "replace --data and --budget with --method bands:gain=1.2"
+    ]
+
+
+def test_json_has_the_line_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_at("ctxextend.inspection.inspect.inspect_model", monkeypatch)
+    done = run("inspect tiny-gpt2 --json")
+    error = json.loads(done.stdout)["error"]
+    assert error == {"type": "Interrupted", "message": NOTHING.strip(), "hint": None}
+    assert done.stderr == NOTHING
+
+
+def test_partial_results_are_followed_by_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EvaluationRun, "measure", interrupt)
+    done = run("evaluate tiny-gpt2 --data book.txt")
+    assert done.exit_code == 130
+    assert done.stderr.splitlines()[-1].startswith("Stopped: these are the results so far.")
+
+
+# A signal during a destructor, whose exceptions Python prints and ignores.
+IN_DESTRUCTOR = """
+import os, signal, sys, time
+from ctxextend.__main__ import main
+from ctxextend.plan import plan
+
+class Destroyed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+def destroy(*arguments):
+    Destroyed()
+    time.sleep(60)
+
+import ctxextend.inspection.inspect
+ctxextend.inspection.inspect.inspect_model = destroy
+main()
+"""
+
+
+def test_a_signal_during_a_destructor_is_not_lost() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_DESTRUCTOR, "inspect", "tiny-gpt2"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 130
+    assert done.stderr == NOTHING
+
+
+# What is done while nothing else is shown
+
+
+def test_evaluate_says_on_a_terminal_what_it_loads() -> None:
+    command = [*PROGRAM, "evaluate", "tiny-gpt2", "--data", "book.txt", "--tokens", "512"]
+    shown = on_terminal(command, os.environ | {"TERM": "xterm", "COLUMNS": "80"})
+    library = re.search(r"Loading (torch|transformers) \.\.\.", shown)
+    assert library
+    places = [
+        library.start(),
+        shown.index("Loading tiny-gpt2 (3.8 MB) ..."),
+        shown.index("perplexity"),
+    ]
+    assert places == sorted(places)
+
+    quiet = on_terminal([*command, "--quiet"], os.environ | {"TERM": "xterm"})
+    piped = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Loading" not in quiet + piped.stderr + piped.stdout
+
+
+def test_resize_says_what_follows_the_complete_bar() -> None:
+    command = [*PROGRAM, "resize", "tiny-gpt2", "--to", "512", "--verify", "-o", "longer"]
+    shown = on_terminal(command, os.environ | {"TERM": "xterm", "COLUMNS": "80"})
+    assert "Verifying longer ..." in shown or "Writing longer to the disk ..." in shown
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What operations say that they do, without a terminal."""
+    from ctxextend import progress
+
+    texts = list[str]()
+    monkeypatch.setattr(progress, "_show_status", texts.append)
+    return texts
+
+
+def test_train_says_what_it_does_after_the_last_step(said: list[str]) -> None:
+    assert run("train tiny-gpt2 --data book.txt --steps 1 --batch-size 1 -o out").exit_code == 0
+    last = ["Saving step 1", "Writing out", "Writing out to the disk"]
+    assert said[-3:] == last
+    for text in ("Tokenizing text", "Loading tiny-gpt2 (3.8 MB)", "Measuring the held-out loss"):
+        assert text in said

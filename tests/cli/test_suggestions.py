@@ -1,0 +1,149 @@
+"""Commands and flags typed by other names are understood by meaning."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ctxextend.cli.app import COMMANDS, build_app, command_flags
+from ctxextend.cli.suggestions import COMMANDS_BY_MEANING, MEANINGS, OF_THE_MODEL, suggest_flag
+
+FLAGS = command_flags()
+ALL_FLAGS = {flag for flags in FLAGS.values() for flag in flags}
+
+
+def run(arguments: str) -> Result:
+    return CliRunner().invoke(build_app(), arguments.split(), prog_name="ctxextend")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("extend gpt2 --to 4096", "ctxextend resize gpt2 --to 4096"),
+        ("expand gpt2", "ctxextend resize gpt2"),
+        ("check gpt2", "ctxextend inspect gpt2 --check"),
+        ("eval gpt2 --data a.txt", "ctxextend evaluate gpt2 --data a.txt"),
+        ("finetune gpt2", "ctxextend train gpt2"),
+        ("serve gpt2 --to 4k", "ctxextend flags gpt2 --to 4k"),
+        ("diff a --base b", "ctxextend verify a --base b"),
+        ("list", "ctxextend families"),
+        ("show gpt2", "ctxextend inspect gpt2"),
+        ("info gpt2", "ctxextend inspect gpt2"),
+        ("help", "ctxextend --help"),
+        ("help resize", "ctxextend resize --help"),
+        ("help nothing", "ctxextend --help"),
+        ("version", "ctxextend --version"),
+        ("resise gpt2", "ctxextend resize gpt2"),
+        ("methds", "ctxextend methods"),
+    ],
+)
+def test_unknown_commands_are_understood_with_what_follows(typed: str, meant: str) -> None:
+    done = run(typed)
+    assert done.exit_code == 2
+    name, *_ = typed.split()
+    assert done.stderr.splitlines() == [
+        f"Error: Unknown command {name}.",
+        f"Did you mean: {meant}",
+    ]
+
+
+def test_a_puzzling_command_names_the_help() -> None:
+    assert run("qqq").stderr == "Error: Unknown command qqq.\nSee ctxextend --help.\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("train m --learning-rate 1", "--lr"),
+        ("train m --learning_rate 1", "--lr"),
+        ("resize m --max-len 9", "--to"),
+        ("resize m --max-length 9", "--to"),
+        ("resize m --length 9", "--to"),
+        ("resize m --max-position-embeddings 9", "--to"),
+        ("resize m --ctx 9", "--to"),
+        ("convert m --context 9", "--to"),
+        ("evaluate m --max-length 9", "--length"),
+        ("train m --max-length 9", "--seq-len"),
+        ("resize m --out x", "--output"),
+        ("resize m --output-dir x", "--output"),
+        ("train m --dataset x", "--data"),
+        ("evaluate m --text x", "--data"),
+        ("train m --train-data x", "--data"),
+        ("convert m --dataset x", "--train"),
+        ("resize m --overwrite", "--force"),
+        ("resize m --yes", "--force"),
+        ("train m --rank 8", "--lora"),
+        ("resize m --type bert", "--model-type"),
+        ("resize m --keep_first 3", "--keep-first"),
+        ("resize m --Force", "--force"),
+        ("resize m --too 3", "--to"),
+    ],
+)
+def test_unknown_flags_are_understood(typed: str, meant: str) -> None:
+    done = run(typed)
+    command, _, flag, *_ = typed.split()
+    assert done.exit_code == 2
+    assert done.stderr == f"Error: Unknown option {flag}.\nDid you mean {meant}?\n"
+    assert meant in FLAGS[command]
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("resize m --lr 1", "--lr is a flag of ctxextend train and compare."),
+        ("resize m --learning-rate 1", "--lr is a flag of ctxextend train and compare."),
+        ("verify m --max-len 5", "--to is a flag of ctxextend resize, convert, flags and compare."),
+        ("resize --model m --to 5", "The model is an argument: ctxextend resize MODEL"),
+        ("run r.yaml --steps 4", "Set it in the recipe, or with --set train.steps=VALUE"),
+        ("run r.yaml --learning-rate 4", "Set it in the recipe, or with --set train.lr=VALUE"),
+    ],
+)
+def test_flags_that_a_command_lacks_are_placed(typed: str, hint: str) -> None:
+    done = run(typed)
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[1:] == [hint]
+
+
+def test_every_meaning_is_of_a_flag_or_a_command_that_exists() -> None:
+    for row in MEANINGS:
+        assert {*row.flags} <= ALL_FLAGS
+    for command, *_ in COMMANDS_BY_MEANING.values():
+        assert command in COMMANDS or command in ("--help", "--version")
+    assert not {*COMMANDS_BY_MEANING} & {*COMMANDS}
+    typed = [name for row in MEANINGS for name in row.typed]
+    assert len(typed) == len({*typed})
+
+
+def test_suggestions_name_only_flags_of_the_command() -> None:
+    for row in MEANINGS:
+        for name in (*row.typed, *OF_THE_MODEL):
+            for command in COMMANDS:
+                hint = suggest_flag(command, f"--{name}", (), FLAGS) or ""
+                for flag in re.findall(r"Did you mean (--[a-z-]+)\?", hint):
+                    assert flag in FLAGS[command]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (
+            "compare tiny-gpt2",
+            "Compare on Python's documentation: ctxextend compare tiny-gpt2 --quick, or pass text: "
+            "--data TEXT",
+        ),
+        (
+            "compare tiny-gpt2 --to 512",
+            "Compare on Python's documentation: ctxextend compare tiny-gpt2 --to 512 --quick, or "
+            "pass text: --data TEXT",
+        ),
+        ("compare a b", "Pass text: ctxextend compare a b --data TEXT"),
+        (
+            "compare a --to 512 --hold-out 64",
+            "Pass text: ctxextend compare a --to 512 --data TEXT",
+        ),
+    ],
+)
+def test_compare_without_text_names_whole_commands(arguments: str, hint: str) -> None:
+    done = run(arguments)
+    assert done.exit_code == 2
+    assert done.stderr == f"Error: compare needs text, and --data is missing.\n{hint}\n"
