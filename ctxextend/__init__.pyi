@@ -458,6 +458,7 @@ def convert(
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
+    link: bool = False,
     train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     steps: int | None = None,
     lora: int | None = None,
@@ -493,7 +494,8 @@ def convert(
         to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        train, steps, lora, verify: As in `resize`.
+        link, train, steps, lora, verify: As in `resize`; only ``"none"`` leaves weights files as
+            they are.
         settings: Other fields of `Convert` (``theta``, ``encoder_only``, ``attention_window``,
             ``method``); ``revision``, … as in `resize`.
 
@@ -513,6 +515,7 @@ def resize(
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     budget: int | None = None,
     edit_only: bool = False,
+    link: bool = False,
     runtime: str | None = None,
     train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     steps: int | None = None,
@@ -554,6 +557,8 @@ def resize(
             held-out text by more than its 95 % interval is not kept.
         budget: With `data`: seconds, by default 60.
         edit_only: Write only edited and created files, and no weights.
+        link: Link weights files that stay as they are instead of copying them: by hard links or,
+            from the Hub cache, by symbolic links.
         runtime: The runtime that must read the output right: ``"vllm"``, ``"llama.cpp"``, … (see
             ``ctxextend resize --help``). A method that it applies is chosen.
         train: Text files or folders to train on after the resize; requires `steps`.

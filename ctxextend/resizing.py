@@ -60,6 +60,7 @@ class ResizeOptions(NamedTuple):
     data: tuple[str, ...] = ()
     budget: int | None = None  # with `data`: seconds; None: `SEARCH_SECONDS`
     edit_only: bool = False  # write only edited and created files, and no weights
+    link: bool = False  # link weights files that stay as they are instead of copying them
     verify: bool = False  # verify the output before it is moved into place
     # A runtime that must read the output right: its key in `RUNTIMES`.
     runtime: str | None = None
@@ -88,6 +89,10 @@ class ResizeOptions(NamedTuple):
             other = "--train" if is_trained else "--verify"
             message = f"--edit-only cannot be used with {other}, which needs weights."
             raise ResizeError(message, "Remove one of them.")
+        if self.edit_only and self.link:
+            message = "--link cannot be used with --edit-only, which writes no weights."
+            raise ResizeError(message, "Remove one of them.")
+        _check_link(self.link, is_trained=is_trained)
 
     def _check_budget(self) -> None:
         """Check the time for a text.
@@ -100,6 +105,17 @@ class ResizeOptions(NamedTuple):
         if self.budget is not None and self.budget < 1:
             message = f"--budget must be at least 1 second, got {self.budget}."
             raise ResizeError(message, f"The default is {SEARCH_SECONDS}.")
+
+
+def _check_link(link: bool, *, is_trained: bool) -> None:
+    """Check that no weights are linked that training changes.
+
+    Raises:
+        ResizeError: They are.
+    """
+    if link and is_trained:
+        message = "--link cannot be used with --train, which writes all weights."
+        raise ResizeError(message, "Remove one of them.")
 
 
 class Chosen(NamedTuple):
@@ -122,6 +138,7 @@ def resize(
     data: Texts = (),
     budget: int | None = None,
     edit_only: bool = False,
+    link: bool = False,
     runtime: str | None = None,
     train: Texts = (),
     steps: int | None = None,
@@ -148,6 +165,8 @@ def resize(
             held-out text by more than its 95 % interval is not kept.
         budget: With `data`: seconds, by default 60.
         edit_only: Write only edited and created files, and no weights.
+        link: Link weights files that stay as they are instead of copying them: by hard links or,
+            from the Hub cache, by symbolic links.
         runtime: The runtime that must read the output right: ``"vllm"``, ``"llama.cpp"``, … (see
             ``ctxextend resize --help``). A method that it applies is chosen.
         train: Text files or folders to train on after the resize; requires `steps`.
@@ -174,6 +193,7 @@ def resize(
         data=path_names(data),
         budget=budget,
         edit_only=edit_only,
+        link=link,
         verify=verify,
         runtime=runtime,
     )
@@ -190,6 +210,7 @@ def convert(
     *,
     output: Reference | None = None,
     force: bool = False,
+    link: bool = False,
     train: Texts = (),
     steps: int | None = None,
     lora: int | None = None,
@@ -217,7 +238,8 @@ def convert(
         to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        train, steps, lora, verify: As in `resize`.
+        link, train, steps, lora, verify: As in `resize`; only ``"none"`` leaves weights files as
+            they are.
         settings: Other fields of `Convert` (``theta``, ``encoder_only``, ``attention_window``,
             ``method``); ``revision``, … as in `resize`.
 
@@ -228,10 +250,10 @@ def convert(
     """
     ref, others = split_ref(reference, settings)
     training = _training(train, steps, lora)
-    options = ResizeOptions(verify=verify)
+    options = ResizeOptions(link=link, verify=verify)
     options.check(is_trained=training is not None)
     recipe = Recipe(ref, train=training, convert=Convert(scheme, to, **others))
-    return convert_checkpoint(recipe, output, force=force, verify=verify)
+    return convert_checkpoint(recipe, output, force=force, link=link, verify=verify)
 
 
 def _training(data: Texts, steps: int | None, lora: int | None) -> Train | None:
@@ -302,6 +324,8 @@ def resize_checkpoint(
         announce(planned, events, known=first)
     if options.edit_only:
         planned = planned.without_weights()
+    if options.link:
+        planned = planned.with_links()
     if recipe.train is not None and not dry_run:
         recipe = replace(recipe, resize=planned.plan.settings)
     result = _make(
@@ -361,6 +385,7 @@ def convert_checkpoint(
     *,
     force: bool = False,
     dry_run: bool = False,
+    link: bool = False,
     verify: bool = False,
     events: Events | None = None,
 ) -> ResizeResult:
@@ -368,7 +393,7 @@ def convert_checkpoint(
 
     Args:
         recipe: The source, the settings, and the training after it.
-        output, force, verify: As in `convert`.
+        output, force, link, verify: As in `convert`.
         dry_run: Only plan: write nothing.
         events: What the steps report.
     """
@@ -376,6 +401,8 @@ def convert_checkpoint(
     assert recipe.convert is not None
     model = _open_source(recipe.checkpoint, recipe.convert)
     planned = prepare_convert(model, recipe.convert)
+    if link:
+        planned = planned.with_links()
     announce(planned, events)
     if recipe.train is not None and not dry_run:
         events.note(*planned.explanation.details)
@@ -598,8 +625,9 @@ def _check_tunes(recipe: Recipe, options: ResizeOptions) -> None:
     if recipe.train is not None:
         hint = "Remove one of them, or train the output afterwards: ctxextend train OUTPUT"
         raise ResizeError(f"--train {reason}.", hint)
-    if options.edit_only:
-        raise ResizeError(f"--edit-only {reason}.", "Remove one of them.")
+    for flag, is_given in (("--edit-only", options.edit_only), ("--link", options.link)):
+        if is_given:
+            raise ResizeError(f"{flag} {reason}.", "Remove one of them.")
 
 
 def _make(

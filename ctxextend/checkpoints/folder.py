@@ -139,7 +139,9 @@ class Checkpoint:
             CheckpointError: A file changed.
         """
         for name, before in self.fingerprints.items():
-            if name not in self.omitted and file_fingerprint(self.root / name) != before:
+            if name in self.omitted:
+                continue
+            if before.is_of_other_content(file_fingerprint(self.root / name)):
                 hint = "Run the command again once the file is complete."
                 raise CheckpointError(f"{self.root / name} changed while it was read.", hint)
 

@@ -16,6 +16,7 @@ from ctxextend.checkpoints.filenames import (
     NAMES,
     PARAMS_FILE,
     READABLE,
+    SAFETENSORS,
     STALE,
     first_match,
     is_consolidated,
@@ -31,7 +32,7 @@ BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_
 # Outputs are not named after weights files with these stems.
 GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
 # A missing file, and no Hub id.
-WEIGHTS_ENDINGS = (".safetensors", ".bin", GGUF_SUFFIX)
+WEIGHTS_ENDINGS = (SAFETENSORS, ".bin", GGUF_SUFFIX)
 CONFIG_FILES = ("config.json", "modules.json", "params.json")  # all that is read without weights
 # Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
 HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
@@ -40,6 +41,9 @@ SNAPSHOTS = "/snapshots/"
 CACHE_SNAPSHOT = (
     r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?"
 )
+
+# A file of the cache by the hash of its content.
+CACHE_BLOB = r".*/models--[^/]+/blobs/(?:[0-9a-f]{40}|[0-9a-f]{64})"
 
 # Called with a config, and may raise. Called again with False if there are no weights to detect the
 # model type from.
@@ -322,13 +326,25 @@ def not_a_file(path: Path) -> str | None:
 
 
 def points_outside(folder: Path, path: Path) -> bool:
-    """Whether a path leads, through symlinks, out of a folder and the blobs of its Hub cache."""
+    """Whether a path leads, through symlinks, out of a folder and the blobs of its Hub cache.
+
+    Weights may lead to a blob of any Hub cache, as in an output of ``--link``. Its name is a hash,
+    so that only who knows its content can name it.
+    """
     inside = Path(os.path.realpath(folder))
     allowed = {inside}
     cached = _cache_snapshot(inside)
     if cached is not None:
         allowed.add(Path(cached["cache"]) / "blobs")
-    return allowed.isdisjoint(Path(os.path.realpath(path)).parents)
+    target = Path(os.path.realpath(path))
+    if not allowed.isdisjoint(target.parents):
+        return False
+    return not (path.suffix == SAFETENSORS and is_cache_blob(target))
+
+
+def is_cache_blob(path: Path) -> bool:
+    """Whether a path is that of a file in the Hub cache, to which snapshots link."""
+    return re.fullmatch(CACHE_BLOB, path.as_posix()) is not None
 
 
 def dereference_hint(folder: Path) -> str:

@@ -58,6 +58,7 @@ def convert(
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
+    link: options.Link = False,
     force: options.Force = False,
     push_to_hub: options.PushToHub = None,
     verify: Annotated[
@@ -80,7 +81,7 @@ def convert(
     (rotary). A rotary model keeps its type and weights without positions (none).
     """
     from ctxextend.recipe import CheckpointRef, Convert, Recipe
-    from ctxextend.resizing import convert_checkpoint
+    from ctxextend.resizing import ResizeOptions, convert_checkpoint
 
     console = Console(as_json, quiet)
     with options.usage_errors():
@@ -100,9 +101,16 @@ def convert(
             method=method,
         )
         training = options.short_training(train, steps, lora, verify=verify)
+        ResizeOptions(link=link, verify=verify).check(is_trained=training is not None)
     recipe = Recipe(ref, train=training, convert=settings)
     with exit_if_interrupted(console, RESUME_OR_START_OVER):
         result = convert_checkpoint(
-            recipe, output, force=force, dry_run=dry_run, verify=verify, events=console
+            recipe,
+            output,
+            force=force,
+            dry_run=dry_run,
+            link=link,
+            verify=verify,
+            events=console,
         )
     finish("convert", console, recipe, result, output=output, force=force, push_to_hub=push_to_hub)
