@@ -104,7 +104,7 @@ def compare(
     *,
     methods: str | Sequence[str] = (),
     steps: int = 0,
-    hold_out: int | None = None,
+    hold_out: int | str | None = None,
     quick: bool = False,
     tune: bool = False,
     progress: Progress = ...,
@@ -113,11 +113,11 @@ def compare(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
     corpus: str | PathLike[str] | None = None,
     queries: str | PathLike[str] | None = None,
     qrels: str | PathLike[str] | None = None,
-    length: int | Sequence[int] = (),
+    length: tuple[int | str, ...] = (),
     tokens: int | None = None,
     batch_size: int = 8,
     precision: str = "auto",
@@ -127,8 +127,8 @@ def compare(
     text_field: str = "text",
     device: str | None = None,
     threads: int | None = None,
-    seq_len: int | None = None,
-    window: int | None = None,
+    seq_len: int | str | None = None,
+    window: int | str | None = None,
     window_skip: bool = False,
     trainable: str | None = None,
     lr: float | None = None,
@@ -187,7 +187,7 @@ def compare_checkpoints(
     qrels: str | PathLike[str] | None = None,
     base: str | PathLike[str] | None = None,
     no_base: bool = False,
-    length: int | Sequence[int] = (),
+    length: tuple[int | str, ...] = (),
     tokens: int = 65536,
     batch_size: int | None = None,
     precision: str = "auto",
@@ -235,7 +235,7 @@ def evaluate(
     qrels: str | PathLike[str] | None = None,
     base: str | PathLike[str] | None = None,
     no_base: bool = False,
-    length: int | Sequence[int] = (),
+    length: tuple[int | str, ...] = (),
     tokens: int = 65536,
     batch_size: int | None = None,
     precision: str = "auto",
@@ -297,7 +297,7 @@ def inspect(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
 ) -> Inspection:
     """Inspect the positions and length limits of a checkpoint.
 
@@ -322,7 +322,7 @@ def extend_model(
     to: int | str,
     method: str | None = None,
     *,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -397,7 +397,7 @@ def runtime_flags(
     revision: str | None = None,
     subfolder: str | None = None,
     model_type: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
 ) -> RuntimeFlags:
     """Return the flags with which a runtime reads a rotary model at a longer length.
 
@@ -433,7 +433,7 @@ def plan_resize(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -470,7 +470,7 @@ def convert(
     tokenizer: str | None = None,
     theta: float | None = None,
     encoder_only: bool = False,
-    attention_window: int | None = None,
+    attention_window: int | str | None = None,
     method: str | None = None,
 ) -> ResizeResult:
     """Convert a model to another position scheme, or to attention windows, and save the result.
@@ -529,7 +529,7 @@ def resize(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -544,7 +544,8 @@ def resize(
         reference: A local folder, weights file or GGUF file, the name of a bundled checkpoint, or a
             Hub id (downloaded if needed).
         to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1,
-            ``"4k"`` for 4,096, or ``"4x"`` for four times the current length.
+            ``"4,096"``, ``"4k"`` for 4,096, ``"1m"`` for 1,048,576, or ``"4x"`` for four times the
+            current length.
         method: A method name from `list_methods`, optionally with settings, such as
             ``"bands:sigma=4,gain=1.2"``. Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
         output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
@@ -640,8 +641,8 @@ def train(
     tokenizer: str | None = None,
     text_field: str = "text",
     tokens: int | None = None,
-    seq_len: int | None = None,
-    window: int | None = None,
+    seq_len: int | str | None = None,
+    window: int | str | None = None,
     window_skip: bool = False,
     trainable: str | None = None,
     lora: int | None = None,
@@ -707,7 +708,7 @@ def verify(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
 ) -> Verification:
     """Verify that a resized checkpoint differs from its base only in its position tables.
 

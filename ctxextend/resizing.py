@@ -152,7 +152,8 @@ def resize(
         reference: A local folder, weights file or GGUF file, the name of a bundled checkpoint, or a
             Hub id (downloaded if needed).
         to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1,
-            ``"4k"`` for 4,096, or ``"4x"`` for four times the current length.
+            ``"4,096"``, ``"4k"`` for 4,096, ``"1m"`` for 1,048,576, or ``"4x"`` for four times the
+            current length.
         method: A method name from `list_methods`, optionally with settings, such as
             ``"bands:sigma=4,gain=1.2"``. Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
         output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in

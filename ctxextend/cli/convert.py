@@ -24,7 +24,7 @@ def convert(
     ],
     to: Annotated[
         str | None,
-        basic("--to N", "Context length of the output, e.g. 4096, 4k or 4x.", TO_DEFAULT),
+        basic("--to N", "Context length of the output, e.g. 4096, 4k, 1m or 4x.", TO_DEFAULT),
     ] = None,
     theta: Annotated[
         float | None, basic("--theta T", "Base of the rotary frequencies.", "1000")
@@ -35,6 +35,7 @@ def convert(
             "--attention-window W",
             "Tokens that each one attends to with --scheme window.",
             WINDOW_DEFAULT,
+            parser=options.read_length,
         ),
     ] = None,
     method: Annotated[

@@ -28,6 +28,7 @@ LAYERS = [
     "checkpoints",
     "limits",
     "runtimes",
+    "length_text",
     "recipe",
     "recipe_paths",
     "recipe_text",
