@@ -293,8 +293,10 @@ class ResizeResult(Result, shows=("output", "seconds")):
         """The command that copies the weights and all other files; None if the output has them."""
         if self.planned.output.has_weights:
             return None
-        source = f"{self.plan.checkpoint.root}/."
-        return shlex.join(["cp", "-rLn", "--reflink=auto", source, f"{self.output}/"])
+        # Here, since few resizes write no weights.
+        from ctxextend.output.missing_weights import copy_command
+
+        return copy_command(self.plan.checkpoint, self.planned.output.texts, self.output)
 
     @property
     def load_code(self) -> str | None:

@@ -349,7 +349,7 @@ def is_cache_blob(path: Path) -> bool:
 
 def dereference_hint(folder: Path) -> str:
     """Return the hint for a folder with symlinks to files outside it."""
-    command = shlex.join(["cp", "-rL", str(folder), f"{folder.name}-copied"])
+    command = shlex.join(["cp", "-RL", str(folder), f"{folder.name}-copied"])
     return f"If you trust its source, copy the folder with all link targets: {command}"
 
 
