@@ -294,8 +294,11 @@ class ResizeResult(Result, shows=("output", "seconds")):
         if self.planned.output.has_weights:
             return None
         # Here, since few resizes write no weights.
-        from ctxextend.output.missing_weights import copy_command
+        from ctxextend.output.missing_weights import copy_command, download_command
 
+        if self.plan.checkpoint.weights.is_remote:
+            present = self.planned.output.texts
+            return download_command(self.plan.checkpoint, present, self.output)
         return copy_command(self.plan.checkpoint, self.planned.output.texts, self.output)
 
     @property

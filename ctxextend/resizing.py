@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.errors import CtxextendError, MethodError, ResizeError, TrainingError
+from ctxextend.errors import (
+    CtxextendError,
+    MethodError,
+    RemoteWeightsError,
+    ResizeError,
+    TrainingError,
+)
+from ctxextend.output.prepare import must_write
 from ctxextend.output.write import no_check, output_path
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -295,10 +302,7 @@ def resize_checkpoint(
     options = options or ResizeOptions()
     events = events or Silence()
     assert recipe.resize is not None
-    model = open_model(recipe.checkpoint, reads_gguf=True)
-    if gguf_of(model.checkpoint) is not None:
-        _check_gguf_options(model.checkpoint, recipe, options)
-    planned, for_runtime = _plan(model, recipe.resize, options.runtime)
+    model, planned, for_runtime = _open_and_plan(recipe, options, dry_run=dry_run)
     announce(planned, events)
     chosen = Chosen()
     if options.data and planned.plan.tables[0].has_rows:
@@ -339,6 +343,34 @@ def resize_checkpoint(
         comparison=chosen.comparison,
         search=chosen.search,
     )
+
+
+def _open_and_plan(
+    recipe: Recipe, options: ResizeOptions, *, dry_run: bool
+) -> tuple[OpenedModel, Planned, RuntimePlan | None]:
+    """Open a checkpoint, and plan its resize; the weights of a Hub id are downloaded if needed."""
+    writes_weights = not (options.edit_only or dry_run) or options.link
+    reads_text = bool(options.data) or recipe.train is not None
+    if writes_weights or reads_text:
+        return _plan_opened(recipe, options, only_headers=False)
+    try:
+        return _plan_opened(recipe, options, only_headers=True)
+    except RemoteWeightsError as error:
+        if options.edit_only:
+            raise must_write([error.file]) from error
+        return _plan_opened(recipe, options, only_headers=False)
+
+
+def _plan_opened(
+    recipe: Recipe, options: ResizeOptions, *, only_headers: bool
+) -> tuple[OpenedModel, Planned, RuntimePlan | None]:
+    """Open a checkpoint, perhaps only the headers of its weights, and plan its resize."""
+    assert recipe.resize is not None
+    model = open_model(recipe.checkpoint, reads_gguf=True, only_headers=only_headers)
+    if gguf_of(model.checkpoint) is not None:
+        _check_gguf_options(model.checkpoint, recipe, options)
+    planned, for_runtime = _plan(model, recipe.resize, options.runtime)
+    return model, planned, for_runtime
 
 
 def check_upload(checkpoint: Checkpoint) -> None:

@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -17,6 +17,7 @@ from ctxextend.checkpoints.filenames import (
     PARAMS_FILE,
     READABLE,
     SAFETENSORS,
+    SINGLE_FILE,
     STALE,
     first_match,
     is_consolidated,
@@ -24,6 +25,7 @@ from ctxextend.checkpoints.filenames import (
     with_variant,
 )
 from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.remote_weights import RemoteHeader
 from ctxextend.checkpoints.training_files import DISTRIBUTED, distributed_error
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 
@@ -63,6 +65,8 @@ class Source(NamedTuple):
     # Files of the Hub repository that were not downloaded, if known.
     not_downloaded: tuple[str, ...] = ()
     file: str | None = None  # the weights file that was passed instead of its folder
+    # The headers of weights files of the Hub that were not downloaded themselves, by name.
+    headers: Mapping[str, RemoteHeader] = {}
 
 
 def is_hub_id(text: str) -> bool:
@@ -78,6 +82,7 @@ def resolve_source(
     check: ConfigCheck = lambda *_: None,
     *,
     only_config: bool = False,
+    only_headers: bool = False,
 ) -> Source:
     """Resolve a reference to a checkpoint: a local path first, then a bundled name, then a Hub id.
 
@@ -89,6 +94,7 @@ def resolve_source(
         check: Is called with the config of a Hub model before its weights are downloaded, and may
             raise.
         only_config: Download no weights, and no other files but the config.
+        only_headers: Of safetensors weights in the Hub, download only the headers, if possible.
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached, or an argument does not
@@ -118,7 +124,10 @@ def resolve_source(
     else:
         try:
             choose = _config_files if only_config else partial(_needed_files, variant=variant)
-            source = _hub_source(text, revision, subfolder, choose, check)
+            with_headers = None
+            if only_headers and subfolder is None:
+                with_headers = _hub_source_of_headers(text, revision, variant, check)
+            source = with_headers or _hub_source(text, revision, subfolder, choose, check)
         except SourceError as error:
             hints = filter(None, (did_you_mean(text, BUNDLED), error.hint))
             raise SourceError(error.message, " ".join(hints)) from error
@@ -258,6 +267,56 @@ def _hub_source(
     )
 
 
+def _hub_source_of_headers(
+    hub_id: str, revision: str | None, variant: str | None, check: ConfigCheck
+) -> Source | None:
+    """Download the files of a Hub model, and of its weights only the headers.
+
+    Returns:
+        The source; None if the headers cannot be read apart from the weights.
+
+    Raises:
+        SourceError: The model does not exist or cannot be reached.
+        CheckpointError: A header is malformed.
+    """
+    from ctxextend.checkpoints.hub import download_header
+
+    def choose(names: Sequence[str]) -> list[str]:
+        weights = _remote_weights(names, variant)
+        return [name for name in _needed_files(names, variant) if name not in weights]
+
+    source = _hub_source(hub_id, revision, None, choose, check)
+    headers = dict[str, RemoteHeader]()
+    for name in _remote_weights(source.not_downloaded, variant):
+        path = source.folder / name
+        header = download_header(hub_id, source.revision or revision, name, path)
+        if header is None:
+            return None
+        headers[name] = header
+    return source._replace(headers=headers)
+
+
+def _remote_weights(names: Sequence[str], variant: str | None) -> list[str]:
+    """Return the weights files in safetensors' format that a repository is read from.
+
+    Of one with Mistral's own format, they are needed as a whole.
+    """
+    if PARAMS_FILE in names:
+        return []
+    single = with_variant(SINGLE_FILE, variant)
+    if single in names:
+        return [single]
+    shards = _shards_pattern(with_variant(f"{SINGLE_FILE}.index.json", variant), variant)
+    return [name for name in names if fnmatch(name, shards)]
+
+
+def _shards_pattern(index: str, variant: str | None) -> str:
+    """Return the pattern of the shards of an index."""
+    stem, _, suffix = index.partition(".")
+    middle = "" if variant is None else f".{variant}"
+    return f"{stem}{middle}-*.{suffix.partition('.')[0]}"
+
+
 def _config_files(names: Sequence[str]) -> list[str]:
     """Return the files of a repository that state the config."""
     return [name for name in names if name in CONFIG_FILES]
@@ -269,9 +328,7 @@ def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
     weights = next((name for name in candidates if name in names), "")
     shards = ""
     if "index" in weights:
-        stem, _, suffix = weights.partition(".")
-        middle = "" if variant is None else f".{variant}"
-        shards = f"{stem}{middle}-*.{suffix.partition('.')[0]}"
+        shards = _shards_pattern(weights, variant)
     for name in names:
         if name == weights or fnmatch(name, shards) or not _is_skipped(PurePosixPath(name)):
             yield name

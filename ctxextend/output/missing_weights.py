@@ -38,6 +38,16 @@ def copy_command(source: Checkpoint, present: Collection[str], output: Path) -> 
     return " && ".join(commands)
 
 
+def download_command(source: Checkpoint, present: Collection[str], output: Path) -> str:
+    """Return the shell command that downloads all files which an output of a Hub id lacks."""
+    missing = sorted(source.files - set(present))
+    hub_id = source.source.hub_id or source.source.reference
+    words = ["hf", "download", hub_id, *missing]
+    if source.source.revision is not None:
+        words += ["--revision", source.source.revision]
+    return shlex.join([*words, "--local-dir", not_an_option(str(output))])
+
+
 def _words(root: Path, names: Sequence[str]) -> list[str]:
     """Return shell words for files of one folder; all shards of a model are one pattern."""
     words = dict[str, None]()
