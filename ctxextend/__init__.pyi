@@ -109,7 +109,7 @@ def compare(
     *,
     methods: str | Sequence[str] = (),
     steps: int = 0,
-    hold_out: int | None = None,
+    hold_out: int | str | None = None,
     quick: bool = False,
     tune: bool = False,
     progress: Progress = ...,
@@ -118,11 +118,11 @@ def compare(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
     corpus: str | PathLike[str] | None = None,
     queries: str | PathLike[str] | None = None,
     qrels: str | PathLike[str] | None = None,
-    length: int | Sequence[int] = (),
+    length: int | str | Sequence[int | str] = (),
     tokens: int | None = None,
     batch_size: int = 8,
     precision: str = "auto",
@@ -133,8 +133,8 @@ def compare(
     device: str | None = None,
     threads: int | None = None,
     epochs: float | None = None,
-    seq_len: int | None = None,
-    window: int | None = None,
+    seq_len: int | str | None = None,
+    window: int | str | None = None,
     window_skip: bool = False,
     trainable: str | None = None,
     lr: float | None = None,
@@ -193,7 +193,7 @@ def compare_checkpoints(
     qrels: str | PathLike[str] | None = None,
     base: str | PathLike[str] | None = None,
     no_base: bool = False,
-    length: int | Sequence[int] = (),
+    length: int | str | Sequence[int | str] = (),
     tokens: int = 65536,
     batch_size: int | None = None,
     precision: str = "auto",
@@ -248,7 +248,7 @@ def evaluate(
     qrels: str | PathLike[str] | None = None,
     base: str | PathLike[str] | None = None,
     no_base: bool = False,
-    length: int | Sequence[int] = (),
+    length: int | str | Sequence[int | str] = (),
     tokens: int = 65536,
     batch_size: int | None = None,
     precision: str = "auto",
@@ -310,7 +310,7 @@ def inspect(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
 ) -> Inspection:
     """Inspect the positions and length limits of a checkpoint.
 
@@ -335,7 +335,7 @@ def extend_model(
     to: int | str,
     method: str | None = None,
     *,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -410,7 +410,7 @@ def runtime_flags(
     revision: str | None = None,
     subfolder: str | None = None,
     model_type: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
 ) -> RuntimeFlags:
     """Return the flags with which a runtime reads a rotary model at a longer length.
 
@@ -446,7 +446,7 @@ def plan_resize(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -471,6 +471,7 @@ def convert(
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
+    link: bool = False,
     train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     steps: int | None = None,
     lora: int | None = None,
@@ -482,7 +483,7 @@ def convert(
     tokenizer: str | None = None,
     theta: float | None = None,
     encoder_only: bool = False,
-    attention_window: int | None = None,
+    attention_window: int | str | None = None,
     method: str | None = None,
 ) -> ResizeResult:
     """Convert a model to another position scheme, or to attention windows, and save the result.
@@ -506,7 +507,8 @@ def convert(
         to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        train, steps, lora, verify: As in `resize`.
+        link, train, steps, lora, verify: As in `resize`; only ``"none"`` leaves weights files as
+            they are.
         settings: Other fields of `Convert` (``theta``, ``encoder_only``, ``attention_window``,
             ``method``); ``revision``, … as in `resize`.
 
@@ -526,6 +528,7 @@ def resize(
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     budget: int | None = None,
     edit_only: bool = False,
+    link: bool = False,
     runtime: str | None = None,
     train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     steps: int | None = None,
@@ -539,7 +542,7 @@ def resize(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -554,7 +557,8 @@ def resize(
         reference: A local folder, weights file or GGUF file, the name of a bundled checkpoint, or a
             Hub id (downloaded if needed).
         to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1,
-            ``"4k"`` for 4,096, or ``"4x"`` for four times the current length.
+            ``"4,096"``, ``"4k"`` for 4,096, ``"1m"`` for 1,048,576, or ``"4x"`` for four times the
+            current length.
         method: A method name from `list_methods`, optionally with settings, such as
             ``"bands:sigma=4,gain=1.2"``. Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
         output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
@@ -567,6 +571,8 @@ def resize(
             held-out text by more than its 95 % interval is not kept.
         budget: With `data`: seconds, by default 60.
         edit_only: Write only edited and created files, and no weights.
+        link: Link weights files that stay as they are instead of copying them: by hard links or,
+            from the Hub cache, by symbolic links.
         runtime: The runtime that must read the output right: ``"vllm"``, ``"llama.cpp"``, … (see
             ``ctxextend resize --help``). A method that it applies is chosen.
         train: Text files or folders to train on after the resize; requires `steps`.
@@ -635,8 +641,8 @@ def plan_training(
     epochs: float | None = None,
     text_field: str = "text",
     tokens: int | None = None,
-    seq_len: int | None = None,
-    window: int | None = None,
+    seq_len: int | str | None = None,
+    window: int | str | None = None,
     window_skip: bool = False,
     trainable: str | None = None,
     lora: int | None = None,
@@ -690,8 +696,8 @@ def train(
     epochs: float | None = None,
     text_field: str = "text",
     tokens: int | None = None,
-    seq_len: int | None = None,
-    window: int | None = None,
+    seq_len: int | str | None = None,
+    window: int | str | None = None,
     window_skip: bool = False,
     trainable: str | None = None,
     lora: int | None = None,
@@ -757,7 +763,7 @@ def verify(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
 ) -> Verification:
     """Verify that a resized checkpoint differs from its base only in its position tables.
 

@@ -132,6 +132,14 @@ class TuningInterrupted(KeyboardInterrupt):
         self.method = method
 
 
+class RemoteWeightsError(CheckpointError):
+    """Values of a tensor are needed, of a file of which only the header was downloaded."""
+
+    def __init__(self, file: str, tensor: str) -> None:
+        super().__init__(f"{tensor} in {file} was not downloaded.", "Download the whole file.")
+        self.file = file
+
+
 class VerificationError(CtxextendError):
     """An output failed a check; exit code 3."""
 

@@ -5,7 +5,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import MethodError
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.output.gguf_output import prepare_gguf
+from ctxextend.output.output import Output
 from ctxextend.output.prepare import prepare_output
 from ctxextend.output.write import AnyOutput, check_writable, no_check, write_output
 from ctxextend.plan.explain import Explanation, explain
@@ -90,6 +91,17 @@ class Planned(Result, shows=("plan",)):
             MethodError: The weights change too.
         """
         return prepare_plan(self.plan, edit_only=True)
+
+    def with_links(self) -> "Planned":
+        """Return an output that links the weights files that stay as they are.
+
+        Raises:
+            MethodError: The output is a GGUF file.
+        """
+        if not isinstance(self.output, Output):
+            message = "--link does not apply to a GGUF file, which is written as a whole."
+            raise MethodError(message, "Remove --link.")
+        return replace(self, output=self.output.with_links())
 
     def check_output(self, output: Reference | None = None, *, force: bool = False) -> None:
         """Check that `execute` can write to an output folder, without writing anything.
@@ -281,8 +293,13 @@ class ResizeResult(Result, shows=("output", "seconds")):
         """The command that copies the weights and all other files; None if the output has them."""
         if self.planned.output.has_weights:
             return None
-        source = f"{self.plan.checkpoint.root}/."
-        return shlex.join(["cp", "-rLn", "--reflink=auto", source, f"{self.output}/"])
+        # Here, since few resizes write no weights.
+        from ctxextend.output.missing_weights import copy_command, download_command
+
+        if self.plan.checkpoint.weights.is_remote:
+            present = self.planned.output.texts
+            return download_command(self.plan.checkpoint, present, self.output)
+        return copy_command(self.plan.checkpoint, self.planned.output.texts, self.output)
 
     @property
     def load_code(self) -> str | None:

@@ -6,15 +6,22 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cached_property, wraps
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 import numpy as np
 
 from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.families.known_types import is_known, known_names
+from ctxextend.length_text import (
+    FORMS_WITH_FACTOR,
+    IS_LENGTH,
+    LENGTH_FORMS,
+    is_factor,
+    parse_length,
+)
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import COUNTS, TRUNCATE, Function, method_text
 from ctxextend.tables.method_parser import method_errors, read_choice, split_counts
@@ -40,7 +47,6 @@ TRAINABLE = {
 FROZEN = (None, "all-but-positions")  # values of `trainable` that leave position tables as they are
 MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
-LENGTH_FORMAT = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
 MIN_WINDOW = 8  # minimum window length in tokens
 SEARCH_SECONDS = 60  # default time of a search for settings, for reading text
 # The scheme of a conversion that keeps positions, and attends in windows.
@@ -71,16 +77,17 @@ class CheckpointRef:
     tokenizer: str | None = None
     # Of rotary positions: the length of the first training, in tokens, where the config misstates
     # it.
-    trained_length: int | None = None
+    trained_length: int | None = field(default=None, metadata=IS_LENGTH)
 
     def __post_init__(self) -> None:
+        _parse_lengths(self)
         raise_first(self._errors())
 
     def _errors(self) -> Iterator[ResizeError]:
         """Yield every invalid or conflicting setting."""
         yield from self._tensor_errors()
         yield from _count_errors(self, 0, "reserved_rows")
-        yield from _count_errors(self, 1, "trained_length")
+        yield from _length_field_errors(self, 1, "trained_length")
         yield from self._name_errors()
 
     def _tensor_errors(self) -> Iterator[ResizeError]:
@@ -123,20 +130,19 @@ class Convert:
     # ``window`` for learned positions and attention to tokens near by.
     scheme: str
     # Context length of the output, as in `Resize`; defaults to the old one with scheme ``none``.
-    to: int | str | None = None
+    to: int | str | None = field(default=None, metadata=IS_LENGTH)
     # Base of the rotary frequencies: the slowest turns once in about 2 pi x theta tokens. Defaults
     # to `DEFAULT_THETA`.
     theta: float | None = None
     encoder_only: bool = False  # drop the head, for heads that the new model type does not have
     # With scheme ``window``: tokens that each one attends to, half of them on either side, next to
     # itself; even. Defaults to `DEFAULT_ATTENTION_WINDOW`.
-    attention_window: int | None = None
+    attention_window: int | None = field(default=None, metadata=IS_LENGTH)
     # With scheme ``window``: the method that creates new rows, as in `Resize`; defaults to `COPY`.
     method: str | None = None
 
     def __post_init__(self) -> None:
-        if self.to is not None:
-            object.__setattr__(self, "to", parse_length(self.to))
+        _parse_lengths(self)
         raise_first(self._errors())
 
     def _errors(self) -> Iterator[ResizeError]:
@@ -180,7 +186,7 @@ class Convert:
                     yield ResizeError(message, f"Remove {flag}.")
             return
         yield from method_errors(self.method, None, 0)
-        yield from _count_errors(self, MIN_ATTENTION_WINDOW, "attention_window")
+        yield from _length_field_errors(self, MIN_ATTENTION_WINDOW, "attention_window")
         window = self.attention_window
         if isinstance(window, int) and window % 2:
             message = (
@@ -198,24 +204,33 @@ class Convert:
         return self.to
 
 
-def parse_length(to: int | str) -> int | str:
-    """Return a length as a number unless it is a factor, such as ``4x``, or invalid."""
-    if not isinstance(to, str):
-        return to
-    to = to.lower()
-    match = LENGTH_FORMAT.fullmatch(to)
-    if match is None or match[2] == "x":
-        return to
-    unit = 1024 if match[2] == "k" else 1
-    return int(match[1]) * unit
+def _parse_lengths(settings: Any) -> None:
+    """Turn the lengths in settings into numbers, except factors, such as ``4x``."""
+    for setting in fields(settings):
+        if setting.metadata == IS_LENGTH:
+            value = parse_length(getattr(settings, setting.name))
+            object.__setattr__(settings, setting.name, value)
 
 
 def _length_errors(settings: "Convert | Resize") -> Iterator[ResizeError]:
     if not isinstance(settings.to, str):
         yield from _count_errors(settings, 1, "to", maximum=MAX_CONTEXT)
-    elif not LENGTH_FORMAT.fullmatch(settings.to):
-        expected = "a number, such as 4096 or 4k, or a factor, such as 4x"
-        yield ResizeError(f"--to must be {expected}, got {settings.to}.")
+    elif not is_factor(settings.to):
+        yield ResizeError(f"--to must be {FORMS_WITH_FACTOR}, got {settings.to}.")
+
+
+def _length_field_errors(settings: Any, minimum: int, *names: str) -> Iterator[ResizeError]:
+    """Yield an error for every value of length fields that is out of range, or no length.
+
+    A field has one value, several, or None.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        for length in value if isinstance(value, tuple) else (value,):
+            if isinstance(length, str):
+                yield ResizeError(f"{flag_name(name)} must be {LENGTH_FORMS}, got {length}.")
+            elif length is not None:
+                yield from _number_errors(name, length, minimum, MAX_COUNT)
 
 
 def _parse_scale(scale: float | str | None) -> float | str | None:
@@ -242,7 +257,7 @@ class Resize:
 
     # New context length in usable positions, ≥ 1, without reserved rows. ``4k`` is 4,096; ``4x`` is
     # four times the current length, which `Plan.settings` contains as a number.
-    to: int | str = field(kw_only=False)
+    to: int | str = field(kw_only=False, metadata=IS_LENGTH)
     # A method with settings, such as ``bands:sigma=4,gain=1.2``, or `TRUNCATE`, which creates no
     # rows. None is `DEFAULT_METHOD` for a longer table; for a shorter one, only None and `TRUNCATE`
     # are allowed.
@@ -266,7 +281,7 @@ class Resize:
             value = getattr(self, setting.name)
             if isinstance(value, np.generic):
                 object.__setattr__(self, setting.name, value.item())
-        object.__setattr__(self, "to", parse_length(self.to))
+        _parse_lengths(self)
         object.__setattr__(self, "query_scale", _parse_scale(self.query_scale))
         errors = list(_length_errors(self))
         errors += _scale_errors(self.query_scale)
@@ -311,6 +326,18 @@ TENSOR_KEYS = ("tensor", "config_key", "reserved_rows")
 TABLE_KEYS = (*TENSOR_KEYS, "trained_length")
 # Settings that depend on the machine, and are not written into recipes.
 MACHINE_KEYS = ("device", "threads", "fsdp")
+
+
+def accepted_type(setting: Field[Any]) -> Any:
+    """Return the type of the values that a settings field accepts; a length may be text."""
+    kind: Any = setting.type
+    if setting.metadata != IS_LENGTH:
+        return kind
+    if get_origin(kind) is tuple:
+        return tuple[int | str, ...]
+    if type(None) in get_args(kind):
+        return int | str | None
+    return int | str
 
 
 def split_ref(
@@ -370,7 +397,7 @@ def accepts_settings(*kinds: type, without: Collection[str] = ()) -> Callable[[F
                         setting.name,
                         inspect.Parameter.KEYWORD_ONLY,
                         default=setting.default,
-                        annotation=setting.type,
+                        annotation=accepted_type(setting),
                     )
         extended = signature.replace(parameters=[*named, *added.values()])
 
@@ -401,7 +428,7 @@ class Evaluate:
     base: str | None = None
     no_base: bool = False  # do not compare against the base checkpoint
     # Context lengths to measure; defaults to doublings up to the model's length.
-    length: tuple[int, ...] = ()
+    length: tuple[int, ...] = field(default=(), metadata=IS_LENGTH)
     tokens: int = 65_536  # maximum number of tokens to use
     batch_size: int | None = None  # windows per batch; defaults to as many as fit 4,096 tokens
     # ``fp32``, ``bf16``, ``fp16``, or ``auto``: bf16 if the accelerator supports it, else fp32.
@@ -426,11 +453,12 @@ class Evaluate:
         if isinstance(self.measure, tuple):
             measures = [MEASURE_ALIASES.get(name, name) for name in self.measure]
             object.__setattr__(self, "measure", tuple(dict.fromkeys(measures)))
+        _parse_lengths(self)
         raise_first(self._errors())
 
     def _errors(self) -> Iterator[ResizeError]:
         """Yield every invalid or conflicting setting."""
-        yield from _count_errors(self, MIN_WINDOW, "length")
+        yield from _length_field_errors(self, MIN_WINDOW, "length")
         yield from _count_errors(self, 1, "tokens", "batch_size", "threads", "budget")
         yield from _count_errors(self, 0, "seed")
         yield from _choice_errors("precision", self.precision, PRECISIONS)
@@ -473,9 +501,9 @@ class Train:
     # 1.3 million; with `epochs`, to all.
     tokens: int | None = None
     # Sequence length in positions; defaults to the model's context length.
-    seq_len: int | None = None
+    seq_len: int | None = field(default=None, metadata=IS_LENGTH)
     # Tokens per sequence, placed at random positions within `seq_len`; defaults to `seq_len`.
-    window: int | None = None
+    window: int | None = field(default=None, metadata=IS_LENGTH)
     # Skip positions once in each window, together with the text in between (PoSE).
     window_skip: bool = False
     # ``new`` (rows), ``positions`` (the table; default), ``all-but-positions`` (default of fixed
@@ -551,12 +579,13 @@ class Train:
         return f"{text} and {adapters}"
 
     def __post_init__(self) -> None:
+        _parse_lengths(self)
         raise_first(self._value_errors())
         raise_first(self._conflicts())
 
     def _value_errors(self) -> Iterator[ResizeError]:
         """Yield every value that is invalid by itself."""
-        yield from _count_errors(self, MIN_WINDOW, "seq_len", "window")
+        yield from _length_field_errors(self, MIN_WINDOW, "seq_len", "window")
         yield from _count_errors(self, 1, "steps", "batch_size", "per_device_batch_size")
         yield from _count_errors(self, 1, "eval_every", "save_every", "threads", "lora", "tokens")
         yield from _count_errors(self, 0, "seed")

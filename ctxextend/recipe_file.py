@@ -14,7 +14,7 @@ import yaml
 
 from ctxextend.checkpoints.filenames import GGUF_SUFFIX
 from ctxextend.errors import RecipeError, ResizeError, did_you_mean, one_line
-from ctxextend.recipe import SECTIONS, TABLE_KEYS, CheckpointRef, Recipe
+from ctxextend.recipe import SECTIONS, TABLE_KEYS, CheckpointRef, Recipe, accepted_type
 from ctxextend.recipe_names import builtin_recipes
 from ctxextend.recipe_paths import map_paths, read_path
 
@@ -28,7 +28,7 @@ TYPE_NAMES: dict[Any, str] = {
     int | str: "a length, such as 4096, 4k or 4x",
     float | str: "auto or a number",
     tuple[str, ...]: "a string or a list of strings",
-    tuple[int, ...]: "an integer or a list of them",
+    tuple[int | str, ...]: "a length, such as 4096 or 4k, or a list of them",
 }
 # Finds the setting that an error message is about.
 MENTIONED = re.compile(r"(?:--|Unknown )([a-z][a-z-]*)")
@@ -79,7 +79,7 @@ def _recipe_keys() -> dict[str, Key]:
 
 def _key_of(kind: Any, setting: Field[Any]) -> Key:
     """Return the key of a field; ``str | None`` is a string that need not be given."""
-    type_: Any = setting.type
+    type_: Any = accepted_type(setting)
     if isinstance(type_, UnionType):
         options = [option for option in get_args(type_) if option is not type(None)]
         type_ = reduce(or_, options)
@@ -394,13 +394,16 @@ def _placeholders(
     for path, key in keys.items():
         if key.name in values:
             continue
-        if key.is_required or (path in entries and key.type in (int, float)):
+        if key.is_required or (path in entries and key.type in (int, float, int | str)):
             placeholders[key.name] = PLACEHOLDERS[key.type]
     return placeholders
 
 
 def _type_error(path: str, entry: Entry, key: Key) -> tuple[int, str]:
-    message = f"{path} must be {TYPE_NAMES[key.type]}"
+    expected = TYPE_NAMES[key.type]
+    if key.type == int | str and key.name != "to":  # only a new length may be a factor
+        expected = "a length, such as 4096 or 4k"
+    message = f"{path} must be {expected}"
     message += f", got {TYPE_NAMES.get(type(entry.value), 'another type')}"
     if key.type is str and not isinstance(entry.value, dict | list):
         message += ": put it in quotes"

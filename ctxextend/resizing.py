@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.errors import CtxextendError, MethodError, ResizeError, TrainingError
+from ctxextend.errors import (
+    CtxextendError,
+    MethodError,
+    RemoteWeightsError,
+    ResizeError,
+    TrainingError,
+)
+from ctxextend.output.prepare import must_write
 from ctxextend.output.write import no_check, output_path
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -61,6 +68,7 @@ class ResizeOptions(NamedTuple):
     data: tuple[str, ...] = ()
     budget: int | None = None  # with `data`: seconds; None: `SEARCH_SECONDS`
     edit_only: bool = False  # write only edited and created files, and no weights
+    link: bool = False  # link weights files that stay as they are instead of copying them
     verify: bool = False  # verify the output before it is moved into place
     # A runtime that must read the output right: its key in `RUNTIMES`.
     runtime: str | None = None
@@ -89,6 +97,10 @@ class ResizeOptions(NamedTuple):
             other = "--train" if is_trained else "--verify"
             message = f"--edit-only cannot be used with {other}, which needs weights."
             raise ResizeError(message, "Remove one of them.")
+        if self.edit_only and self.link:
+            message = "--link cannot be used with --edit-only, which writes no weights."
+            raise ResizeError(message, "Remove one of them.")
+        _check_link(self.link, is_trained=is_trained)
 
     def _check_budget(self) -> None:
         """Check the time for a text.
@@ -101,6 +113,17 @@ class ResizeOptions(NamedTuple):
         if self.budget is not None and self.budget < 1:
             message = f"--budget must be at least 1 second, got {self.budget}."
             raise ResizeError(message, f"The default is {SEARCH_SECONDS}.")
+
+
+def _check_link(link: bool, *, is_trained: bool) -> None:
+    """Check that no weights are linked that training changes.
+
+    Raises:
+        ResizeError: They are.
+    """
+    if link and is_trained:
+        message = "--link cannot be used with --train, which writes all weights."
+        raise ResizeError(message, "Remove one of them.")
 
 
 class Chosen(NamedTuple):
@@ -123,6 +146,7 @@ def resize(
     data: Texts = (),
     budget: int | None = None,
     edit_only: bool = False,
+    link: bool = False,
     runtime: str | None = None,
     train: Texts = (),
     steps: int | None = None,
@@ -136,7 +160,8 @@ def resize(
         reference: A local folder, weights file or GGUF file, the name of a bundled checkpoint, or a
             Hub id (downloaded if needed).
         to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1,
-            ``"4k"`` for 4,096, or ``"4x"`` for four times the current length.
+            ``"4,096"``, ``"4k"`` for 4,096, ``"1m"`` for 1,048,576, or ``"4x"`` for four times the
+            current length.
         method: A method name from `list_methods`, optionally with settings, such as
             ``"bands:sigma=4,gain=1.2"``. Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
         output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
@@ -149,6 +174,8 @@ def resize(
             held-out text by more than its 95 % interval is not kept.
         budget: With `data`: seconds, by default 60.
         edit_only: Write only edited and created files, and no weights.
+        link: Link weights files that stay as they are instead of copying them: by hard links or,
+            from the Hub cache, by symbolic links.
         runtime: The runtime that must read the output right: ``"vllm"``, ``"llama.cpp"``, … (see
             ``ctxextend resize --help``). A method that it applies is chosen.
         train: Text files or folders to train on after the resize; requires `steps`.
@@ -175,6 +202,7 @@ def resize(
         data=path_names(data),
         budget=budget,
         edit_only=edit_only,
+        link=link,
         verify=verify,
         runtime=runtime,
     )
@@ -191,6 +219,7 @@ def convert(
     *,
     output: Reference | None = None,
     force: bool = False,
+    link: bool = False,
     train: Texts = (),
     steps: int | None = None,
     lora: int | None = None,
@@ -218,7 +247,8 @@ def convert(
         to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        train, steps, lora, verify: As in `resize`.
+        link, train, steps, lora, verify: As in `resize`; only ``"none"`` leaves weights files as
+            they are.
         settings: Other fields of `Convert` (``theta``, ``encoder_only``, ``attention_window``,
             ``method``); ``revision``, … as in `resize`.
 
@@ -229,10 +259,10 @@ def convert(
     """
     ref, others = split_ref(reference, settings)
     training = _training(train, steps, lora)
-    options = ResizeOptions(verify=verify)
+    options = ResizeOptions(link=link, verify=verify)
     options.check(is_trained=training is not None)
     recipe = Recipe(ref, train=training, convert=Convert(scheme, to, **others))
-    return convert_checkpoint(recipe, output, force=force, verify=verify)
+    return convert_checkpoint(recipe, output, force=force, link=link, verify=verify)
 
 
 def _training(data: Texts, steps: int | None, lora: int | None) -> Train | None:
@@ -275,18 +305,10 @@ def resize_checkpoint(
     assert recipe.resize is not None
     if options.data:
         check_beginnings(options.data)
-    model = open_model(recipe.checkpoint, reads_gguf=True)
-    if gguf_of(model.checkpoint) is not None:
-        _check_gguf_options(model.checkpoint, recipe, options)
-    planned, for_runtime = _plan(model, recipe.resize, options.runtime)
+    model, planned, for_runtime = _open_and_plan(recipe, options, dry_run=dry_run)
     if options.data and planned.plan.tables[0].has_rows:
         _check_tunes(recipe, options)
-    if options.edit_only:
-        planned = planned.without_weights()
-    if options.data:
-        from ctxextend.text_data import check_paths
-
-        check_paths(options.data)
+    planned = _with_options(planned, options)
     if not dry_run:
         # Fail before notes about an output that will not be written, and before measurements.
         check_can_write(recipe, planned, output, force=force)
@@ -312,8 +334,7 @@ def resize_checkpoint(
         settings = replace(planned.plan.settings, method=chosen.method)
         planned, for_runtime = _plan(model, settings, options.runtime)
         announce(planned, events, known=first)
-        if options.edit_only:
-            planned = planned.without_weights()
+        planned = _with_options(planned, options)
     if recipe.train is not None and not dry_run:
         recipe = replace(recipe, resize=planned.plan.settings)
     result = _make(
@@ -326,6 +347,43 @@ def resize_checkpoint(
         comparison=chosen.comparison,
         search=chosen.search,
     )
+
+
+def _with_options(planned: Planned, options: ResizeOptions) -> Planned:
+    """Return a planned output without weights, or with links to them, if the options say so."""
+    if options.edit_only:
+        return planned.without_weights()
+    if options.link:
+        return planned.with_links()
+    return planned
+
+
+def _open_and_plan(
+    recipe: Recipe, options: ResizeOptions, *, dry_run: bool
+) -> tuple[OpenedModel, Planned, RuntimePlan | None]:
+    """Open a checkpoint, and plan its resize; the weights of a Hub id are downloaded if needed."""
+    writes_weights = not (options.edit_only or dry_run) or options.link
+    reads_text = bool(options.data) or recipe.train is not None
+    if writes_weights or reads_text:
+        return _plan_opened(recipe, options, only_headers=False)
+    try:
+        return _plan_opened(recipe, options, only_headers=True)
+    except RemoteWeightsError as error:
+        if options.edit_only:
+            raise must_write([error.file]) from error
+        return _plan_opened(recipe, options, only_headers=False)
+
+
+def _plan_opened(
+    recipe: Recipe, options: ResizeOptions, *, only_headers: bool
+) -> tuple[OpenedModel, Planned, RuntimePlan | None]:
+    """Open a checkpoint, perhaps only the headers of its weights, and plan its resize."""
+    assert recipe.resize is not None
+    model = open_model(recipe.checkpoint, reads_gguf=True, only_headers=only_headers)
+    if gguf_of(model.checkpoint) is not None:
+        _check_gguf_options(model.checkpoint, recipe, options)
+    planned, for_runtime = _plan(model, recipe.resize, options.runtime)
+    return model, planned, for_runtime
 
 
 def check_upload(checkpoint: Checkpoint) -> None:
@@ -373,6 +431,7 @@ def convert_checkpoint(
     *,
     force: bool = False,
     dry_run: bool = False,
+    link: bool = False,
     verify: bool = False,
     events: Events | None = None,
 ) -> ResizeResult:
@@ -380,7 +439,7 @@ def convert_checkpoint(
 
     Args:
         recipe: The source, the settings, and the training after it.
-        output, force, verify: As in `convert`.
+        output, force, link, verify: As in `convert`.
         dry_run: Only plan: write nothing.
         events: What the steps report.
     """
@@ -388,6 +447,8 @@ def convert_checkpoint(
     assert recipe.convert is not None
     model = _open_source(recipe.checkpoint, recipe.convert)
     planned = prepare_convert(model, recipe.convert)
+    if link:
+        planned = planned.with_links()
     if not dry_run:
         check_can_write(recipe, planned, output, force=force)
     announce(planned, events)
@@ -421,13 +482,12 @@ def check_can_write(
     planned.check_output(output, force=force)
     if recipe.train is None:
         return
-    from ctxextend.text_data import check_texts
     from ctxextend.training.training_run import RunFolder
 
     folder = RunFolder.for_output(output_path(output, planned.output.default_folder))
     if folder.save is None:  # else it has the text already
         with _text_is_train():
-            check_texts(recipe.train.data, recipe.train.text_field)
+            check_beginnings(recipe.train.data, recipe.train.text_field)
 
 
 def announce(planned: Planned, events: Events, known: Planned | None = None) -> None:
@@ -631,8 +691,9 @@ def _check_tunes(recipe: Recipe, options: ResizeOptions) -> None:
     if recipe.train is not None:
         hint = "Remove one of them, or train the output afterwards: ctxextend train OUTPUT"
         raise ResizeError(f"--train {reason}.", hint)
-    if options.edit_only:
-        raise ResizeError(f"--edit-only {reason}.", "Remove one of them.")
+    for flag, is_given in (("--edit-only", options.edit_only), ("--link", options.link)):
+        if is_given:
+            raise ResizeError(f"{flag} {reason}.", "Remove one of them.")
 
 
 def _make(

@@ -88,7 +88,8 @@ def atomic_folder(
             # Once for all files: an fsync after each leaves the disk idle.
             for folder, _, names in os.walk(staged, topdown=False):
                 for name in [*names, "."]:
-                    sync(Path(folder, name))
+                    if not Path(folder, name).is_symlink():  # to a file of the source
+                        sync(Path(folder, name))
             with _defer_signals():
                 _publish(staged, output, files, force)
                 completed.append(output)

@@ -10,18 +10,38 @@ import os
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 from ctxextend.errors import CheckpointError
 
 # Is called with a file, and the number of bytes appended since the last call.
 OnWrite: TypeAlias = Callable[[BinaryIO, int], None]
-# Size in bytes, modification time and inode change time in ns. Programs cannot set the change time,
-# so it also detects a replacement of equal size and modification time.
-Fingerprint: TypeAlias = tuple[int, int, int]
 CHUNK = 1 << 24  # bytes per call: small enough to report progress and to react to Ctrl-C
 BUFFER = 1 << 20
 DISK_BLOCK = 4096  # the block size of nearly all disks; reflinks share whole blocks
+
+
+class Fingerprint(NamedTuple):
+    """What the system states about a file, to detect that it changed; zeros if there is none."""
+
+    size: int = 0  # in bytes
+    modified: int = 0  # modification time in ns
+    # Inode change time in ns. Programs cannot set it, so it also detects a replacement of equal
+    # size and modification time.
+    changed: int = 0
+    inode: int = 0
+    names: int = 0  # hard links
+
+    def is_of_other_content(self, after: "Fingerprint") -> bool:
+        """Whether a file changed since this fingerprint was taken.
+
+        A new or removed hard link changes the change time too, but not the content.
+        """
+        if (self.size, self.modified) != (after.size, after.modified):
+            return True
+        if max(self.names, after.names) > 1:
+            return self.inode != after.inode
+        return self.changed != after.changed
 
 
 def copy_range(
@@ -147,5 +167,11 @@ def file_fingerprint(path: Path) -> Fingerprint:
     try:
         status = path.stat()
     except OSError:
-        return 0, 0, 0
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return Fingerprint()
+    return Fingerprint(
+        size=status.st_size,
+        modified=status.st_mtime_ns,
+        changed=status.st_ctime_ns,
+        inode=status.st_ino,
+        names=status.st_nlink,
+    )

@@ -12,7 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from ctxextend.checkpoints.export_formats import EXPORT_FORMATS
 
-SINGLE_FILE = "model.safetensors"
+SAFETENSORS = ".safetensors"
+SINGLE_FILE = f"model{SAFETENSORS}"
 # Weights files and their indices, in the order in which transformers and PEFT look for them.
 NAMES = (
     SINGLE_FILE,
@@ -31,7 +32,7 @@ CONSOLIDATED_NAMES = (CONSOLIDATED_INDEX, "consolidated.safetensors")
 CONSOLIDATED = "consolidated*.safetensors"
 GGUF_SUFFIX = ".gguf"
 # Suffixes of weights files that belong to a folder and can be read.
-READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+READABLE = (SAFETENSORS, ".bin", ".pt", ".pth", ".ckpt")
 # With a variant, such as ``model.fp16.safetensors``, compiled at use.
 VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^./]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
 

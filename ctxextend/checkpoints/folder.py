@@ -17,6 +17,7 @@ from ctxextend.checkpoints.params_source import (
     has_params_format,
     read_translated,
 )
+from ctxextend.checkpoints.remote_weights import open_remote
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.source import (
     OUTSIDE,
@@ -139,7 +140,9 @@ class Checkpoint:
             CheckpointError: A file changed.
         """
         for name, before in self.fingerprints.items():
-            if name not in self.omitted and file_fingerprint(self.root / name) != before:
+            if name in self.omitted or name in self.source.headers:
+                continue
+            if before.is_of_other_content(file_fingerprint(self.root / name)):
                 hint = "Run the command again once the file is complete."
                 raise CheckpointError(f"{self.root / name} changed while it was read.", hint)
 
@@ -311,6 +314,8 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     read |= {file.path.relative_to(root).as_posix() for file in weights.files.values()}
     for name in read - fingerprints.keys():
         fingerprints[name] = file_fingerprint(root / name)
+    for name, header in source.headers.items():
+        fingerprints[name] = Fingerprint(size=header.size)
     copied, omitted = _split_others(source, model, listed, read)
     checkpoint = Checkpoint(
         source=source._replace(notes=(*source.notes, *opened.notes)),
@@ -363,6 +368,9 @@ def _open_weights(
     if not filenames.is_consolidated(path.name):
         output_name = filenames.output_name(path.name)
     name = (model / output_name).as_posix()
+    if path.name in source.headers:
+        remote = open_remote(path, source.headers[path.name])
+        return _OpenedWeights(Weights(files={name: remote}), config or {}, generated={}, notes=())
     if config is not None:
         file = open_bare_weights(path, ties=ties, why_bare=NEXT_TO_CONFIG)
         return _OpenedWeights(Weights(files={name: file}), config, generated={}, notes=())
@@ -471,7 +479,12 @@ def _find_weights(
         name = name or filenames.first_weights(folder, variant)
         if name is None and variant is None and has_params_format(source, folder):
             name = find_consolidated(source, folder)
-    if name is None or not has_file(source, folder / name):
+    if name is None and source.headers:
+        name = filenames.with_variant(filenames.SINGLE_FILE, variant)
+    if name is None:
+        return None
+    is_remote = folder == source.folder and name in source.headers
+    if not is_remote and not has_file(source, folder / name):
         return None
     return folder / name
 

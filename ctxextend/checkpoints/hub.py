@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ctxextend.checkpoints.remote_weights import RemoteHeader
+from ctxextend.checkpoints.safetensors_file import header_size
 from ctxextend.errors import CtxextendError, OutputError, SourceError
 
+FIRST_BYTES = 1 << 18  # more than nearly all headers have
+CHUNK_BYTES = 1 << 16
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 LOGS = "runs"  # TensorBoard logs, which contain local paths and the host name
 RETRY = "Run the same command again (complete files are kept)"
@@ -123,6 +127,57 @@ def _download(
     chosen = [glob.escape(name) for name in choose(files)]
     folder = snapshot_download(repo, revision=revision, allow_patterns=chosen)
     return Path(folder), files
+
+
+def download_header(repo: str, revision: str | None, name: str, path: Path) -> RemoteHeader | None:
+    """Read the header of a safetensors file on the Hub, and as little else as possible.
+
+    Args:
+        repo: The Hub id.
+        revision: A branch, tag or commit; None is the default branch.
+        name: The name of the file in the repository.
+        path: Where a download would put the file, for errors.
+
+    Returns:
+        The header; None if it cannot be read apart from the file.
+
+    Raises:
+        CheckpointError: The file is smaller than its header, or the header is too large.
+    """
+    try:
+        from huggingface_hub import hf_hub_url
+
+        url = hf_hub_url(repo, name, revision=revision)
+        start, size = _read_start(url, FIRST_BYTES)
+        length = 8 + header_size(path, start, size)
+        if len(start) < length:
+            start, size = _read_start(url, length)
+    except CtxextendError:
+        raise
+    except Exception:  # as in `download`, which describes the error when it reads the whole file
+        return None
+    if len(start) < length:
+        return None
+    return RemoteHeader(start=start, size=size)
+
+
+def _read_start(url: str, count: int) -> tuple[bytes, int]:
+    """Return the first bytes of a file, and its size; a server may not support ranges."""
+    from huggingface_hub import get_session
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+
+    headers = build_hf_headers()
+    headers |= {"Range": f"bytes=0-{count - 1}", "Accept-Encoding": "identity"}
+    data = b""
+    with get_session().stream("GET", url, headers=headers, follow_redirects=True) as response:
+        hf_raise_for_status(response)
+        for chunk in response.iter_bytes(CHUNK_BYTES):
+            data += chunk
+            if len(data) >= count:  # without ranges, the rest of the file would follow
+                break
+        stated = response.headers.get("Content-Range", "").rpartition("/")[2]
+        size = int(stated or response.headers["Content-Length"])
+    return data[:count], size
 
 
 def _list_files(repo: str, revision: str | None) -> list[str]:

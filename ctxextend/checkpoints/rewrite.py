@@ -234,7 +234,7 @@ def file_sizes(
 ) -> dict[str, int]:
     """Return the size in bytes of each file that `write_files` writes, by name in the output."""
     sizes = {
-        name: checkpoint.fingerprints[name][0]
+        name: checkpoint.fingerprints[name].size
         for name in checkpoint.files - layouts.keys() - texts.keys()
     }
     sizes |= {name: layout.size for name, layout in layouts.items()}
@@ -248,6 +248,7 @@ def write_files(
     tensor_of: Callable[[str], NDArray[Any]],
     texts: Mapping[str, bytes],
     on_write: Callable[[int], None] = lambda count: None,
+    linked: Collection[str] = (),
 ) -> None:
     """Write all files of an output, then check that the source did not change.
 
@@ -258,12 +259,14 @@ def write_files(
         tensor_of: Returns each new tensor by name.
         texts: The content of other new or changed files, by name.
         on_write: Is called with the number of bytes after each write.
+        linked: Files that the folder has already.
 
     Raises:
         CheckpointError: A source file cannot be read, or changed.
         OSError: A file cannot be written.
     """
-    total = sum(file_sizes(checkpoint, layouts, texts).values())
+    sizes = file_sizes(checkpoint, layouts, texts)
+    total = sum(size for name, size in sizes.items() if name not in linked)
     is_early = total <= EARLY_BYTES and hasattr(os, "posix_fadvise")
 
     def written(file: BinaryIO, count: int) -> None:
@@ -275,7 +278,7 @@ def write_files(
     for name, file in checkpoint.weights.files.items():
         if name in layouts:
             rewrite(file, layouts[name], tensor_of, folder / name, written)
-    for name in sorted(checkpoint.files - layouts.keys() - texts.keys()):
+    for name in sorted(checkpoint.files - layouts.keys() - texts.keys() - set(linked)):
         copy_file(checkpoint.root / name, folder / name, written)
     for name, text in texts.items():
         (folder / name).write_bytes(text)

@@ -134,17 +134,63 @@ def open_safetensors(path: Path) -> TensorFile:
         CheckpointError: The file cannot be read, or its header is malformed, or its tensors do not
             fill it without gaps and overlaps.
     """
+    with reading(path), path.open("rb") as file:
+        first = file.read(8)
+        size = os.fstat(file.fileno()).st_size
+        start = first + file.read(header_size(path, first, size))
+    header, entries, data_start = parse_start(path, start, size)
+    return TensorFile(path=path, header=header, entries=entries, data_start=data_start)
+
+
+def header_size(path: Path, first: bytes, size: int) -> int:
+    """Return the size of a header in bytes, by the first 8 bytes of the file.
+
+    Args:
+        path: The file, for errors.
+        first: Its first 8 bytes.
+        size: Its size in bytes.
+
+    Raises:
+        CheckpointError: The file is smaller, or the header is larger than the format allows.
+    """
+    length = int.from_bytes(first[:8], "little")
     try:
-        with reading(path), path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            size = os.fstat(file.fileno()).st_size
-            _check_length(length, size)
-            header, entries = parse_header(file.read(length))
+        _check_length(length, size)
+    except ValueError as error:
+        raise _invalid_file(path, error) from None
+    return length
+
+
+def parse_start(
+    path: Path, start: bytes, size: int
+) -> tuple[dict[str, Any], dict[str, TensorEntry], int]:
+    """Parse the start of a file, and check it.
+
+    Args:
+        path: The file, for errors.
+        start: Its first bytes, with the whole header.
+        size: Its size in bytes.
+
+    Returns:
+        The header, its entries by name, and the offset of the first tensor byte.
+
+    Raises:
+        CheckpointError: The header is malformed, or its tensors do not fill the file without gaps
+            and overlaps.
+    """
+    length = header_size(path, start, size)
+    try:
+        header, entries = parse_header(start[8 : 8 + length])
         _check_ranges(entries, available=size - 8 - length)
     except ValueError as error:
-        message = f"{path} is not a valid safetensors file: {error}."
-        raise CheckpointError(message, "Download or save it again.") from None
-    return TensorFile(path=path, header=header, entries=entries, data_start=8 + length)
+        raise _invalid_file(path, error) from None
+    return header, entries, 8 + length
+
+
+def _invalid_file(path: Path, reason: ValueError) -> CheckpointError:
+    """Return the error for a malformed file."""
+    message = f"{path} is not a valid safetensors file: {reason}."
+    return CheckpointError(message, "Download or save it again.")
 
 
 def _check_length(length: int, size: int) -> None:

@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -16,6 +16,8 @@ from ctxextend.checkpoints.filenames import (
     NAMES,
     PARAMS_FILE,
     READABLE,
+    SAFETENSORS,
+    SINGLE_FILE,
     STALE,
     first_match,
     is_consolidated,
@@ -23,6 +25,7 @@ from ctxextend.checkpoints.filenames import (
     with_variant,
 )
 from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.remote_weights import RemoteHeader
 from ctxextend.checkpoints.training_files import DISTRIBUTED, distributed_error
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 
@@ -31,7 +34,7 @@ BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_
 # Outputs are not named after weights files with these stems.
 GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
 # A missing file, and no Hub id.
-WEIGHTS_ENDINGS = (".safetensors", ".bin", GGUF_SUFFIX)
+WEIGHTS_ENDINGS = (SAFETENSORS, ".bin", GGUF_SUFFIX)
 # Archives by suffix, and the command that unpacks one.
 ARCHIVES = {
     ".gz": ("tar", "-xf"),
@@ -47,6 +50,9 @@ SNAPSHOTS = "/snapshots/"
 CACHE_SNAPSHOT = (
     r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?"
 )
+
+# A file of the cache by the hash of its content.
+CACHE_BLOB = r".*/models--[^/]+/blobs/(?:[0-9a-f]{40}|[0-9a-f]{64})"
 
 # Called with a config, and may raise. Called again with False if there are no weights to detect the
 # model type from.
@@ -66,6 +72,8 @@ class Source(NamedTuple):
     # Files of the Hub repository that were not downloaded, if known.
     not_downloaded: tuple[str, ...] = ()
     file: str | None = None  # the weights file that was passed instead of its folder
+    # The headers of weights files of the Hub that were not downloaded themselves, by name.
+    headers: Mapping[str, RemoteHeader] = {}
 
 
 def is_hub_id(text: str) -> bool:
@@ -81,6 +89,7 @@ def resolve_source(
     check: ConfigCheck = lambda *_: None,
     *,
     only_config: bool = False,
+    only_headers: bool = False,
 ) -> Source:
     """Resolve a reference to a checkpoint: a local path first, then a bundled name, then a Hub id.
 
@@ -92,6 +101,7 @@ def resolve_source(
         check: Is called with the config of a Hub model before its weights are downloaded, and may
             raise.
         only_config: Download no weights, and no other files but the config.
+        only_headers: Of safetensors weights in the Hub, download only the headers, if possible.
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached, or an argument does not
@@ -121,7 +131,10 @@ def resolve_source(
     else:
         try:
             choose = _config_files if only_config else partial(_needed_files, variant=variant)
-            source = _hub_source(text, revision, subfolder, choose, check)
+            with_headers = None
+            if only_headers and subfolder is None:
+                with_headers = _hub_source_of_headers(text, revision, variant, check)
+            source = with_headers or _hub_source(text, revision, subfolder, choose, check)
         except SourceError as error:
             hints = filter(None, (did_you_mean(text, BUNDLED), error.hint))
             raise SourceError(error.message, " ".join(hints)) from error
@@ -266,6 +279,56 @@ def _hub_source(
     )
 
 
+def _hub_source_of_headers(
+    hub_id: str, revision: str | None, variant: str | None, check: ConfigCheck
+) -> Source | None:
+    """Download the files of a Hub model, and of its weights only the headers.
+
+    Returns:
+        The source; None if the headers cannot be read apart from the weights.
+
+    Raises:
+        SourceError: The model does not exist or cannot be reached.
+        CheckpointError: A header is malformed.
+    """
+    from ctxextend.checkpoints.hub import download_header
+
+    def choose(names: Sequence[str]) -> list[str]:
+        weights = _remote_weights(names, variant)
+        return [name for name in _needed_files(names, variant) if name not in weights]
+
+    source = _hub_source(hub_id, revision, None, choose, check)
+    headers = dict[str, RemoteHeader]()
+    for name in _remote_weights(source.not_downloaded, variant):
+        path = source.folder / name
+        header = download_header(hub_id, source.revision or revision, name, path)
+        if header is None:
+            return None
+        headers[name] = header
+    return source._replace(headers=headers)
+
+
+def _remote_weights(names: Sequence[str], variant: str | None) -> list[str]:
+    """Return the weights files in safetensors' format that a repository is read from.
+
+    Of one with Mistral's own format, they are needed as a whole.
+    """
+    if PARAMS_FILE in names:
+        return []
+    single = with_variant(SINGLE_FILE, variant)
+    if single in names:
+        return [single]
+    shards = _shards_pattern(with_variant(f"{SINGLE_FILE}.index.json", variant), variant)
+    return [name for name in names if fnmatch(name, shards)]
+
+
+def _shards_pattern(index: str, variant: str | None) -> str:
+    """Return the pattern of the shards of an index."""
+    stem, _, suffix = index.partition(".")
+    middle = "" if variant is None else f".{variant}"
+    return f"{stem}{middle}-*.{suffix.partition('.')[0]}"
+
+
 def _config_files(names: Sequence[str]) -> list[str]:
     """Return the files of a repository that state the config."""
     return [name for name in names if name in CONFIG_FILES]
@@ -277,9 +340,7 @@ def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
     weights = next((name for name in candidates if name in names), "")
     shards = ""
     if "index" in weights:
-        stem, _, suffix = weights.partition(".")
-        middle = "" if variant is None else f".{variant}"
-        shards = f"{stem}{middle}-*.{suffix.partition('.')[0]}"
+        shards = _shards_pattern(weights, variant)
     for name in names:
         if name == weights or fnmatch(name, shards) or not _is_skipped(PurePosixPath(name)):
             yield name
@@ -334,18 +395,30 @@ def not_a_file(path: Path) -> str | None:
 
 
 def points_outside(folder: Path, path: Path) -> bool:
-    """Whether a path leads, through symlinks, out of a folder and the blobs of its Hub cache."""
+    """Whether a path leads, through symlinks, out of a folder and the blobs of its Hub cache.
+
+    Weights may lead to a blob of any Hub cache, as in an output of ``--link``. Its name is a hash,
+    so that only who knows its content can name it.
+    """
     inside = Path(os.path.realpath(folder))
     allowed = {inside}
     cached = _cache_snapshot(inside)
     if cached is not None:
         allowed.add(Path(cached["cache"]) / "blobs")
-    return allowed.isdisjoint(Path(os.path.realpath(path)).parents)
+    target = Path(os.path.realpath(path))
+    if not allowed.isdisjoint(target.parents):
+        return False
+    return not (path.suffix == SAFETENSORS and is_cache_blob(target))
+
+
+def is_cache_blob(path: Path) -> bool:
+    """Whether a path is that of a file in the Hub cache, to which snapshots link."""
+    return re.fullmatch(CACHE_BLOB, path.as_posix()) is not None
 
 
 def dereference_hint(folder: Path) -> str:
     """Return the hint for a folder with symlinks to files outside it."""
-    command = shlex.join(["cp", "-rL", str(folder), f"{folder.name}-copied"])
+    command = shlex.join(["cp", "-RL", str(folder), f"{folder.name}-copied"])
     return f"If you trust its source, copy the folder with all link targets: {command}"
 
 

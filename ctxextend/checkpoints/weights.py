@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.remote_weights import RemoteFile, open_remote
 from ctxextend.checkpoints.safetensors_file import (
     TensorEntry,
     TensorFile,
@@ -114,8 +115,15 @@ class Weights:
             return {}
         return {self.index_file: json.dumps(self.index, indent=2) + "\n"}
 
-    def fingerprint(self) -> str:
+    @property
+    def is_remote(self) -> bool:
+        """Whether only headers of its files were downloaded."""
+        return any(isinstance(file, RemoteFile) for file in self.files.values())
+
+    def fingerprint(self) -> str | None:
         """Return a SHA-256 of the headers and of the start, middle and end of every tensor.
+
+        None if the tensors were not downloaded.
 
         Each of the three has 4 KiB. Tensors of up to 12 KiB are read in full. In larger ones, a
         change between the samples is not detected.
@@ -123,6 +131,8 @@ class Weights:
         Raises:
             CheckpointError: A file cannot be read.
         """
+        if self.is_remote:
+            return None
         import hashlib  # imported at use: planning needs no hash, and loading OpenSSL is slow
 
         digest = hashlib.sha256()
@@ -274,7 +284,7 @@ def _open_each(
         CheckpointError: A shard is malformed or missing, or two would have one name in an output.
     """
     for name in names:
-        if not has_file(source, path.parent / name):
+        if name not in source.headers and not has_file(source, path.parent / name):
             raise CheckpointError(
                 f"{path} lists {name}, which is missing.", "Download or copy that shard too."
             )
@@ -283,7 +293,11 @@ def _open_each(
         raise CheckpointError(f"{path} lists a shard in two formats.", "Save the checkpoint again.")
     shards = dict[str, TensorFile]()
     for name in names:
-        shards[name] = open_bare_weights(path.parent / name, ties=ties, why_bare=LISTED_AS_SHARD)
+        shard = path.parent / name
+        if name in source.headers:
+            shards[name] = open_remote(shard, source.headers[name])
+        else:
+            shards[name] = open_bare_weights(shard, ties=ties, why_bare=LISTED_AS_SHARD)
     return shards
 
 

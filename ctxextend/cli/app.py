@@ -32,7 +32,7 @@ from ctxextend.cli.console import (
     null_stream,
 )
 from ctxextend.cli.interruption import WRITTEN, describe_stop
-from ctxextend.cli.options import ADVANCED, PANELS
+from ctxextend.cli.options import ADVANCED, PANELS, MisplacedLength
 from ctxextend.cli.suggestions import suggest_command, suggest_flag
 from ctxextend.cli.tables import Page
 from ctxextend.cli.values import read_plain_values
@@ -312,6 +312,12 @@ def explain_usage(error: Any, hint: str, words: Sequence[str] = ()) -> tuple[str
         return f"Unknown command {name}.", suggest_command([name, *words], COMMANDS) or hint
     if EXTRA_ARGUMENTS_MESSAGE in error.message:
         return _explain_extra(error, hint, words)
+    if parameter is not None and parameter.opts == ["--to"]:  # it is missing
+        return error.format_message(), _explain_missing_length(error, words) or hint
+    if isinstance(error, MisplacedLength):
+        from ctxextend.cli import hints
+
+        hint = hints.with_length_flag(error.command, error.length, words)
     return error.message or error.format_message(), hint
 
 
@@ -335,6 +341,21 @@ def _explain_value(parameter: Any, problem: Mapping[str, Any], hint: str) -> tup
         expected = "a number"
     message = f"{parameter.opts[0]} must be {expected}, got {given}."
     return message, did_you_mean(given, choices) or hint
+
+
+def _explain_missing_length(error: Any, words: Sequence[str]) -> str | None:
+    """Return how to pass a length that was passed without its flag; None without one."""
+    command = error.ctx.command
+    with_values = []
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and not parameter.is_flag:
+            with_values += parameter.opts
+    from ctxextend.cli import hints
+
+    length = hints.find_length(words, with_values)
+    if length is None:
+        return None
+    return hints.with_length_flag(command.name, length, words)
 
 
 def _explain_extra(error: Any, hint: str, words: Sequence[str]) -> tuple[str, str]:

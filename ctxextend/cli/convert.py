@@ -20,7 +20,7 @@ def convert(
     ],
     to: Annotated[
         str | None,
-        basic("--to N", "Context length of the output, e.g. 4096, 4k or 4x.", TO_DEFAULT),
+        basic("--to N", "Context length of the output, e.g. 4096, 4k, 1m or 4x.", TO_DEFAULT),
     ] = None,
     theta: Annotated[
         float | None, basic("--theta T", "Base of the rotary frequencies.", "1000")
@@ -31,6 +31,7 @@ def convert(
             "--attention-window W",
             "Tokens that each one attends to with --scheme window.",
             WINDOW_DEFAULT,
+            parser=options.read_length,
         ),
     ] = None,
     method: Annotated[
@@ -54,6 +55,7 @@ def convert(
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
+    link: options.Link = False,
     force: options.Force = False,
     push_to_hub: options.PushToHub = None,
     verify: Annotated[
@@ -76,7 +78,7 @@ def convert(
     (rotary). A rotary model keeps its type and weights without positions (none).
     """
     from ctxextend.recipe import CheckpointRef, Convert, Recipe
-    from ctxextend.resizing import convert_checkpoint
+    from ctxextend.resizing import ResizeOptions, convert_checkpoint
 
     console = Console(as_json, quiet)
     with options.usage_errors():
@@ -96,8 +98,15 @@ def convert(
             method=method,
         )
         training = options.short_training(train, steps, lora, verify=verify)
+        ResizeOptions(link=link, verify=verify).check(is_trained=training is not None)
     recipe = Recipe(ref, train=training, convert=settings)
     result = convert_checkpoint(
-        recipe, output, force=force, dry_run=dry_run, verify=verify, events=console
+        recipe,
+        output,
+        force=force,
+        dry_run=dry_run,
+        link=link,
+        verify=verify,
+        events=console,
     )
     finish("convert", console, recipe, result, output=output, force=force, push_to_hub=push_to_hub)

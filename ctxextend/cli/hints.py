@@ -4,9 +4,11 @@ They name its flags, or say which command has a flag.
 """
 
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ctxextend.errors import flag_name, joined
+from ctxextend.length_text import is_length
 from ctxextend.python_words import COMMAND_LINE
 
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])")
@@ -23,6 +25,16 @@ ADVICE_ON_EXTRA_ARGUMENTS = {
     "--output {0}.",
     "recipes": "Print one recipe at a time.",
     "demo": "To keep the trained checkpoint, pass a folder with --output {0}.",
+}
+
+
+# The flag of each command that an argument with the form of a length was meant for.
+LENGTH_FLAGS = {
+    "resize": "--to",
+    "convert": "--to",
+    "flags": "--to",
+    "compare": "--to",
+    "evaluate": "--length",
 }
 
 
@@ -112,6 +124,8 @@ def explain_extra(
         words: All arguments of the command.
     """
     argument = _first_word(extra, words)
+    if command in LENGTH_FLAGS and is_length(argument):
+        return with_length_flag(command, argument, words)
     place = words.index(argument) if argument in words else 0
     before = words[max(place - 2, 0) : place]
     if len(before) == 2 and before[0] in repeatable:
@@ -120,6 +134,41 @@ def explain_extra(
     if command not in ADVICE_ON_EXTRA_ARGUMENTS:
         return None
     return ADVICE_ON_EXTRA_ARGUMENTS[command].format(argument)
+
+
+def with_length_flag(command: str, length: str, words: Sequence[str]) -> str:
+    """Return the hint for a length that was passed without its flag: the whole command.
+
+    Args:
+        command: The name of the command.
+        length: The argument.
+        words: All arguments of the command.
+    """
+    flag = LENGTH_FLAGS[command]
+    if any(word.partition("=")[0] == flag for word in words):
+        return f"{flag} is given already: remove {length}."
+    place = words.index(length)
+    meant = [*words[:place], flag, length, *words[place + 1 :]]
+    return f"Did you mean: {shlex.join(['ctxextend', command, *meant])}?"
+
+
+def find_length(words: Sequence[str], flags_with_values: Collection[str]) -> str | None:
+    """Return the argument that has the form of a length; None if there is none besides a model.
+
+    Args:
+        words: All arguments of a command.
+        flags_with_values: Those of its flags that the next word is the value of.
+    """
+    arguments = list[str]()
+    previous = ""
+    for word in words:
+        if previous not in flags_with_values and not word.startswith("-"):
+            arguments.append(word)
+        previous = word
+    lengths = [argument for argument in arguments if is_length(argument)]
+    if len(arguments) < 2 or not lengths:
+        return None
+    return lengths[-1]
 
 
 def _first_word(extra: str, words: Sequence[str]) -> str:

@@ -55,6 +55,23 @@ def heading(title: str) -> Any:
     return option
 
 
+class MisplacedLength(typer.BadParameter):
+    """A length where a model is expected."""
+
+    def __init__(self, command: str, length: str) -> None:
+        super().__init__(f"Unexpected argument: {length}.")
+        self.command = command
+        self.length = length
+
+
+def read_length(text: str) -> int | str:
+    """Read a length, such as 4096 or 4k; another text stays as it is."""
+    from ctxextend.length_text import parse_length
+
+    length: int | str = parse_length(text)
+    return length
+
+
 basic = heading("Options")
 text = heading("Text")
 measures = heading("Measures")
@@ -125,8 +142,10 @@ def output_folder(default: str | bool, help_text: str = "Output folder.") -> Any
 
 
 Model = Annotated[str, model("Local folder, bundled model (tiny-gpt2) or Hub id.")]
-To = Annotated[str, basic("--to N", "New context length, e.g. 4096, 4k or 4x.")]
-HoldOut = Annotated[int | None, basic("--hold-out N", "Judge methods by the rows from N on.")]
+To = Annotated[str, basic("--to N", "New context length, e.g. 4096, 4k, 1m or 4x.")]
+HoldOut = Annotated[
+    int | None, basic("--hold-out N", "Judge methods by the rows from N on.", parser=read_length)
+]
 Part = Annotated[
     str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")
 ]
@@ -150,7 +169,9 @@ EvalData = Annotated[list[str] | None, text("--eval-data PATH", "Held-out text."
 TextField = Annotated[str, advanced("--text-field KEY", "Name of the text field or column.")]
 Tokens = Annotated[int | None, text("--tokens T", "Maximum number of tokens to use.", "65536")]
 
-Length = Annotated[list[int] | None, measures("--length L", "Context length.", "128, 256, ...")]
+Length = Annotated[
+    list[int] | None, measures("--length L", "Context length.", "128, 256, ...", parser=read_length)
+]
 Measure = Annotated[
     list[str] | None,
     measures(
@@ -167,8 +188,13 @@ Trainable = Annotated[
     learning("--trainable P", "new, positions, all-but-positions, all.", "by table"),
 ]
 Lora = Annotated[int | None, learning("--lora R", "Also train adapters of rank R (LoRA).")]
-SeqLen = Annotated[int | None, learning("--seq-len L", "Sequence length in positions.", "all")]
-Window = Annotated[int | None, learning("--window W", "Tokens per window, placed at random.", "L")]
+SeqLen = Annotated[
+    int | None, learning("--seq-len L", "Sequence length in positions.", "all", parser=read_length)
+]
+Window = Annotated[
+    int | None,
+    learning("--window W", "Tokens per window, placed at random.", "L", parser=read_length),
+]
 LearningRate = Annotated[
     float | None, learning("--lr X", "Peak learning rate.", "set by --trainable")
 ]
@@ -219,7 +245,11 @@ ConfigKey = Annotated[
 ]
 TrainedLength = Annotated[
     int | None,
-    advanced("--trained-length L", "First trained length, if the config misstates it (rotary)."),
+    advanced(
+        "--trained-length L",
+        "First trained length, if the config misstates it (rotary).",
+        parser=read_length,
+    ),
 ]
 Revision = Annotated[str | None, advanced("--revision REV", "Branch, tag or commit on the Hub.")]
 Subfolder = Annotated[
@@ -229,6 +259,9 @@ Variant = Annotated[str | None, advanced("--variant NAME", "Weights variant, e.g
 Dialect = Annotated[
     Literal["both", "keep"],
     files("--dialect D", "Dialects of rotary settings: both, keep."),
+]
+Link = Annotated[
+    bool, files("--link", "Link weights files that do not change instead of copying them.")
 ]
 CopyCode = Annotated[
     bool, advanced("--copy-code", "Also copy code files (*.py, ...); code is never executed.")

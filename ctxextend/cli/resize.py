@@ -50,6 +50,7 @@ def resize(
     edit_only: Annotated[
         bool, files("--edit-only", "Write the edited small files, and no weights.")
     ] = False,
+    link: options.Link = False,
     train: Annotated[
         list[str] | None, basic("--train PATH", "Then train on this text; requires --steps.")
     ] = None,
@@ -96,6 +97,7 @@ def resize(
             data=tuple(data or ()),
             budget=budget,
             edit_only=edit_only,
+            link=link,
             verify=verify,
             runtime=runtime,
             uploads=push_to_hub is not None,

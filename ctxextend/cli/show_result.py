@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 Items = Iterator[tuple[str, str]]
 
+# What a link in an output is.
+LINK_TEXTS = {
+    "hard": "hard link: the file of the source, not a copy",
+    "symbolic": "symbolic link to the Hub cache",
+}
+
 
 def show_plan(
     console: Console,
@@ -209,6 +215,8 @@ def _file_items(planned: "Planned", output: Path) -> Items:
         yield "create", name
     for name in files.copied:
         yield "copy", name
+    for name, kind in files.linked.items():
+        yield "link", f"{name} ({LINK_TEXTS[kind]})"
     for name, reason in plan.checkpoint.omitted.items():
         yield "skip", f"{name} ({reason})"
     for row in skipped_exports(plan.checkpoint.omitted):
@@ -228,6 +236,7 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     if explanation.cost:
         console.note(explanation.cost)
     console.note(*_skipped_notes(result))
+    console.note(*_link_notes(result))
     if result.add_weights:
         console.note("Without weights. Add them and all other files:", f"  {result.add_weights}")
     effects = f"{explanation.effects} {explanation.keep_hint}".strip()
@@ -236,6 +245,31 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     _show_serving(console, result)
     console.data(str(result.output))
     console.next_steps(*_next_steps(result))
+
+
+def _link_notes(result: "ResizeResult") -> Iterator[str]:
+    """Yield what the links of an output depend on, if it was to have any."""
+    from ctxextend.checkpoints.exports import listed
+    from ctxextend.output.output import Output
+
+    output = result.planned.output
+    if not (isinstance(output, Output) and output.links_weights):
+        return
+    linked = output.files.linked
+    if not linked:
+        yield "Nothing is linked: every weights file changes."
+    hard = [name for name, kind in linked.items() if kind == "hard"]
+    symbolic = [name for name, kind in linked.items() if kind == "symbolic"]
+    if hard:
+        yield (
+            f"hard-linked: {listed(hard)}. Editing such a file in place edits it here and in "
+            f"{result.plan.checkpoint.root}."
+        )
+    if symbolic:
+        yield (
+            f"linked to the Hub cache: {listed(symbolic)}. The output has no weights without "
+            "the cache, or on another computer: copy it with cp -RL."
+        )
 
 
 def _skipped_notes(result: "ResizeResult") -> Iterator[str]:

@@ -50,6 +50,9 @@ def plain_value(value: Any, kind: Any, param: Any) -> Any:
         NotPlainError: Typer has to read it.
     """
     is_text = isinstance(value, str)
+    parser = param.type_descriptor.parameter_info.parser
+    if parser is not None and is_text:
+        return parser(value)  # the settings check what it returns
     if kind is str and is_text:
         return value
     if kind is Path and is_text and not param.type_descriptor.parameter_info.readable:

@@ -140,11 +140,15 @@ def _new_length(files: ResizableFiles, settings: Compare) -> int:
         return read_hold_out_length(files, settings.to, settings.hold_out)
     to = settings.to
     assert to is not None  # it is required without held-out rows
-    length = plan_model(files.opened, Resize(to)).max_len_after
+    plan = plan_model(files.opened, Resize(to))
+    length = plan.max_len_after
     before = files.max_len
     if length <= before:
         found = f"{files.name} has a context length of {before} tokens"
-        message = f"{found}, so --to {length} creates no new rows to compare."
+        nothing = "creates no new rows to compare"
+        if not plan.has_rows:
+            nothing = "changes no settings to compare"
+        message = f"{found}, so --to {length} {nothing}."
         raise ResizeError(message, f"Use a larger --to, such as --to {4 * before}.")
     return length
 

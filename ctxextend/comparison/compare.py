@@ -48,7 +48,7 @@ def compare(
     *,
     methods: str | Sequence[str] = (),
     steps: int = 0,
-    hold_out: int | None = None,
+    hold_out: int | str | None = None,
     quick: bool = False,
     tune: bool = False,
     progress: Progress = no_progress,

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ctxextend.errors import MethodError, ResizeError, flag_name, raise_first
 from ctxextend.evaluation.eval_model import ENCODER
+from ctxextend.length_text import LENGTH_FORMS, parse_length
 from ctxextend.recipe import MIN_WINDOW, SEARCH_SECONDS, Evaluate, Resize, Train
 from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
 from ctxextend.tables.method_parser import (
@@ -152,7 +153,7 @@ class Compare:
         to: int | str | None,
         text_use: TextUse,
         methods: Sequence[str] = (),
-        hold_out: int | None = None,
+        hold_out: int | str | None = None,
         *,
         can_skip_methods: bool = False,
         search_seconds: float | None = None,
@@ -164,7 +165,7 @@ class Compare:
             text_use: How methods are evaluated and trained.
             methods: Methods with settings, or ``all``; by default all, or `DEFAULT_METHOD` if
                 methods are trained.
-            hold_out: The first held-out row.
+            hold_out: The first held-out row, also as text, such as ``1k``.
             can_skip_methods: Whether `methods` may include some that do not apply to the
                 checkpoint.
             search_seconds: Time to search settings that methods leave open.
@@ -173,12 +174,13 @@ class Compare:
             ResizeError: A value is invalid, or values do not go together.
             MethodError: A method is unknown, or `hold_out` is too short.
         """
+        first_row = None
         if hold_out is None:
             _check_length_given(to)
         else:
-            _check_hold_out(hold_out, text_use)
+            first_row = _read_hold_out(hold_out, text_use)
         if search_seconds is not None:
-            _check_search(hold_out, text_use)
+            _check_search(first_row, text_use)
         length = _read_length(to, text_use.evaluate)
         if text_use.train is not None and not methods:
             methods = [DEFAULT_METHOD]
@@ -188,7 +190,7 @@ class Compare:
             methods=read_methods(methods, can_be_skipped=can_skip_methods),
             train=text_use.train,
             tuned=text_use.tuned,
-            hold_out=hold_out,
+            hold_out=first_row,
             search_seconds=search_seconds,
         )
 
@@ -263,13 +265,16 @@ def _check_length_given(to: int | str | None) -> None:
         raise ResizeError("--to or --hold-out is missing.", hint)
 
 
-def _check_hold_out(hold_out: int, text_use: TextUse) -> None:
-    """Check that there are enough rows, and that the settings apply to held-out rows.
+def _read_hold_out(requested: int | str, text_use: TextUse) -> int:
+    """Return the first held-out row, and check that the settings apply to held-out rows.
 
     Raises:
         MethodError: `hold_out` is too short.
         ResizeError: A setting does not apply.
     """
+    hold_out = parse_length(requested)
+    if not isinstance(hold_out, int):
+        raise ResizeError(f"--hold-out must be {LENGTH_FORMS}, got {requested}.")
     if hold_out < MIN_WINDOW:
         raise MethodError(f"--hold-out must be at least {MIN_WINDOW}, got {hold_out}.")
     evaluate = text_use.evaluate
@@ -287,6 +292,7 @@ def _check_hold_out(hold_out: int, text_use: TextUse) -> None:
                 "its own way."
             )
             raise ResizeError(reason, "Remove one of them.")
+    return hold_out
 
 
 def _check_search(hold_out: int | None, text_use: TextUse) -> None:

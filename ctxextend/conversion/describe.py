@@ -70,6 +70,10 @@ def _explain_windows(conversion: Conversion, twin_plan: Plan) -> Explanation:
         CheckpointError: A JSON file of the source is malformed.
     """
     resize = explain(twin_plan)
+    if not twin_plan.is_changed:  # `explain` describes no runtimes of a folder that stays
+        facts = _twin_facts(conversion, twin_plan)
+        runtimes = find_runtimes(facts)
+        resize = resize._replace(runtimes=runtimes, runtime_notes=runtime_notes(facts, runtimes))
     return resize._replace(
         summary=summarise(conversion),
         details=(

@@ -27,6 +27,7 @@ from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope_dialects import both_dialects
 from ctxextend.families.schema import ALIBI, ROTARY
+from ctxextend.length_text import times
 from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_checks import check_width
@@ -254,7 +255,7 @@ def _old_length(model: OpenedModel) -> int:
 def _new_length(settings: Convert, max_len: int) -> int:
     """Return the requested length in positions; ``4x`` is four times the old one."""
     if isinstance(settings.to, str):
-        return max_len * int(settings.to[:-1])
+        return times(settings.to, max_len)
     return settings.positions
 
 

@@ -11,6 +11,7 @@ from ctxextend.checkpoints.folder import Checkpoint, source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.checkpoints.mistral_files import has_params
+from ctxextend.errors import RemoteWeightsError
 from ctxextend.families.lookup import positive_numbers
 from ctxextend.inspection.effective_limits import library_limits
 from ctxextend.inspection.gguf_limits import (
@@ -58,9 +59,11 @@ def inspect(
         UnsupportedModelError: The model has no supported position table.
         ResizeError: The model has no such part, or the arguments conflict.
     """
-    return inspect_model(
-        open_model(CheckpointRef(os.fspath(reference), **ref), reads_gguf=True), part
-    )
+    named = CheckpointRef(os.fspath(reference), **ref)
+    try:
+        return inspect_model(open_model(named, reads_gguf=True, only_headers=True), part)
+    except RemoteWeightsError:  # it has a table of rows
+        return inspect_model(open_model(named, reads_gguf=True), part)
 
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:

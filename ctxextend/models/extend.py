@@ -39,7 +39,7 @@ def extend_model(
     to: int | str,
     method: str | None = None,
     *,
-    trained_length: int | None = None,
+    trained_length: int | str | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -117,7 +117,7 @@ def _config_values(model: "torch.nn.Module") -> dict[str, Any]:
 
 
 def _find_positions(
-    model: "torch.nn.Module", config: Mapping[str, Any], trained_length: int | None
+    model: "torch.nn.Module", config: Mapping[str, Any], trained_length: int | str | None
 ) -> Architecture:
     """Return the positions of a model, which know the first trained length if the user states it.
 
@@ -127,7 +127,8 @@ def _find_positions(
         ResizeError: The length is invalid.
     """
     architecture = with_removed_positions(find_architecture(config))
-    ref = CheckpointRef(type(model).__name__, trained_length=trained_length)  # validates it
+    stated: Any = trained_length
+    ref = CheckpointRef(type(model).__name__, trained_length=stated)  # reads and validates it
     if ref.trained_length is None:
         return with_config_lengths(architecture)
     return state_trained_length(architecture, ref.trained_length)

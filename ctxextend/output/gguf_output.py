@@ -87,7 +87,9 @@ class GgufOutput:
 
     def files_in(self, path: Path) -> OutputFiles:
         """Return the only file, which is rewritten, by its name in a path."""
-        return OutputFiles(rewritten=(path.name,), copied=(), edited=(), created=(), omitted={})
+        return OutputFiles(
+            rewritten=(path.name,), copied=(), linked={}, edited=(), created=(), omitted={}
+        )
 
     def check_path(self, path: Path, *, force: bool) -> None:
         """Check that a file can be written, without writing anything.

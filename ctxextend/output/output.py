@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
-from ctxextend.checkpoints.filenames import GGUF_SUFFIX
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX, SAFETENSORS
 from ctxextend.checkpoints.folder import Checkpoint, protected_paths
+from ctxextend.checkpoints.links import Link, check_links, make_link, plan_link
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, write_files
 from ctxextend.errors import OutputError
 from ctxextend.progress import Progress
@@ -29,7 +30,7 @@ class NewTensors(NamedTuple):
 class Filled(NamedTuple):
     """What was written to the temporary folder or file of an output."""
 
-    size: int  # of all files, in bytes
+    size: int  # of all files but links, in bytes
     warnings: tuple[str, ...]  # about the new tensors
 
 
@@ -41,6 +42,9 @@ class OutputFiles:
     # the source
     rewritten: tuple[str, ...]
     copied: tuple[str, ...]  # files of the source that stay as they are
+    # Weights files of the source that stay as they are, and are linked instead of copied, each with
+    # the kind of its link: ``hard`` or ``symbolic``.
+    linked: Mapping[str, str]
     edited: tuple[str, ...]  # files of the source with another text
     created: tuple[str, ...]  # new files: the recipe and, if the source has none, the model card
     omitted: Mapping[str, str]  # files of the source that the output does not have, with the reason
@@ -67,6 +71,17 @@ class Output:
     # written.
     compute: Callable[[Path], NewTensors] = field(repr=False)
     has_weights: bool = True  # False: only edited and created files are written
+    # Weights files that are linked instead of copied, by path.
+    links: Mapping[str, Link] = field(default_factory=dict)
+    links_weights: bool = False  # whether links were requested, also if none is possible
+
+    def with_links(self) -> "Output":
+        """Return the output with links to the weights files of the source that stay as they are."""
+        links = dict[str, Link]()
+        for name in self.files.copied:
+            if name.endswith(SAFETENSORS):
+                links[name] = plan_link(self.source.root / name)
+        return replace(self, links=links, links_weights=True)
 
     @cached_property
     def file_sizes(self) -> Mapping[str, int]:
@@ -74,15 +89,16 @@ class Output:
         return file_sizes(self.source, self.layouts, self.texts)
 
     def sizes_in(self, folder: Path) -> Mapping[str, int]:
-        """Return the size in bytes of each output file in a folder."""
+        """Return the bytes to write of each output file in a folder."""
+        sizes = {**self.file_sizes, **dict.fromkeys(self.links, 0)}
         if folder == self.default_folder:
-            return self.file_sizes
-        return {**self.file_sizes, RECIPE_FILE: len(self.planned_recipe(folder))}
+            return sizes
+        return {**sizes, RECIPE_FILE: len(self.planned_recipe(folder))}
 
     @property
     def bytes_to_write(self) -> int:
         """Total size in the default folder, with `bytes_shareable`, which may not be written."""
-        return sum(self.file_sizes.values())
+        return sum(self.sizes_in(self.default_folder).values())
 
     @property
     def bytes_shareable(self) -> int:
@@ -103,7 +119,8 @@ class Output:
         generated = self.source.generated.keys() & in_source
         return OutputFiles(
             rewritten=(*self.layouts, *sorted(generated)),
-            copied=tuple(sorted(others - texts)),
+            copied=tuple(sorted(others - texts - self.links.keys())),
+            linked={name: self.links[name].kind for name in sorted(self.links)},
             edited=tuple(sorted((others & texts) - generated)),
             created=tuple(sorted(texts - in_source)),
             omitted=self.source.omitted,
@@ -118,10 +135,12 @@ class Output:
 
         Raises:
             OutputError: It exists, cannot be written or replaced, or there is too little disk
-                space.
+                space, or a file cannot be linked there.
         """
         _check_name(folder)
-        check_output(folder, protected_paths(self.source), self.file_sizes, force=force)
+        sizes = self.sizes_in(self.default_folder)
+        check_output(folder, protected_paths(self.source), sizes, force=force)
+        check_links(self.links, folder)
 
     def stage(self, folder: Path, *, force: bool) -> AbstractContextManager[Path]:
         """Yield a temporary folder, which becomes the output if nothing fails.
@@ -130,6 +149,7 @@ class Output:
             OutputError: As `check_path`.
         """
         _check_name(folder)
+        check_links(self.links, folder)
         sources = protected_paths(self.source)
         return atomic_folder(folder, sources, self.sizes_in(folder), force=force)
 
@@ -147,6 +167,8 @@ class Output:
         """
         sizes = self.sizes_in(folder)
         total = sum(sizes.values())
+        for name, link in self.links.items():  # first, since it may fail
+            make_link(name, link, staged, folder)
         new = self.compute(folder)
         write_files(
             self.source,
@@ -155,8 +177,10 @@ class Output:
             new.tensor,
             {**self.texts, RECIPE_FILE: new.recipe},
             lambda count: progress(count, total),
+            linked=self.links.keys(),
         )
-        size = sum((staged / name).stat().st_size for name in sizes)
+        written = sizes.keys() - self.links.keys()
+        size = sum((staged / name).stat().st_size for name in written)
         return Filled(size=size, warnings=new.warnings)
 
 

@@ -1,6 +1,6 @@
 """Prepare the output of a resize: its files, and the function that creates its tables."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,10 @@ def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = Fa
         _check_edit_only(layouts)
     default_folder = Path(f"{plan.checkpoint.source.name}-{plan.max_len_after}")
     recipe = partial(_encoded_recipe, plan)
-    planned_recipe = partial(recipe, hashes=placeholders(plan))
+    hashes = placeholders(plan)
+    if edit_only and plan.checkpoint.weights.is_remote:
+        hashes = hashes._replace(fingerprint=None)
+    planned_recipe = partial(recipe, hashes=hashes)
     texts = edited_texts(plan, layouts)
     texts[CARD_FILE] = resize_card(plan, explanation)
     contents = {**encode(texts), RECIPE_FILE: planned_recipe(default_folder)}
@@ -69,9 +72,13 @@ def prepare_output(plan: Plan, explanation: Explanation, *, edit_only: bool = Fa
 
 def _check_edit_only(layouts: Mapping[str, Layout]) -> None:
     if layouts:
-        changed = list(layouts)[:2]
-        message = f"--edit-only writes no weights, but {' and '.join(changed)} must be written."
-        raise MethodError(message, "Remove --edit-only.")
+        raise must_write(list(layouts))
+
+
+def must_write(files: Sequence[str]) -> MethodError:
+    """Return the error for weights files that an output of only edited files would lack."""
+    message = f"--edit-only writes no weights, but {' and '.join(files[:2])} must be written."
+    return MethodError(message, "Remove --edit-only.")
 
 
 def _without_weights(source: Checkpoint, edited: Collection[str]) -> Checkpoint:

@@ -30,7 +30,7 @@ class TableHashes(NamedTuple):
 class Hashes(NamedTuple):
     """What a recipe records of the weights, known once they are written."""
 
-    fingerprint: str  # of the source's weights
+    fingerprint: str | None  # of the source's weights; None if they were not downloaded
     tables: Mapping[str, TableHashes]  # of stored tables, by name
 
 
@@ -55,7 +55,7 @@ def recipe_text(
     recipe: Recipe,
     source: Checkpoint,
     facts: Mapping[str, Any],
-    fingerprint: str,
+    fingerprint: str | None,
     folder: Path,
     *,
     uses_ml_dtypes: bool,
@@ -66,7 +66,7 @@ def recipe_text(
         recipe: The settings.
         source: The checkpoint that they were applied to.
         facts: What is recorded about the model and its tables.
-        fingerprint: Of the weights of the source.
+        fingerprint: Of the weights of the source; None if they were not downloaded.
         folder: The output folder: local paths in the recipe are relative to it.
         uses_ml_dtypes: Whether tables have a dtype of this library, whose version is recorded.
     """

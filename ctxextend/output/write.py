@@ -16,7 +16,7 @@ class Written(NamedTuple):
     """An output that was written."""
 
     folder: Path  # or a GGUF file
-    size: int  # of all files, in bytes
+    size: int  # of all files but links, in bytes
     warnings: tuple[str, ...]  # about the new tensors
 
 

@@ -1,6 +1,7 @@
 """Explain a plan in words: notes, warnings, and what to expect of the output."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from ctxextend.checkpoints.folder import source_notes
@@ -9,6 +10,7 @@ from ctxextend.checkpoints.mistral_files import has_params, is_translated
 from ctxextend.families.rope import read_rope
 from ctxextend.limits.generation import generates_text
 from ctxextend.plan.cache_cost import describe_cost, describe_layers
+from ctxextend.plan.edits import plan_edits
 from ctxextend.plan.effects import (
     describe_effects,
     growth_notes,
@@ -226,10 +228,20 @@ def _nothing_to_do(plan: Plan) -> str:
     text = f"the output is {output}."
     if plan.settings.method_flags:
         text += f" No effect: {', '.join(plan.settings.method_flags)}."
+    if _limits_differ(plan):
+        text += " Some length limits differ: --fix-limits makes them agree."
     length = plan.max_len_before
     if plan.has_rows:
         return f"The table already has {length} positions: {text}"
     return f"The context length already is {length}: {text}"
+
+
+def _limits_differ(plan: Plan) -> bool:
+    """Whether the files state length limits that --fix-limits would change."""
+    if plan.settings.fix_limits or gguf_of(plan.checkpoint) is not None:
+        return False
+    settings = replace(plan.settings, fix_limits=True)
+    return bool(plan_edits(plan.model, plan.tables, settings))
 
 
 def _second_scale(plan: Plan) -> Iterator[str]:

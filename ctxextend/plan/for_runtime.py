@@ -57,7 +57,7 @@ class RuntimePlan(NamedTuple):
     @property
     def warnings(self) -> tuple[str, ...]:
         """A warning if no rule says what the runtime does; else none."""
-        if self.statement is not None:
+        if self.statement is not None or not self.plan.is_changed:
             return ()
         return (
             f"No rule says what {self.runtime.name} does with {self.plan.model_type} models: "

@@ -112,6 +112,7 @@ def open_model(
     check_type: CheckType = lambda model_type: None,
     *,
     reads_gguf: bool = False,
+    only_headers: bool = False,
 ) -> OpenedModel:
     """Open a checkpoint, detect its architecture, and find its position tables.
 
@@ -119,13 +120,16 @@ def open_model(
         ref: The checkpoint.
         check_type: As in `open_reference`.
         reads_gguf: Whether it may be a GGUF file, which transformers does not load as it is.
+        only_headers: As in `open_reference`.
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached.
+        RemoteWeightsError: `only_headers` is set, but values of tensors are needed.
         CheckpointError: A file is missing or malformed, or does not contain the table.
         UnsupportedModelError: The model has no supported position table.
     """
-    return identify_model(open_reference(ref, check_type, reads_gguf=reads_gguf), ref)
+    checkpoint = open_reference(ref, check_type, reads_gguf=reads_gguf, only_headers=only_headers)
+    return identify_model(checkpoint, ref)
 
 
 def open_without_weights(ref: CheckpointRef, instead: str) -> OpenedModel:
@@ -159,6 +163,7 @@ def open_reference(
     check_type: CheckType = lambda model_type: None,
     *,
     reads_gguf: bool = False,
+    only_headers: bool = False,
 ) -> Checkpoint:
     """Resolve a checkpoint reference, and read the headers.
 
@@ -167,6 +172,8 @@ def open_reference(
         check_type: Raises for other model types that the caller does not support. Unsupported types
             fail before any download.
         reads_gguf: Whether it may be a GGUF file.
+        only_headers: Whether the caller needs only the headers of weights, and reads no tensor
+            before it has caught `RemoteWeightsError`: those of a Hub id are then not downloaded.
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached.
@@ -183,7 +190,9 @@ def open_reference(
         _known_architecture(config, "config.json", ref.model_type)
         check_type(model_type)
 
-    source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant, check)
+    source = resolve_source(
+        ref.source, ref.revision, ref.subfolder, ref.variant, check, only_headers=only_headers
+    )
     if reads_gguf and is_gguf(source.file):
         check_gguf_ref(ref)
         return open_gguf_checkpoint(source)

@@ -47,9 +47,11 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     1. The settings do not apply: an error.
     2. The length stays, and only wrong limits change: a plan without rotary settings.
     3. The config does not tell its lengths: an error.
-    4. The length gets shorter, or stays and nothing is corrected: an error.
-    5. No rotary settings scale: a plan without these.
-    6. A plan of the rotary settings.
+    4. The length gets shorter: an error.
+    5. The length stays, and nothing is corrected: a plan without rotary settings, whose output is
+       a copy, as of a table of rows.
+    6. No rotary settings scale: a plan without these.
+    7. A plan of the rotary settings.
 
     Args:
         table: Its lengths.
@@ -58,7 +60,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
 
     Raises:
         MethodError: The method, or another setting, does not apply to these positions.
-        ResizeError: The new length needs no change, or the old one is unknown.
+        ResizeError: The new length is shorter, or the old one is unknown.
     """
     location = table.location
     lengths = position_lengths(location)
@@ -66,11 +68,14 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
     before = lengths.context
     after = table.max_len_after
     is_changed = after > before or (after == before and _corrects_any(location))
-    fixes_limits = after == before and settings.fix_limits
-    if fixes_limits and not is_changed:
-        return replace(table, lengths=lengths, rope_dialects=_stated_dialects(location))
+    unchanged = replace(table, lengths=lengths, rope_dialects=_stated_dialects(location))
+    stays = after == before and not is_changed
+    if stays and settings.fix_limits:
+        return unchanged
     if lengths.question:
         raise ResizeError(f"{location.file}: {lengths.question}.", f"Pass {lengths.answer}.")
+    if stays:
+        return unchanged
     if not is_changed:
         raise _no_change_needed(location, before, after, has_others=has_others)
     if not has_settings(location):

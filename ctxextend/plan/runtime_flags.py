@@ -134,6 +134,10 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
     params = find_params(model.checkpoint)
     planned = plan_for_runtime(_without_params(model), settings, key)
     plan = planned.plan
+    if not plan.is_changed:
+        message = f"The model reads {plan.max_len_before} tokens already, without any flags."
+        serve = base_command(runtime, ref.source, "").strip()
+        raise ResizeError(message, f"Serve it as it is: {serve}")
     if key == "vllm" and params is not None and params.is_read_first:
         check_params_agree(model, params, plan.tables)
     written = writer(planned, params)

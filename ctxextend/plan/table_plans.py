@@ -7,6 +7,7 @@ from typing import Any
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.families.lookup import positive_numbers
 from ctxextend.families.schema import LearnedTable
+from ctxextend.length_text import times
 from ctxextend.plan.found_table import FoundTable, context_length, tables_of_part
 from ctxextend.plan.rotary_plan import plan_without_rows
 from ctxextend.plan.table_checks import check_rows
@@ -35,7 +36,7 @@ def with_length(settings: Resize, tables: Sequence[FoundTable]) -> Resize:
             "Pass a number with --to, or one table with --part.",
         )
     _, length = lengths.popitem()
-    return replace(settings, to=length * int(settings.to[:-1]))
+    return replace(settings, to=times(settings.to, length))
 
 
 def plan_tables(

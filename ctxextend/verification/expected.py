@@ -177,7 +177,7 @@ def expect(
         files=ExpectedFiles(
             names=output.file_sizes.keys(),
             texts=output.texts,
-            copied=output.files.copied,
+            copied=(*output.files.copied, *output.files.linked),
             edits=plan.edits,
         ),
         has_other_tables=len(plan.model.tables) > 1,

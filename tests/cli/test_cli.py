@@ -260,7 +260,8 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ("resize m --to 0", "--to must be at least 1, got 0."),
         (
             "resize m --to many",
-            "--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got many.",
+            "--to must be a number, such as 4096, 4,096, 4k or 1m, or a factor, such as 4x, got "
+            "many.",
         ),
         ("resize m --to 0x", "or a factor, such as 4x, got 0x."),
         ("resize m --to 99999999999999999k", "--to must be at most 9,223,372,036,854,775,807"),
@@ -275,7 +276,10 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
             "evaluate m --data a b",
             "Unexpected argument: b. Repeat the flag for several values: --data",
         ),
-        ("evaluate m --data a --length 64 --length x", "--length must be an integer, got x."),
+        (
+            "evaluate m --data a --length 64 --length x",
+            "--length must be a number of tokens, such as",
+        ),
         ("evaluate m --data a --device cudda", "got cudda. Did you mean cuda?"),
         ("train m --data a --steps 5 --device cudda:1", "got cudda. Did you mean cuda?"),
         (
@@ -294,6 +298,20 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ("verify m --base b --trained-length 0", "--trained-length must be at least 1, got 0."),
         ("verify m --base b --variant=", "--variant '' must consist of letters"),
         ("verify m --base b --model-type=", "Unknown model type ''."),
+        ("resize m 512", "Did you mean: ctxextend resize m --to 512?"),
+        ("resize m 4,096 --force -o out", "ctxextend resize m --to 4,096 --force -o out?"),
+        ("resize -o 7 --part 9 m 4k", "Did you mean: ctxextend resize -o 7 --part 9 m --to 4k?"),
+        ("resize 4x m", "Did you mean: ctxextend resize --to 4x m?"),
+        ("resize m 512 --to 256", "Unexpected argument: 512. --to is given already: remove 512."),
+        ("resize 512", "Missing option '--to'. See"),
+        (
+            "convert m 1m --scheme rotary",
+            "Did you mean: ctxextend convert m --to 1m --scheme rotary?",
+        ),
+        ("flags m 128k --for vllm", "Did you mean: ctxextend flags m --to 128k --for vllm?"),
+        ("compare m 4096", "Did you mean: ctxextend compare m --to 4096?"),
+        ("compare m 4x --data a", "Did you mean: ctxextend compare m --to 4x --data a?"),
+        ("evaluate m 64 --data a", "Did you mean: ctxextend evaluate m --length 64 --data a?"),
         ("run gpt2-4096 --set foo", "--set foo: expected key=value"),
         ("run gpt2-4096 --set resize.too=512", "did you mean resize.to?"),
     ],

@@ -147,7 +147,7 @@ def test_resize_warns_about_outside_links_with_a_copy_command(make_pico: MakePic
     link_outside(folder / "vocab.txt")
     (warning,) = plan_resize(folder, to=NEW).warnings
     assert warning.startswith("Not copied: vocab.txt, a symlink that points outside the folder.")
-    assert warning.endswith(f"cp -rL '{folder}' 'a folder-copied'")
+    assert warning.endswith(f"cp -RL '{folder}' 'a folder-copied'")
     copied = folder.with_name("a folder-copied")
     shutil.copytree(folder, copied)  # follows symlinks
     plan = plan_resize(copied, to=NEW)

@@ -37,6 +37,7 @@ class Fault:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     body: str = ""
+    times: int | None = None  # how many requests get it; None: all of them
 
 
 @dataclass
@@ -121,7 +122,9 @@ class HubHandler(BaseHTTPRequestHandler):
         hub.requests.append(request)
         hub.tokens.append(self.headers.get("Authorization", ""))
         for fault in hub.faults:
-            if re.search(fault.pattern, request):
+            if fault.times != 0 and re.search(fault.pattern, request):
+                if fault.times is not None:
+                    fault.times -= 1
                 self.send_fault(fault)
                 return
         uploaded = answer_upload(hub, path, self.body)
@@ -169,14 +172,17 @@ class HubHandler(BaseHTTPRequestHandler):
         etag = hashlib.sha256(data).hexdigest() if lfs_fields(name, data) else git_hash(data)
         headers = {"ETag": f'"{etag}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
         start = 0
+        end = len(data)
         if self.has_body and "Range" in self.headers:
-            start = int(self.headers["Range"].removeprefix("bytes=").split("-")[0])
+            first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+            start = int(first)
+            end = min(int(last or len(data)) + 1, len(data))
         status = 200
-        if start:
+        if start or end < len(data):
             status = 206
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
         is_cut = self.has_body and repo.is_cut and name.endswith(".safetensors")
-        self.reply(data[start:], headers, status=status, is_cut=is_cut)
+        self.reply(data[start:end], headers, status=status, is_cut=is_cut)
 
     def fail(self, status: int, code: str, message: str) -> None:
         headers = {"X-Error-Code": code, "X-Error-Message": message}

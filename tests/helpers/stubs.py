@@ -13,7 +13,7 @@ from typing import Any
 import ctxextend
 
 STUB = Path(ctxextend.__file__).with_name("__init__.pyi")
-TUPLE = re.compile(r"tuple\[(\w+), \.\.\.\]")
+TUPLE = re.compile(r"tuple\[([\w |]+), \.\.\.\]")
 # Settings that are stored as text and also accept paths.
 PATHS = dict.fromkeys(("base", "corpus", "queries", "qrels"), "str | os.PathLike[str] | None")
 PATHS["eval_data"] = "str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]]"

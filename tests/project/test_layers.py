@@ -29,6 +29,7 @@ LAYERS = [
     "checkpoints",
     "limits",
     "runtimes",
+    "length_text",
     "recipe_names",
     "recipe",
     "recipe_paths",

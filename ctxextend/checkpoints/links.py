@@ -1,0 +1,84 @@
+"""Link unchanged weights files of an output to the source's instead of copying them.
+
+A hard link is a second name of the same file, and needs the same file system. In the Hub cache, a
+file is a symbolic link to a blob, and the output's one is too: the cache removes blobs by its own
+links, and may be on another file system.
+"""
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from ctxextend.checkpoints.atomic_output import nearest_existing_parent
+from ctxextend.checkpoints.source import is_cache_blob
+from ctxextend.errors import OutputError
+
+LINK_HINT = "Use an output on the file system of the source with -o, or remove --link to copy."
+TOO_MANY = "Remove --link to copy it."
+
+
+class Link(NamedTuple):
+    """A link in an output to a weights file of the source."""
+
+    target: Path  # the file itself, without symlinks in its path
+    kind: Literal["hard", "symbolic"]
+
+
+def plan_link(path: Path) -> Link:
+    """Return the link that an output gets instead of a copy of a weights file."""
+    target = Path(os.path.realpath(path))
+    if path.is_symlink() and is_cache_blob(target):
+        return Link(target=target, kind="symbolic")
+    return Link(target=target, kind="hard")
+
+
+def check_links(links: Mapping[str, Link], output: Path) -> None:
+    """Check that an output can have its links, without writing anything.
+
+    Raises:
+        OutputError: A hard link would lead to another file system.
+    """
+    if not links:
+        return
+    place = nearest_existing_parent(Path(os.path.realpath(output)))
+    device = place.stat().st_dev
+    for name, link in links.items():
+        if link.kind == "hard" and link.target.stat().st_dev != device:
+            raise _across_file_systems(name, link, place)
+
+
+def make_link(name: str, link: Link, folder: Path, output: Path) -> None:
+    """Create a link in a new folder.
+
+    Args:
+        name: The file's name in the folder.
+        link: What it leads to.
+        folder: The new folder, which exists.
+        output: What the folder becomes, for errors.
+
+    Raises:
+        OutputError: The file system cannot link it.
+    """
+    path = folder / name
+    try:
+        if link.kind == "symbolic":
+            path.symlink_to(link.target)
+        else:
+            path.hardlink_to(link.target)
+    except OSError as error:
+        place = nearest_existing_parent(output)
+        if error.errno == errno.EXDEV:
+            raise _across_file_systems(name, link, place) from error
+        verb = "linked" if link.kind == "symbolic" else "hard-linked"
+        places = f"from {link.target.parent} into {place}"
+        message = f"{name} cannot be {verb} {places}: {error.strerror}."
+        hint = TOO_MANY if error.errno == errno.EMLINK else LINK_HINT
+        raise OutputError(message, hint) from error
+
+
+def _across_file_systems(name: str, link: Link, place: Path) -> OutputError:
+    """Return the error for a hard link to another file system."""
+    where = f"{link.target.parent} and {place} are on different file systems"
+    return OutputError(f"{name} cannot be hard-linked: {where}.", LINK_HINT)

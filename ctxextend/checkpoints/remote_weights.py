@@ -1,0 +1,41 @@
+"""Weights files on the Hub of which only the header is downloaded.
+
+A resize of settings, and all that headers tell, needs no values.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from ctxextend.checkpoints.safetensors_file import TensorFile, parse_start
+from ctxextend.errors import RemoteWeightsError
+
+
+class RemoteHeader(NamedTuple):
+    """The start of a safetensors file on the Hub."""
+
+    start: bytes  # the length of the header, and at least the header
+    size: int  # of the whole file in bytes
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteFile(TensorFile):
+    """A safetensors file on the Hub; its path is where a download would put it."""
+
+    def read_bytes(self, name: str) -> NoReturn:
+        """Raise an error, since the bytes of a tensor are not here.
+
+        Raises:
+            RemoteWeightsError: Always.
+        """
+        raise RemoteWeightsError(self.path.name, name)
+
+
+def open_remote(path: Path, remote: RemoteHeader) -> RemoteFile:
+    """Return a file of the Hub by its header.
+
+    Raises:
+        CheckpointError: The header is malformed.
+    """
+    header, entries, data_start = parse_start(path, remote.start, remote.size)
+    return RemoteFile(path=path, header=header, entries=entries, data_start=data_start)

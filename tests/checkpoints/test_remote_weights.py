@@ -1,0 +1,183 @@
+"""Commands that need no values of tensors download the headers of a Hub id only."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from ctxextend import inspect, resize
+from ctxextend.checkpoints import hub as hub_client
+from ctxextend.checkpoints.safetensors_file import MAX_HEADER_BYTES
+from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.errors import CheckpointError
+from tests.helpers import pico
+from tests.helpers.hub_server import SHA, Fault, Hub, Repo
+from tests.helpers.rotary_models import OLD, make
+from tests.helpers.trainings import invoke, succeed
+
+WEIGHTS = "model.safetensors"
+REPO = "someone/llama"
+BODY = r"GET .*/resolve/.*\.safetensors"
+
+
+def publish(hub: Hub, *, is_sharded: bool = False) -> Repo:
+    """Publish a small rotary model."""
+    folder = make(max_position_embeddings=OLD).folder
+    if is_sharded:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        (folder / WEIGHTS).unlink()
+        model.save_pretrained(folder, max_shard_size="100KB")
+    return hub.add(REPO, folder)
+
+
+def cached_weights() -> list[str]:
+    """Return the names of weights in the Hub cache."""
+    from huggingface_hub import constants
+
+    return [path.name for path in Path(constants.HF_HUB_CACHE).rglob("*.safetensors")]
+
+
+def values_of(folder: str) -> dict[str, Any]:
+    """Return the files of an output, without what names its source."""
+    files = pico.contents(Path(folder))
+    del files["README.md"]
+    recipe: dict[str, Any] = pico.recipe_of(folder)
+    for key in ("source", "revision"):
+        recipe.pop(key, None)
+    for key in ("revision", "source_fingerprint"):
+        recipe["provenance"].pop(key)
+    return files | {"ctxextend.yaml": recipe}
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_resize_edit_only_of_a_hub_id_downloads_headers_and_small_files(
+    hub: Hub, is_sharded: bool
+) -> None:
+    repo = publish(hub, is_sharded=is_sharded)
+    done = invoke("resize", REPO, "--to", "64", "--edit-only", "--json", "-o", "edited")
+    assert done.exit_code == 0, done.stderr
+    assert cached_weights() == []
+    succeed("resize", "./llama", "--to", "64", "--edit-only", "-o", "local")
+    assert values_of("edited") == values_of("local")
+    assert pico.recipe_of("edited")["revision"] == SHA
+    assert pico.recipe_of("edited")["provenance"]["source_fingerprint"] is None
+    shards = [name for name in repo.files if name.endswith(".safetensors")]
+    assert len(shards) > 1 or not is_sharded
+    again = resize(REPO, 64, edit_only=True, output="again")
+    command = again.add_weights
+    assert command is not None
+    program, action, repo_id, *words = command.split()
+    assert (program, action, repo_id) == ("hf", "download", REPO)
+    assert set(shards) <= set(words)
+    assert "config.json" not in words
+    assert words[-4:] == ["--revision", SHA, "--local-dir", "again"]
+
+
+def test_the_command_that_adds_weights_of_a_hub_id_completes_the_output(hub: Hub) -> None:
+    publish(hub)
+    result = resize(REPO, 64, edit_only=True, output="it's edited")
+    edited = pico.contents(result.output)
+    command = result.add_weights
+    assert command is not None
+    environment = dict(os.environ)
+    environment |= {"HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0", "HF_HOME": "home"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    subprocess.run(["/bin/sh", "-c", command], check=True, env=environment, capture_output=True)
+    completed = pico.contents(result.output)
+    assert edited.items() <= completed.items()
+    succeed("verify", "it's edited", "--base", "./llama")
+
+
+def test_dry_run_and_inspect_of_a_rotary_hub_id_download_no_weights(hub: Hub) -> None:
+    publish(hub)
+    planned = invoke("resize", REPO, "--to", "64", "--dry-run", "--json")
+    assert planned.exit_code == 0, planned.stderr
+    local = invoke("resize", "./llama", "--to", "64", "--dry-run", "--json")
+    for key in ("max_len_after", "edits", "files", "tables", "kv_cache", "notes", "runtimes"):
+        assert json.loads(planned.stdout)[key] == json.loads(local.stdout)[key]
+    inspected = inspect(REPO)
+    assert inspected.agrees
+    assert cached_weights() == []
+    written = resize(REPO, 64, verify=True)
+    assert cached_weights() != []
+    assert json.loads(planned.stdout)["bytes_to_write"] == written.bytes_written
+
+
+def test_weights_that_are_in_the_cache_are_read_from_there(hub: Hub) -> None:
+    publish(hub)
+    resize(REPO, 64, output="full")
+    hub.requests.clear()
+    result = resize(REPO, 64, edit_only=True, output="edited")
+    assert not any(name.endswith(".safetensors") for name in hub.downloaded())
+    assert result.add_weights is not None
+    assert result.add_weights.startswith("cp ")
+    assert pico.recipe_of("edited")["provenance"]["source_fingerprint"] is not None
+
+
+def test_edit_only_says_that_weights_must_be_written_before_it_downloads_them(hub: Hub) -> None:
+    hub.add("someone/gpt2", BUNDLED["tiny-gpt2"])
+    done = invoke("resize", "someone/gpt2", "--to", "4x", "--edit-only")
+    assert done.exit_code == 2
+    assert "--edit-only writes no weights, but model.safetensors must be written." in done.stderr
+    assert cached_weights() == []
+
+
+def test_dry_run_and_inspect_of_learned_rows_download_the_weights(hub: Hub) -> None:
+    hub.add("someone/gpt2", BUNDLED["tiny-gpt2"])
+    planned = invoke("resize", "someone/gpt2", "--to", "4x", "--dry-run")
+    assert planned.exit_code == 0, planned.stderr
+    assert cached_weights() == [WEIGHTS]
+    assert inspect("someone/gpt2").agrees
+
+
+def test_a_header_larger_than_the_first_request_is_read_as_a_whole(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_client, "FIRST_BYTES", 16)
+    publish(hub)
+    resize(REPO, 64, edit_only=True, output="edited")
+    assert cached_weights() == []
+    assert len([line for line in hub.requests if WEIGHTS in line and line.startswith("GET")]) == 2
+
+
+def test_a_server_that_fails_for_headers_is_asked_for_the_weights(hub: Hub) -> None:
+    publish(hub)
+    hub.faults.append(Fault(BODY, status=416, times=1))
+    resize(REPO, 64, edit_only=True, output="edited")
+    assert cached_weights() == [WEIGHTS]
+
+
+@pytest.mark.parametrize(
+    ("length", "reason"),
+    [
+        (MAX_HEADER_BYTES + 1, "exceeds safetensors' limit|truncated"),
+        (2**63, "the header is truncated"),
+        (100, "not valid JSON|not a JSON object"),
+    ],
+)
+def test_malformed_headers_are_refused_without_a_download(
+    hub: Hub, length: int, reason: str
+) -> None:
+    repo = publish(hub)
+    repo.files[WEIGHTS] = length.to_bytes(8, "little") + b"[" * 5000
+    with pytest.raises(CheckpointError, match=reason):
+        resize(REPO, 64, edit_only=True, output="edited")
+    assert cached_weights() == []
+    assert not Path("edited").exists()
+
+
+def test_offline_without_weights_in_the_cache_is_an_error(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(hub)
+    resize(REPO, 64, edit_only=True, output="edited")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    done = invoke("resize", REPO, "--to", "64", "--edit-only", "-o", "again")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("Error: ")
+    assert not Path("again").exists()

@@ -1,0 +1,154 @@
+"""`--to` at the current length is the same for every kind of positions: a copy, with a warning."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, T5Config
+
+from ctxextend import extend_model, plan_resize
+from tests.helpers import conversions, pico, rotary_models, sinusoidal_models
+from tests.helpers.gguf_files import write_gguf
+from tests.helpers.rotary_models import OLD
+from tests.helpers.trainings import invoke, succeed, unwrapped
+from tests.helpers.word_tokenizer import add_tokenizer
+
+HAS_LENGTH = {"llama": "max_position_embeddings", "mpt": "max_seq_len", "bloom": "seq_length"}
+
+
+def make_without_rows(model_type: str) -> Path:
+    """Save a small model with rotary or ALiBi positions of 16 tokens."""
+    return rotary_models.make(model_type, **{HAS_LENGTH[model_type]: OLD}).folder
+
+
+def make_relative() -> Path:
+    """Save a small T5 with a tokenizer of 16 tokens."""
+    sizes: dict[str, Any] = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    config = T5Config(**sizes, vocab_size=32, n_positions=OLD)
+    AutoModelForSeq2SeqLM.from_config(config).save_pretrained("t5")  # type: ignore[no-untyped-call]
+    return add_tokenizer(Path("t5"), special_tokens=True, max_len=OLD)
+
+
+def make_learned() -> Path:
+    """Save a small BERT of 16 positions."""
+    conversions.make(Path("bert"), "bert", "ForMaskedLM")
+    return Path("bert")
+
+
+# Every kind of positions, each with what the warning says that is as long already.
+SOURCES: dict[str, tuple[Callable[[], Path], str]] = {
+    "learned": (make_learned, "The table already has 16 positions"),
+    "stored sinusoids": (
+        lambda: sinusoidal_models.make("pegasus"),
+        "The table already has 16 positions",
+    ),
+    "computed sinusoids": (
+        lambda: sinusoidal_models.make("xglm"),
+        "The table already has 16 positions",
+    ),
+    "rotary": (lambda: make_without_rows("llama"), "The context length already is 16"),
+    "ALiBi": (lambda: make_without_rows("mpt"), "The context length already is 16"),
+    "ALiBi without a limit": (
+        lambda: make_without_rows("bloom"),
+        "The context length already is 16",
+    ),
+    "relative": (make_relative, "The context length already is 16"),
+    "rotary GGUF": (lambda: write_gguf(Path("base.gguf")), "The context length already is 64"),
+    "ALiBi GGUF": (
+        lambda: write_gguf(Path("base.gguf"), "bloom"),
+        "The context length already is 64",
+    ),
+}
+EACH_KIND = pytest.mark.parametrize(("make", "warning"), SOURCES.values(), ids=SOURCES)
+
+
+def copied_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder that a copy of a checkpoint keeps as they are."""
+    files = pico.contents(folder)
+    return {name: data for name, data in files.items() if name not in ("README.md",)}
+
+
+@EACH_KIND
+@pytest.mark.parametrize("to", ["1x", "the number"])
+def test_resize_to_the_current_length_writes_a_copy_and_says_so(
+    make: Callable[[], Path], warning: str, to: str
+) -> None:
+    source = make()
+    length = warning.rpartition(" ")[2] if "already is" in warning else str(OLD)
+    output = Path("out.gguf" if source.suffix else "out")
+    if to == "the number":
+        to = length
+    done = invoke("resize", source, "--to", to, "--verify", "--json", "-o", output)
+    assert done.exit_code == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert any(text.startswith(f"{warning}: the output is") for text in values["warnings"])
+    assert values["max_len_before"] == values["max_len_after"] == int(length)
+    assert values["edits"] == []
+    succeed("verify", output)
+    if source.is_dir():
+        before = copied_files(source)
+        after = copied_files(output)
+        del after["ctxextend.yaml"]
+        assert after == before
+
+
+@EACH_KIND
+def test_plan_of_the_current_length_says_that_the_method_has_no_effect(
+    make: Callable[[], Path], warning: str
+) -> None:
+    source = make()
+    method = "yarn" if "rotary" in str(plan_resize(source, "1x").plan.tables[0].scheme) else "auto"
+    planned = plan_resize(source, "1x", method)
+    assert any(warning in text for text in planned.warnings)
+    assert any("No effect: --method." in text for text in planned.warnings)
+
+
+def test_resize_says_that_limits_differ_from_the_current_length() -> None:
+    source = make_without_rows("llama")
+    pico.edit_json(source / "tokenizer_config.json", model_max_length=8)
+    done = invoke("resize", source, "--to", "1x", "-o", "copy")
+    assert "Some length limits differ: --fix-limits makes them agree." in done.stderr
+    fixed = invoke("resize", source, "--to", "1x", "--fix-limits", "-o", "fixed")
+    assert "the output is a copy with fixed length limits." in fixed.stderr
+    assert pico.read_json("fixed/tokenizer_config.json")["model_max_length"] == OLD
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mpt"])
+def test_extend_model_to_the_current_length_changes_nothing(model_type: str) -> None:
+    source = make_without_rows(model_type)
+    model = AutoModelForCausalLM.from_pretrained(source)
+    before = model.config.to_dict()
+    extend_model(model, "1x")
+    assert model.config.to_dict() == before
+
+
+def test_other_commands_say_that_the_current_length_needs_nothing() -> None:
+    source = make_without_rows("llama")
+    Path("book.txt").write_text("a b c d e f g h " * 400)
+    flags = invoke("flags", source, "--to", "1x", "--for", "vllm")
+    assert flags.exit_code == 1
+    assert "The model reads 16 tokens already, without any flags." in flags.stderr
+    assert "Serve it as it is: vllm serve llama" in flags.stderr
+    compared = invoke("compare", source, "--to", "1x", "--data", "book.txt")
+    assert compared.exit_code == 1
+    assert "so --to 16 changes no settings to compare." in compared.stderr
+
+
+def test_resize_for_a_runtime_at_the_current_length_does_not_lack_a_rule() -> None:
+    source = make_without_rows("llama")
+    done = invoke("resize", source, "--to", "1x", "--for", "vllm")
+    assert done.exit_code == 0
+    assert "No rule says" not in done.stderr
+
+
+@pytest.mark.parametrize(("to", "length"), [(8, 8), (OLD, 16), (32, 32)])
+@pytest.mark.parametrize("scheme", ["window", "rotary"])
+def test_convert_says_what_runtimes_do_at_every_length(scheme: str, to: int, length: int) -> None:
+    make_learned()
+    window = ["--attention-window", "8"] if scheme == "window" else []
+    done = invoke("convert", "bert", "--scheme", scheme, "--to", to, *window, "-o", "out")
+    assert done.exit_code == 0, done.stderr
+    assert f"Context length {length} in transformers" in unwrapped(done.stderr)
+    assert "Does not load in vLLM and SGLang" in unwrapped(done.stderr)

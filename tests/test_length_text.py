@@ -1,0 +1,166 @@
+"""Lengths as users write them, in flags, recipes and Python."""
+
+from typing import Any
+
+import pytest
+
+from ctxextend import extend_model, plan_resize
+from ctxextend.errors import RecipeError, ResizeError
+from ctxextend.length_text import is_factor, is_length, parse_length, times
+from ctxextend.recipe import CheckpointRef, Convert, Evaluate, Resize, Train
+from ctxextend.recipe_file import parse_recipe
+from tests.helpers.trainings import invoke
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ("4096", 4096),
+        ("4k", 4096),
+        ("4K", 4096),
+        (" 4k ", 4096),
+        ("4,096", 4096),
+        ("4_096", 4096),
+        ("1,048,576", 1024**2),
+        ("1_048_576", 1024**2),
+        ("1m", 1024**2),
+        ("2M", 2 * 1024**2),
+        ("1,024k", 1024**2),
+        ("007", 7),
+    ],
+)
+def test_parse_length_reads_numbers_with_units_and_groups(text: str, length: int) -> None:
+    assert parse_length(text) == length
+    assert is_length(text)
+    assert Resize(text).to == length
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("4,0", "4,09", "4,0960", "40,96", "4,096_000", "_4096", "4096_", "4__096", ",096"),
+        *("4_0", "4kb", "4kk", "4g", "1.5k", "1e3", "-4k", "", "k", "x", "0x", "00x", "٤k", "4 k"),
+    ],
+)
+def test_lengths_that_are_ambiguous_or_malformed_are_refused(text: str) -> None:
+    assert not is_length(text)
+    with pytest.raises(ResizeError, match="--to must be a number, such as 4096, 4,096, 4k or 1m"):
+        Resize(text)
+
+
+def test_factors_are_kept_until_the_length_is_known() -> None:
+    assert is_factor("4x")
+    assert Resize("4X").to == "4X"
+    assert plan_resize("tiny-gpt2", "4X").plan.max_len_after == 512
+    assert times("4x", 1024) == 4096
+
+
+@pytest.mark.parametrize(
+    ("factor", "length", "advice"),
+    [
+        ("1.5x", 1024, "The present length is 1024: for 1.5 times as much, use --to 1536."),
+        ("0.5x", 1024, "use --to 512."),
+        ("1.25x", 1022, "use --to 1277 or --to 1278."),
+        ("0.0001x", 16, "use --to 1."),
+    ],
+)
+def test_factors_that_are_no_whole_numbers_are_refused_with_the_nearest_lengths(
+    factor: str, length: int, advice: str
+) -> None:
+    with pytest.raises(ResizeError, match="factors are whole numbers, such as 2x") as error:
+        times(factor, length)
+    assert str(error.value).endswith(advice)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "resize tiny-gpt2 --to 1.5x",
+        "convert tiny-gpt2 --scheme rotary --to 1.5x",
+        "compare tiny-gpt2 --to 1.5x --data book.txt",
+    ],
+)
+@pytest.mark.usefixtures("book")
+def test_every_command_names_the_length_for_a_fraction(command: str) -> None:
+    refused = invoke(*command.split())
+    assert refused.exit_code == 1
+    assert "--to 1.5x: factors are whole numbers" in refused.stderr
+    assert "use --to 192." in refused.stderr
+
+
+def test_settings_read_every_length_as_text() -> None:
+    text: Any = "1k"
+    assert CheckpointRef("m", trained_length=text).trained_length == 1024
+    assert Convert("window", "4k", attention_window=text).attention_window == 1024
+    evaluate: Any = Evaluate(("a",), length=("1k", "2,048"))  # type: ignore[arg-type]
+    assert evaluate.length == (1024, 2048)
+    train = Train(("a",), 1, seq_len=text, window=text)
+    assert (train.seq_len, train.window) == (1024, 1024)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "convert m --scheme window --to 4k --attention-window 1,0",
+        "resize m --to 4k --trained-length 1,0",
+        "compare m --hold-out 1,0 --data book.txt",
+        "evaluate m --data book.txt --length 1,0",
+        "train m --data book.txt --steps 1 --seq-len 1,0",
+        "train m --data book.txt --steps 1 --window 1,0",
+    ],
+)
+@pytest.mark.usefixtures("book")
+def test_flags_of_lengths_say_what_they_accept(arguments: str) -> None:
+    refused = invoke(*arguments.split())
+    assert refused.exit_code == 2
+    *_, flag, _ = [word for word in arguments.split() if "book" not in word and word != "--data"]
+    assert f"{flag} must be a number of tokens, such as 4096, 4,096, 4k or 1m" in refused.stderr
+
+
+@pytest.mark.usefixtures("book")
+def test_flags_of_lengths_read_units() -> None:
+    planned = invoke("resize", "tiny-gpt2", "--to", "1k", "--dry-run")
+    assert "128 -> 1024 positions" in planned.stdout
+    held_out = invoke("compare", "tiny-gpt2", "--hold-out", "1k", "--data", "book.txt")
+    assert "--hold-out" in held_out.stderr
+    assert "1024" in held_out.stderr
+
+
+def test_recipes_read_lengths_as_text() -> None:
+    text = (
+        "source: m\n"
+        "resize: {to: '4,096', trained_length: 2k}\n"
+        "train: {data: a, steps: 1, seq_len: 4k, window: 1_024}\n"
+        "evaluate: {data: a, length: [1k, 4096]}\n"
+    )
+    recipe = parse_recipe(text, "recipe.yaml").recipe
+    assert recipe.resize is not None
+    assert recipe.resize.to == 4096
+    assert recipe.checkpoint.trained_length == 2048
+    assert recipe.train is not None
+    assert (recipe.train.seq_len, recipe.train.window) == (4096, 1024)
+    assert recipe.evaluate is not None
+    assert recipe.evaluate.length == (1024, 4096)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train: {data: a, steps: 1, window: '1,0'}", "--window must be a number of tokens"),
+        ("train: {data: a, steps: 1, window: 1.5}", "train.window must be a length, such as 4096"),
+        ("evaluate: {data: a, length: [1.5]}", "or a list of them"),
+    ],
+)
+def test_recipes_refuse_what_is_no_length(text: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        parse_recipe(f"source: m\n{text}\n", "recipe.yaml")
+
+
+def test_python_functions_read_lengths_as_text() -> None:
+    from transformers import AutoModelForCausalLM
+
+    from ctxextend.checkpoints.source import BUNDLED
+
+    model = AutoModelForCausalLM.from_pretrained(BUNDLED["tiny-gpt2"])
+    extend_model(model, "1k")
+    assert model.config.n_positions == 1024
