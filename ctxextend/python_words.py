@@ -79,7 +79,7 @@ ARGUMENTS = frozenset(
     }
 )
 OTHER_NAMES = {"for": "runtime", "set": "changes"}  # arguments that have another name
-LISTS = frozenset({"set"})  # flags of arguments that take a list of values
+LISTED = frozenset({"set"})  # flags of arguments that take a list of values
 SWITCHES = frozenset(  # flags without a value
     {
         "copy-code",
@@ -150,7 +150,7 @@ NUMERAL = re.compile(r"-?\d[\d.]*(e-?\d+)?")
 NEXT_ARGUMENT = re.compile(r'(=[^\s.,:;)"]+|="[^"]*") (?=\w+=)')
 REPEATED = re.compile(r'(?P<name>\w+)="[^"]*"(?:, (?P=name)="[^"]*")+')
 # Further methods after a first one, such as ``method="yarn" or theta or linear``.
-OTHER_METHODS = re.compile(r'(methods?="[^"]*")((?: or [a-z]\w*)+)(?=[.,]|$)')
+FURTHER_METHODS = re.compile(r'(methods?="[^"]*")((?: or [a-z]\w*)+)(?=[.,]|$)')
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*")  # such as N or MODEL
 
 
@@ -187,12 +187,12 @@ def _with_arguments(text: str, renamed: Mapping[str, str]) -> str:
             return f"{name}=True{rest}"
         if value is None or value in SENTENCE_WORDS:
             return f"{name}{rest}"
-        if flag in LISTS:
+        if flag in LISTED:
             return f"{name}=[{_literal(value)}]"
         return f"{name}={_literal(value)}"
 
     separated = NEXT_ARGUMENT.sub(r"\1, ", FLAG_WITH_VALUE.sub(argument, text))
-    return OTHER_METHODS.sub(_quoted, REPEATED.sub(_as_list, separated))
+    return FURTHER_METHODS.sub(_quoted, REPEATED.sub(_as_list, separated))
 
 
 def _as_list(match: re.Match[str]) -> str:

@@ -407,7 +407,7 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ({"method": "bands:sigma=3,sigma=4"}, 'method="bands": sigma is given twice. Remove one'),
         (
             {"method": "linear:keep-first=2", "keep_first": 3},
-            'keep_first is given twice: alone and in method="linear:keep-first=2"',
+            'keep_first is given twice: also in method="linear:keep-first=2"',
         ),
         ({"method": "linear:drop-last=-2"}, "drop-last must be an integer from 0"),
         ({"method": "hierarchical:alpha=0"}, "alpha must be between 0 and 1.*, got '0'"),
