@@ -79,6 +79,7 @@ ARGUMENTS = frozenset(
     }
 )
 OTHER_NAMES = {"for": "runtime", "set": "changes"}  # arguments that have another name
+LISTED = frozenset({"set"})  # flags of arguments that take a list of values
 SWITCHES = frozenset(  # flags without a value
     {
         "copy-code",
@@ -114,6 +115,7 @@ SENTENCE_WORDS = frozenset(
         "cannot",
         "changes",
         "creates",
+        "do",
         "does",
         "from",
         "has",
@@ -141,9 +143,14 @@ FLAG_WITH_VALUE = re.compile(
 )
 # A whole command, with its flags: up to a mark that ends the sentence, and not a dot in a name.
 COMMAND_LINE = re.compile(r"ctxextend [a-z]+.*?(?=[.,;`]?(?:\s*$)|[.,;](?=\s)|`)")
+# A quoted text with flags: what someone typed.
+QUOTED = re.compile(r"(?<![\w=])'(?=\S)[^']* --[^']*'")
+KEPT = re.compile(f"{COMMAND_LINE.pattern}|{QUOTED.pattern}")
 NUMERAL = re.compile(r"-?\d[\d.]*(e-?\d+)?")
 NEXT_ARGUMENT = re.compile(r'(=[^\s.,:;)"]+|="[^"]*") (?=\w+=)')
 REPEATED = re.compile(r'(?P<name>\w+)="[^"]*"(?:, (?P=name)="[^"]*")+')
+# Further methods after a first one, such as ``method="yarn" or theta or linear``.
+FURTHER_METHODS = re.compile(r'(methods?="[^"]*")((?: or [a-z]\w*)+)(?=[.,]|$)')
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*")  # such as N or MODEL
 
 
@@ -156,10 +163,10 @@ def in_words_of_python(text: str, renamed: Mapping[str, str]) -> str:
     """
     parts: list[str] = []
     position = 0
-    for command in COMMAND_LINE.finditer(text):
-        parts.append(_with_arguments(text[position : command.start()], renamed))
-        parts.append(command[0])
-        position = command.end()
+    for kept in KEPT.finditer(text):
+        parts.append(_with_arguments(text[position : kept.start()], renamed))
+        parts.append(kept[0])
+        position = kept.end()
     parts.append(_with_arguments(text[position:], renamed))
     return "".join(parts)
 
@@ -180,16 +187,24 @@ def _with_arguments(text: str, renamed: Mapping[str, str]) -> str:
             return f"{name}=True{rest}"
         if value is None or value in SENTENCE_WORDS:
             return f"{name}{rest}"
+        if flag in LISTED:
+            return f"{name}=[{_literal(value)}]"
         return f"{name}={_literal(value)}"
 
     separated = NEXT_ARGUMENT.sub(r"\1, ", FLAG_WITH_VALUE.sub(argument, text))
-    return REPEATED.sub(_as_list, separated)
+    return FURTHER_METHODS.sub(_quoted, REPEATED.sub(_as_list, separated))
 
 
 def _as_list(match: re.Match[str]) -> str:
     """Return an argument that is passed several times as one with a list of values."""
     name = match["name"]
     return f"{name}=[{match[0].replace(f'{name}=', '')}]"
+
+
+def _quoted(match: re.Match[str]) -> str:
+    """Return methods after a first one as strings, like it."""
+    others = match[2].split(" or ")[1:]
+    return " or ".join([match[1], *map(_literal, others)])
 
 
 def _literal(value: str) -> str:

@@ -159,7 +159,7 @@ class Convert:
         if not 1 < self.theta < math.inf:
             yield ResizeError(f"--theta must be above 1, got {self.theta:g}.")
         if self.scheme != "rotary":
-            message = f"--theta applies to --scheme rotary, not {self.scheme}."
+            message = f"--theta applies to --scheme rotary, not to --scheme {self.scheme}."
             yield ResizeError(message, "Remove --theta.")
 
     def _required_errors(self) -> Iterator[ResizeError]:
@@ -182,7 +182,10 @@ class Convert:
             for key in ("attention_window", "method"):
                 if getattr(self, key) is not None:
                     flag = flag_name(key)
-                    message = f"{flag} applies to --scheme {ATTENTION_WINDOWS}, not {self.scheme}."
+                    message = (
+                        f"{flag} applies to --scheme {ATTENTION_WINDOWS}, not to --scheme "
+                        f"{self.scheme}."
+                    )
                     yield ResizeError(message, f"Remove {flag}.")
             return
         yield from method_errors(self.method, None, 0)

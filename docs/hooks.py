@@ -17,7 +17,7 @@ from ctxextend import recipe
 
 # A function that accepts the fields of settings classes by name, and what its docstring says of
 # them.
-ACCEPTS = re.compile(r"^@accepts_settings\(\s*(.*)\s*\)\ndef (\w+)", re.MULTILINE)
+ACCEPTS = re.compile(r"^@accepts_settings\(\s*(.*)\s*\)\n(?:@.*\n)*def (\w+)", re.MULTILINE)
 SETTINGS = re.compile(r"^    (?:settings|ref): .*(?:\n {8}.*)*", re.MULTILINE)
 DESCRIBED = re.compile(r"^    (\w+(?:, \w+)*): ", re.MULTILINE)
 

@@ -39,7 +39,8 @@ def read_hold_out_length(files: ResizableFiles, to: int | str | None, hold_out: 
             f"--to {plan.max_len_after} with --hold-out {hold_out}: {name} has reference rows up "
             f"to {length}."
         )
-        raise ResizeError(message, f"Use a --to from {hold_out + 1} to {length}, or remove it.")
+        hint = f"Remove --to, or use a length from {hold_out + 1} to {length}."
+        raise ResizeError(message, hint)
     for table, choice in plan.choices.items():
         if choice.name == FORMULA:
             message = (

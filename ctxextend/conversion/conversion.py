@@ -203,7 +203,7 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
         header, entries = describe_tensors(conversion.dtypes_and_shapes)
     except ValueError:
         length = conversion.settings.positions
-        raise ResizeError(f"--to {length:,} is too large.", "Lower --to.") from None
+        raise ResizeError(f"--to {length:,} is too large.", "Use a smaller --to.") from None
     file = ComputedFile(
         path=path, header=header, entries=entries, data_start=0, compute=conversion.tensor
     )

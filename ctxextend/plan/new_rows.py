@@ -22,4 +22,4 @@ def resize_rows(table: TablePlan, before: NDArray[Any], choice: MethodChoice) ->
     except MemoryError:
         shape = f"({table.rows_after:,}, {table.hidden_size:,})"
         message = f"Out of memory: {table.name} of shape {shape} is too large."
-        raise ResizeError(message, "Lower --to.") from None
+        raise ResizeError(message, "Use a smaller --to.") from None

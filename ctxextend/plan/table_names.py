@@ -88,7 +88,9 @@ def no_table_error(architecture: Architecture, where: str) -> CtxextendError:
         f"{expected}."
     )
     return CheckpointError(
-        message, "Check that the weights match model_type in config.json, or --model-type."
+        message,
+        "Check that the weights match model_type in config.json, or the one passed with "
+        "--model-type.",
     )
 
 

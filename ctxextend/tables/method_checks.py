@@ -50,7 +50,7 @@ def _count_errors(key: str, value: int | None) -> Iterator[ResizeError]:
 
 def _given_twice(key: str, method: Method, given: Mapping[str, Any]) -> ResizeError:
     text = method_text(method.name, given)
-    message = f"{flag_name(key)} is given twice: as a flag and in --method {text}."
+    message = f"{flag_name(key)} is given twice: also in --method {text}."
     return ResizeError(message, "Remove one of them.")
 
 

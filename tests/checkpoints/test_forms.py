@@ -267,7 +267,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {},
             CheckpointError,
             "No config.json found next to .*mine.safetensors",
-            "--model-type gpt2",
+            'model_type="gpt2"',
         ),
         (
             OUTSIDE,
@@ -275,7 +275,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"model_type": "bert"},
             CheckpointError,
             "in a bert model it is",
-            "--model-type",
+            "match model_type in config.json, or the one passed with model_type",
         ),
         *(
             (
@@ -293,8 +293,8 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             "model.gguf",
             {"model_type": "gpt2"},
             ResizeError,
-            "--model-type does not apply to .*model.gguf: a GGUF file states",
-            "Remove --model-type",
+            "model_type does not apply to .*model.gguf: a GGUF file states",
+            "Remove model_type",
         ),
         (
             "tf_model.h5",
@@ -310,13 +310,13 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 SINGLE,
                 {flag: "x"},
                 SourceError,
-                f"--{flag} x does not apply to the local file",
-                f"Remove --{flag}",
+                f'{flag}="x" does not apply to the local file',
+                f"Remove {flag}",
             )
             for flag in ("revision", "subfolder", "variant")
         ),
         *(
-            (SINGLE, ".", {"variant": name}, ResizeError, "--variant", "such as fp16")
+            (SINGLE, ".", {"variant": name}, ResizeError, f"variant='{name}' must", "such as fp16")
             for name in ("", "../x", "a b", "fp16.safetensors")
         ),
         (
@@ -325,7 +325,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"variant": "fp16"},
             CheckpointError,
             r"has no model\.fp16\.safe",
-            "Remove --variant",
+            "Remove variant",
         ),
         (
             "model.bf16.bin",
@@ -333,7 +333,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"variant": "fp16"},
             CheckpointError,
             "only model.bf16.bin",
-            "--variant bf16",
+            'variant="bf16"',
         ),
         *(
             (
@@ -352,15 +352,22 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {},
             CheckpointError,
             r"has no model\.safetensors",
-            "^Download the missing file. If --edit-only",
+            "^Download the missing file. If edit_only=True",
         ),
-        (SINGLE, ".", {"subfolder": "large"}, SourceError, "has no subfolder large", "--subfolder"),
+        (
+            SINGLE,
+            ".",
+            {"subfolder": "large"},
+            SourceError,
+            "has no subfolder large",
+            "Check subfolder",
+        ),
         (
             SINGLE,
             ".",
             {"subfolder": "../x"},
             ResizeError,
-            "--subfolder ../x is not a folder inside MODEL",
+            'subfolder="../x" is not a folder inside MODEL',
             "as on the Hub",
         ),
         (
@@ -440,7 +447,7 @@ def test_resize_of_a_variant(variant_source: pico.Pico) -> None:
     add_side_files(variant_source.folder)
     names = set(pico.contents(variant_source.folder))
     hint = assert_rejected(CheckpointError, r"has no model\.safetensors", variant_source.folder)
-    assert hint == "Choose one: --variant fp16."
+    assert hint == 'Choose one: variant="fp16".'
     result = resize_and_check(variant_source.folder, variant_source.folder, before, variant="fp16")
     written = set(pico.contents(result.output))
     assert written == names | {"README.md", "ctxextend.yaml"}
@@ -530,7 +537,7 @@ def test_resize_of_a_folder_of_checkpoints_lists_them(make_pico: MakePico, tmp_p
     for name in ("all/small", "all/large one"):
         make_pico("gpt2", name=name)
     hint = assert_rejected(CheckpointError, r"has no config\.json", tmp_path / "all")
-    assert hint == "Found checkpoints in: 'large one', small. Pass one with --subfolder."
+    assert hint == "Found checkpoints in: 'large one', small. Pass one with subfolder."
 
 
 def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
@@ -840,7 +847,7 @@ def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
     (base / "config.json").write_text('{"model_type": "a secret"}')
     hint = assert_rejected(CheckpointError, f"{base}, whose config is not read", source)
     assert f"Resize {base}, then load the adapter. If the adapter contains the table" in hint
-    assert hint.endswith("for example --model-type gpt2.")
+    assert hint.endswith('for example model_type="gpt2".')
     done = invoke("resize", source, "--to", NEW, "--model-type", "gpt2", "-o", "out")
     assert done.exit_code == 0
     assert f"{base} at 40 positions" in done.stderr
@@ -1053,7 +1060,7 @@ def test_evaluate_of_an_unknown_type_suggests_commands_with_tensor(tmp_path: Pat
 def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> None:
     source = custom_model(tmp_path / "other", 16)
     hint = assert_rejected(CtxextendError, "mine", source)
-    assert "--tensor net.pos.weight --config-key KEY" in hint
+    assert 'tensor="net.pos.weight", config_key=KEY' in hint
     source = custom_model(tmp_path / "mine", 16, max_len=16)
     hint = assert_rejected(CtxextendError, "mine", source)
     assert hint.count("net.pos.weight [") == 1
@@ -1082,31 +1089,31 @@ WPOS = {"tensor": "net.pos.weight"}
         (
             {"tensor": "net.nothing"},
             CheckpointError,
-            "--tensor net.nothing: no such tensor in ",
-            "--tensor net.pos",
+            'tensor="net.nothing": no such tensor in ',
+            'tensor="net.pos',
         ),
-        (WPOS, CheckpointError, "add --config-key", "--config-key max_len"),
+        (WPOS, CheckpointError, "add config_key", 'config_key="max_len"'),
         (
             WPOS | {"config_key": "nothing"},
             CheckpointError,
             "config.json: nothing is",
-            "--config-key max_len",
+            'config_key="max_len"',
         ),
         (
             WPOS | {"config_key": "width"},
             CheckpointError,
             "config.json: width is",
-            "--config-key max_len",
+            'config_key="max_len"',
         ),
         (
             WPOS | {"config_key": "text.max_len"},
             CheckpointError,
             "text.max_len",
-            "--config-key max_len",
+            'config_key="max_len"',
         ),
-        ({"reserved_rows": 2}, ResizeError, "--tensor", ""),
-        ({"config_key": "max_len"}, ResizeError, "--tensor", ""),
-        (WPOS | {"config_key": "max_len", "model_type": "gpt2"}, ResizeError, "--tensor", ""),
+        ({"reserved_rows": 2}, ResizeError, "config_key require tensor", "Add tensor"),
+        ({"config_key": "max_len"}, ResizeError, "config_key require tensor", "Add tensor"),
+        (WPOS | {"config_key": "max_len", "model_type": "gpt2"}, ResizeError, "^tensor cannot", ""),
     ],
 )
 def test_resize_with_tensor_rejects_invalid_flags(
@@ -1121,11 +1128,11 @@ def test_resize_with_tensor_rejects_a_single_value(tmp_path: Path) -> None:
     pico.add_tensors(source, {"net.scale": torch.tensor(1.0)})
     hint = assert_rejected(
         CheckpointError,
-        r"--tensor net.scale: it has shape \[\], expected",
+        r'tensor="net.scale": it has shape \[\], expected',
         source,
         tensor="net.scale",
     )
-    assert "--tensor net.pos" in hint
+    assert 'tensor="net.pos' in hint
 
 
 def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:
@@ -1182,11 +1189,11 @@ def test_resize_of_an_unknown_type_suggests_reserved_rows(tmp_path: Path) -> Non
     table = "net.embeddings.position_embeddings.weight"
     source = custom_model(tmp_path / "mine", 16, max_len=16)
     hint = assert_rejected(CtxextendError, "mine", source)
-    assert "If rows are reserved before position 0, add --reserved-rows K. Specify it" in hint
+    assert "If rows are reserved before position 0, add reserved_rows=K. Specify it" in hint
 
     like_roberta = custom_model(tmp_path / "like", 18, table, max_len=18, pad_token_id=1)
     hint = assert_rejected(CtxextendError, "mine", like_roberta)
-    assert hint.endswith(f"Specify it: --tensor {table} --reserved-rows 2 --config-key max_len")
+    assert hint.endswith(f'Specify it: tensor="{table}", reserved_rows=2, config_key="max_len"')
     plan = plan_resize(like_roberta, to=NEW, tensor=table, reserved_rows=2, config_key="max_len")
     assert plan.plan.max_len_before == 16
     assert plan.plan.tables[0].rows_after == NEW + 2

@@ -106,7 +106,7 @@ def test_read_methods_expands_all_and_removes_duplicates(
         ("", "Unknown method ''"),
         ("linear:keep-first=x", "keep-first must be an integer"),
         ("linear --keep-first 5", "Unknown method 'linear --keep-first 5'"),
-        ("mean:seed=1", "--method mean has no setting 'seed'"),
+        ("mean:seed=1", "method=\"mean\" has no setting 'seed'"),
     ],
 )
 def test_read_methods_rejects_what_resize_rejects(spec: str, message: str) -> None:

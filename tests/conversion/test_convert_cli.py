@@ -327,7 +327,7 @@ def make_adapter(folder: Path, base: Path) -> None:
             "bert --scheme rotary --to 9000000000000000k",
             1,
             "--to 9,216,000,000,000,000,000 is too large",
-            "Lower",
+            "Use a smaller --to.",
         ),
         ("tiny-gpt2 --scheme rotary --to 512 --theta 1", 2, "--theta must be above 1, got 1", ""),
         ("tiny-gpt2 --scheme rotary --to 512 --theta x", 2, "--theta must be a number, got x", ""),

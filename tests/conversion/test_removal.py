@@ -355,7 +355,7 @@ def test_convert_refuses_encoders() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--theta", 500), "--theta applies to --scheme rotary, not none."),
+        (("--theta", 500), "--theta applies to --scheme rotary, not to --scheme none."),
         (("--encoder-only",), "--encoder-only cannot be used with --scheme none"),
         (("--to", "x"), "--to must be a number"),
     ],

@@ -273,15 +273,15 @@ def test_evaluate_rejects_base_with_another_tokenizer(base: Path, make_pico: Mak
             {"length": [256]},
             "context length of 128, too short for windows of 256 .*resize tiny-gpt2 --to 256",
         ),
-        ({"length": [4]}, "--length must be at least 8, got 4"),
-        ({"tokens": True}, "--tokens must be .* got True"),
-        ({"no_base": True, "base": "tiny-gpt2"}, "--no-base cannot be used with --base"),
+        ({"length": [4]}, "length must be at least 8, got 4"),
+        ({"tokens": True}, "tokens must be .* got True"),
+        ({"no_base": True, "base": "tiny-gpt2"}, "no_base=True cannot be used with base"),
         (
             {"no_base": True, "measure": ["retrieval"]},
-            "--no-base cannot be used with --measure retrieval, which requires the base",
+            'no_base=True cannot be used with measure="retrieval", which requires the base',
         ),
-        ({"measure": ["speed"]}, "--measure must be one of position, context, .* got speed"),
-        ({"measure": ["retrieval"]}, "--measure retrieval does not apply to tiny-gpt2, a causal"),
+        ({"measure": ["speed"]}, "measure must be one of position, context, .* got speed"),
+        ({"measure": ["retrieval"]}, 'measure="retrieval" does not apply to tiny-gpt2, a causal'),
     ],
 )
 def test_evaluate_rejects_invalid_values(flags: dict[str, Any], message: str, texts: Path) -> None:

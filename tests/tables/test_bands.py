@@ -316,13 +316,14 @@ def test_bands_returns_finite_rows_for_any_length(
             20,
             "sigma=4",
             0,
-            "bands:sigma=4: sigma requires at least 32 source rows, got 20. Remove sigma",
+            'method="bands:sigma=4": sigma requires at least 32 source rows, got 20. Remove sigma',
         ),
         (
             20,
             "repeat=2:9",
             0,
-            "bands:repeat=2:9: repeat requires at least 32 source rows, got 20. Remove repeat",
+            'method="bands:repeat=2:9": repeat requires at least 32 source rows, got 20. '
+            "Remove repeat",
         ),
     ],
 )

@@ -121,8 +121,12 @@ def test_find_formula_prefers_the_given_layout_for_a_single_row() -> None:
 @pytest.mark.parametrize(
     ("method", "layout", "message"),
     [
-        ("formula", None, "formula: the table does not equal this formula"),
-        ("formula:layout=halves", "interleaved", "formula:layout=halves: the table does not equal"),
+        ("formula", None, 'method="formula": the table does not equal this formula'),
+        (
+            "formula:layout=halves",
+            "interleaved",
+            'method="formula:layout=halves": the table does not equal',
+        ),
         ("formula:layout=halves,start=2", "halves", "does not equal"),
         ("sinusoidal", "halves-log", "already is sinusoidal, with layout halves-log"),
         ("sinusoidal:scope=all", "halves", "already is sinusoidal"),
