@@ -10,10 +10,11 @@ from typing import Any
 from ctxextend.errors import ResizeError
 
 # Digits in groups of three, with one mark for all groups: ``4,0`` and ``4,096_000`` are none.
-NUMBER = r"[0-9]{1,18}|[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,3}(?:_[0-9]{3}){1,5}"
-LENGTH = rf"({NUMBER})([km]?)"
-FACTOR = r"(?!0+x)([0-9]{1,18})x"
-FRACTION = r"([0-9]{1,18}\.[0-9]{1,18})x"  # refused once the length is known that it multiplies
+GROUPED_NUMBER = r"[0-9]{1,18}|[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,3}(?:_[0-9]{3}){1,5}"
+WRITTEN_LENGTH = rf"({GROUPED_NUMBER})([km]?)"
+WHOLE_FACTOR = r"(?!0+x)([0-9]{1,18})x"
+# Refused once the length is known that it multiplies.
+FRACTIONAL_FACTOR = r"([0-9]{1,18}\.[0-9]{1,18})x"
 UNITS = {"": 1, "k": 1024, "m": 1024**2}
 LENGTH_FORMS = "a number of tokens, such as 4096, 4,096, 4k or 1m"
 FORMS_WITH_FACTOR = "a number, such as 4096, 4,096, 4k or 1m, or a factor, such as 4x"
@@ -27,7 +28,7 @@ def parse_length(value: Any) -> Any:
         return tuple(parse_length(item) for item in value)
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(LENGTH, value.strip().lower())
+    match = re.fullmatch(WRITTEN_LENGTH, value.strip().lower())
     if match is None:
         return value
     digits = match[1].replace(",", "").replace("_", "")
@@ -41,7 +42,7 @@ def is_length(text: str) -> bool:
 
 def is_factor(text: str) -> bool:
     """Whether a text is a factor, such as ``4x``; it may be one that `times` refuses."""
-    return re.fullmatch(f"{FACTOR}|{FRACTION}", text.lower()) is not None
+    return re.fullmatch(f"{WHOLE_FACTOR}|{FRACTIONAL_FACTOR}", text.lower()) is not None
 
 
 def times(factor: str, length: int) -> int:
@@ -50,7 +51,7 @@ def times(factor: str, length: int) -> int:
     Raises:
         ResizeError: The factor is not a whole number.
     """
-    if re.fullmatch(FACTOR, factor.lower()) is not None:
+    if re.fullmatch(WHOLE_FACTOR, factor.lower()) is not None:
         return length * int(factor[:-1])
     whole, _, decimals = factor[:-1].partition(".")
     below, rest = divmod(int(whole + decimals) * length, 10 ** len(decimals))

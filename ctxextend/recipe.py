@@ -211,8 +211,9 @@ def _parse_lengths(settings: Any) -> None:
     """Turn the lengths in settings into numbers, except factors, such as ``4x``."""
     for setting in fields(settings):
         if setting.metadata == IS_LENGTH:
-            value = parse_length(getattr(settings, setting.name))
-            object.__setattr__(settings, setting.name, value)
+            value = getattr(settings, setting.name)
+            if isinstance(value, str | tuple):
+                object.__setattr__(settings, setting.name, parse_length(value))
 
 
 def _length_errors(settings: "Convert | Resize") -> Iterator[ResizeError]:

@@ -18,6 +18,7 @@ os.environ |= dict.fromkeys(
 )
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and messages would wrap in a pipe
 # These would enable colours even in a pipe.
 os.environ.pop("FORCE_COLOR", None)
 os.environ.pop("GITHUB_ACTIONS", None)

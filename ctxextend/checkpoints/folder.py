@@ -17,7 +17,6 @@ from ctxextend.checkpoints.params_source import (
     has_params_format,
     read_translated,
 )
-from ctxextend.checkpoints.remote_weights import open_remote
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.source import (
     OUTSIDE,
@@ -369,6 +368,8 @@ def _open_weights(
         output_name = filenames.output_name(path.name)
     name = (model / output_name).as_posix()
     if path.name in source.headers:
+        from ctxextend.checkpoints.remote_weights import open_remote
+
         remote = open_remote(path, source.headers[path.name])
         return _OpenedWeights(Weights(files={name: remote}), config or {}, generated={}, notes=())
     if config is not None:

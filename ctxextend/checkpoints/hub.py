@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ctxextend.checkpoints.remote_weights import RemoteHeader
+from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.checkpoints.safetensors_file import header_size
 from ctxextend.errors import CtxextendError, OutputError, SourceError
 
@@ -164,7 +164,8 @@ def download_header(repo: str, revision: str | None, name: str, path: Path) -> R
 def _read_start(url: str, count: int) -> tuple[bytes, int]:
     """Return the first bytes of a file, and its size; a server may not support ranges."""
     from huggingface_hub import get_session
-    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+    from huggingface_hub.utils._headers import build_hf_headers
+    from huggingface_hub.utils._http import hf_raise_for_status
 
     headers = build_hf_headers()
     headers |= {"Range": f"bytes=0-{count - 1}", "Accept-Encoding": "identity"}

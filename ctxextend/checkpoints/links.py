@@ -49,18 +49,23 @@ def check_links(links: Mapping[str, Link], output: Path) -> None:
             raise _across_file_systems(name, link, place)
 
 
-def make_link(name: str, link: Link, folder: Path, output: Path) -> None:
-    """Create a link in a new folder.
+def make_links(links: Mapping[str, Link], folder: Path, output: Path) -> None:
+    """Create the links of an output in its new folder.
 
     Args:
-        name: The file's name in the folder.
-        link: What it leads to.
+        links: The links by name.
         folder: The new folder, which exists.
         output: What the folder becomes, for errors.
 
     Raises:
-        OutputError: The file system cannot link it.
+        OutputError: The file system cannot link a file.
     """
+    for name, link in links.items():
+        _make_link(name, link, folder, output)
+
+
+def _make_link(name: str, link: Link, folder: Path, output: Path) -> None:
+    """Create one link; see `make_links`."""
     path = folder / name
     try:
         if link.kind == "symbolic":

@@ -5,22 +5,18 @@ A resize of settings, and all that headers tell, needs no values.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import ClassVar, NoReturn
 
+from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.checkpoints.safetensors_file import TensorFile, parse_start
 from ctxextend.errors import RemoteWeightsError
-
-
-class RemoteHeader(NamedTuple):
-    """The start of a safetensors file on the Hub."""
-
-    start: bytes  # the length of the header, and at least the header
-    size: int  # of the whole file in bytes
 
 
 @dataclass(frozen=True, eq=False)
 class RemoteFile(TensorFile):
     """A safetensors file on the Hub; its path is where a download would put it."""
+
+    is_remote: ClassVar = True
 
     def read_bytes(self, name: str) -> NoReturn:
         """Raise an error, since the bytes of a tensor are not here.

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,7 @@ class TensorFile:
     entries: Mapping[str, TensorEntry]  # by name, in header order
     data_start: int  # the file offset of the first tensor byte
     is_in_memory: bool = field(default=False, kw_only=True)  # whether opening it read its tensors
+    is_remote: ClassVar = False  # whether only its header was downloaded
     # Names in the file, before what was removed from them, by name; see `removed_wrappers`.
     stored_names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 

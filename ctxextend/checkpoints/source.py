@@ -25,7 +25,7 @@ from ctxextend.checkpoints.filenames import (
     with_variant,
 )
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.remote_weights import RemoteHeader
+from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.checkpoints.training_files import DISTRIBUTED, distributed_error
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 

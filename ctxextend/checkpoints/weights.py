@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.remote_weights import RemoteFile, open_remote
 from ctxextend.checkpoints.safetensors_file import (
     TensorEntry,
     TensorFile,
@@ -118,12 +117,10 @@ class Weights:
     @property
     def is_remote(self) -> bool:
         """Whether only headers of its files were downloaded."""
-        return any(isinstance(file, RemoteFile) for file in self.files.values())
+        return any(file.is_remote for file in self.files.values())
 
-    def fingerprint(self) -> str | None:
+    def fingerprint(self) -> str:
         """Return a SHA-256 of the headers and of the start, middle and end of every tensor.
-
-        None if the tensors were not downloaded.
 
         Each of the three has 4 KiB. Tensors of up to 12 KiB are read in full. In larger ones, a
         change between the samples is not detected.
@@ -131,8 +128,6 @@ class Weights:
         Raises:
             CheckpointError: A file cannot be read.
         """
-        if self.is_remote:
-            return None
         import hashlib  # imported at use: planning needs no hash, and loading OpenSSL is slow
 
         digest = hashlib.sha256()
@@ -295,6 +290,8 @@ def _open_each(
     for name in names:
         shard = path.parent / name
         if name in source.headers:
+            from ctxextend.checkpoints.remote_weights import open_remote
+
             shards[name] = open_remote(shard, source.headers[name])
         else:
             shards[name] = open_bare_weights(shard, ties=ties, why_bare=LISTED_AS_SHARD)

@@ -15,7 +15,7 @@ COMMAND_START = re.compile(
 COMMAND_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 IN_BACKTICKS = re.compile(r"`[^`\n]+`")
 # Words after a command that continue the sentence.
-SENTENCE_WORDS = {
+AFTER_COMMANDS = {
     "a",
     "and",
     "as",
@@ -109,7 +109,7 @@ def _end_of_command(text: str, position: int) -> int:
         while text[start : start + 1] == " ":
             start += 1
         match = COMMAND_WORD.match(text, start)
-        if match is None or match[0].strip("".join(ENDS)) in SENTENCE_WORDS:
+        if match is None or match[0].strip("".join(ENDS)) in AFTER_COMMANDS:
             break
         end = match.end()
     return end

@@ -17,8 +17,8 @@ from ctxextend.evaluation.eval_model import EvalModel, ResizableFiles
 from ctxextend.families.lookup import nested
 from ctxextend.models.extend import set_config, set_length, set_tables, to_tensor
 from ctxextend.models.load import match_parameters
+from ctxextend.plan.choose import resize_rows
 from ctxextend.plan.edits import config_changes
-from ctxextend.plan.new_rows import resize_rows
 from ctxextend.plan.plan import Plan
 from ctxextend.recipe import Train
 from ctxextend.tables.apply import learned_rows_after

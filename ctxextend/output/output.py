@@ -5,18 +5,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
 from ctxextend.checkpoints.filenames import GGUF_SUFFIX, SAFETENSORS
 from ctxextend.checkpoints.folder import Checkpoint, protected_paths
-from ctxextend.checkpoints.links import Link, check_links, make_link, plan_link
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, write_files
 from ctxextend.errors import OutputError
 from ctxextend.progress import Progress
 from ctxextend.recipe import RECIPE_FILE
+
+if TYPE_CHECKING:
+    from ctxextend.checkpoints.links import Link
 
 
 class NewTensors(NamedTuple):
@@ -72,12 +74,15 @@ class Output:
     compute: Callable[[Path], NewTensors] = field(repr=False)
     has_weights: bool = True  # False: only edited and created files are written
     # Weights files that are linked instead of copied, by path.
-    links: Mapping[str, Link] = field(default_factory=dict)
+    links: "Mapping[str, Link]" = field(default_factory=dict)
     links_weights: bool = False  # whether links were requested, also if none is possible
 
     def with_links(self) -> "Output":
         """Return the output with links to the weights files of the source that stay as they are."""
-        links = dict[str, Link]()
+        # Here, since few outputs have links.
+        from ctxextend.checkpoints.links import plan_link
+
+        links: dict[str, Link] = {}
         for name in self.files.copied:
             if name.endswith(SAFETENSORS):
                 links[name] = plan_link(self.source.root / name)
@@ -140,7 +145,18 @@ class Output:
         _check_name(folder)
         sizes = self.sizes_in(self.default_folder)
         check_output(folder, protected_paths(self.source), sizes, force=force)
-        check_links(self.links, folder)
+        self._check_links(folder)
+
+    def _check_links(self, folder: Path) -> None:
+        """Check that a folder can have the links.
+
+        Raises:
+            OutputError: A hard link would lead to another file system.
+        """
+        if self.links:
+            from ctxextend.checkpoints.links import check_links
+
+            check_links(self.links, folder)
 
     def stage(self, folder: Path, *, force: bool) -> AbstractContextManager[Path]:
         """Yield a temporary folder, which becomes the output if nothing fails.
@@ -149,7 +165,7 @@ class Output:
             OutputError: As `check_path`.
         """
         _check_name(folder)
-        check_links(self.links, folder)
+        self._check_links(folder)
         sources = protected_paths(self.source)
         return atomic_folder(folder, sources, self.sizes_in(folder), force=force)
 
@@ -167,8 +183,10 @@ class Output:
         """
         sizes = self.sizes_in(folder)
         total = sum(sizes.values())
-        for name, link in self.links.items():  # first, since it may fail
-            make_link(name, link, staged, folder)
+        if self.links:
+            from ctxextend.checkpoints.links import make_links
+
+            make_links(self.links, staged, folder)  # first, since it may fail
         new = self.compute(folder)
         write_files(
             self.source,

@@ -24,10 +24,9 @@ from ctxextend.output.record import (
     table_hash,
 )
 from ctxextend.plan.buffers import new_buffer
-from ctxextend.plan.choose import read_rows
+from ctxextend.plan.choose import read_rows, resize_rows
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.layouts import weight_layouts
-from ctxextend.plan.new_rows import resize_rows
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.recipe import RECIPE_FILE
@@ -172,7 +171,9 @@ def compute_tables(plan: Plan, source: Checkpoint, recipe: RecipeOf, folder: Pat
     tensors = {buffer.name: new_buffer(buffer) for buffer in plan.rebuilt_buffers}
     hashes = dict[str, TableHashes]()
     warnings = list[str]()
-    fingerprint = source.weights.fingerprint()
+    fingerprint = None
+    if not source.weights.is_remote:
+        fingerprint = source.weights.fingerprint()
     for table in plan.stored:
         before = read_rows(plan.checkpoint, table)
         after = resize_rows(table, before, plan.choice_of(table))

@@ -1,4 +1,4 @@
-"""Choose the method of each table once, from its rows, and find untrained rows."""
+"""Read the rows of tables, choose the method of each once, and create its new rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,10 +7,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint, no_lm
+from ctxextend.errors import ResizeError
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.untrained import UntrainedRows, find_untrained
 from ctxextend.recipe import Resize
-from ctxextend.tables.apply import choose_method, deviation
+from ctxextend.tables.apply import choose_method, deviation, resize_with_reserved
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import FORMULA, LIMITS
 from ctxextend.tables.rotary_methods import ROTARY_METHODS
@@ -25,6 +26,21 @@ def read_rows(checkpoint: Checkpoint, table: TablePlan) -> NDArray[Any]:
         CheckpointError: The file cannot be read.
     """
     return checkpoint.weights.read_floats(table.name)[: table.rows_before]
+
+
+def resize_rows(table: TablePlan, before: NDArray[Any], choice: MethodChoice) -> NDArray[Any]:
+    """Resize a table, shape (rows_before, hidden_size), to (rows_after, hidden_size).
+
+    Raises:
+        ResizeError: The new table does not fit in memory.
+    """
+    positions = table.rows_after - table.reserved_rows
+    try:
+        return resize_with_reserved(before, table.reserved_rows, positions, choice)
+    except MemoryError:
+        shape = f"({table.rows_after:,}, {table.hidden_size:,})"
+        message = f"Out of memory: {table.name} of shape {shape} is too large."
+        raise ResizeError(message, "Use a smaller --to.") from None
 
 
 def choose_methods(

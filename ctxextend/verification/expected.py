@@ -13,7 +13,7 @@ from ctxextend.checkpoints.mistral_files import format_files
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import BufferPlan
-from ctxextend.plan.new_rows import resize_rows
+from ctxextend.plan.choose import resize_rows
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.query_scale import ScaledTensor
 from ctxextend.plan.table_plan import TablePlan

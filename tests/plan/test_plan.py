@@ -556,7 +556,7 @@ def test_resize_reports_too_little_memory(
     def fail(*arguments: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ctxextend.plan.new_rows.resize_with_reserved", fail)
+    monkeypatch.setattr("ctxextend.plan.choose.resize_with_reserved", fail)
     message = f"Out of memory: {WPE} of shape .40, 8. is too large. Use a smaller to."
     assert_rejected(make_pico("gpt2").folder, ResizeError, message)
 

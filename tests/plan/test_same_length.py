@@ -20,13 +20,14 @@ HAS_LENGTH = {"llama": "max_position_embeddings", "mpt": "max_seq_len", "bloom":
 
 def make_without_rows(model_type: str) -> Path:
     """Save a small model with rotary or ALiBi positions of 16 tokens."""
-    return rotary_models.make(model_type, **{HAS_LENGTH[model_type]: OLD}).folder
+    length: dict[str, Any] = {HAS_LENGTH[model_type]: OLD}
+    return rotary_models.make(model_type, **length).folder
 
 
 def make_relative() -> Path:
     """Save a small T5 with a tokenizer of 16 tokens."""
     sizes: dict[str, Any] = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
-    config = T5Config(**sizes, vocab_size=32, n_positions=OLD)
+    config = T5Config(**sizes | {"vocab_size": 32, "n_positions": OLD})
     AutoModelForSeq2SeqLM.from_config(config).save_pretrained("t5")  # type: ignore[no-untyped-call]
     return add_tokenizer(Path("t5"), special_tokens=True, max_len=OLD)
 
