@@ -126,6 +126,7 @@ SENTENCE_WORDS = frozenset(
         "is",
         "must",
         "nor",
+        "of",
         "or",
         "require",
         "requires",

@@ -24,6 +24,7 @@ from tests.helpers.trainings import invoke
 
 # Words after a flag, in texts of the package, that are its value and not a part of the sentence.
 TYPED_VALUES = {
+    "2x",
     "4x",
     "all",
     "all-but-positions",

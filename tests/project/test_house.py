@@ -58,7 +58,7 @@ def book() -> str:
 def test_train_uses_few_modules_and_opens_the_checkpoint_once(book: str) -> None:
     resize("tiny-gpt2", 256, output="longer")
     modules, calls = trace("train", "longer", "--data", book, "--steps", "1", "--batch-size", "1")
-    assert len(modules) <= 80, modules
+    assert len(modules) <= 81, modules
     assert calls == [1, 1]
 
 
