@@ -1,0 +1,174 @@
+"""Errors in what a user passes are found before torch and transformers are imported."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ctxextend
+from ctxextend.errors import DataError
+from ctxextend.text_data import check_beginnings
+
+# Runs a command, and prints its exit code and which heavy libraries it has imported.
+PROGRAM = """
+import sys
+sys.argv = ["ctxextend", *sys.argv[1:]]
+from ctxextend.cli.app import main
+code = 0
+try:
+    main()
+except SystemExit as stop:
+    code = stop.code
+heavy = {"torch", "transformers", "accelerate", "datasets"} & sys.modules.keys()
+print("imported", code, *sorted(heavy))
+"""
+WRONG_TEXTS = {
+    "missing.txt": "missing.txt does not exist.",
+    "empty.txt": "empty.txt is empty.",
+    "empty": "Folder empty contains no text files.",
+    "latin.txt": "latin.txt cannot be read: 'utf-8' codec can't decode byte 0xe9",
+    "other.jsonl": "Line 1 of other.jsonl has no field 'text'; found body.",
+    "later.jsonl": "Line 2 of later.jsonl has no field 'text'; found body.",
+    "wrong.jsonl": "Line 1 of wrong.jsonl is not valid JSON",
+    "other.csv": "other.csv has no field 'text'; found body.",
+    "cut.parquet": "cut.parquet cannot be read: it is not a complete Parquet file.",
+    "hf:a/b/c/d:e:f": "hf:a/b/c/d:e:f is not a valid Hub dataset.",
+}
+READERS = (
+    "evaluate tiny-gpt2 --data",
+    "train tiny-gpt2 --steps 1 --data",
+    "train tiny-gpt2 --steps 1 --dry-run --data",
+    "compare tiny-gpt2 --to 256 --data",
+    "compare tiny-gpt2 --quick --data",
+    "compare tiny-gpt2 tiny-gpt2 --data",
+    "resize tiny-gpt2 --to 256 --data",
+    "resize tiny-gpt2 --to 256 --steps 1 --train",
+    "convert tiny-gpt2 --to 256 --scheme rotary --steps 1 --train",
+)
+OTHER_ERRORS = {
+    "evaluate tiny-gpt2 --data ok.txt --length 512": "too short for windows of 512 tokens",
+    "evaluate tiny-gpt2 --data ok.txt --length 0": "--length must be at least",
+    "evaluate tiny-gpt2 --data ok.txt --base missing": "missing",
+    "evaluate tiny-gpt2 --data ok.txt --measure retrieval": "does not apply to tiny-gpt2",
+    "evaluate tiny-gpt2 --data ok.txt --report page.pdf": "unsupported report format",
+    "evaluate missing/folder --data ok.txt": "missing/folder",
+    "train tiny-gpt2 --data ok.txt --steps 1 --output exists": "exists exists.",
+    "train tiny-gpt2 --data ok.txt --steps 1 --seq-len 512": "more than the 128 positions",
+    "train tiny-gpt2 --data ok.txt --steps 1 --window 512": "more than the 128 positions",
+    "train tiny-gpt2 --data ok.txt --steps 1 --eval-data missing.txt": "missing.txt does not exist",
+    "train tiny-gpt2 --pairs other.jsonl --steps 1": "does not have the fields anchor, positive",
+    "resize tiny-gpt2 --to 256 --data ok.txt --output exists": "exists exists.",
+    "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 --output exists": "exists exists.",
+    "resize tiny-gpt2 --to 256 --method bandz": "Unknown method 'bandz'.",
+    "convert tiny-gpt2 --to 256 --scheme rotary --output exists": "exists exists.",
+    "compare tiny-gpt2 --to 64 --data ok.txt": "--to 64 creates no new rows to compare",
+    "compare tiny-gpt2 --hold-out 512 --data ok.txt": "no rows would be held out",
+    "compare tiny-gpt2 --to 256 --method bandz --data ok.txt": "Unknown method 'bandz'.",
+    "verify tiny-gpt2 --deep --base missing": "missing",
+    "train tiny-gpt2 --data ok.txt --steps 1 --push-to-hub a/b/c": "a/b/c is not a valid Hub",
+}
+
+
+@pytest.fixture(autouse=True)
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write texts with one error each into the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "exists").mkdir()
+    (tmp_path / "exists/file").write_text("kept")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "ok.txt").write_text("The quick brown fox jumps over the lazy dog. " * 100)
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
+    (tmp_path / "other.jsonl").write_text('{"body": "text"}\n')
+    (tmp_path / "later.jsonl").write_text('{"text": "text"}\n{"body": "text"}\n')
+    (tmp_path / "wrong.jsonl").write_text("text\n")
+    (tmp_path / "other.csv").write_text("body\ntext\n")
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 and no end")
+    return tmp_path
+
+
+def failure(command: str) -> tuple[str, list[str]]:
+    """Run a command that fails; return its messages, and the heavy libraries that it imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *command.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    _, code, *heavy = done.stdout.splitlines()[-1].split()
+    assert code in ("1", "2"), done.stderr
+    return done.stderr, heavy
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_commands_find_a_missing_text_before_imports(command: str) -> None:
+    stderr, heavy = failure(f"{command} missing.txt")
+    assert "Error: missing.txt does not exist." in stderr
+    assert heavy == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", WRONG_TEXTS)
+@pytest.mark.parametrize("command", READERS)
+def test_commands_find_wrong_texts_before_imports(command: str, text: str) -> None:
+    stderr, heavy = failure(f"{command} {text}")
+    assert WRONG_TEXTS[text] in stderr
+    assert heavy == []
+
+
+@pytest.mark.parametrize("command", OTHER_ERRORS)
+def test_commands_find_other_errors_before_imports(command: str) -> None:
+    stderr, heavy = failure(command)
+    assert OTHER_ERRORS[command] in stderr
+    assert heavy == []
+
+
+@pytest.mark.parametrize("text", WRONG_TEXTS)
+def test_check_beginnings_names_what_is_wrong(text: str) -> None:
+    with pytest.raises(DataError) as caught:
+        check_beginnings([text])
+    assert WRONG_TEXTS[text] in caught.value.message
+    assert caught.value.hint
+
+
+def test_check_beginnings_accepts_text_in_every_format() -> None:
+    from datasets import Dataset
+
+    rows = [{"text": "some text", "other": 1}, {"text": None, "other": 2}]
+    Dataset.from_list(rows).to_parquet("table.parquet")
+    Path("table.csv").write_text("other,text\n1,some text\n")
+    Path("lines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    check_beginnings(["table.parquet", "table.csv", "lines.jsonl", "ok.txt"])
+    check_beginnings(["lines.jsonl"], "text")
+    with pytest.raises(DataError, match="has int instead of text in field 'other'"):
+        check_beginnings(["lines.jsonl"], "other")
+
+
+def test_check_beginnings_reads_the_first_lines_only() -> None:
+    lines = ['{"text": "a"}\n'] * 1000
+    Path("long.jsonl").write_text("".join(lines) + "not JSON\n")
+    check_beginnings(["long.jsonl"])
+    Path("long.jsonl").write_text("".join(lines[1:]) + "not JSON\n")
+    with pytest.raises(DataError, match="Line 1000 of"):
+        check_beginnings(["long.jsonl"])
+
+
+def test_train_in_python_finds_errors_before_imports() -> None:
+    code = (
+        "import sys, ctxextend\n"
+        "try:\n"
+        "    ctxextend.train('tiny-gpt2', 'missing.txt', 1)\n"
+        "except ctxextend.DataError as error:\n"
+        "    print(error.message, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "missing.txt does not exist. False\n"
+
+
+def test_evaluate_accepts_the_default_device() -> None:
+    result = ctxextend.evaluate(
+        "tiny-gpt2", "ok.txt", no_base=True, measure="position", device="cpu", tokens=256
+    )
+    assert result.complete
