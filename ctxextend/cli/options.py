@@ -260,9 +260,7 @@ Dialect = Annotated[
     Literal["both", "keep"],
     files("--dialect D", "Dialects of rotary settings: both, keep."),
 ]
-Link = Annotated[
-    bool, files("--link", "Link weights files that do not change instead of copying them.")
-]
+Link = Annotated[bool, files("--link", "Link unchanged weights files instead of copying them.")]
 CopyCode = Annotated[
     bool, advanced("--copy-code", "Also copy code files (*.py, ...); code is never executed.")
 ]

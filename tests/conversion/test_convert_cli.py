@@ -320,7 +320,7 @@ def make_adapter(folder: Path, base: Path) -> None:
         (
             "tiny-gpt2 --scheme rotary --to many",
             2,
-            "--to must be a number, such as 4096 or 4k, or a factor",
+            "--to must be a number, such as 4096, 4,096, 4k or 1m, or a factor",
             "",
         ),
         (
