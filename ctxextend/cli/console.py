@@ -63,7 +63,7 @@ class Console:
     silent: bool = field(default_factory=is_other_process)  # only errors on stderr
 
     printed: set[str] = field(default_factory=set)  # lines that were printed to stderr
-    shows_status: bool = True  # on a terminal, what is done between other lines
+    shows_status: bool = True  # on a terminal, what is done between outputs
 
     def __post_init__(self) -> None:
         if self.shows_status and not (self.quiet or self.silent) and sys.stderr.isatty():
@@ -170,7 +170,7 @@ class Console:
         """Show a progress bar with speed and remaining time on a terminal.
 
         Once it is complete, or when the operation says that it does something else, the bar is
-        replaced by that.
+        replaced by the text of that.
         """
         if self.quiet or self.silent or not sys.stderr.isatty():
             yield no_progress

@@ -1,4 +1,4 @@
-"""What a command does at present: a line on a terminal, or the text of its bar."""
+"""What a command does before it prints: a line on a terminal, or the text of its bar."""
 
 import os
 import shutil

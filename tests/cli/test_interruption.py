@@ -197,7 +197,7 @@ def test_a_signal_during_a_destructor_is_not_lost() -> None:
     assert done.stderr == NOTHING
 
 
-# What is done at present
+# What is done before a command prints
 
 
 def test_evaluate_says_on_a_terminal_what_it_loads() -> None:

@@ -104,11 +104,13 @@ def run_here(command: str) -> str:
     words = shlex.split(command)
     if words[0] != "ctxextend" or re.search("[|;&>]", command):
         return run(command)
-    return (
-        CliRunner()
-        .invoke(build_app(), words[1:], prog_name="ctxextend", env={"COLUMNS": "80"})
-        .output
-    )
+    # As in a pipe: tables of 80 columns, and a line per message, which pages wrap themselves.
+    size = os.terminal_size((80, 24))
+    with patch("shutil.get_terminal_size", return_value=size):
+        done = CliRunner().invoke(
+            build_app(), words[1:], prog_name="ctxextend", env={"COLUMNS": ""}
+        )
+    return done.output
 
 
 def families_table() -> str:
