@@ -8,7 +8,7 @@ import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.console import FAILED_CHECK, Console, Pieces
-from ctxextend.cli.tables import MIN_WIDTH, Cell, Page
+from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import MethodError, ResizeError, counted, size_text
 
 if TYPE_CHECKING:
@@ -53,9 +53,6 @@ def inspect(
     ] = None,
     report: options.Report = None,
     plot: options.Plot = None,
-    width: Annotated[
-        int | None, options.files("--width W", "Characters per line.", "the terminal's")
-    ] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
     trained_length: options.TrainedLength = None,
@@ -80,9 +77,8 @@ def inspect(
     or the wavelengths of rotary positions, then all limits.
     """
     console = Console(as_json, quiet)
-    page = Page.for_stdout(width)
+    page = Page.for_stdout()
     row_range = _read_rows(rows, all_rows=all_rows)
-    _check_width(width)
     options.check_files(plot, report)
     if output_format is not None:
         _check_format(
@@ -163,12 +159,6 @@ def _annotate(
         agrees = agrees and inspection.agrees
     if not agrees:
         raise typer.Exit(FAILED_CHECK)
-
-
-def _check_width(width: int | None) -> None:
-    """Raise BadParameter if lines of that width are too short."""
-    if width is not None and width < MIN_WIDTH:
-        raise typer.BadParameter(f"--width must be at least {MIN_WIDTH}, got {width}.")
 
 
 def _read_rows(rows: str | None, *, all_rows: bool) -> slice | None:

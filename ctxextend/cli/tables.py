@@ -34,9 +34,9 @@ class Page:
     lines: list[Pieces] = field(default_factory=list)
 
     @classmethod
-    def for_stdout(cls, width: int | None = None) -> "Page":
-        """Return an empty page; its width is by default the terminal's, or 80 in a pipe."""
-        columns = width or shutil.get_terminal_size((80, 24)).columns
+    def for_stdout(cls) -> "Page":
+        """Return an empty page, as wide as ``COLUMNS`` or the terminal says, or 80 characters."""
+        columns = shutil.get_terminal_size((80, 24)).columns
         encoding = getattr(sys.stdout, "encoding", None) or "ascii"
         encoded = CHART_CHARACTERS.encode(encoding, "replace")
         return cls(width=max(columns, MIN_WIDTH), unicode=b"?" not in encoded)

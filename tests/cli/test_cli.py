@@ -269,7 +269,6 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ("resize m --to 512 --model-type brt", "Unknown model type 'brt'. Did you mean bert?"),
         ("families rberta", "Unknown model type 'rberta'. Did you mean roberta?"),
         ("recipes gpt2-4069", "No built-in recipe gpt2-4069. Did you mean gpt2-4096?"),
-        ("inspect m --width 9", "--width must be at least 40, got 9."),
         ("inspect m --rows 5:5", "--rows 5:5 is not a valid range"),
         ("inspect m --tensor wpe --part encoder", "--part cannot be used with --tensor"),
         (

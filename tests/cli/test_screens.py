@@ -41,9 +41,15 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 MakePico = Callable[..., pico.Pico]
 
 
-def inspect(*arguments: object, charset: str = "utf-8", allowed: tuple[int, ...] = (0,)) -> str:
+def inspect(
+    *arguments: object,
+    columns: int = 80,
+    charset: str = "utf-8",
+    allowed: tuple[int, ...] = (0,),
+) -> str:
     command = ["inspect", *map(str, arguments), "--quiet"]
-    done = CliRunner(charset=charset).invoke(build_app(), command)
+    environment = {"COLUMNS": str(columns)}
+    done = CliRunner(charset=charset).invoke(build_app(), command, env=environment)
     assert done.exit_code in allowed, done.output
     return done.stdout
 
@@ -55,7 +61,7 @@ def screen(name: str) -> str:
     if models.endswith("-ascii"):
         charset = "ascii"
         models = models.removesuffix("-ascii")
-    return inspect(*MODELS[models], "--width", width, charset=charset)
+    return inspect(*MODELS[models], columns=int(width), charset=charset)
 
 
 def make_screens() -> dict[str, str]:
@@ -151,7 +157,7 @@ def test_inspect_screen_has_no_line_longer_than_its_width(
         ("long", "--rows", "0:9"),
         ("minilm", "--check"),
     ):
-        text = inspect(*arguments, "--width", width, allowed=(0, 3))
+        text = inspect(*arguments, columns=width, allowed=(0, 3))
         # Paths, names and commands stay in one piece.
         wrapped = [line for line in text.splitlines() if len(line.split()) > 1]
         wrapped = [
@@ -165,7 +171,7 @@ def test_inspect_screen_shows_a_command_on_one_line(make_pico: MakePico) -> None
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=5)
     (fix,) = {limit.fix for limit in check(folder).limits if limit.fix}
 
-    text = inspect(folder, "--width", 40)
+    text = inspect(folder, columns=40)
 
     lines = text.splitlines()
     assert lines[lines.index("Fix:") + 1] == f"  {fix}"
@@ -175,7 +181,7 @@ def test_inspect_screen_splits_no_file_name(make_pico: MakePico) -> None:
     folder = make_pico("bert").folder
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=5)
     for width in (80, 60, 50, 40):
-        text = inspect(folder, "--width", width)
+        text = inspect(folder, columns=width)
         _, _, limits = text.partition("\nLimits\n")
         assert re.search(r"^.? *tokenizer_config\.json( |$)", limits, re.MULTILINE), (width, limits)
         assert "max_position_embeddings" in limits
@@ -184,7 +190,7 @@ def test_inspect_screen_splits_no_file_name(make_pico: MakePico) -> None:
 def test_inspect_screen_marks_reserved_and_new_rows(make_pico: MakePico) -> None:
     source = make_pico("roberta").folder
     longer = resize(source, to=40, output="longer").output
-    text = inspect(longer, "--width", 80)
+    text = inspect(longer, columns=80)
     assert "42 rows = 2 reserved + 40 positions" in " ".join(text.split())
     assert "(roberta, rows created by copy)" in text
     assert "learned new  2 reserved rows" in text
@@ -214,9 +220,9 @@ def terminal_screen(*arguments: str, **environment: str) -> str:
 
 def test_inspect_on_a_terminal_is_the_same_text_in_colour() -> None:
     resize("tiny-gpt2", to=512, method="copy")
-    arguments = ("tiny-gpt2", "tiny-gpt2-512", "--width", "80")
+    arguments = ("tiny-gpt2", "tiny-gpt2-512")
 
-    coloured = terminal_screen(*arguments)
+    coloured = terminal_screen(*arguments, COLUMNS="80")
 
     plain = [line.rstrip() for line in ESCAPES.sub("", coloured).splitlines()]
     assert plain == inspect(*arguments).splitlines()
@@ -233,12 +239,12 @@ def test_inspect_on_a_terminal_without_colour_has_no_escapes() -> None:
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
 def test_inspect_in_a_pipe_respects_the_encoding_and_has_no_escapes(encoding: str) -> None:
-    environment = os.environ | {"PYTHONIOENCODING": encoding, "TERM": "xterm"}
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "TERM": "xterm", "COLUMNS": "80"}
     environment.pop("NO_COLOR", None)
-    command = [*COMMAND, "tiny-gpt2", "--width", "80"]
+    command = [*COMMAND, "tiny-gpt2"]
     done = subprocess.run(command, capture_output=True, check=True, env=environment)
     text = done.stdout.decode(encoding)
-    assert text == inspect("tiny-gpt2", "--width", 80, charset=encoding)
+    assert text == inspect("tiny-gpt2", columns=80, charset=encoding)
     assert text.isascii() == (encoding != "utf-8")
 
 
@@ -254,7 +260,7 @@ def test_inspect_escapes_control_characters_in_names(make_pico: MakePico) -> Non
     arguments = (str(folder), "--tensor", name, "--config-key", "n_positions")
 
     text = inspect(*arguments)
-    wide = inspect(*arguments, "--width", 400)
+    wide = inspect(*arguments, columns=400)
     rows = inspect(*arguments, "--rows", "0")
     as_json = inspect(*arguments, "--json")
 

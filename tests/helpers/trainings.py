@@ -27,9 +27,10 @@ OLD, NEW = 16, 32
 TABLES = {"gpt2": "transformer.wpe.weight", "bert": "bert.embeddings.position_embeddings.weight"}
 
 
-def invoke(*arguments: object) -> Result:
-    """Run a command; a bug's traceback is raised."""
-    done = CliRunner().invoke(build_app(), [*map(str, arguments)])
+def invoke(*arguments: object, columns: int | None = None) -> Result:
+    """Run a command, perhaps as on a terminal of some columns; a bug's traceback is raised."""
+    environment = {} if columns is None else {"COLUMNS": str(columns)}
+    done = CliRunner().invoke(build_app(), [*map(str, arguments)], env=environment)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done

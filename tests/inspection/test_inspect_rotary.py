@@ -52,8 +52,8 @@ def llama(save: Save) -> Path:
     return save("llama", transformers.LlamaModel(config), 64)
 
 
-def run(*arguments: object) -> Result:
-    return invoke("inspect", *arguments)
+def run(*arguments: object, columns: int | None = None) -> Result:
+    return invoke("inspect", *arguments, columns=columns)
 
 
 def only_rope(found: Inspection) -> RopeReport:
@@ -273,7 +273,7 @@ def test_inspect_states_that_any_length_works_without_rows(mpt: Path, t5: Path) 
 
 def test_inspect_prints_rotary_models_side_by_side(llama: Path) -> None:
     resize(llama, 256, output="out")
-    lines = run(llama, "out", "--width", 100).stdout.splitlines()
+    lines = run(llama, "out", columns=100).stdout.splitlines()
     assert lines[0] == "llama: 64 positions (rotary), all files agree."
     cells = [line.split() for line in lines]
     assert ["rope", "type", "default", "yarn,", "factor", "4"] in cells

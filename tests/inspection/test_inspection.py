@@ -25,8 +25,8 @@ WPE = "transformer.wpe.weight"
 SCHEMA = SCHEMAS["inspect"]
 
 
-def run(*arguments: object) -> Result:
-    return invoke("inspect", *arguments)
+def run(*arguments: object, columns: int | None = None) -> Result:
+    return invoke("inspect", *arguments, columns=columns)
 
 
 def refuse_constant(name: str) -> None:
@@ -206,7 +206,7 @@ def test_inspect_finds_randomly_initialised_rows(deviation: float, tmp_path: Pat
     assert set(table.untrained) <= set(range(128, 256))
     assert set(table.untrained.values()) == {deviation}
     assert len(table.untrained) >= 126
-    text = one_line(run(folder, "--width", 120).stdout)
+    text = one_line(run(folder, columns=120).stdout)
     assert "looks untrained: 12" in text
     assert f"like random initialisation with std {deviation})" in text
 
@@ -311,7 +311,7 @@ def test_inspect_shows_several_models(make_pico: MakePico) -> None:
     models = inspected(first, second, "tiny-gpt2")
     assert [model["model_type"] for model in models] == ["gpt2", "bert", "gpt2"]
     assert [model["source"] for model in models] == [str(first), str(second), "tiny-gpt2"]
-    screen = run(first, second, "tiny-gpt2", "--width", 160).stdout
+    screen = run(first, second, "tiny-gpt2", columns=160).stdout
     for name in ("pico-gpt2", "pico-bert", "tiny-gpt2"):
         assert f"Findings in {name}\n" in screen
         assert f"Limits of {name}\n" in screen
@@ -380,7 +380,7 @@ def test_inspect_rows_includes_reserved_rows(
         else:
             assert row["position"] == row["row"] - 2
             assert row["origin"] == ""
-    _, _, *lines = run(source, f"--rows={rows}", "--width", 200).stdout.splitlines()
+    _, _, *lines = run(source, f"--rows={rows}", columns=200).stdout.splitlines()
     assert [int(line.split()[0]) for line in lines] == expected
 
 
@@ -400,7 +400,7 @@ def test_inspect_rows_rejects_empty_ranges(
 def test_inspect_rows_prints_statistics_and_remarks(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     add_bad_rows(source)
-    lines = run(source, "--rows", "2:10", "--width", 200).stdout.splitlines()
+    lines = run(source, "--rows", "2:10", columns=200).stdout.splitlines()
     zero = lines[3]
     assert zero.endswith("zero row")
     assert zero.split()[:4] == ["3", "3", "0.00", "-"]
@@ -515,7 +515,6 @@ def test_inspect_suggests_working_flags_for_an_unknown_model_type(make_pico: Mak
         ("--rows=1-2", "is not a valid range: use A:B"),
         ("--reserved-rows 2", "--reserved-rows"),
         (f"--tensor {WPE} --model-type gpt2", "--model-type"),
-        ("--width 20", "--width"),
     ],
 )
 def test_inspect_rejects_invalid_flags(flags: str, message: str) -> None:
@@ -573,7 +572,7 @@ def test_inspect_verdict_names_rows_that_are_not_finite(make_pico: MakePico) -> 
 
 def test_inspect_prints_verdicts_first() -> None:
     resize("tiny-gpt2", to=512, output="out")
-    first, second, *_ = run("tiny-gpt2", "out", "--width", 120).stdout.splitlines()
+    first, second, *_ = run("tiny-gpt2", "out", columns=120).stdout.splitlines()
     assert first == f"tiny-gpt2: {inspect('tiny-gpt2').verdict}"
     assert second == f"out: {inspect('out').verdict}"
 
@@ -589,7 +588,7 @@ def test_inspect_check_exits_with_3_if_limits_disagree(make_pico: MakePico) -> N
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=8)
 
-    done = run("tiny-gpt2", folder, "--check", "-q", "--width", 200)
+    done = run("tiny-gpt2", folder, "--check", "-q", columns=200)
     assert done.exit_code == 3
     assert done.stderr == ""
     assert done.stdout.splitlines() == [

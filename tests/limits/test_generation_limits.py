@@ -434,7 +434,7 @@ def test_inspect_remarks_where_generation_stops(
     folder = make_led(tmp_path / "led")
     pico.edit_json(folder / GENERATION, **limits)
 
-    done = invoke("inspect", folder, "--check", "--width", 200)
+    done = invoke("inspect", folder, "--check", columns=200)
     assert done.exit_code == 0
     assert f"{GENERATION} {key}: {remark}." in done.stdout
 
