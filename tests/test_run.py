@@ -359,7 +359,7 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
     # Of several processes, only the first one evaluates.
     other = replace(result.training, is_first=False)
     monkeypatch.setattr("ctxextend.training.train.train_recipe", lambda *_, **__: other)
-    again = ctxextend.run(recipe)
+    again = ctxextend.run(recipe, force=True)
     assert again.output == Path("first")
     assert again.training == other
     assert again.evaluation is None

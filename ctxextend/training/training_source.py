@@ -131,14 +131,22 @@ class TrainingSource:
             ResizeError: The device is not available.
         """
         settings = training_settings(self.recipe)
-        self.check_output(self.output_path(output), force=force)
-        texts = (*settings.data, *settings.eval_data)
-        if settings.contrastive == "pairs":
-            check_pairs(texts)
-        else:
-            check_beginnings(texts, settings.text_field)
+        path = self.output_path(output)
+        self.check_output(path, force=force)
+        # The folder of a run to resume has the text as token ids already.
+        if RunFolder.for_output(path).save is None:
+            _check_texts(settings)
         check_sequences(self.model.ref.source, self.max_len, settings)
         check_device(settings.device)
+
+
+def _check_texts(settings: Train) -> None:
+    """Raise DataError if the beginning of a text cannot be read."""
+    texts = (*settings.data, *settings.eval_data)
+    if settings.contrastive == "pairs":
+        check_pairs(texts)
+    else:
+        check_beginnings(texts, settings.text_field)
 
 
 def check_sequences(source: str, max_len: int, settings: Train, shortest: int = 0) -> None:

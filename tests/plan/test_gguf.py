@@ -518,8 +518,9 @@ def test_resize_refuses_an_unknown_architecture(tmp_path: Path) -> None:
     ],
 )
 def test_resize_refuses_flags_that_do_not_apply(
-    flags: list[str], message: str, tmp_path: Path
+    flags: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "x.txt").write_text("text")
     base = write_gguf(tmp_path / "base.gguf")
     done = CliRunner().invoke(build_app(), ["resize", str(base), "--to", str(LONGER), *flags])
