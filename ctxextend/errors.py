@@ -172,12 +172,18 @@ def raise_first(errors: Iterable[ResizeError]) -> None:
         raise listed[0]
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``Did you mean X?`` with the closest known name; empty if none is close."""
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the closest known name; None if none is close."""
     from difflib import get_close_matches  # imported here because only errors need it
 
     near = get_close_matches(name.lower(), list(known), 1)
-    return f"Did you mean {near[0]}?" if near else ""
+    return near[0] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``Did you mean X?`` with the closest known name; empty if none is close."""
+    near = nearest_name(name, known)
+    return f"Did you mean {near}?" if near else ""
 
 
 def install_command(library: str) -> str:

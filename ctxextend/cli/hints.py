@@ -149,7 +149,7 @@ def with_length_flag(command: str, length: str, words: Sequence[str]) -> str:
         return f"{flag} is given already: remove {length}."
     place = words.index(length)
     meant = [*words[:place], flag, length, *words[place + 1 :]]
-    return f"Did you mean: {shlex.join(['ctxextend', command, *meant])}?"
+    return f"Did you mean: {shlex.join(['ctxextend', command, *meant])}"
 
 
 def find_length(words: Sequence[str], flags_with_values: Collection[str]) -> str | None:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ctxextend.errors import did_you_mean, joined
+from ctxextend.errors import joined, nearest_name
 
 Flags = Mapping[str, Collection[str]]  # the flags of each command, by its name
 
@@ -155,10 +155,10 @@ def suggest_command(words: Sequence[str], commands: Collection[str]) -> str | No
         meant = (others[0], "--help")
         others = []
     if meant is None:
-        near = did_you_mean(name, commands)
-        if not near:
+        near = nearest_name(name, commands)
+        if near is None:
             return None
-        meant = (near.removeprefix("Did you mean ").removesuffix("?"),)
+        meant = (near,)
     if meant[0].startswith("--"):
         others = []
     first, *more = meant
