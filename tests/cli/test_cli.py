@@ -298,7 +298,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ("verify m --base b --variant=", "--variant '' must consist of letters"),
         ("verify m --base b --model-type=", "Unknown model type ''."),
         ("resize m 512", "Did you mean: ctxextend resize m --to 512"),
-        ("resize m 4,096 --force -o out", "ctxextend resize m --to 4,096 --force -o out?"),
+        ("resize m 4,096 --force -o out", "ctxextend resize m --to 4,096 --force -o out"),
         ("resize -o 7 --part 9 m 4k", "Did you mean: ctxextend resize -o 7 --part 9 m --to 4k"),
         ("resize 4x m", "Did you mean: ctxextend resize --to 4x m"),
         ("resize m 512 --to 256", "Unexpected argument: 512. --to is given already: remove 512."),
