@@ -1,6 +1,7 @@
 """A tokenizer of transformers for texts of any length, without padding or truncation."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctxextend.checkpoints.source import BUNDLED
+from ctxextend.checkpoints.source import BUNDLED, HUB_ID
 from ctxextend.errors import CheckpointError, DataError, one_line
 from ctxextend.held_out import Ids
 from ctxextend.limits.side_files import TOKENIZER_FILES
@@ -99,6 +100,17 @@ class NamedTokenizer:
     """A tokenizer that is opened on first use, since that imports transformers."""
 
     name: str | os.PathLike[str]  # see `TextTokenizer.open`
+
+    def __post_init__(self) -> None:
+        """Check that the name can be one of a tokenizer.
+
+        Raises:
+            CheckpointError: It is neither a file or folder, nor a bundled name or Hub id.
+        """
+        name = os.fspath(self.name)
+        if not Path(name).exists() and re.fullmatch(HUB_ID, name) is None:
+            message = f"Tokenizer {name} is neither a file or folder nor a Hub id."
+            raise CheckpointError(message, "Check the path (or the id, OWNER/NAME).")
 
     @cached_property
     def opened(self) -> TextTokenizer:

@@ -66,6 +66,7 @@ OTHER_ERRORS = {
     "compare tiny-gpt2 --to 64 --data ok.txt": "--to 64 creates no new rows to compare",
     "compare tiny-gpt2 --hold-out 512 --data ok.txt": "no rows would be held out",
     "compare tiny-gpt2 --to 256 --method bandz --data ok.txt": "Unknown method 'bandz'.",
+    "evaluate tiny-gpt2 --data ok.txt --tokenizer a/b/c": "neither a file or folder nor a Hub id",
     "verify tiny-gpt2 --deep --base missing": "missing",
     "train tiny-gpt2 --data ok.txt --steps 1 --push-to-hub a/b/c": "a/b/c is not a valid Hub",
 }
