@@ -97,10 +97,15 @@ def pinned_ref(ref: CheckpointRef, source: Checkpoint) -> CheckpointRef:
 def resize_recipe_text(plan: Plan, folder: Path, hashes: Hashes) -> str:
     """Return the recipe of a resized checkpoint; see `recipe_text`."""
     settings = recorded_settings(plan)
+    facts = _facts(plan, settings, hashes.tables)
+    before = read_provenance(plan.checkpoint)
+    if before is not None and not plan.is_changed:
+        # A copy: its rows are what the earlier resize or training made of them.
+        facts["source_recipe"] = before.values
     return recipe_text(
         Recipe(pinned_ref(plan.model.ref, plan.checkpoint), resize=settings),
         plan.checkpoint,
-        _facts(plan, settings, hashes.tables),
+        facts,
         hashes.fingerprint,
         folder,
         uses_ml_dtypes=uses_ml_dtypes(plan),

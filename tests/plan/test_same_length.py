@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, T5Config
 
+import ctxextend
 from ctxextend import extend_model, plan_resize
 from tests.helpers import conversions, pico, rotary_models, sinusoidal_models
 from tests.helpers.gguf_files import write_gguf
@@ -153,3 +154,18 @@ def test_convert_says_what_runtimes_do_at_every_length(scheme: str, to: int, len
     assert done.exit_code == 0, done.stderr
     assert f"Context length {length} in transformers" in unwrapped(done.stderr)
     assert "Does not load in vLLM and SGLang" in unwrapped(done.stderr)
+
+
+def test_a_copy_keeps_what_the_earlier_resize_recorded() -> None:
+    ctxextend.resize("tiny-gpt2", 256, output="longer")
+    ctxextend.resize("longer", 256, output="copy")
+    for folder in ("longer", "copy"):
+        report = ctxextend.inspect(folder)
+        assert report.verdict.endswith("256 new rows created by bands, not trained yet.")
+    assert ctxextend.verify("copy").base == "tiny-gpt2"
+    assert ctxextend.verify("copy").passed
+    assert ctxextend.verify("copy", base="longer").passed
+    again = ctxextend.run("copy/ctxextend.yaml", "again")
+    assert again.output is not None
+    weights = "model.safetensors"
+    assert Path("again", weights).read_bytes() == Path("longer", weights).read_bytes()
