@@ -362,7 +362,7 @@ def _open_and_plan(
     recipe: Recipe, options: ResizeOptions, *, dry_run: bool
 ) -> tuple[OpenedModel, Planned, RuntimePlan | None]:
     """Open a checkpoint, and plan its resize; the weights of a Hub id are downloaded if needed."""
-    writes_weights = not (options.edit_only or dry_run) or options.link
+    writes_weights = not (options.edit_only or dry_run)
     reads_text = bool(options.data) or recipe.train is not None
     if writes_weights or reads_text:
         return _plan_opened(recipe, options, only_headers=False)

@@ -1,6 +1,7 @@
 """Downloads and uploads of models on the Hub, and messages for their errors."""
 
 import glob
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,6 +12,8 @@ from ctxextend.checkpoints.safetensors_file import header_size
 from ctxextend.errors import CtxextendError, OutputError, SourceError
 
 FIRST_BYTES = 1 << 18  # more than nearly all headers have
+RANGE_NOT_SATISFIABLE = 416  # status of a server for a range that it does not send
+PAUSES = (0.5, 2.0)  # seconds between tries to read the start of a file
 CHUNK_BYTES = 1 << 16
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 LOGS = "runs"  # TensorBoard logs, which contain local paths and the host name
@@ -129,6 +132,10 @@ def _download(
     return Path(folder), files
 
 
+class _NoStartError(Exception):
+    """A server does not send the start of a file, with its size."""
+
+
 def download_header(repo: str, revision: str | None, name: str, path: Path) -> RemoteHeader | None:
     """Read the header of a safetensors file on the Hub, and as little else as possible.
 
@@ -139,46 +146,74 @@ def download_header(repo: str, revision: str | None, name: str, path: Path) -> R
         path: Where a download would put the file, for errors.
 
     Returns:
-        The header; None if it cannot be read apart from the file.
+        The header; None if the server does not state the size of the file, or cuts its start.
 
     Raises:
+        SourceError: It cannot be downloaded.
         CheckpointError: The file is smaller than its header, or the header is too large.
     """
-    try:
-        from huggingface_hub import hf_hub_url
+    from huggingface_hub import hf_hub_url
 
-        url = hf_hub_url(repo, name, revision=revision)
-        start, size = _read_start(url, FIRST_BYTES)
+    url = hf_hub_url(repo, name, revision=revision)
+    try:
+        start, size = _read_start_patiently(url, FIRST_BYTES)
         length = 8 + header_size(path, start, size)
         if len(start) < length:
-            start, size = _read_start(url, length)
+            start, size = _read_start_patiently(url, length)
     except CtxextendError:
         raise
-    except Exception:  # as in `download`, which describes the error when it reads the whole file
+    except _NoStartError:
         return None
+    except Exception as error:  # as in `download`
+        raise _download_error(error, repo, revision) from error
     if len(start) < length:
         return None
     return RemoteHeader(start=start, size=size)
 
 
+def _read_start_patiently(url: str, count: int) -> tuple[bytes, int]:
+    """Read the first bytes of a file; try again after an error that may pass.
+
+    Raises:
+        Exception: The last try failed, too.
+    """
+    for pause in PAUSES:
+        try:
+            return _read_start(url, count)
+        except _NoStartError:
+            raise
+        except Exception:  # huggingface_hub raises many kinds
+            time.sleep(pause)
+    return _read_start(url, count)
+
+
 def _read_start(url: str, count: int) -> tuple[bytes, int]:
-    """Return the first bytes of a file, and its size; a server may not support ranges."""
+    """Return the first bytes of a file, and its size; a server may not support ranges.
+
+    Raises:
+        _NoStartError: The server has no ranges, or does not state the size.
+        Exception: One of huggingface_hub.
+    """
     from huggingface_hub import get_session
     from huggingface_hub.utils._headers import build_hf_headers
     from huggingface_hub.utils._http import hf_raise_for_status
 
     headers = build_hf_headers()
     headers |= {"Range": f"bytes=0-{count - 1}", "Accept-Encoding": "identity"}
-    data = b""
+    data = bytearray()
     with get_session().stream("GET", url, headers=headers, follow_redirects=True) as response:
+        if response.status_code == RANGE_NOT_SATISFIABLE:
+            raise _NoStartError
         hf_raise_for_status(response)
         for chunk in response.iter_bytes(CHUNK_BYTES):
             data += chunk
             if len(data) >= count:  # without ranges, the rest of the file would follow
                 break
         stated = response.headers.get("Content-Range", "").rpartition("/")[2]
-        size = int(stated or response.headers["Content-Length"])
-    return data[:count], size
+        stated = stated or response.headers.get("Content-Length", "")
+        if not stated.isdecimal():
+            raise _NoStartError
+    return bytes(data[:count]), int(stated)
 
 
 def _list_files(repo: str, revision: str | None) -> list[str]:

@@ -29,7 +29,9 @@ class Link(NamedTuple):
 def plan_link(path: Path) -> Link:
     """Return the link that an output gets instead of a copy of a weights file."""
     target = Path(os.path.realpath(path))
-    if path.is_symlink() and is_cache_blob(target):
+    # In a dry run, a file of the Hub may not be in the cache yet.
+    is_in_cache = not path.exists() or (path.is_symlink() and is_cache_blob(target))
+    if is_in_cache:
         return Link(target=target, kind="symbolic")
     return Link(target=target, kind="hard")
 

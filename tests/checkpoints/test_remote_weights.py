@@ -181,3 +181,26 @@ def test_offline_without_weights_in_the_cache_is_an_error(
     assert done.exit_code == 1
     assert done.stderr.startswith("Error: ")
     assert not Path("again").exists()
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_edit_only_downloads_no_weights_if_the_hub_fails(
+    hub: Hub, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_client, "PAUSES", (0.0, 0.0))
+    publish(hub, is_sharded=True)
+    hub.faults.append(Fault(r"GET .*model-00002.*safetensors", status=503, times=times))
+    done = invoke("resize", REPO, "--to", "64", "--edit-only", "-o", "edited")
+    assert cached_weights() == []
+    assert done.exit_code == (0 if times == 1 else 1)
+    assert Path("edited").exists() == (times == 1)
+    if times > 1:
+        assert "could not be downloaded from the Hub" in done.stderr
+
+
+def test_dry_run_with_link_downloads_no_weights(hub: Hub) -> None:
+    publish(hub)
+    done = invoke("resize", REPO, "--to", "64", "--link", "--dry-run")
+    assert done.exit_code == 0, done.stderr
+    assert cached_weights() == []
+    assert "link" in done.stdout
