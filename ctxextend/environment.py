@@ -328,7 +328,7 @@ def _import_error(name: str) -> str:
     """Import a library; return why that failed, or empty text."""
     try:
         import_module(_module(name))
-    except Exception as error:  # a broken library raises anything
+    except (Exception, SystemExit) as error:  # a broken library raises anything
         return _public(f"{type(error).__name__}: {one_line(error)}")
     return ""
 
@@ -412,7 +412,7 @@ def _hub_folder() -> Path:
 
 
 def _expanded(path: str) -> Path:
-    return Path(os.path.expandvars(path)).expanduser()
+    return Path(os.path.expanduser(os.path.expandvars(path)))  # noqa: PTH111 - never raises
 
 
 def _hub_cache() -> HubCache:

@@ -139,12 +139,16 @@ def check_beginnings(paths: Paths, text_field: str = TEXT_FIELD) -> None:
     Raises:
         DataError: A path does not exist or contains no text, or a file cannot be read.
     """
+    given = {*map(Path, path_names(paths))}
     for source in check_paths(paths):
         if isinstance(source, str):  # on the Hub
             continue
         with _named_in_errors(source):
-            for _ in islice(_beginning(source, text_field), BEGINNING):
-                pass
+            beginning = list(islice(_beginning(source, text_field), BEGINNING))
+        is_read = source.suffix.lower() not in TABULAR and len(beginning) < BEGINNING
+        is_whole = is_read and source.stat().st_size < CHUNK_SIZE
+        if is_whole and source in given and not any(text.strip() for text in beginning):
+            raise _no_text(source)
 
 
 def _beginning(source: Path, text_field: str) -> Iterator[str]:
@@ -155,9 +159,10 @@ def _beginning(source: Path, text_field: str) -> Iterator[str]:
     """
     suffix = source.suffix.lower()
     if suffix == PARQUET:
+        size = source.stat().st_size
         with source.open("rb") as file:
             first = file.read(len(PARQUET_MARK))
-            file.seek(-len(PARQUET_MARK), os.SEEK_END)
+            file.seek(max(size - len(PARQUET_MARK), 0))
             last = file.read()
         if not first == last == PARQUET_MARK:
             raise ValueError("it is not a complete Parquet file")
@@ -166,6 +171,12 @@ def _beginning(source: Path, text_field: str) -> Iterator[str]:
     else:
         for stream in _streams(source, text_field):
             yield stream.read(CHUNK_SIZE)
+
+
+def _no_text(source: TextSource) -> DataError:
+    """Return the error for a file or dataset that is blank."""
+    hint = "Remove it, or set the text field with --text-field."
+    return DataError(f"{source} contains no text.", hint)
 
 
 def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
@@ -178,8 +189,7 @@ def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
     for source in check_paths(paths):
         has_text = any(text.strip() for text, _ in read_chunks([str(source)], text_field))
         if not has_text and (isinstance(source, str) or source in given):
-            hint = "Remove it, or set the text field with --text-field."
-            raise DataError(f"{source} contains no text.", hint)
+            raise _no_text(source)
 
 
 def read_documents(

@@ -41,7 +41,8 @@ def describe_stop(command: str | None, stop: BaseException | None = None) -> str
             f"--data and --budget with --method {stop.method}"
         )
     done = "measured" if command in MEASURES else "written"
-    return f"Stopped: nothing was {done}. {START_AGAIN}"
+    discarded = "".join(_discarded_states())
+    return f"Stopped: nothing was {done}{discarded}. {START_AGAIN}"
 
 
 def _saved_states() -> Iterator[str]:
@@ -50,6 +51,14 @@ def _saved_states() -> Iterator[str]:
     for folder in getattr(sys.modules.get(module), registry, ()):
         if folder.keeps_saves and folder.step:
             yield f"after step {folder.step}, saved in {folder.path}"
+
+
+def _discarded_states() -> Iterator[str]:
+    """Yield the step of each earlier training run whose saved state was discarded."""
+    module, registry = RUN_FOLDERS
+    for folder in getattr(sys.modules.get(module), registry, ()):
+        if folder.discarded_step:
+            yield f", and the saved state of step {folder.discarded_step} was discarded"
 
 
 def _complete_outputs() -> Iterator[Path]:

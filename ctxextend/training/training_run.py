@@ -12,7 +12,7 @@ NAME.training/
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class RunFolder:
 
     path: Path
     keeps_saves: bool = True  # False for a comparison, which cannot be resumed
+    discarded_step: int = 0  # the last saved step of an earlier run that was discarded; 0: none
 
     @classmethod
     def for_output(cls, output: Path) -> "RunFolder":
@@ -166,13 +167,16 @@ def open_run_folder(
             _check_settings(folder, before, settings, resume=resume)
         if not resume or folder.save is None:
             before = {}
+            folder = replace(folder, discarded_step=folder.step)
+            opened.append(folder)
             _clear(folder)
         planned_steps = before.get(PLANNED_STEPS, settings["train.steps"])
         text = json.dumps({**settings, PLANNED_STEPS: planned_steps}, indent=2) + "\n"
         with atomic_output.atomic_file(run_file) as staged:
             staged.write_text(text, "utf-8")
         folder.saves.mkdir(exist_ok=True)
-        opened.append(folder)
+        if folder not in opened:
+            opened.append(folder)
         try:
             yield folder
         finally:

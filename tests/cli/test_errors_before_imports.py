@@ -33,6 +33,9 @@ WRONG_TEXTS = {
     "later.jsonl": "Line 2 of later.jsonl has no field 'text'; found body.",
     "wrong.jsonl": "Line 1 of wrong.jsonl is not valid JSON",
     "other.csv": "other.csv has no field 'text'; found body.",
+    "short.parquet": "short.parquet cannot be read: it is not a complete Parquet file.",
+    "blank.txt": "blank.txt contains no text.",
+    "blank.jsonl": "blank.jsonl contains no text.",
     "cut.parquet": "cut.parquet cannot be read: it is not a complete Parquet file.",
     "hf:a/b/c/d:e:f": "hf:a/b/c/d:e:f is not a valid Hub dataset.",
 }
@@ -86,6 +89,9 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "later.jsonl").write_text('{"text": "text"}\n{"body": "text"}\n')
     (tmp_path / "wrong.jsonl").write_text("text\n")
     (tmp_path / "other.csv").write_text("body\ntext\n")
+    (tmp_path / "short.parquet").write_bytes(b"PAR")
+    (tmp_path / "blank.txt").write_text(" \n")
+    (tmp_path / "blank.jsonl").write_text('{"text": " "}\n')
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 and no end")
     return tmp_path
 
