@@ -1,5 +1,7 @@
 """The checks of files, in words: what was compared, and each difference as a sentence."""
 
+from collections.abc import Sequence
+
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.conversion.conversion import Conversion, count_origins
 from ctxextend.conversion.describe import positions_text
@@ -51,9 +53,12 @@ UNTRAINED_ROWS: dict[str | None, str] = {
 # ---- tensors
 
 
-def tensors_check(expected: Expected, compared: ComparedTensors) -> Check:
-    """Return the check of all tensors but the tables."""
-    faults = [_form_text(wrong) for wrong in compared.wrong_forms]
+def tensors_check(
+    expected: Expected, compared: ComparedTensors, changed_links: Sequence[str]
+) -> Check:
+    """Return the check of all tensors but the tables; see also `compare_links.changed_links`."""
+    faults = [_changed_link_text(name) for name in changed_links]
+    faults += [_form_text(wrong) for wrong in compared.wrong_forms]
     for wrapper in compared.wrappers:
         faults.append(f"names of tensors have {wrapper}, which transformers does not load")
     faults += [f"{name} is not in the base" for name in compared.added]
@@ -71,6 +76,13 @@ def tensors_check(expected: Expected, compared: ComparedTensors) -> Check:
         faults.insert(0, reason)
     summary = _tensors_summary(expected, compared)
     return Evidence(failures=faults, findings=[summary]).check("tensors")
+
+
+def _changed_link_text(name: str) -> str:
+    return (
+        f"{name} is the same file as the base's, and the base's weights are not those of "
+        f"{RECIPE_FILE}: one of them was edited in place, or the base was changed before"
+    )
 
 
 def _form_text(wrong: WrongForm) -> str:

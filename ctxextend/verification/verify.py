@@ -27,6 +27,7 @@ from ctxextend.provenance import Provenance, find_base, parse_provenance
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_files import compare_files
+from ctxextend.verification.compare_links import changed_links
 from ctxextend.verification.compare_queries import compare_queries
 from ctxextend.verification.compare_tables import compare_table
 from ctxextend.verification.compare_tensors import compare_tensors
@@ -178,7 +179,8 @@ def check_files(expected: Expected, resized: Checkpoint, progress: Progress) -> 
     """
     tensors = compare_tensors(expected, resized, progress)
     tables = [compare_table(expected, table, resized) for table in expected.tables]
-    checks = [tensors_check(expected, tensors), tables_check(expected, tables)]
+    links = changed_links(expected, resized)
+    checks = [tensors_check(expected, tensors, links), tables_check(expected, tables)]
     if expected.scaled:
         checks.append(queries_check(expected, compare_queries(expected, resized)))
     if gguf_of(expected.base) is not None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ctxextend import convert, resize
+from ctxextend import convert, resize, verify
 from ctxextend.errors import OutputError, ResizeError
 from tests.helpers import pico
 from tests.helpers.hub_server import Hub
@@ -253,3 +253,16 @@ def test_convert_refuses_links_of_weights_that_are_trained() -> None:
     )
     assert done.exit_code == 2
     assert "--link cannot be used with --train" in done.stderr
+
+
+def test_verify_finds_an_edit_in_place_of_a_linked_file() -> None:
+    make(max_position_embeddings=OLD)
+    succeed("resize", "llama", "--to", "64", "--link", "-o", "linked")
+    assert verify("linked").passed
+    with Path("linked/model.safetensors").open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\x00\x11\x22\x33")
+    verification = verify("linked")
+    assert not verification.passed
+    tensors = verification.checks[0]
+    assert "model.safetensors is the same file as the base's" in tensors.evidence[0]
