@@ -257,19 +257,25 @@ def _link_notes(result: "ResizeResult") -> Iterator[str]:
         return
     linked = output.files.linked
     if not linked:
-        yield "Nothing is linked: every weights file changes."
+        yield ("Nothing is linked: every weights file changes, or is converted to safetensors.")
     hard = [name for name, kind in linked.items() if kind == "hard"]
     symbolic = [name for name, kind in linked.items() if kind == "symbolic"]
     if hard:
         yield (
-            f"hard-linked: {listed(hard)}. Editing such a file in place edits it here and in "
-            f"{result.plan.checkpoint.root}."
+            f"Hard-linked: {listed(hard)}. Editing such a file in place edits it here and in "
+            f"{result.plan.checkpoint.root}, and in any folder that has a link to it too."
         )
     if symbolic:
         yield (
-            f"linked to the Hub cache: {listed(symbolic)}. The output has no weights without "
-            "the cache, or on another computer: copy it with cp -RL."
+            f"Linked to the Hub cache: {listed(symbolic)}. The output has no weights without "
+            f"the cache, or on another computer. To make a whole copy: {_whole_copy(result.output)}"
         )
+
+
+def _whole_copy(output: Path) -> str:
+    """Return the command that copies a folder with what its links lead to."""
+    folder = not_an_option(str(output))
+    return shlex.join(["cp", "-RL", folder, f"{folder}-copy"])
 
 
 def _skipped_notes(result: "ResizeResult") -> Iterator[str]:
