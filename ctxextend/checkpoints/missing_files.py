@@ -16,9 +16,9 @@ from ctxextend.checkpoints.exports import (
     only_exports_error,
 )
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.source import Source, points_outside
+from ctxextend.checkpoints.source import CACHED_MODEL, Source, cached_id, points_outside
 from ctxextend.checkpoints.training_files import find_parts, may_be_model
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import PASS_HUB_ID, CheckpointError
 
 WEIGHTS_SUFFIXES = (
     ".bin",
@@ -33,7 +33,6 @@ WEIGHTS_SUFFIXES = (
 )
 
 
-CACHED_MODEL = "models--"  # the start of a folder of the Hub cache
 # BERT's own format of TensorFlow 1: its variables, and its config.
 BERT_VARIABLES = "bert_model.ckpt"  # and an ending
 BERT_CONFIG = "bert_config.json"
@@ -87,9 +86,8 @@ def _hub_cache_error(folder: Path) -> CheckpointError | None:
     root = folder.parent if folder.name == "snapshots" else folder
     if not root.name.startswith(CACHED_MODEL):
         return None
-    hub_id = root.name.removeprefix(CACHED_MODEL).replace("--", "/")
     message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
-    hint = f"Pass the Hub id: {hub_id}"
+    hint = f"{PASS_HUB_ID}{cached_id(root.name)}"
     snapshots = sorted(path.parent for path in root.glob("snapshots/*/config.json"))
     if snapshots:
         listed = ", ".join(shlex.quote(str(path)) for path in snapshots)
