@@ -285,4 +285,4 @@ def _in_old_transformers(converted: str, packages: str, code: str) -> str:
         f'{OLD_ENVIRONMENT}/bin/pip install "transformers<5" {packages} torch',
         f"{OLD_ENVIRONMENT}/bin/python -c {shlex.quote(code)}",
     )
-    return f"Convert {converted} in an environment of its own: {' && '.join(commands)}"
+    return f"Convert {converted} in a separate environment: {' && '.join(commands)}"

@@ -131,7 +131,7 @@ def resolve_source(
         raise SourceError(f"The file {text} does not exist.", "Check the path.")
     elif os.path.lexists(path) or not is_hub_id(text):
         hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
-        hints = filter(None, (did_you_mean(text, _folders_beside(text)), hint))
+        hints = filter(None, (did_you_mean(text, _folders_next_to(text)), hint))
         raise SourceError(f"{text} is not an existing folder or regular file.", " ".join(hints))
     else:
         try:
@@ -141,7 +141,7 @@ def resolve_source(
                 with_headers = _hub_source_of_headers(text, revision, variant, check)
             source = with_headers or _hub_source(text, revision, subfolder, choose, check)
         except SourceError as error:
-            similar = did_you_mean(text, [*_folders_beside(text), *BUNDLED])
+            similar = did_you_mean(text, [*_folders_next_to(text), *BUNDLED])
             hints = filter(None, (similar, error.hint))
             raise SourceError(error.message, " ".join(hints)) from error
     if subfolder is None:
@@ -154,7 +154,7 @@ def cached_id(name: str) -> str:
     return name.removeprefix(CACHED_MODEL).replace("--", "/")
 
 
-def _folders_beside(text: str) -> list[str]:
+def _folders_next_to(text: str) -> list[str]:
     """Return the checkpoint folders that are where a missing one was looked for, as typed."""
     parent, _ = os.path.split(text)
     folders = list[str]()

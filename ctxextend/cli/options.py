@@ -28,7 +28,7 @@ MEASURES = ("position", "context", "effective", "retrieval", "shift")
 # Duplicates ctxextend.recipe.SCHEMES too, and the runtimes whose options `flags` knows.
 SCHEMES = ("rotary", "alibi", "window", "none")
 FLAGS_RUNTIMES = ("vllm", "sglang", "llama.cpp")
-DEVICES = ("cpu", "cuda", "mps")  # duplicates the names of ctxextend.recipe.DEVICES
+COMMON_DEVICES = ("cpu", "cuda", "mps")  # that completion offers
 ADVANCED = "Advanced"  # options that few need: only --help-all lists them
 # Option groups of --help, in order.
 PANELS = ("Options", "Text", "Measures", "Training", "Output", ADVANCED)
@@ -147,7 +147,7 @@ complete_measure = completing(lambda: MEASURES)
 complete_table_method = completing(table_method_names)
 complete_rotary_method = completing(rotary_method_names)
 complete_method = completing(lambda: dict.fromkeys([*table_method_names(), *rotary_method_names()]))
-complete_device = completing(lambda: DEVICES)
+complete_device = completing(lambda: COMMON_DEVICES)
 complete_model_type = completing(
     lambda: sorted(import_module("ctxextend.families.known_types").known_names())
 )

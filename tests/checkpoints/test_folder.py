@@ -108,7 +108,7 @@ def test_open_checkpoint_with_only_foreign_weights_suggests_a_command(
     assert caught.value.hint is not None
     advice, command = caught.value.hint.split(" && transformers4/bin/python -c ")
     assert advice == (
-        "Convert them in an environment of its own: python -m venv transformers4 && "
+        "Convert them in a separate environment: python -m venv transformers4 && "
         f'transformers4/bin/pip install "transformers<5" {library} torch'
     )
     code = (

@@ -141,7 +141,7 @@ def test_errors_say_what_is_meant(arguments: str, hint: str) -> None:
     assert done.stderr.splitlines()[1:] == [hint]
 
 
-def test_a_missing_model_is_compared_with_the_folders_beside_it() -> None:
+def test_a_missing_model_is_compared_with_the_folders_next_to_it() -> None:
     for name in ("tiny-gpt2-512", "models/bert-512"):
         Path(name).mkdir(parents=True)
         Path(name, "config.json").write_text("{}")
