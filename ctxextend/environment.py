@@ -453,7 +453,7 @@ def _disks(hub: HubCache) -> Iterator[Disk]:
     """Yield the space of the folders that commands write to."""
     yield _disk("working directory", Path())
     yield _disk("temporary files", Path(tempfile.gettempdir()))
-    yield _disk("Hub cache", _hub_folder())
+    yield _disk("disk of the cache", _hub_folder())
 
 
 def _disk(use: str, folder: Path) -> Disk:

@@ -330,6 +330,14 @@ TENSOR_KEYS = ("tensor", "config_key", "reserved_rows")
 TABLE_KEYS = (*TENSOR_KEYS, "trained_length")
 # Settings that depend on the machine, and are not written into recipes.
 MACHINE_KEYS = ("device", "threads", "fsdp")
+# Values by other names that people type, of all fields with choices.
+MEANT_CHOICES = {
+    "gpu": "cuda",
+    "metal": "mps",
+    "nope": "none",
+    "nvidia": "cuda",
+    "rope": "rotary",
+}
 
 
 def accepted_type(setting: Field[Any]) -> Any:
@@ -751,4 +759,8 @@ def _choice_errors(
     for item in (value,) if isinstance(value, str) else value or ():
         if item not in choices:
             message = f"{flag_name(name)} must be one of {', '.join(choices)}, got {item}."
-            yield ResizeError(message, did_you_mean(str(item), choices) or None)
+            meant = MEANT_CHOICES.get(str(item).lower())
+            if meant in choices:
+                yield ResizeError(message, f"Did you mean {meant}?")
+            else:
+                yield ResizeError(message, did_you_mean(str(item), choices) or None)

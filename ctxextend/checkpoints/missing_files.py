@@ -16,9 +16,9 @@ from ctxextend.checkpoints.exports import (
     only_exports_error,
 )
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.source import Source, points_outside
+from ctxextend.checkpoints.source import CACHED_MODEL, Source, cached_id, points_outside
 from ctxextend.checkpoints.training_files import find_parts, may_be_model
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import PASS_HUB_ID, CheckpointError
 
 WEIGHTS_SUFFIXES = (
     ".bin",
@@ -33,10 +33,10 @@ WEIGHTS_SUFFIXES = (
 )
 
 
-CACHED_MODEL = "models--"  # the start of a folder of the Hub cache
 # BERT's own format of TensorFlow 1: its variables, and its config.
 BERT_VARIABLES = "bert_model.ckpt"  # and an ending
 BERT_CONFIG = "bert_config.json"
+OLD_ENVIRONMENT = "transformers4"  # the folder of a virtual environment with transformers 4
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,8 @@ def _hub_cache_error(folder: Path) -> CheckpointError | None:
     root = folder.parent if folder.name == "snapshots" else folder
     if not root.name.startswith(CACHED_MODEL):
         return None
-    hub_id = root.name.removeprefix(CACHED_MODEL).replace("--", "/")
     message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
-    hint = f"Pass the Hub id: {hub_id}"
+    hint = f"{PASS_HUB_ID}{cached_id(root.name)}"
     snapshots = sorted(path.parent for path in root.glob("snapshots/*/config.json"))
     if snapshots:
         listed = ", ".join(shlex.quote(str(path)) for path in snapshots)
@@ -251,11 +250,10 @@ def _foreign_error(
     output = f"{source.name}-safetensors"
     load = f"transformers.{class_name}.from_pretrained({name!r}, {foreign.flag})"
     code = f"import transformers; {load}.save_pretrained({output!r})"
-    install = f'pip install "transformers<5" {foreign.packages} torch'
     message = (
         f"{folder} has only {foreign.framework} weights, which transformers 5 no longer reads."
     )
-    hint = f"Convert them with transformers 4: {install}, then python -c {shlex.quote(code)}"
+    hint = _in_old_transformers("them", foreign.packages, code)
     return CheckpointError(message, hint)
 
 
@@ -273,6 +271,18 @@ def _bert_error(folder: Path, source: Source) -> CheckpointError:
     message = (
         f"{folder} has BERT's own format of TensorFlow 1, which transformers 5 no longer reads."
     )
-    install = 'pip install "transformers<5" tensorflow tf-keras torch'
-    hint = f"Convert it with transformers 4: {install}, then python -c {shlex.quote(code)}"
+    hint = _in_old_transformers("it", "tensorflow tf-keras", code)
     return CheckpointError(message, hint)
+
+
+def _in_old_transformers(converted: str, packages: str, code: str) -> str:
+    """Return the commands that run code in transformers 4.
+
+    They make an environment for it, because in that of ctxextend it would replace transformers 5.
+    """
+    commands = (
+        f"python -m venv {OLD_ENVIRONMENT}",
+        f'{OLD_ENVIRONMENT}/bin/pip install "transformers<5" {packages} torch',
+        f"{OLD_ENVIRONMENT}/bin/python -c {shlex.quote(code)}",
+    )
+    return f"Convert {converted} in a separate environment: {' && '.join(commands)}"

@@ -27,7 +27,7 @@ from ctxextend.checkpoints.filenames import (
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.checkpoints.training_files import DISTRIBUTED, distributed_error
-from ctxextend.errors import CheckpointError, SourceError, did_you_mean
+from ctxextend.errors import PASS_HUB_ID, CheckpointError, SourceError, did_you_mean
 
 BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}  # by name
 
@@ -45,6 +45,7 @@ ARCHIVES = {
 CONFIG_FILES = ("config.json", "modules.json", "params.json")  # all that is read without weights
 # Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
 HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
+CACHED_MODEL = "models--"  # the start of a folder of the Hub cache
 # A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.
 SNAPSHOTS = "/snapshots/"
 CACHE_SNAPSHOT = (
@@ -123,11 +124,15 @@ def resolve_source(
     elif "://" in text:
         hint = "Download it, and pass the file; of the Hub, pass the id (owner/name)."
         raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
+    elif Path(text).name.startswith(CACHED_MODEL) and not os.path.lexists(path):
+        message = f"{text} is named as a folder of the Hub cache, and does not exist here."
+        raise SourceError(message, f"{PASS_HUB_ID}{cached_id(Path(text).name)}")
     elif text.lower().endswith(WEIGHTS_ENDINGS) and not os.path.lexists(path):
         raise SourceError(f"The file {text} does not exist.", "Check the path.")
     elif os.path.lexists(path) or not is_hub_id(text):
         hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
-        raise SourceError(f"{text} is not an existing folder or regular file.", hint)
+        hints = filter(None, (did_you_mean(text, _folders_next_to(text)), hint))
+        raise SourceError(f"{text} is not an existing folder or regular file.", " ".join(hints))
     else:
         try:
             choose = _config_files if only_config else partial(_needed_files, variant=variant)
@@ -136,11 +141,29 @@ def resolve_source(
                 with_headers = _hub_source_of_headers(text, revision, variant, check)
             source = with_headers or _hub_source(text, revision, subfolder, choose, check)
         except SourceError as error:
-            hints = filter(None, (did_you_mean(text, BUNDLED), error.hint))
+            similar = did_you_mean(text, [*_folders_next_to(text), *BUNDLED])
+            hints = filter(None, (similar, error.hint))
             raise SourceError(error.message, " ".join(hints)) from error
     if subfolder is None:
         return source
     return _in_subfolder(source, subfolder)
+
+
+def cached_id(name: str) -> str:
+    """Return the Hub id of the model in a folder of the Hub cache, by the folder's name."""
+    return name.removeprefix(CACHED_MODEL).replace("--", "/")
+
+
+def _folders_next_to(text: str) -> list[str]:
+    """Return the checkpoint folders that are where a missing one was looked for, as typed."""
+    parent, _ = os.path.split(text)
+    folders = list[str]()
+    try:
+        for config in Path(os.path.expanduser(parent)).glob("*/config.json"):  # noqa: PTH111 - as above
+            folders.append(os.path.join(parent, config.parent.name))  # noqa: PTH118 - keeps ./
+    except (OSError, ValueError):  # it cannot be read
+        return []
+    return sorted(folders)
 
 
 def _mode(text: str, path: str) -> int:

@@ -32,11 +32,12 @@ from ctxextend.cli.console import (
     null_stream,
 )
 from ctxextend.cli.interruption import WRITTEN, describe_stop
-from ctxextend.cli.options import ADVANCED, PANELS, MisplacedLength
+from ctxextend.cli.options import ADVANCED, PANELS, MisplacedLength, WrongFlags
 from ctxextend.cli.suggestions import suggest_command, suggest_flag
 from ctxextend.cli.tables import Page
 from ctxextend.cli.values import read_plain_values
 from ctxextend.errors import (
+    PASS_HUB_ID,
     SPECIFY_TABLE,
     CtxextendError,
     MethodError,
@@ -193,6 +194,14 @@ class App(TyperGroup):
     """Prints known errors as a message and a hint; a bug keeps its traceback."""
 
     format_help = write_help
+    _help_all_option: Any = None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, with --help and --help-all, which is the same here."""
+        if self._help_all_option is None:
+            self._help_all_option = _help_all(self.get_help_option(ctx))
+            self._help_all_option.hidden = True
+        return [*super().get_params(ctx), self._help_all_option]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the values of options before the command."""
@@ -254,12 +263,27 @@ def _known_hint(context: Any, hint: str | None, words: Sequence[str]) -> str | N
     """Return the hint of a known error, with a command to type if it lacks only flags."""
     if hint is None:
         return None
+    if hint.startswith(PASS_HUB_ID):
+        return f"{PASS_HUB_ID}{_with_hub_id(context, hint.removeprefix(PASS_HUB_ID), words)}"
     command = "resize MODEL --to N"
     if context.invoked_subcommand in WITH_TABLE_FLAGS:
         others = TABLE_FLAG.sub("", shlex.join(words)).rstrip()
         command = f"{context.invoked_subcommand} {others}"
     typed = f"{SPECIFY_TABLE}{context.info_name} {command} "
     return in_words_of_command(context, hint.replace(SPECIFY_TABLE, typed))
+
+
+def _with_hub_id(context: Any, found: str, words: Sequence[str]) -> str:
+    """Return a command with a Hub id instead of the name of its folder in the Hub cache."""
+    hub_id, comma, others = found.partition(", ")
+    meant = list[str]()
+    for word in words:
+        is_folder = word.rpartition("/")[2].replace("--", "/") == f"models/{hub_id}"
+        meant.append(hub_id if is_folder else word)
+    if meant == list(words):  # a folder inside that one
+        return found
+    command = shlex.join(["ctxextend", context.invoked_subcommand, *meant])
+    return f"{command}{comma}{others}"
 
 
 def _see_help(context: Any) -> str:
@@ -301,6 +325,8 @@ def explain_usage(error: Any, hint: str, words: Sequence[str] = ()) -> tuple[str
     cause = error.__cause__
     if isinstance(cause, CtxextendError):
         return cause.flag_message, cause.flag_hint or hint
+    if isinstance(error, WrongFlags):
+        return error.problem, error.hint
     parameter = getattr(error, "param", None)
     if parameter is not None and cause is not None:
         return _explain_value(parameter, cause.errors()[0], hint)

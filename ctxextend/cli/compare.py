@@ -145,6 +145,8 @@ def compare(
         with console.progress("Comparing", unit="tokens") as progress:
             result = run(progress)
     except ComparisonInterrupted as stop:
+        if not stop.comparison.rows:
+            raise  # nothing was measured, and the line about that is all there is to print
         result = stop.comparison
 
     page = Page.for_stdout()
@@ -156,7 +158,7 @@ def compare(
     console.measurement(
         "compare", result, page.lines, _files(result, report, plot, next_command), values
     )
-    if next_command is not None and not _shows_next(result):
+    if next_command is not None:
         console.next_steps(next_command)
 
 
@@ -169,7 +171,7 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
     for name in OF_ONE_MODEL:
         if len(sources) > 1 and flags[name]:
             found = f"{flag_name(name)} is for one MODEL, got {len(sources)}: {', '.join(sources)}."
-            raise typer.BadParameter(f"{found} Remove it to compare them as they are.")
+            raise options.WrongFlags(found, "Remove it to compare them as they are.")
     if not flags["quick"] and not flags["data"] and flags["corpus"] is None:
         with options.usage_errors():
             raise _no_text(flags)
@@ -223,11 +225,6 @@ def _read_flags(flags: Mapping[str, Any]) -> Run:
     return lambda progress: compare_model(open_model(ref), settings, progress)
 
 
-def _shows_next(comparison: "Comparison") -> bool:
-    """Whether the screen of a comparison contains the next command."""
-    return comparison.is_quick or comparison.hold_out is not None or comparison.recommends_tuned
-
-
 def _skipped(comparison: "Comparison") -> Iterator[str]:
     """Yield a note for each reason why methods were skipped."""
     for reason in dict.fromkeys(comparison.skipped.values()):
@@ -263,8 +260,6 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
     """Add the verdict, the settings, the ranking, and notes on its columns."""
     if comparison.rows:
         page.text(_verdict(comparison, page.numbers), "title")
-    if comparison.is_quick:
-        page.command("Next: ", comparison.next_command)
     if not comparison.complete:
         page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
@@ -338,11 +333,8 @@ def _add_column_notes(page: Page, comparison: "Comparison") -> None:
             "Cost on short inputs: vs. the reference rows, on the first "
             f"{comparison.hold_out} tokens."
         )
-        page.command("Next: ", comparison.next_command)
     elif _has_short_inputs(comparison):
         page.text(f"Cost on short inputs: {short_inputs_cost(comparison)}.")
-    if comparison.recommends_tuned:
-        page.command("Next: ", comparison.next_command)
 
 
 def _add_effective(page: Page, comparison: "Comparison") -> None:

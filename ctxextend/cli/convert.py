@@ -5,7 +5,7 @@ from typing import Annotated
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
-from ctxextend.cli.options import basic, complete_method, files
+from ctxextend.cli.options import basic, complete_table_method, files
 from ctxextend.cli.show_result import finish
 
 WINDOW_DEFAULT = "256"
@@ -36,7 +36,12 @@ def convert(
     ] = None,
     method: Annotated[
         str | None,
-        basic("--method NAME", "Method of new rows with --scheme window.", "copy", complete_method),
+        basic(
+            "--method NAME",
+            "Method of new rows with --scheme window.",
+            "copy",
+            complete_table_method,
+        ),
     ] = None,
     encoder_only: Annotated[
         bool, basic("--encoder-only", "Drop the head, if it cannot be converted.")

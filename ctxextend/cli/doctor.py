@@ -100,10 +100,10 @@ def _add_problems(page: Page, environment: "Environment") -> None:
     if not environment.problems:
         page.verdict("Nothing is missing.", is_good=True)
         return
-    for problem in environment.problems:
+    problems = environment.problems
+    for number, problem in enumerate(problems):
         style = "" if problem.level == "notice" else "wrong"
         page.text(f"{problem.level}: {problem.message}", style)
-    fixes = dict.fromkeys(problem.fix for problem in environment.problems)
-    for fix in fixes:
-        if fix is not None:
-            page.command("Fix: ", fix)
+        is_fixed_later = any(problem.fix == later.fix for later in problems[number + 1 :])
+        if problem.fix is not None and not is_fixed_later:
+            page.command("Fix: ", problem.fix)

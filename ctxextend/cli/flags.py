@@ -4,7 +4,7 @@ from typing import Annotated
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
-from ctxextend.cli.options import basic, complete_method
+from ctxextend.cli.options import basic, complete_rotary_method
 from ctxextend.json_output import to_json
 
 
@@ -19,7 +19,9 @@ def flags(
     ],
     method: Annotated[
         str | None,
-        basic("--method NAME", "E.g. yarn or linear (see methods).", "auto", complete_method),
+        basic(
+            "--method NAME", "E.g. yarn or linear (see methods).", "auto", complete_rotary_method
+        ),
     ] = None,
     trained_length: options.TrainedLength = None,
     model_type: options.ModelType = None,

@@ -148,7 +148,11 @@ def with_length_flag(command: str, length: str, words: Sequence[str]) -> str:
     if any(word.partition("=")[0] == flag for word in words):
         return f"{flag} is given already: remove {length}."
     place = words.index(length)
-    meant = [*words[:place], flag, length, *words[place + 1 :]]
+    before = list(words[:place])
+    # As in `resize MODEL to 512`; a flag before the word takes it as its value.
+    if len(before) > 1 and before[-1] == flag.lstrip("-") and not before[-2].startswith("-"):
+        before.pop()
+    meant = [*before, flag, length, *words[place + 1 :]]
     return f"Did you mean: {shlex.join(['ctxextend', command, *meant])}"
 
 

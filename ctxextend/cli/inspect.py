@@ -134,10 +134,12 @@ def _values(
 def _check_format(*, check: bool, others: Mapping[str, Any]) -> None:
     """Raise BadParameter unless --format goes with the other flags."""
     if not check:
-        raise typer.BadParameter("--format github requires --check. Add --check.")
+        raise options.WrongFlags("--format github requires --check.", "Add --check.")
     for flag, value in others.items():
         if value:
-            raise typer.BadParameter(f"--format github cannot be used with {flag}. Remove one.")
+            raise options.WrongFlags(
+                f"--format github cannot be used with {flag}.", "Remove one of them."
+            )
 
 
 def _annotate(
@@ -164,7 +166,7 @@ def _annotate(
 def _read_rows(rows: str | None, *, all_rows: bool) -> slice | None:
     """Return the rows that a range, or the number of one row, selects."""
     if all_rows and rows is not None:
-        raise typer.BadParameter("--rows cannot be used with --all-rows. Remove one of them.")
+        raise options.WrongFlags("--rows cannot be used with --all-rows.", "Remove one of them.")
     if all_rows:
         return slice(None)
     if rows is not None and rows.isdecimal():

@@ -17,7 +17,7 @@ import typer
 from ctxextend.errors import CtxextendError, OutputError, ResizeError
 from ctxextend.recipe_names import builtin_recipes
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS
-from ctxextend.tables.method_names import table_method_names
+from ctxextend.tables.method_names import rotary_method_names, table_method_names
 
 if TYPE_CHECKING:
     from ctxextend.recipe import Train
@@ -28,6 +28,7 @@ MEASURES = ("position", "context", "effective", "retrieval", "shift")
 # Duplicates ctxextend.recipe.SCHEMES too, and the runtimes whose options `flags` knows.
 SCHEMES = ("rotary", "alibi", "window", "none")
 FLAGS_RUNTIMES = ("vllm", "sglang", "llama.cpp")
+COMMON_DEVICES = ("cpu", "cuda", "mps")  # that completion offers
 ADVANCED = "Advanced"  # options that few need: only --help-all lists them
 # Option groups of --help, in order.
 PANELS = ("Options", "Text", "Measures", "Training", "Output", ADVANCED)
@@ -53,6 +54,15 @@ def heading(title: str) -> Any:
         )
 
     return option
+
+
+class WrongFlags(typer.BadParameter):
+    """Flags or values that cannot be used, and what to do instead."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(f"{message} {hint}")
+        self.problem = message
+        self.hint = hint
 
 
 class MisplacedLength(typer.BadParameter):
@@ -95,21 +105,38 @@ def completing(names: Callable[[], Iterable[str]]) -> Any:
 def hub_id(repo: str | None) -> str | None:
     """Validate a Hub repository name; an invalid one is a usage error."""
     if repo is not None and not re.fullmatch(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", repo):
-        raise typer.BadParameter(f"{repo} is not a valid Hub repository name: use OWNER/NAME.")
+        raise WrongFlags(f"{repo} is not a valid Hub repository name.", "Use OWNER/NAME.")
     return repo
 
 
 def complete_recipe(incomplete: str) -> list[str]:
     """Return built-in recipes and recipe files that a text may become.
 
-    Of files, those in its folder, and those of outputs in it.
+    Of files, those in its folder and, once a folder is typed, those of outputs in it.
     """
     names = [*builtin_recipes()]
     folder, _ = os.path.split(incomplete)
-    for pattern in ("*.yaml", "*.yml", "*/ctxextend.yaml"):
+    patterns = ["*.yaml", "*.yml"]
+    if folder:
+        patterns.append("*/ctxextend.yaml")
+    for pattern in patterns:
         for path in sorted(Path(folder).glob(pattern)):
             names.append(str(path))
     return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Return bundled models, and with one that matches also the folders that a text may become.
+
+    Without a bundled model that matches, the shell offers files and folders itself.
+    """
+    bundled = import_module("ctxextend.checkpoints.source").BUNDLED
+    names = [name for name in bundled if name.startswith(incomplete)]
+    if not names:
+        return []
+    folders = [path.name for path in Path().iterdir() if path.is_dir()]
+    names += sorted(name for name in folders if name.startswith(incomplete) and name[0] != ".")
+    return list(dict.fromkeys(names))
 
 
 complete_runtime = completing(lambda: RUNTIME_KEYS)
@@ -117,8 +144,10 @@ complete_flags_runtime = completing(lambda: FLAGS_RUNTIMES)
 complete_scheme = completing(lambda: SCHEMES)
 complete_builtin_recipe = completing(builtin_recipes)
 complete_measure = completing(lambda: MEASURES)
-complete_method = completing(table_method_names)
-complete_model = completing(lambda: import_module("ctxextend.checkpoints.source").BUNDLED)
+complete_table_method = completing(table_method_names)
+complete_rotary_method = completing(rotary_method_names)
+complete_method = completing(lambda: dict.fromkeys([*table_method_names(), *rotary_method_names()]))
+complete_device = completing(lambda: COMMON_DEVICES)
 complete_model_type = completing(
     lambda: sorted(import_module("ctxextend.families.known_types").known_names())
 )
@@ -221,7 +250,10 @@ Precision = Annotated[
     Literal["auto", "fp32", "bf16", "fp16"], advanced("--precision P", "auto, fp32, bf16 or fp16.")
 ]
 Device = Annotated[
-    str | None, advanced("--device NAME", "Device: cpu, cuda, cuda:1 or mps.", "GPU, else CPU")
+    str | None,
+    advanced(
+        "--device NAME", "Device: cpu, cuda, cuda:1 or mps.", "GPU, else CPU", complete_device
+    ),
 ]
 Threads = Annotated[int | None, advanced("--threads N", "CPU threads.", "depends on the model")]
 Seed = Annotated[int, advanced("--seed S", "Random seed.")]
@@ -285,7 +317,7 @@ def read_range(text: str | None) -> tuple[int | None, int | None] | None:
 
 
 def _invalid_range(text: str) -> typer.BadParameter:
-    return typer.BadParameter(f"--rows {text} is not a valid range: use A:B for rows A to B-1.")
+    return WrongFlags(f"--rows {text} is not a valid range.", "Use A:B for rows A to B-1.")
 
 
 def command_line() -> str:
@@ -343,8 +375,9 @@ def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: An
         typer.BadParameter: A value is invalid.
     """
     if flags.get("tensor") and flags.get("part"):
-        raise typer.BadParameter(
-            "--part cannot be used with --tensor, which already selects one table. Remove --part."
+        raise WrongFlags(
+            "--part cannot be used with --tensor, which already selects one table.",
+            "Remove --part.",
         )
     with usage_errors():
         return settings(**given_flags({**flags, **changes}, settings))
@@ -361,17 +394,15 @@ def short_training(
     from ctxextend.recipe import Train
 
     if bool(data) != (steps is not None):
-        raise typer.BadParameter(
-            "--train and --steps must be used together. Add the other, or remove both."
+        raise WrongFlags(
+            "--train and --steps must be used together.", "Add the other, or remove both."
         )
     if data and steps is not None:
         if verify:
-            raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
+            raise WrongFlags("--verify cannot be used with --train.", "Remove one of them.")
         return Train(tuple(data), steps, lora=lora)
     if lora is not None:
-        raise typer.BadParameter(
-            "--lora requires --train. Add --train and --steps, or remove --lora."
-        )
+        raise WrongFlags("--lora requires --train.", "Add --train and --steps, or remove --lora.")
     return None
 
 
@@ -391,7 +422,8 @@ def check_files(plot: Path | None = None, report: Path | None = None) -> None:
             continue
         if path.suffix.lower() not in kind.formats:
             *others, last = kind.formats
-            raise typer.BadParameter(
-                f"{path} has an unsupported {kind.name} format. Use {', '.join(others)} or {last}."
+            raise WrongFlags(
+                f"{path} has an unsupported {kind.name} format.",
+                f"Use {', '.join(others)} or {last}.",
             )
         figures.check_file(path, kind)

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.options import basic, complete_method, files
@@ -88,8 +86,9 @@ def resize(
 
     console = Console(as_json, quiet)
     if tensor and part:
-        raise typer.BadParameter(
-            "--part cannot be used with --tensor, which already selects one table. Remove --part."
+        raise options.WrongFlags(
+            "--part cannot be used with --tensor, which already selects one table.",
+            "Remove --part.",
         )
     with options.usage_errors():
         training = options.short_training(train, steps, lora, verify=verify)

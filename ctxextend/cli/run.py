@@ -63,8 +63,8 @@ def run(
         folder = Path(settings.output)
     planned = plan_run(recipe_file)
     if push_to_hub and planned is None and settings.train is None:
-        raise typer.BadParameter(
-            "--push-to-hub does not apply: this recipe creates no checkpoint. Remove it."
+        raise options.WrongFlags(
+            "--push-to-hub does not apply: this recipe creates no checkpoint.", "Remove it."
         )
     if planned is not None:
         if push_to_hub:

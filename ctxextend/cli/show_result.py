@@ -309,6 +309,8 @@ def _next_steps(result: "ResizeResult") -> Iterator[str]:
     plan = result.plan
     is_conversion = result.planned.convert is not None
     is_loadable = plan.model.ref.tensor is None and not has_only_format(plan.checkpoint)
+    if result.add_weights:
+        yield result.add_weights  # all others need them
     if result.serve and result.for_runtime is None:
         yield result.serve
     elif is_conversion or (plan.creates_rows and is_loadable):

@@ -109,7 +109,7 @@ def train(
 
     console = Console(as_json, quiet)
     if pairs is not None and data:
-        raise typer.BadParameter("--pairs cannot be used with --data. Remove one of them.")
+        raise options.WrongFlags("--pairs cannot be used with --data.", "Remove one of them.")
     objective = "passages" if contrastive else None
     texts = data or []
     if pairs is not None:

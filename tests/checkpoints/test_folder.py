@@ -106,9 +106,10 @@ def test_open_checkpoint_with_only_foreign_weights_suggests_a_command(
     with pytest.raises(CheckpointError, match=problem) as caught:
         open_folder(folder)
     assert caught.value.hint is not None
-    advice, command = caught.value.hint.split(", then python -c ")
-    assert (
-        advice == f'Convert them with transformers 4: pip install "transformers<5" {library} torch'
+    advice, command = caught.value.hint.split(" && transformers4/bin/python -c ")
+    assert advice == (
+        "Convert them in a separate environment: python -m venv transformers4 && "
+        f'transformers4/bin/pip install "transformers<5" {library} torch'
     )
     code = (
         f"import transformers; transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r}, "
@@ -127,7 +128,7 @@ def test_open_checkpoint_with_only_foreign_weights_keeps_untrusted_text_out_of_t
     with pytest.raises(CheckpointError, match="flax weights") as caught:
         open_folder(folder)
     assert caught.value.hint is not None
-    _, _, arguments = caught.value.hint.partition(", then python -c ")
+    _, _, arguments = caught.value.hint.partition(" && transformers4/bin/python -c ")
     code = shlex.split(arguments)[0]
     assert code.startswith(
         f"import transformers; transformers.AutoModel.from_pretrained({str(folder)!r}, "

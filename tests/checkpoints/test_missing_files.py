@@ -50,7 +50,7 @@ def test_variables_of_tensorflow_1_are_converted_with_transformers_4() -> None:
     assert error.hint is not None
     assert '"transformers<5"' in error.hint
     *_, python, option, code = shlex.split(error.hint)
-    assert (python, option) == ("python", "-c")
+    assert (python, option) == ("transformers4/bin/python", "-c")
     compile(code, "hint", "exec")
     variables = folder.resolve() / "bert_model.ckpt"
     assert f"load_tf_weights_in_bert(model, config, {str(variables)!r})" in code

@@ -16,6 +16,7 @@ from ctxextend.cli import options
 from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.options import ADVANCED, PANELS
 from ctxextend.recipe import SCHEMES
+from ctxextend.tables.method_names import rotary_method_names
 from ctxextend.tables.methods import METHODS
 from tests.helpers.terminal import on_terminal
 
@@ -241,7 +242,12 @@ def bash_environment(tmp_path: Path) -> dict[str, str]:
     [
         ("resize ti", ["tiny-gpt2"]),
         ("resize mo", []),  # the shell offers files
-        ("resize tiny-gpt2 --to 512 --method ", list(METHODS)),
+        (
+            "resize tiny-gpt2 --to 512 --method ",
+            list(dict.fromkeys([*METHODS, *rotary_method_names()])),
+        ),
+        ("flags m --method ", rotary_method_names()),
+        ("evaluate m --device ", ["cpu", "cuda", "mps"]),
         ("resize tiny-gpt2 --model-type roberta", ["roberta", "roberta-prelayernorm"]),
         ("families bart led bert-", ["bert-generation"]),
         ("convert m --scheme ", list(SCHEMES)),
@@ -266,7 +272,7 @@ def test_completion_of_run_offers_recipe_files_in_every_shell(shell: str) -> Non
         Path(name).touch()
     for typed, expected in (
         ("run mi", {"mine.yaml", "minilm-2048", "minilm-8192"}),
-        ("run out", {"out/ctxextend.yaml"}),
+        ("run ou", set()),
         ("run out/", {"out/ctxextend.yaml"}),
     ):
         request = {
@@ -279,7 +285,15 @@ def test_completion_of_run_offers_recipe_files_in_every_shell(shell: str) -> Non
         done = subprocess.run(
             PROGRAM, env=os.environ | request, capture_output=True, text=True, check=True
         )
-        assert {*re.findall(r"[\w./-]*\w", done.stdout)} - {"_arguments"} == expected
+        assert {*re.findall(r"[\w./-]*\w", done.stdout)} - {"_arguments", "_files"} == expected
+
+
+def test_completion_offers_folders_with_the_bundled_models() -> None:
+    Path("tiny-mine").mkdir()
+    Path("other").mkdir()
+    Path("tiny.txt").touch()
+    assert completions("resize tin") == ["tiny-gpt2", "tiny-mine"]
+    assert completions("resize ") == ["tiny-gpt2", "other", "tiny-mine"]
 
 
 def test_choices_of_completion_are_those_of_the_library() -> None:

@@ -163,6 +163,16 @@ def test_partial_results_are_followed_by_the_line(monkeypatch: pytest.MonkeyPatc
     assert done.stderr.splitlines()[-1].startswith("Stopped: these are the results so far.")
 
 
+def test_compare_without_any_result_says_that_nothing_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ctxextend.comparison.comparison_run.ComparisonRun.measure", interrupt)
+    done = run("compare tiny-gpt2 --to 256 --data book.txt")
+    assert done.exit_code == 130
+    assert done.stdout == ""
+    assert done.stderr.endswith(NOTHING_MEASURED)
+
+
 # A signal during a destructor, whose exceptions Python prints and ignores.
 IN_DESTRUCTOR = """
 import os, signal, sys, time

@@ -1,6 +1,7 @@
 """Commands and flags typed by other names are understood by meaning."""
 
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -90,6 +91,7 @@ def test_unknown_flags_are_understood(typed: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
+        ("resize m --epochs 2", "--epochs is a flag of ctxextend train."),
         ("resize m --lr 1", "--lr is a flag of ctxextend train and compare."),
         ("resize m --learning-rate 1", "--lr is a flag of ctxextend train and compare."),
         ("verify m --max-len 5", "--to is a flag of ctxextend resize, convert, flags and compare."),
@@ -121,6 +123,34 @@ def test_suggestions_name_only_flags_of_the_command() -> None:
                 hint = suggest_flag(command, f"--{name}", (), FLAGS) or ""
                 for flag in re.findall(r"Did you mean (--[a-z-]+)\?", hint):
                     assert flag in FLAGS[command]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ("resize tiny-gpt2 to 512", "Did you mean: ctxextend resize tiny-gpt2 --to 512"),
+        ("convert m --scheme rope --to 9", "Did you mean rotary?"),
+        ("evaluate m --device gpu", "Did you mean cuda?"),
+        ("inspect m --format github", "Add --check."),
+        ("inspect models--me--llama", "Pass the Hub id: ctxextend inspect me/llama"),
+    ],
+)
+def test_errors_say_what_is_meant(arguments: str, hint: str) -> None:
+    done = run(arguments)
+    assert done.exit_code in (1, 2)
+    assert done.stderr.splitlines()[1:] == [hint]
+
+
+def test_a_missing_model_is_compared_with_the_folders_next_to_it() -> None:
+    for name in ("tiny-gpt2-512", "models/bert-512"):
+        Path(name).mkdir(parents=True)
+        Path(name, "config.json").write_text("{}")
+    assert "Did you mean tiny-gpt2-512?" in run("inspect tiny-gpt2-513").stderr
+    assert "Did you mean models/bert-512?" in run("inspect models/bert-513").stderr
+
+
+def test_help_all_of_the_app_is_its_help() -> None:
+    assert run("--help-all").stdout == run("--help").stdout
 
 
 @pytest.mark.parametrize(

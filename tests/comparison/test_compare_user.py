@@ -121,7 +121,7 @@ def test_compare_quick_without_data_reads_the_documentation_of_python(
     flags = ("--quick", "--tokens", 320, "--to", "3x", "--report", "page.html")
     done = invoke("compare", source, *flags)
     assert done.exit_code == 0, done.stderr
-    assert "Next:\n  ctxextend resize" in done.stdout
+    assert "Next: <code>ctxextend resize" in Path("page.html").read_text("utf-8")
     assert "16 -> 48 positions" in done.stdout
     assert "288 tokens" in done.stdout
     assert "Python's documentation" in done.stderr

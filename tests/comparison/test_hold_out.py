@@ -179,7 +179,7 @@ def test_compare_hold_out_shows_the_reference_on_screen_in_json_report_and_figur
     first_words = [line[0] if line else "" for line in lines]
     header = first_words.index("method")
     assert first_words[header + 1 : header + 4] == ["reference", "1", "2"]
-    assert lines[-1][:3] == ["Next:", "ctxextend", "resize"]
+    assert "Next:" not in done.stdout  # only on a terminal
     page = Path("page.html").read_text()
     figure = Path("figure.svg").read_text()
     assert "reference rows" in page

@@ -83,6 +83,12 @@ def test_screens_end_with_the_next_command_on_a_terminal() -> None:
     ):
         shown = on_terminal([*COMMAND, name, "longer"], environment)
         assert shown.splitlines()[-2:] == ["Next:", f"  {command}"]
+    quick = ["compare", "tiny-gpt2", "--quick", "--tokens", "4096"]
+    shown = on_terminal([*COMMAND, *quick], environment)
+    title, command = shown.splitlines()[-2:]
+    assert title == "Next:"
+    assert command.startswith("  ctxextend resize tiny-gpt2 --to 256 ")
+    assert shown.count("Next:") == 1
 
 
 def test_report_of_inspect_ends_with_the_next_command() -> None:
