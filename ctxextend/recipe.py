@@ -37,6 +37,26 @@ BOTH = "both"
 DIALECTS = (BOTH, "keep")
 AUTO = "auto"  # a query scale that the lengths decide
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+# Experiment trackers of transformers, with all that are installed, and none.
+# Source: transformers 5.24, integrations/integration_utils.py, INTEGRATION_TO_CALLBACK.
+TRACKERS = (
+    "none",
+    "all",
+    "azure_ml",
+    "clearml",
+    "codecarbon",
+    "comet_ml",
+    "dagshub",
+    "dvclive",
+    "flyte",
+    "kubeflow",
+    "mlflow",
+    "neptune",
+    "swanlab",
+    "tensorboard",
+    "trackio",
+    "wandb",
+)
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
 TRAINABLE = {
     "new": "the new rows of the position table",
@@ -598,6 +618,7 @@ class Train:
         yield from _device_errors(self.device)
         yield from _choice_errors("dtype", self.dtype, PRECISIONS[1:])
         yield from _choice_errors("save", self.save, ("best", "last"))
+        yield from _choice_errors("report_to", self.report_to, TRACKERS)
         yield from _choice_errors("contrastive", self.contrastive or None, ("passages", "pairs"))
         if not self.data:
             hint = "Pass some with --data, such as --data book.txt."

@@ -61,7 +61,7 @@ def train(
     """
     recipe = _recipe(reference, data, steps, settings)
     source = TrainingSource.open(recipe, None)
-    source.check_start(output, force=force)
+    source.check_start(output, force=force, resume=resume)
 
     from ctxextend.training.train import train_recipe
 

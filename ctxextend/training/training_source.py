@@ -7,6 +7,7 @@ from pathlib import Path
 from ctxextend.checkpoints.atomic_output import check_output
 from ctxextend.checkpoints.folder import protected_paths
 from ctxextend.checkpoints.mistral_files import STALE_FORMAT, format_files
+from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import TrainingError
 from ctxextend.models.devices import check_device
 from ctxextend.output.record import table_hash
@@ -17,8 +18,13 @@ from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
 from ctxextend.recipe import CheckpointRef, Recipe, Train
 from ctxextend.text_data import check_beginnings
+from ctxextend.training.needed_libraries import check_libraries
 from ctxextend.training.pair_rows import check_pairs
-from ctxextend.training.training_run import RunFolder
+from ctxextend.training.training_run import RunFolder, check_run_folder, run_settings
+
+# The variables by which launchers tell a process how many there are.
+# Source: accelerate 1.15, state.py and utils/environment.py (`get_int_from_env`).
+PROCESS_COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
 def training_settings(recipe: Recipe) -> Train:
@@ -121,23 +127,59 @@ class TrainingSource:
             return self.planned.plan.max_len_after
         return context_length(self.model.tables[0])
 
-    def check_start(self, output: str | os.PathLike[str] | None, *, force: bool) -> None:
-        """Check what can be checked without torch: output, text, lengths and device.
+    def check_start(
+        self, output: str | os.PathLike[str] | None, *, force: bool, resume: bool | None = None
+    ) -> None:
+        """Check what can be checked without torch: libraries, output, text, lengths, device.
+
+        Args:
+            output, force: As in `train`.
+            resume: As in `train`; None for a dry run, which leaves an interrupted run as it is.
 
         Raises:
+            SourceError: The base that the settings name does not exist.
             OutputError: The output cannot be written.
             DataError: A text cannot be read.
-            TrainingError: A sequence needs more positions than there are.
+            TrainingError: A library is missing, a sequence needs more positions than there are, or
+                an interrupted run would be discarded or is another one.
             ResizeError: The device is not available.
         """
         settings = training_settings(self.recipe)
+        check_libraries(settings)
         path = self.output_path(output)
         self.check_output(path, force=force)
+        if resume is not None and RunFolder.for_output(path).step:
+            identity = run_settings(self.recipe, self.model, self.table_sha256)
+            check_run_folder(path, identity, resume=resume, force=force)
+        if resume is not None and settings.fsdp:
+            check_processes()
+        if settings.base is not None:
+            resolve_source(settings.base, only_config=True)
         # The folder of a run to resume has the text as token ids already.
         if RunFolder.for_output(path).save is None:
             _check_texts(settings)
         check_sequences(self.model.ref.source, self.max_len, settings)
         check_device(settings.device)
+
+
+def check_processes() -> None:
+    """Check that a model can be sharded: that a launcher has started several processes.
+
+    Raises:
+        TrainingError: There is one process.
+    """
+    if not any(name in os.environ for name in PROCESS_COUNTS):
+        raise one_process_error()
+
+
+def one_process_error() -> TrainingError:
+    """Return the error of a model that would be sharded across one process."""
+    hint = (
+        "Start several: torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp, or remove "
+        "--fsdp."
+    )
+    message = "--fsdp shards a model across processes, but there is only one."
+    return TrainingError(message, hint)
 
 
 def _check_texts(settings: Train) -> None:
