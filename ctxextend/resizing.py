@@ -271,7 +271,7 @@ def _training(data: Texts, steps: int | None, lora: int | None) -> Train | None:
     Raises:
         ResizeError: Only some of the settings are given.
     """
-    paths = path_names(data)
+    paths = path_names(data, "train")
     if bool(paths) != (steps is not None):
         message = "--train and --steps must be used together."
         raise ResizeError(message, "Add the other, or remove both.")

@@ -47,6 +47,7 @@ from ctxextend.recipe import (
     Evaluate,
     accepts_settings,
     path_names,
+    reference_name,
     split_ref,
 )
 
@@ -88,7 +89,7 @@ def compare_checkpoints(
     if "shift" in requested.measure:
         message = "--measure shift reads one checkpoint."
         raise ResizeError(message, "Use `ctxextend evaluate MODEL --measure shift`.")
-    refs = [CheckpointRef(os.fspath(reference)) for reference in references]
+    refs = [CheckpointRef(reference_name(reference)) for reference in references]
     run = open_side_by_side(refs, requested)
     try:
         for files, name in zip(run.files, run.facts, strict=True):

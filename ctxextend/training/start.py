@@ -118,5 +118,5 @@ def _recipe(
 ) -> Recipe:
     """Return the recipe of a training run."""
     ref, others = split_ref(reference, settings)
-    others["eval_data"] = path_names(others.get("eval_data") or ())
+    others["eval_data"] = path_names(others.get("eval_data") or (), "eval_data")
     return Recipe(ref, train=Train(path_names(data), steps, **others))

@@ -17,6 +17,7 @@ from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
 from ctxextend.recipe import CheckpointRef, Recipe, Train
+from ctxextend.tables.rope_types import NONE
 from ctxextend.text_data import check_beginnings
 from ctxextend.training.needed_libraries import check_libraries
 from ctxextend.training.pair_rows import check_pairs
@@ -153,6 +154,7 @@ class TrainingSource:
             check_run_folder(path, identity, resume=resume, force=force)
         if resume is not None and settings.fsdp:
             check_processes()
+        self._check_trainable(settings)
         if settings.base is not None:
             resolve_source(settings.base, only_config=True)
         # The folder of a run to resume has the text as token ids already.
@@ -160,6 +162,28 @@ class TrainingSource:
             _check_texts(settings)
         check_sequences(self.model.ref.source, self.max_len, settings)
         check_device(settings.device)
+
+    def _check_trainable(self, settings: Train) -> None:
+        """Raise TrainingError if rows are to be trained, and the model has none."""
+        tables = self.model.tables
+        if self.planned is not None or any(table.has_rows for table in tables):
+            return
+        if settings.trainable in ("new", "positions"):
+            raise no_rows_error(tables[0].location.scheme, settings)
+
+
+def without_rows(scheme: str) -> str:
+    """Say that positions of a scheme have no rows to train."""
+    if scheme == NONE:
+        return "the model has no positions to train"
+    return f"{scheme} positions have no rows to train"
+
+
+def no_rows_error(scheme: str, settings: Train) -> TrainingError:
+    """Return the error of rows that are to be trained, of a model that has none."""
+    hint = "Remove --trainable." if settings.lora else "Use --trainable all."
+    message = f"--trainable {settings.trainable}: {without_rows(scheme)}."
+    return TrainingError(message, hint)
 
 
 def check_processes() -> None:
