@@ -22,7 +22,7 @@ PACKAGES = {"azureml": "azureml-core", "comet_ml": "comet-ml"}
 class _Need(NamedTuple):
     """What needs a library, and the modules of which one must be installed."""
 
-    subject: str
+    needed_by: str
     modules: tuple[str, ...]
 
 
@@ -40,21 +40,21 @@ def check_libraries(settings: Train | None = None) -> None:
             continue
         module = need.modules[0]
         name = PACKAGES.get(module, module).replace("_", "-")
-        message = f"{need.subject} requires {name}, which is not installed."
+        message = f"{need.needed_by} requires {name}, which is not installed."
         raise TrainingError(message, install_command(PACKAGES.get(module, module)))
 
 
 def _needs(settings: Train | None) -> Iterator[_Need]:
     """Yield what training needs besides torch and transformers."""
-    yield _Need(subject="Training", modules=("accelerate",))
+    yield _Need(needed_by="Training", modules=("accelerate",))
     if settings is None:
         return
     if settings.lora is not None:
-        yield _Need(subject="--lora", modules=("peft",))
+        yield _Need(needed_by="--lora", modules=("peft",))
     if settings.contrastive:
         flag = "--pairs" if settings.contrastive == "pairs" else "--contrastive"
-        yield _Need(subject=flag, modules=("sentence_transformers",))
+        yield _Need(needed_by=flag, modules=("sentence_transformers",))
     tracker = settings.report_to
     if tracker not in WITHOUT_TRACKER_MODULE:
         modules = TRACKER_MODULES.get(tracker, (tracker,))
-        yield _Need(subject=f"--report-to {tracker}", modules=modules)
+        yield _Need(needed_by=f"--report-to {tracker}", modules=modules)

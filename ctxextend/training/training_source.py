@@ -165,11 +165,11 @@ class TrainingSource:
 
     def _check_trainable(self, settings: Train) -> None:
         """Raise TrainingError if rows are to be trained, and the model has none."""
-        tables = self.model.tables
-        if self.planned is not None or any(table.has_rows for table in tables):
+        table = self.model.tables[0]
+        if self.planned is not None or table.has_rows:
             return
         if settings.trainable in ("new", "positions"):
-            raise no_rows_error(tables[0].location.scheme, settings)
+            raise no_rows_error(table.location.scheme, settings)
 
 
 def without_rows(scheme: str) -> str:
