@@ -483,8 +483,8 @@ def check_can_write(
     planned.check_output(output, force=force)
     if recipe.train is None:
         return
-    from ctxextend.training.needed_libraries import check_libraries
     from ctxextend.training.training_run import RunFolder
+    from ctxextend.training.training_source import check_libraries
 
     check_libraries(recipe.train)
     folder = RunFolder.for_output(output_path(output, planned.output.default_folder))
@@ -691,7 +691,7 @@ def _check_tunes(recipe: Recipe, options: ResizeOptions) -> None:
         ResizeError: It cannot.
         TrainingError: A library is missing.
     """
-    from ctxextend.training.needed_libraries import check_libraries
+    from ctxextend.training.training_source import check_libraries
 
     reason = "cannot be used with --data, which trains the position table"
     if recipe.train is not None:

@@ -67,7 +67,7 @@ from ctxextend.progress import Progress, no_progress, working_on
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_parser import split_tuned
 from ctxextend.tables.open_settings import OPEN_IN
-from ctxextend.training.needed_libraries import check_libraries
+from ctxextend.training.training_source import check_libraries
 
 if TYPE_CHECKING:
     from ctxextend.training.training_task import TrainingTask

@@ -1,14 +1,17 @@
 """The checkpoint that a training run starts from, and checks before any library is imported."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from ctxextend.checkpoints.atomic_output import check_output
 from ctxextend.checkpoints.folder import protected_paths
 from ctxextend.checkpoints.mistral_files import STALE_FORMAT, format_files
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.errors import TrainingError
+from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
 from ctxextend.output.record import table_hash
 from ctxextend.output.write import output_path
@@ -19,13 +22,22 @@ from ctxextend.planned import Planned
 from ctxextend.recipe import CheckpointRef, Recipe, Train
 from ctxextend.tables.rope_types import NONE
 from ctxextend.text_data import check_beginnings
-from ctxextend.training.needed_libraries import check_libraries
 from ctxextend.training.pair_rows import check_pairs
 from ctxextend.training.training_run import RunFolder, check_run_folder, run_settings
 
 # The variables by which launchers tell a process how many there are.
 # Source: accelerate 1.15, state.py and utils/environment.py (`get_int_from_env`).
 PROCESS_COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+# The modules of experiment trackers, of which one is needed; those of others are their names.
+# kubeflow needs none. Source: transformers 5.24, integrations/integration_utils.py.
+TRACKER_MODULES = {
+    "azure_ml": ("azureml",),
+    "flyte": ("flytekit",),
+    "tensorboard": ("tensorboard", "tensorboardX"),
+}
+WITHOUT_TRACKER_MODULE = ("all", "kubeflow", "none")
+# What pip installs, where its name is not that of the module.
+PACKAGES = {"azureml": "azureml-core", "comet_ml": "comet-ml"}
 
 
 def training_settings(recipe: Recipe) -> Train:
@@ -237,3 +249,44 @@ def check_sequences(source: str, max_len: int, settings: Train, shortest: int = 
             message = f"{label} {length} is more than the {max_len} positions of {source}."
             hint = f"Resize it first: ctxextend resize {source} --to {length}"
             raise TrainingError(message, hint)
+
+
+class _Need(NamedTuple):
+    """What needs a library, and the modules of which one must be installed."""
+
+    needed_by: str
+    modules: tuple[str, ...]
+
+
+def check_libraries(settings: Train | None = None) -> None:
+    """Check that the libraries that training needs are installed, without importing them.
+
+    Args:
+        settings: The settings of the training; None: those of a table that is tuned on a text.
+
+    Raises:
+        TrainingError: One is not.
+    """
+    for need in _needs(settings):
+        if any(find_spec(module) for module in need.modules):
+            continue
+        module = need.modules[0]
+        name = PACKAGES.get(module, module).replace("_", "-")
+        message = f"{need.needed_by} requires {name}, which is not installed."
+        raise TrainingError(message, install_command(PACKAGES.get(module, module)))
+
+
+def _needs(settings: Train | None) -> Iterator[_Need]:
+    """Yield what training needs besides torch and transformers."""
+    yield _Need(needed_by="Training", modules=("accelerate",))
+    if settings is None:
+        return
+    if settings.lora is not None:
+        yield _Need(needed_by="--lora", modules=("peft",))
+    if settings.contrastive:
+        flag = "--pairs" if settings.contrastive == "pairs" else "--contrastive"
+        yield _Need(needed_by=flag, modules=("sentence_transformers",))
+    tracker = settings.report_to
+    if tracker not in WITHOUT_TRACKER_MODULE:
+        modules = TRACKER_MODULES.get(tracker, (tracker,))
+        yield _Need(needed_by=f"--report-to {tracker}", modules=modules)

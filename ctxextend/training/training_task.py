@@ -12,7 +12,6 @@ from ctxextend.models.load import loads_from_folder, match_parameters
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.provenance import BaseCheckpoint, Provenance, find_base, read_provenance
 from ctxextend.recipe import ATTENTION_WINDOWS, FROZEN, MIN_WINDOW, Train
-from ctxextend.training.needed_libraries import check_libraries
 from ctxextend.training.parallel import micro_batch_sizes
 from ctxextend.training.rows_to_train import (
     BoolRows,
@@ -24,7 +23,7 @@ from ctxextend.training.train_result import epochs_text
 from ctxextend.training.trainable import Names
 from ctxextend.training.trainable_setting import choose_trainable
 from ctxextend.training.training_run import RunFolder
-from ctxextend.training.training_source import check_sequences
+from ctxextend.training.training_source import check_libraries, check_sequences
 from ctxextend.training.training_text import SequenceLengths, TrainingText, read_training_text
 
 if TYPE_CHECKING:

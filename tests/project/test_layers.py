@@ -61,7 +61,6 @@ LAYERS = [
 ]
 # Modules of training/ that check a run before torch is imported, or are only values.
 LIGHT_TRAINING = {
-    "ctxextend.training.needed_libraries",
     "ctxextend.training.start",
     "ctxextend.training.train_result",
     "ctxextend.training.training_source",
