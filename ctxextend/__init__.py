@@ -27,6 +27,7 @@ _MODULES = {
         "CheckpointError",
         "CtxextendError",
         "DataError",
+        "MethodError",
         "OutputError",
         "RecipeError",
         "ResizeError",

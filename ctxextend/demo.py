@@ -12,7 +12,8 @@ from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
-from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
+from ctxextend.checkpoints.atomic_output import check_output
+from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint, protected_paths
 from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.python_text import is_held_out, python_documents, write_documents
@@ -59,6 +60,17 @@ def check_can_train() -> None:
         TrainingError: The extra `train` is not.
     """
     import_module("ctxextend.training.parallel")  # imports it, or raises
+
+
+def check_demo_output(output: Path, *, force: bool) -> None:
+    """Check, before anything is measured, that the trained checkpoint can be written.
+
+    Raises:
+        OutputError: It cannot.
+    """
+    checkpoint = _open_demo().checkpoint
+    files = dict.fromkeys(checkpoint.files, 0)
+    check_output(output, protected_paths(checkpoint), files, force=force)
 
 
 def compare_demo(progress: Progress, threads: int | None) -> Comparison:

@@ -200,7 +200,7 @@ def _train(
     from ctxextend.training.training_source import TrainingSource
 
     source = TrainingSource.open(recipe, planned)
-    source.check_start(folder, force=force)
+    source.check_start(folder, force=force, resume=resume)
 
     from ctxextend.training.train import train_recipe
 

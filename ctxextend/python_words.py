@@ -147,7 +147,9 @@ FLAG_WITH_VALUE = re.compile(
     r"(?<![\w-])--([a-z][a-z-]*)(?![\w-])(?:[ =](?!-)([^\s(]*[^\s(.,:;)]))?"
 )
 # A whole command, with its flags: up to a mark that ends the sentence, and not a dot in a name.
-COMMAND_LINE = re.compile(r"ctxextend [a-z]+.*?(?=[.,;`]?(?:\s*$)|[.,;](?=\s)|`)")
+COMMAND_LINE = re.compile(
+    r"(?:torchrun [^,;`]*?-m )?ctxextend [a-z]+.*?(?=[.,;`]?(?:\s*$)|(?<!\.\.)[.,;](?=\s)|`)"
+)
 # A quoted text with flags: what someone typed.
 QUOTED = re.compile(r"(?<![\w=])'(?=\S)[^']* --[^']*'")
 KEPT = re.compile(f"{COMMAND_LINE.pattern}|{QUOTED.pattern}")

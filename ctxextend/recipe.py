@@ -5,15 +5,16 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cached_property, wraps
+from numbers import Real
 from typing import Any, get_args, get_origin
 
 import numpy as np
 
 from ctxextend.checkpoints.filenames import stays_inside
-from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
+from ctxextend.errors import ResizeError, SourceError, did_you_mean, flag_name, raise_first
 from ctxextend.families.known_types import is_known, known_names
 from ctxextend.length_text import (
     FORMS_WITH_FACTOR,
@@ -36,7 +37,37 @@ MEASURE_ALIASES = {"passkey": "effective"}
 BOTH = "both"
 DIALECTS = (BOTH, "keep")
 AUTO = "auto"  # a query scale that the lengths decide
+# Arguments that other libraries, or other functions, name differently.
+OTHER_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "method": ("methods",),
+    "engine": ("runtime",),
+    "learning_rate": ("lr",),
+    "max_length": ("to", "length", "seq_len"),
+    "max_steps": ("steps",),
+    "num_train_epochs": ("epochs",),
+    "output_dir": ("output",),
+}
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+# Experiment trackers of transformers, with all that are installed, and none.
+# Source: transformers 5.24, integrations/integration_utils.py, INTEGRATION_TO_CALLBACK.
+TRACKERS = (
+    "none",
+    "all",
+    "azure_ml",
+    "clearml",
+    "codecarbon",
+    "comet_ml",
+    "dagshub",
+    "dvclive",
+    "flyte",
+    "kubeflow",
+    "mlflow",
+    "neptune",
+    "swanlab",
+    "tensorboard",
+    "trackio",
+    "wandb",
+)
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
 TRAINABLE = {
     "new": "the new rows of the position table",
@@ -156,7 +187,9 @@ class Convert:
             yield ResizeError(message, "Remove --encoder-only.")
         if self.theta is None:
             return
-        if not 1 < self.theta < math.inf:
+        if not is_number(self.theta):
+            yield _number_error("theta", self.theta)
+        elif not 1 < self.theta < math.inf:
             yield ResizeError(f"--theta must be above 1, got {self.theta:g}.")
         if self.scheme != "rotary":
             message = f"--theta applies to --scheme rotary, not to --scheme {self.scheme}."
@@ -217,7 +250,9 @@ def _parse_lengths(settings: Any) -> None:
 
 
 def _length_errors(settings: "Convert | Resize") -> Iterator[ResizeError]:
-    if not isinstance(settings.to, str):
+    if settings.to is None:
+        yield ResizeError(f"--to must be {FORMS_WITH_FACTOR}, got None.")
+    elif not isinstance(settings.to, str):
         yield from _count_errors(settings, 1, "to", maximum=MAX_CONTEXT)
     elif not is_factor(settings.to):
         yield ResizeError(f"--to must be {FORMS_WITH_FACTOR}, got {settings.to}.")
@@ -371,14 +406,47 @@ def split_ref(
         if key in multi_valued and isinstance(value, str | int):
             value = (value,)
         others[key] = value
-    return CheckpointRef(os.fspath(reference), **stated), others
+    return CheckpointRef(reference_name(reference), **stated), others
 
 
-def path_names(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Return one or several paths as strings."""
+def reference_name(reference: str | os.PathLike[str]) -> str:
+    """Return a reference to a checkpoint as text.
+
+    Raises:
+        SourceError: It is neither text nor a path.
+    """
+    if isinstance(reference, str | os.PathLike):
+        return os.fspath(reference)
+    message = f"reference must be text or a path, got {_shown(reference)}."
+    raise SourceError(message, "Pass one folder, file, bundled name or Hub id.")
+
+
+def path_names(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], name: str = "data"
+) -> tuple[str, ...]:
+    """Return one or several paths as strings.
+
+    Args:
+        paths: The paths.
+        name: The argument that they are the value of, for errors.
+
+    Raises:
+        ResizeError: They are something else.
+    """
     if isinstance(paths, str | os.PathLike):
         return (os.fspath(paths),)
-    return tuple(os.fspath(path) for path in paths)
+    is_several = isinstance(paths, Iterable) and not isinstance(paths, bytes)
+    listed: list[Any] = list(paths) if is_several else [paths]
+    for path in listed:
+        if not isinstance(path, str | os.PathLike):
+            message = f"{flag_name(name)} must be text, a path or a list of them, got"
+            raise ResizeError(f"{message} {_shown(path)}.", "Pass files or folders.")
+    return tuple(os.fspath(path) for path in listed)
+
+
+def _shown(value: object) -> str:
+    """Return a value of a wrong type as Python writes it, if that is short."""
+    return f"{value!r:.100}"
 
 
 def _multi_valued(kind: type) -> set[str]:
@@ -418,14 +486,23 @@ def accepts_settings(*kinds: type, without: Collection[str] = ()) -> Callable[[F
             unknown = settings.keys() - extended.parameters.keys()
             if unknown:
                 name = min(unknown)
-                called = f"{function.__name__}()"
-                raise TypeError(f"{called} got an unexpected keyword argument {name!r}")
+                message = f"{function.__name__}() got an unexpected keyword argument {name!r}"
+                hint = _argument_hint(name, extended.parameters)
+                raise TypeError(f"{message}. {hint}" if hint else message)
             return function(*args, **settings)
 
         call.__signature__ = extended  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def _argument_hint(name: str, accepted: Collection[str]) -> str:
+    """Return the accepted argument that an unknown one probably means, as a question."""
+    for other in OTHER_ARGUMENTS.get(name, ()):
+        if other in accepted:
+            return f"Did you mean {other}?"
+    return did_you_mean(name, accepted)
 
 
 @dataclass(frozen=True)
@@ -606,17 +683,16 @@ class Train:
         yield from _device_errors(self.device)
         yield from _choice_errors("dtype", self.dtype, PRECISIONS[1:])
         yield from _choice_errors("save", self.save, ("best", "last"))
+        yield from _choice_errors("report_to", self.report_to, TRACKERS)
         yield from _choice_errors("contrastive", self.contrastive or None, ("passages", "pairs"))
         if not self.data:
             hint = "Pass some with --data, such as --data book.txt."
             yield ResizeError("No training text.", hint)
-        if self.lr is not None and not 0 < self.lr < math.inf:
-            yield ResizeError(f"--lr must be positive, got {self.lr:g}.")
+        yield from _positive_errors("lr", self.lr)
         if self.steps is None and self.epochs is None:
             hint = "Pass --steps N, or --epochs E to train on all of the text."
             yield ResizeError("Neither --steps nor --epochs is given.", hint)
-        if self.epochs is not None and not 0 < self.epochs < math.inf:
-            yield ResizeError(f"--epochs must be positive, got {self.epochs:g}.")
+        yield from _positive_errors("epochs", self.epochs)
         yield from _weight_errors("weight_decay", self.weight_decay)
         yield from _weight_errors("distill", self.distill)
 
@@ -739,14 +815,36 @@ def _number_errors(name: str, number: Any, minimum: int, maximum: int) -> Iterat
         yield ResizeError(f"{flag} must be at most {maximum:,}, got {number:,}.")
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is a real number; a bool is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _number_error(name: str, value: object) -> ResizeError:
+    return ResizeError(f"{flag_name(name)} must be a number, got {_shown(value)}.")
+
+
+def _positive_errors(name: str, value: float | None) -> Iterator[ResizeError]:
+    if value is None:
+        return
+    if not is_number(value):
+        yield _number_error(name, value)
+    elif not 0 < value < math.inf:
+        yield ResizeError(f"{flag_name(name)} must be positive, got {value:g}.")
+
+
 def _weight_errors(name: str, value: float | None) -> Iterator[ResizeError]:
-    if value is not None and not 0 <= value < math.inf:
+    if value is None:
+        return
+    if not is_number(value):
+        yield _number_error(name, value)
+    elif not 0 <= value < math.inf:
         yield ResizeError(f"{flag_name(name)} must be at least 0, got {value:g}.")
 
 
 def _device_errors(device: str | None) -> Iterator[ResizeError]:
     if device:
-        yield from _choice_errors("device", device.partition(":")[0], DEVICES)
+        yield from _choice_errors("device", str(device).partition(":")[0], DEVICES)
 
 
 def _choice_errors(
@@ -756,7 +854,10 @@ def _choice_errors(
 
     A field has one value, several, or None.
     """
-    for item in (value,) if isinstance(value, str) else value or ():
+    values: Iterable[object] = () if value is None else (value,)
+    if isinstance(value, tuple | list):
+        values = value
+    for item in values:
         if item not in choices:
             message = f"{flag_name(name)} must be one of {', '.join(choices)}, got {item}."
             meant = MEANT_CHOICES.get(str(item).lower())

@@ -271,7 +271,7 @@ def _training(data: Texts, steps: int | None, lora: int | None) -> Train | None:
     Raises:
         ResizeError: Only some of the settings are given.
     """
-    paths = path_names(data)
+    paths = path_names(data, "train")
     if bool(paths) != (steps is not None):
         message = "--train and --steps must be used together."
         raise ResizeError(message, "Add the other, or remove both.")
@@ -477,13 +477,16 @@ def check_can_write(
 
     Raises:
         OutputError: The output exists, or cannot be written.
+        TrainingError: A library is missing.
         DataError: The text to train on cannot be read.
     """
     planned.check_output(output, force=force)
     if recipe.train is None:
         return
     from ctxextend.training.training_run import RunFolder
+    from ctxextend.training.training_source import check_libraries
 
+    check_libraries(recipe.train)
     folder = RunFolder.for_output(output_path(output, planned.output.default_folder))
     if folder.save is None:  # else it has the text already
         with _text_is_train():
@@ -686,7 +689,10 @@ def _check_tunes(recipe: Recipe, options: ResizeOptions) -> None:
 
     Raises:
         ResizeError: It cannot.
+        TrainingError: A library is missing.
     """
+    from ctxextend.training.training_source import check_libraries
+
     reason = "cannot be used with --data, which trains the position table"
     if recipe.train is not None:
         hint = "Remove one of them, or train the output afterwards: ctxextend train OUTPUT"
@@ -694,6 +700,7 @@ def _check_tunes(recipe: Recipe, options: ResizeOptions) -> None:
     for flag, is_given in (("--edit-only", options.edit_only), ("--link", options.link)):
         if is_given:
             raise ResizeError(f"{flag} {reason}.", "Remove one of them.")
+    check_libraries()
 
 
 def _make(

@@ -122,6 +122,10 @@ def test_words_after_a_flag_in_texts_of_the_package_are_a_sentence_or_known_valu
         ("--for vllm states it", 'runtime="vllm" states it'),
         ("--set train.steps=5 or --steps", 'changes=["train.steps=5"] or steps'),
         ("See ctxextend inspect DIR --part encoder.", "See ctxextend inspect DIR --part encoder."),
+        (
+            "Start torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp, or remove --fsdp.",
+            "Start torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp, or remove fsdp=True.",
+        ),
         ("Use pip install --upgrade gguf.", "Use pip install --upgrade gguf."),
         ("Raise --lr (1e-4 is low).", "Raise lr (1e-4 is low)."),
     ],

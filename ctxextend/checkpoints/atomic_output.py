@@ -173,7 +173,9 @@ def _check_replaceable_file(
     if not os.path.lexists(output):
         return
     if output.is_dir():
-        raise OutputError(f"The output {output} is a folder.", f"Use -o {output / 'NAME.gguf'}.")
+        raise OutputError(
+            f"The output {output} is a folder.", f"Use --output {output / 'NAME.gguf'}."
+        )
     if not force:
         message = f"The output {output} exists."
         raise OutputError(message, "Replace it with --force, or choose another --output.")
@@ -210,7 +212,7 @@ def _check_location(output: Path, sources: Iterable[Path]) -> None:
     if _is_any(output, (home, Path(output.anchor), Path())):
         what = "the home, root or current folder, which is never replaced"
         message = f"The output {output} is {what}."
-        raise OutputError(message, f"Use -o {output / 'NAME'}.")
+        raise OutputError(message, f"Use --output {output / 'NAME'}.")
     _check_in_folders(output, (output, *output.parents))
 
 

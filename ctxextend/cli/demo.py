@@ -41,12 +41,14 @@ def demo(
     Compares methods at twice the length. With the extra ctxextend[train], also trains the rows of
     the best one for a while, as `resize --data` does, and writes past the old end.
     """
-    from ctxextend.demo import DEMO_SOURCE, Demo, compare_demo
+    from ctxextend.demo import DEMO_SOURCE, Demo, check_demo_output, compare_demo
     from ctxextend.report.html import write_report
 
     console = Console(as_json, quiet)
     report = report or _default_report(output)
     options.check_files(report=report)
+    if output is not None:
+        check_demo_output(output, force=force)
     can_train = _can_train(must_train=output is not None)
     with console.progress("Comparing", unit="tokens") as progress:
         comparison = compare_demo(progress, threads)

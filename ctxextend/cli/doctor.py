@@ -31,6 +31,15 @@ def doctor(as_json: options.AsJson = False) -> None:
     console = Console(as_json)
     environment = examine()
     page = Page.for_stdout()
+    add_environment(page, environment)
+    console.screen(page.lines)
+    console.result("doctor", environment)
+    if not environment.passed:
+        raise typer.Exit(FAILED_CHECK)
+
+
+def add_environment(page: Page, environment: "Environment") -> None:
+    """Add versions, devices, libraries and disks, and what is missing."""
     page.values(_facts(environment), margin=LABELS)
     page.line()
     page.line(("Libraries", "title"))
@@ -40,10 +49,6 @@ def doctor(as_json: options.AsJson = False) -> None:
     page.values(_places(environment), margin=LABELS)
     page.line()
     _add_problems(page, environment)
-    console.screen(page.lines)
-    console.result("doctor", environment)
-    if not environment.passed:
-        raise typer.Exit(FAILED_CHECK)
 
 
 def _facts(environment: "Environment") -> Iterator[tuple[str, str]]:

@@ -1,11 +1,14 @@
 """`ctxextend flags`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.options import basic, complete_rotary_method
 from ctxextend.json_output import to_json
+
+if TYPE_CHECKING:
+    from ctxextend.plan.runtime_flags import RuntimeFlags
 
 
 def flags(
@@ -52,9 +55,14 @@ def flags(
         settings = Resize(to, method=method)
         find_runtime(runtime)
     result = find_flags(ref, settings, runtime)
+    show_flags(console, result)
+    console.result("flags", to_json(result), result.warnings)
+
+
+def show_flags(console: Console, result: "RuntimeFlags") -> None:
+    """Print flags, with what they mean and the command that they belong to on stderr."""
     console.warning(*result.warnings)
     console.note(*result.notes)
     console.note(f"{result.max_len_before} -> {result.max_len_after} tokens, {result.method}:")
     console.note(f"  {result.serve}")
     console.data(result.flags)
-    console.result("flags", to_json(result), result.warnings)

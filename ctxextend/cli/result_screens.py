@@ -6,7 +6,9 @@ from functools import singledispatch
 
 from ctxextend.cli.compare import add_comparison
 from ctxextend.cli.console import Console, Pieces, styled
+from ctxextend.cli.doctor import add_environment
 from ctxextend.cli.evaluate import add_evaluation
+from ctxextend.cli.flags import show_flags
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.run_steps import show_training
 from ctxextend.cli.show_result import show_plan, show_result
@@ -14,6 +16,7 @@ from ctxextend.cli.tables import Page
 from ctxextend.cli.train import add_training_plan
 from ctxextend.cli.verify import add_verification
 from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.environment import Environment
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.json_output import Result
@@ -142,9 +145,12 @@ def _(result: RunResult, console: Transcript) -> None:
 
 @show.register
 def _(result: RuntimeFlags, console: Transcript) -> None:
-    console.warning(*result.warnings)
-    console.note(*result.notes)
-    console.data(result.flags)
+    show_flags(console, result)
+
+
+@show.register
+def _(result: Environment, console: Transcript) -> None:
+    add_environment(console.page, result)
 
 
 def as_text(result: Result) -> str:

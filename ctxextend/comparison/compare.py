@@ -108,7 +108,7 @@ def compare(
         check_quick(given)
         return compare_quickly(open_model(ref), to, text, progress, **others)
     search_seconds = search_time(tune=tune, budget=others.get("budget"))
-    others["eval_data"] = path_names(others.get("eval_data") or ())
+    others["eval_data"] = path_names(others.get("eval_data") or (), "eval_data")
     text_use = TextUse.from_values(text, steps, others, methods)
     requested = Compare.from_request(to, text_use, methods, hold_out, search_seconds=search_seconds)
     return compare_model(open_model(ref), requested, progress)

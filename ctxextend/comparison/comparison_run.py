@@ -67,6 +67,7 @@ from ctxextend.progress import Progress, no_progress, working_on
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_parser import split_tuned
 from ctxextend.tables.open_settings import OPEN_IN
+from ctxextend.training.training_source import check_libraries
 
 if TYPE_CHECKING:
     from ctxextend.training.training_task import TrainingTask
@@ -387,10 +388,19 @@ def _is_searched(plan: Plan) -> bool:
 
 
 def _check_text(settings: Compare) -> None:
-    """Raise DataError if text does not exist, or is both trained on and evaluated on."""
+    """Check text and libraries before any library is imported.
+
+    Raises:
+        DataError: Text does not exist, or is both trained on and evaluated on.
+        TrainingError: A library that training needs is not installed.
+        CtxextendError: As `check_start`.
+    """
     check_start(settings.evaluate)
     trained = settings.train or settings.tuned
-    if trained is None or not trained.eval_data:
+    if trained is None:
+        return
+    check_libraries(settings.train)
+    if not trained.eval_data:
         return
     shared = shared_texts(trained.eval_data, trained.data)
     if shared:

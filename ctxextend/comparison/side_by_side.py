@@ -47,6 +47,7 @@ from ctxextend.recipe import (
     Evaluate,
     accepts_settings,
     path_names,
+    reference_name,
     split_ref,
 )
 
@@ -88,7 +89,7 @@ def compare_checkpoints(
     if "shift" in requested.measure:
         message = "--measure shift reads one checkpoint."
         raise ResizeError(message, "Use `ctxextend evaluate MODEL --measure shift`.")
-    refs = [CheckpointRef(os.fspath(reference)) for reference in references]
+    refs = [CheckpointRef(reference_name(reference)) for reference in references]
     run = open_side_by_side(refs, requested)
     try:
         for files, name in zip(run.files, run.facts, strict=True):
@@ -262,6 +263,8 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
     first = files[0]
     shortest = min(one.max_len for one in files)
     longest = max(settings.length, default=max(shortest, MIN_WINDOW))
+    for one in files:
+        check_length(one, longest)
     documents: Iterable[Ids] | None = None
     warnings = list[str]()
     sample = first.tokenizer.encode(search_set.documents[0] if search_set else "")
@@ -271,7 +274,6 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
         documents = chain([sample], unseen)
     warnings = [*warnings, *_cut_warnings(files, longest)]
     for one in files:
-        check_length(one, longest)
         hint = "Compare checkpoints that share a tokenizer."
         eval_model.check_same_tokens(one, first, sample, hint)
 

@@ -35,7 +35,7 @@ from ctxextend.plan.gguf_model import is_quantised
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.stated_type import resizable_ref
 from ctxextend.provenance import read_provenance
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, reference_name
 
 
 @accepts_settings(CheckpointRef)
@@ -59,7 +59,7 @@ def inspect(
         UnsupportedModelError: The model has no supported position table.
         ResizeError: The model has no such part, or the arguments conflict.
     """
-    named = CheckpointRef(os.fspath(reference), **ref)
+    named = CheckpointRef(reference_name(reference), **ref)
     try:
         return inspect_model(open_model(named, reads_gguf=True, only_headers=True), part)
     except RemoteWeightsError:  # it has a table of rows

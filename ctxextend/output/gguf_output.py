@@ -166,10 +166,10 @@ def _check_name(path: Path, default_name: str) -> None:
         return
     if path.is_dir():
         message = f"The output {path} is a folder, and a GGUF file is resized to a file."
-        raise OutputError(message, f"Use -o {path / default_name}.")
+        raise OutputError(message, f"Use --output {path / default_name}.")
     raise OutputError(
         f"The output {path} does not end in {GGUF_SUFFIX}, by which GGUF files are recognised.",
-        f"Use -o {path}{GGUF_SUFFIX} or, for a file in a folder of this name, -o "
+        f"Use --output {path}{GGUF_SUFFIX} or, for a file in a folder of this name, --output "
         f"{path / default_name}.",
     )
 

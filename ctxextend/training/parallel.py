@@ -12,6 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import open_device
 from ctxextend.recipe import Train
+from ctxextend.training.training_source import one_process_error
 
 try:
     from accelerate import PartialState
@@ -53,11 +54,7 @@ def open_devices(device: str | None = None, *, fsdp: bool = False) -> PartialSta
         raise TrainingError(message, hint)
     state = PartialState(cpu=requested.type == "cpu")
     if fsdp and state.num_processes == 1:
-        hint = (
-            "Start several: torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp, or remove "
-            "--fsdp."
-        )
-        raise TrainingError("--fsdp shards a model across processes, but there is only one.", hint)
+        raise one_process_error()
     return state
 
 

@@ -61,7 +61,7 @@ def train(
     """
     recipe = _recipe(reference, data, steps, settings)
     source = TrainingSource.open(recipe, None)
-    source.check_start(output, force=force)
+    source.check_start(output, force=force, resume=resume)
 
     from ctxextend.training.train import train_recipe
 
@@ -118,5 +118,5 @@ def _recipe(
 ) -> Recipe:
     """Return the recipe of a training run."""
     ref, others = split_ref(reference, settings)
-    others["eval_data"] = path_names(others.get("eval_data") or ())
+    others["eval_data"] = path_names(others.get("eval_data") or (), "eval_data")
     return Recipe(ref, train=Train(path_names(data), steps, **others))

@@ -6,8 +6,8 @@ from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.families.schema import SinusoidalTable
 from ctxextend.recipe import Train
-from ctxextend.tables.rope_types import NONE
 from ctxextend.tables.sinusoids import find_formula
+from ctxextend.training.training_source import no_rows_error, without_rows
 
 
 def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
@@ -40,13 +40,10 @@ def choose_trainable(files: ResizableFiles, settings: Train) -> tuple[Train, tup
 
 def _without_rows(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
     scheme = files.tables[0].location.scheme
-    reason = f"{scheme} positions have no rows to train"
-    if scheme == NONE:
-        reason = "the model has no positions to train"
+    reason = without_rows(scheme)
     requested = settings.trainable
     if requested in ("new", "positions"):
-        hint = "Remove --trainable." if settings.lora else "Use --trainable all."
-        raise TrainingError(f"--trainable {requested}: {reason}.", hint)
+        raise no_rows_error(scheme, settings)
     trainable = "all-but-positions" if settings.lora else "all"
     notes = tuple[str, ...]()
     if not requested:

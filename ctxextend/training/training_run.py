@@ -130,6 +130,21 @@ def run_settings(recipe: Recipe, source: OpenedModel, table_sha256: str | None) 
     return settings
 
 
+def check_run_folder(
+    output: Path, settings: Mapping[str, Any], *, resume: bool, force: bool
+) -> None:
+    """Raise the errors of `open_run_folder` about an earlier run; neither lock nor write.
+
+    Raises:
+        TrainingError: The folder contains the saved state of another run, or of a run that
+            `resume` and `force` do not mention.
+    """
+    folder = RunFolder.for_output(output)
+    if folder.step and (resume or not force):
+        before = _read_settings(folder.path / RUN_FILE)
+        _check_settings(folder, before, _as_read(settings), resume=resume)
+
+
 @contextmanager
 def open_run_folder(
     output: Path, settings: Mapping[str, Any], *, resume: bool, force: bool
@@ -161,7 +176,7 @@ def open_run_folder(
         if any(path.iterdir()) and not run_file.is_file():
             hint = "Training saves its state under this name. Choose another --output."
             raise TrainingError(f"{path} exists and is not a training run.", hint)
-        settings = json.loads(json.dumps(settings))  # tuples become lists
+        settings = _as_read(settings)
         before = _read_settings(run_file)
         if folder.step and (resume or not force):
             _check_settings(folder, before, settings, resume=resume)
@@ -182,6 +197,12 @@ def open_run_folder(
         finally:
             if folder.save is None:
                 folder.remove()
+
+
+def _as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they are read from a file: tuples become lists."""
+    read: dict[str, Any] = json.loads(json.dumps(settings))
+    return read
 
 
 def _read_settings(run_file: Path) -> dict[str, Any]:

@@ -1,13 +1,17 @@
 """The checkpoint that a training run starts from, and checks before any library is imported."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from ctxextend.checkpoints.atomic_output import check_output
 from ctxextend.checkpoints.folder import protected_paths
 from ctxextend.checkpoints.mistral_files import STALE_FORMAT, format_files
-from ctxextend.errors import TrainingError
+from ctxextend.checkpoints.source import resolve_source
+from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
 from ctxextend.output.record import table_hash
 from ctxextend.output.write import output_path
@@ -16,9 +20,24 @@ from ctxextend.plan.found_table import context_length
 from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.planned import Planned
 from ctxextend.recipe import CheckpointRef, Recipe, Train
+from ctxextend.tables.rope_types import NONE
 from ctxextend.text_data import check_beginnings
 from ctxextend.training.pair_rows import check_pairs
-from ctxextend.training.training_run import RunFolder
+from ctxextend.training.training_run import RunFolder, check_run_folder, run_settings
+
+# The variables by which launchers tell a process how many there are.
+# Source: accelerate 1.15, state.py and utils/environment.py (`get_int_from_env`).
+PROCESS_COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+# The modules of experiment trackers, of which one is needed; those of others are their names.
+# kubeflow needs none. Source: transformers 5.24, integrations/integration_utils.py.
+TRACKER_MODULES = {
+    "azure_ml": ("azureml",),
+    "flyte": ("flytekit",),
+    "tensorboard": ("tensorboard", "tensorboardX"),
+}
+WITHOUT_TRACKER_MODULE = ("all", "kubeflow", "none")
+# What pip installs, where its name is not that of the module.
+PACKAGES = {"azureml": "azureml-core", "comet_ml": "comet-ml"}
 
 
 def training_settings(recipe: Recipe) -> Train:
@@ -121,23 +140,82 @@ class TrainingSource:
             return self.planned.plan.max_len_after
         return context_length(self.model.tables[0])
 
-    def check_start(self, output: str | os.PathLike[str] | None, *, force: bool) -> None:
-        """Check what can be checked without torch: output, text, lengths and device.
+    def check_start(
+        self, output: str | os.PathLike[str] | None, *, force: bool, resume: bool | None = None
+    ) -> None:
+        """Check what can be checked without torch: libraries, output, text, lengths, device.
+
+        Args:
+            output, force: As in `train`.
+            resume: As in `train`; None for a dry run, which leaves an interrupted run as it is.
 
         Raises:
+            SourceError: The base that the settings name does not exist.
             OutputError: The output cannot be written.
             DataError: A text cannot be read.
-            TrainingError: A sequence needs more positions than there are.
+            TrainingError: A library is missing, a sequence needs more positions than there are, or
+                an interrupted run would be discarded or is another one.
             ResizeError: The device is not available.
         """
         settings = training_settings(self.recipe)
+        check_libraries(settings)
         path = self.output_path(output)
         self.check_output(path, force=force)
+        if resume is not None and RunFolder.for_output(path).step:
+            identity = run_settings(self.recipe, self.model, self.table_sha256)
+            check_run_folder(path, identity, resume=resume, force=force)
+        if resume is not None and settings.fsdp:
+            check_processes()
+        self._check_trainable(settings)
+        if settings.base is not None:
+            resolve_source(settings.base, only_config=True)
         # The folder of a run to resume has the text as token ids already.
         if RunFolder.for_output(path).save is None:
             _check_texts(settings)
         check_sequences(self.model.ref.source, self.max_len, settings)
         check_device(settings.device)
+
+    def _check_trainable(self, settings: Train) -> None:
+        """Raise TrainingError if rows are to be trained, and the model has none."""
+        table = self.model.tables[0]
+        if self.planned is not None or table.has_rows:
+            return
+        if settings.trainable in ("new", "positions"):
+            raise no_rows_error(table.location.scheme, settings)
+
+
+def without_rows(scheme: str) -> str:
+    """Say that positions of a scheme have no rows to train."""
+    if scheme == NONE:
+        return "the model has no positions to train"
+    return f"{scheme} positions have no rows to train"
+
+
+def no_rows_error(scheme: str, settings: Train) -> TrainingError:
+    """Return the error of rows that are to be trained, of a model that has none."""
+    hint = "Remove --trainable." if settings.lora else "Use --trainable all."
+    message = f"--trainable {settings.trainable}: {without_rows(scheme)}."
+    return TrainingError(message, hint)
+
+
+def check_processes() -> None:
+    """Check that a model can be sharded: that a launcher has started several processes.
+
+    Raises:
+        TrainingError: There is one process.
+    """
+    if not any(name in os.environ for name in PROCESS_COUNTS):
+        raise one_process_error()
+
+
+def one_process_error() -> TrainingError:
+    """Return the error of a model that would be sharded across one process."""
+    hint = (
+        "Start several: torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp, or remove "
+        "--fsdp."
+    )
+    message = "--fsdp shards a model across processes, but there is only one."
+    return TrainingError(message, hint)
 
 
 def _check_texts(settings: Train) -> None:
@@ -171,3 +249,44 @@ def check_sequences(source: str, max_len: int, settings: Train, shortest: int = 
             message = f"{label} {length} is more than the {max_len} positions of {source}."
             hint = f"Resize it first: ctxextend resize {source} --to {length}"
             raise TrainingError(message, hint)
+
+
+class _Need(NamedTuple):
+    """What needs a library, and the modules of which one must be installed."""
+
+    needed_by: str
+    modules: tuple[str, ...]
+
+
+def check_libraries(settings: Train | None = None) -> None:
+    """Check that the libraries that training needs are installed, without importing them.
+
+    Args:
+        settings: The settings of the training; None: those of a table that is tuned on a text.
+
+    Raises:
+        TrainingError: One is not.
+    """
+    for need in _needs(settings):
+        if any(find_spec(module) for module in need.modules):
+            continue
+        module = need.modules[0]
+        name = PACKAGES.get(module, module).replace("_", "-")
+        message = f"{need.needed_by} requires {name}, which is not installed."
+        raise TrainingError(message, install_command(PACKAGES.get(module, module)))
+
+
+def _needs(settings: Train | None) -> Iterator[_Need]:
+    """Yield what training needs besides torch and transformers."""
+    yield _Need(needed_by="Training", modules=("accelerate",))
+    if settings is None:
+        return
+    if settings.lora is not None:
+        yield _Need(needed_by="--lora", modules=("peft",))
+    if settings.contrastive:
+        flag = "--pairs" if settings.contrastive == "pairs" else "--contrastive"
+        yield _Need(needed_by=flag, modules=("sentence_transformers",))
+    tracker = settings.report_to
+    if tracker not in WITHOUT_TRACKER_MODULE:
+        modules = TRACKER_MODULES.get(tracker, (tracker,))
+        yield _Need(needed_by=f"--report-to {tracker}", modules=modules)

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ctxextend.errors import SourceError, TrainingError, counted, install_command
+from ctxextend.errors import SourceError, TrainingError, counted
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ResizableFiles
 from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
@@ -24,7 +23,7 @@ from ctxextend.training.train_result import epochs_text
 from ctxextend.training.trainable import Names
 from ctxextend.training.trainable_setting import choose_trainable
 from ctxextend.training.training_run import RunFolder
-from ctxextend.training.training_source import check_sequences
+from ctxextend.training.training_source import check_libraries, check_sequences
 from ctxextend.training.training_text import SequenceLengths, TrainingText, read_training_text
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def open_task(
         OutputError: The run folder cannot be written.
         CtxextendError: The base checkpoint cannot be opened.
     """
-    _check_libraries(settings)
+    check_libraries(settings)
     _check_adapter(files, settings)
     origin = CheckpointOrigin()
     is_base = base_length is not None
@@ -229,24 +228,6 @@ def _check_saved_steps(folder: RunFolder, steps: int, epochs: float) -> None:
             f"{counted(steps, 'step')}.",
             "Resume it with more epochs, or restart with --force.",
         )
-
-
-def _check_libraries(settings: Train) -> None:
-    """Check, before text is read, that the libraries of some settings are installed.
-
-    Raises:
-        TrainingError: One is not.
-    """
-    needed = dict[str, str]()
-    if settings.lora is not None:
-        needed["peft"] = "--lora"
-    if settings.contrastive:
-        needed["sentence_transformers"] = "--contrastive"
-    for library, flag in needed.items():
-        if find_spec(library) is None:
-            name = library.replace("_", "-")
-            message = f"{flag} requires {name}, which is not installed."
-            raise TrainingError(message, install_command(library))
 
 
 def _check_adapter(files: ResizableFiles, settings: Train) -> None:

@@ -24,7 +24,7 @@ from ctxextend.plan.opened_model import identify_model, open_reference
 from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import Provenance, find_base, parse_provenance
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, reference_name
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_files import compare_files
 from ctxextend.verification.compare_links import changed_links
@@ -77,8 +77,8 @@ def verify(
         UnsupportedModelError: The base has no supported position table.
         ResizeError: The arguments conflict.
     """
-    base_name = None if base is None else os.fspath(base)
-    return verify_resized(os.fspath(reference), base_name, ref, deep=deep)
+    base_name = None if base is None else reference_name(base)
+    return verify_resized(reference_name(reference), base_name, ref, deep=deep)
 
 
 def verify_resized(

@@ -12,16 +12,20 @@ from ctxextend.errors import DataError
 from ctxextend.text_data import check_beginnings
 
 # Runs a command, and prints its exit code and which heavy libraries it has imported.
+# Modules that are named after "without" are hidden, as if they were not installed.
 PROGRAM = """
 import sys
-sys.argv = ["ctxextend", *sys.argv[1:]]
+command, _, hidden = " ".join(sys.argv[1:]).partition(" without ")
+sys.modules |= dict.fromkeys(hidden.split())
+sys.argv = ["ctxextend", *command.split()]
 from ctxextend.cli.app import main
 code = 0
 try:
     main()
 except SystemExit as stop:
     code = stop.code
-heavy = {"torch", "transformers", "accelerate", "datasets"} & sys.modules.keys()
+imported = {name for name, module in sys.modules.items() if module is not None}
+heavy = {"torch", "transformers", "accelerate", "datasets"} & imported
 print("imported", code, *sorted(heavy))
 """
 WRONG_TEXTS = {
@@ -67,10 +71,38 @@ OTHER_ERRORS = {
     "resize tiny-gpt2 --to 256 --method bandz": "Unknown method 'bandz'.",
     "convert tiny-gpt2 --to 256 --scheme rotary --output exists": "exists exists.",
     "compare tiny-gpt2 --to 64 --data ok.txt": "--to 64 creates no new rows to compare",
+    "compare tiny-gpt2 tiny-gpt2 --length 4k --data ok.txt": "too short for windows of 4096",
     "compare tiny-gpt2 --hold-out 512 --data ok.txt": "no rows would be held out",
     "compare tiny-gpt2 --to 256 --method bandz --data ok.txt": "Unknown method 'bandz'.",
     "evaluate tiny-gpt2 --data ok.txt --tokenizer a/b/c": "neither a file or folder nor a Hub id",
     "verify tiny-gpt2 --deep --base missing": "missing",
+    "demo --output exists": "exists exists.",
+    "train tiny-gpt2 --data ok.txt --steps 1 without accelerate": "requires accelerate",
+    "train tiny-gpt2 --data ok.txt --steps 1 --lora 2 without peft": "--lora requires peft",
+    "train tiny-gpt2 --data ok.txt --steps 1 --contrastive without sentence_transformers": (
+        "--contrastive requires sentence-transformers"
+    ),
+    "train tiny-gpt2 --data ok.txt --steps 1 --report-to wandb without wandb": (
+        "--report-to wandb requires wandb"
+    ),
+    "train tiny-gpt2 --data ok.txt --steps 1 --report-to wamdb": "Did you mean wandb?",
+    "resize tiny-gpt2 --to 256 --data ok.txt without accelerate": "requires accelerate",
+    "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 without accelerate": "requires accelerate",
+    "convert tiny-gpt2 --to 256 --scheme rotary --train ok.txt --steps 1 without accelerate": (
+        "requires accelerate"
+    ),
+    "compare tiny-gpt2 --to 256 --data ok.txt --steps 1 without accelerate": "requires accelerate",
+    "compare tiny-gpt2 --to 256 --data ok.txt --method bands+tuned without accelerate": (
+        "requires accelerate"
+    ),
+    "train tiny-gpt2 --data ok.txt --steps 1 --output interrupted": (
+        "contains an interrupted run. Resume it with --resume, or restart with --force."
+    ),
+    "train tiny-gpt2 --data ok.txt --steps 1 --output interrupted --resume": (
+        "contains a different run"
+    ),
+    "train tiny-gpt2 --data ok.txt --steps 1 --base missing": "missing",
+    "train tiny-gpt2 --data ok.txt --steps 1 --fsdp": "but there is only one.",
     "train tiny-gpt2 --data ok.txt --steps 1 --push-to-hub a/b/c": "a/b/c is not a valid Hub",
 }
 
@@ -82,6 +114,8 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "empty").mkdir()
     (tmp_path / "exists").mkdir()
     (tmp_path / "exists/file").write_text("kept")
+    (tmp_path / "interrupted.training/saves/checkpoint-1").mkdir(parents=True)
+    (tmp_path / "interrupted.training/run.json").write_text("{}")
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "ok.txt").write_text("The quick brown fox jumps over the lazy dog. " * 100)
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
@@ -106,7 +140,7 @@ def failure(command: str) -> tuple[str, list[str]]:
     )
     _, code, *heavy = done.stdout.splitlines()[-1].split()
     assert code in ("1", "2"), done.stderr
-    return done.stderr, heavy
+    return " ".join(done.stderr.split()), heavy
 
 
 @pytest.mark.parametrize("command", READERS)

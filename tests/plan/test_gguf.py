@@ -661,7 +661,8 @@ def test_resize_asks_for_the_ending_of_a_gguf_file(name: str, tmp_path: Path) ->
         message = done.stderr.replace("\n", " ")
         output = f"{tmp_path}/{name}".rstrip("/")
         assert f"The output {output} does not end in .gguf" in message
-        assert f"-o {output}.gguf or, for a file in a folder of this name, -o {output}/" in message
+        other = f"for a file in a folder of this name, --output {output}/"
+        assert f"--output {output}.gguf or, {other}" in message
         assert list(tmp_path.iterdir()) == [base]
     planned = plan_resize(base, LONGER)
     with pytest.raises(OutputError, match="does not end in .gguf"):
@@ -675,7 +676,7 @@ def test_resize_to_a_folder_names_a_file_in_it(name: str, tmp_path: Path) -> Non
     with pytest.raises(OutputError, match=f"The output .*{name} is a folder") as caught:
         resize(base, LONGER, output=tmp_path / name)
     hint = str(caught.value.hint)
-    output = Path(hint.removeprefix("Use -o ").removesuffix("."))
+    output = Path(hint.removeprefix('Use output="').removesuffix('".'))
     assert output.parent == tmp_path / name
     resize(base, LONGER, output=output)
     assert output.is_file()

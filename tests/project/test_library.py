@@ -16,6 +16,8 @@ from tests.helpers.comparisons import comparison
 from tests.helpers.evaluations import EXTENDED
 from tests.helpers.trainings import write_book
 
+UNTYPED: Any = ctxextend  # for arguments that type checkers reject
+
 
 def test_stub_is_up_to_date() -> None:
     def exported(text: str) -> tuple[set[str], list[str]]:
@@ -49,6 +51,44 @@ def test_stub_is_up_to_date() -> None:
 def test_unknown_keyword_raises_type_error(call: Callable[[dict[str, Any]], object]) -> None:
     with pytest.raises(TypeError, match=r"^\w+\(\) got an unexpected keyword argument 'lenght'"):
         call({"lenght": 3})
+
+
+@pytest.mark.parametrize(
+    ("call", "suggested"),
+    [
+        (lambda: UNTYPED.compare("tiny-gpt2", 256, method="bands"), "methods"),
+        (lambda: UNTYPED.runtime_flags("tiny-gpt2", 256, engine="vllm"), "runtime"),
+        (lambda: UNTYPED.train("tiny-gpt2", "book.txt", 1, learning_rate=1), "lr"),
+        (lambda: UNTYPED.train("tiny-gpt2", "book.txt", 1, trainabel="all"), "trainable"),
+    ],
+)
+def test_unknown_keyword_suggests_the_nearest(call: Callable[[], object], suggested: str) -> None:
+    with pytest.raises(TypeError, match=rf"Did you mean {suggested}\?$"):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: UNTYPED.resize("tiny-gpt2", to=None), "to must be a number, such as 4096"),
+        (lambda: UNTYPED.train("m", "t", 1, lr="x"), "lr must be a number, got 'x'."),
+        (lambda: UNTYPED.train("m", "t", epochs="x"), "epochs must be a number, got 'x'."),
+        (lambda: UNTYPED.train("m", "t", 1, distill="x"), "distill must be a number, got 'x'."),
+        (lambda: UNTYPED.convert("m", "rotary", 8, theta="x"), "theta must be a number, got 'x'"),
+        (lambda: UNTYPED.train("m", 5), "data must be text, a path or a list of them, got 5."),
+        (lambda: UNTYPED.train("m", ["t", 5], 1), "data must be text, a path or a list"),
+        (lambda: UNTYPED.train("m", "t", 1, eval_data=5), "eval_data must be text, a path"),
+        (lambda: UNTYPED.resize("m", 8, train=5, steps=1), "train must be text, a path"),
+        (lambda: UNTYPED.train("m", "t", 1, trainable=5), "trainable must be one of new, "),
+        (lambda: UNTYPED.train("m", "t", 1, device=5), "device must be one of cpu, "),
+        (lambda: UNTYPED.inspect(5), "reference must be text or a path, got 5."),
+        (lambda: UNTYPED.verify(["m"]), "reference must be text or a path, got ['m']."),
+    ],
+)
+def test_values_of_wrong_types_name_the_argument(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ctxextend.CtxextendError) as caught:
+        call()
+    assert message in caught.value.message
 
 
 @pytest.mark.parametrize(
