@@ -79,6 +79,7 @@ FROZEN = (None, "all-but-positions")  # values of `trainable` that leave positio
 MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 MIN_WINDOW = 8  # minimum window length in tokens
+MAX_EPOCHS = 1_000_000
 SEARCH_SECONDS = 60  # default time of a search for settings, for reading text
 # The scheme of a conversion that keeps positions, and attends in windows.
 ATTENTION_WINDOWS = "window"
@@ -693,6 +694,10 @@ class Train:
             hint = "Pass --steps N, or --epochs E to train on all of the text."
             yield ResizeError("Neither --steps nor --epochs is given.", hint)
         yield from _positive_errors("epochs", self.epochs)
+        epochs = self.epochs
+        if epochs is not None and is_number(epochs) and MAX_EPOCHS < epochs < math.inf:
+            message = f"--epochs must be at most {MAX_EPOCHS:,}, got {epochs:g}."
+            yield ResizeError(message)
         yield from _weight_errors("weight_decay", self.weight_decay)
         yield from _weight_errors("distill", self.distill)
 

@@ -1,7 +1,7 @@
 """Commands and flags that people type by other names, by meaning and not only by spelling."""
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ctxextend.errors import joined, nearest_name
@@ -42,6 +42,10 @@ COMMANDS_BY_MEANING = {
     "validate": ("verify",),
     "version": ("--version",),
 }
+
+
+WITHOUT_MODEL = ("demo",)
+WITH_LENGTH = ("resize", "flags")  # with --to, by which a model gets a length
 
 
 @dataclass(frozen=True)
@@ -160,10 +164,23 @@ def suggest_command(words: Sequence[str], commands: Collection[str]) -> str | No
         if near is None:
             return None
         meant = (near,)
-    if meant[0].startswith("--"):
-        others = []
     first, *more = meant
+    if first.startswith("--") or first in WITHOUT_MODEL:
+        others = []
+    others = list(_with_length_flag(first, others))
     return f"Did you mean: {shlex.join(['ctxextend', first, *others, *more])}"
+
+
+def _with_length_flag(command: str, words: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments of a command, with --to before a length that has no flag before it."""
+    from ctxextend.length_text import is_length
+
+    previous = ""
+    for word in words:
+        if command in WITH_LENGTH and is_length(word) and not previous.startswith("-"):
+            yield "--to"
+        yield word
+        previous = word
 
 
 def suggest_flag(command: str, typed: str, similar: Sequence[str], flags: Flags) -> str | None:

@@ -22,6 +22,9 @@ def run(arguments: str) -> Result:
     [
         ("extend gpt2 --to 4096", "ctxextend resize gpt2 --to 4096"),
         ("expand gpt2", "ctxextend resize gpt2"),
+        ("extend gpt2 4k", "ctxextend resize gpt2 --to 4k"),
+        ("serve gpt2 4x --for vllm", "ctxextend flags gpt2 --to 4x --for vllm"),
+        ("tutorial gpt2", "ctxextend demo"),
         ("check gpt2", "ctxextend inspect gpt2 --check"),
         ("eval gpt2 --data a.txt", "ctxextend evaluate gpt2 --data a.txt"),
         ("finetune gpt2", "ctxextend train gpt2"),

@@ -126,6 +126,7 @@ def test_recipe_reports_epochs_of_another_type_once() -> None:
         ({"steps": 1, "epochs": 1.0}, "--steps cannot be used with --epochs"),
         ({"epochs": 0.0}, "--epochs must be positive, got 0"),
         ({"epochs": math.inf}, "--epochs must be positive, got inf"),
+        ({"epochs": 1e9}, "--epochs must be at most 1,000,000, got 1e+09"),
     ],
 )
 def test_train_takes_either_steps_or_epochs(settings: dict[str, Any], message: str) -> None:
