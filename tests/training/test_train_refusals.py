@@ -57,7 +57,7 @@ TEXTS = {
         ),
         ("--data book.txt --window 33", 1, "--window 33 is more than the 32 positions of"),
         ("--data book.txt --seq-len 40", 1, "--seq-len 40 is more than the 32 positions of"),
-        ("--data book.txt --trainable new --base nowhere", 1, "Cannot determine which rows of"),
+        ("--data book.txt --trainable new --base nowhere", 1, "nowhere is not a local folder"),
         ("--data book.txt --precision fp16", 1, "Training in fp16 is not supported on a CPU."),
         (
             "--data book.txt --batch-size 4 --per-device-batch-size 3",
