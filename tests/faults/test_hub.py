@@ -212,7 +212,7 @@ def test_push_to_hub_uploads_the_output_without_local_paths(
 def test_push_to_hub_uploads_no_local_path_of_a_source_and_no_logs(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", FakeTensorBoard)
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "kubeflow", FakeTensorBoard)
     source = trainings.make_source(tmp_path / "alice" / "source", "gpt2")
     book = tmp_path / "alice" / "book.txt"
     numbers = [(7 * i * i + i // 5) % 27 for i in range(2_000)]
@@ -226,7 +226,7 @@ def test_push_to_hub_uploads_no_local_path_of_a_source_and_no_logs(
         "vocab_file": None,
     }
     edit_config(source / "tokenizer_config.json", **names)
-    flags = ["--steps", 1, "--report-to", "tensorboard", "-o", "out", "--push-to-hub", "owner/long"]
+    flags = ["--steps", 1, "--report-to", "kubeflow", "-o", "out", "--push-to-hub", "owner/long"]
     done = invoke("train", source, "--data", book, *flags)
     assert done.exit_code == 0, done.stderr
     assert "runs/ is not uploaded: logs contain the host name and local paths." in done.stderr

@@ -255,7 +255,7 @@ def test_github_format_annotates_an_error(broken: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--format github", "--format github requires --check. Add --check."),
+        ("--format github", "--format github requires --check.\nAdd --check."),
         ("--format github --check --json", "--format github cannot be used with --json."),
         ("--format github --check --rows 0:2", "--format github cannot be used with --rows."),
         ("--format junit --check", "--format must be one of github, got junit."),

@@ -508,11 +508,11 @@ def test_inspect_suggests_working_flags_for_an_unknown_model_type(make_pico: Mak
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--rows=x", "is not a valid range: use A:B"),
-        ("--rows=1:2:3", "is not a valid range: use A:B"),
-        ("--rows=-1", "is not a valid range: use A:B"),
-        ("--rows=", "is not a valid range: use A:B"),
-        ("--rows=1-2", "is not a valid range: use A:B"),
+        ("--rows=x", "is not a valid range. Use A:B"),
+        ("--rows=1:2:3", "is not a valid range. Use A:B"),
+        ("--rows=-1", "is not a valid range. Use A:B"),
+        ("--rows=", "is not a valid range. Use A:B"),
+        ("--rows=1-2", "is not a valid range. Use A:B"),
         ("--reserved-rows 2", "--reserved-rows"),
         (f"--tensor {WPE} --model-type gpt2", "--model-type"),
     ],
