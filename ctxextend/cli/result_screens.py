@@ -80,15 +80,13 @@ def show(result: Result, console: Transcript) -> None:
 
 @show.register
 def _(result: Evaluation, console: Transcript) -> None:
-    console.note(*result.notes)
-    console.warning(*result.warnings)
+    _add_remarks(result, console)
     add_evaluation(console.page, result)
 
 
 @show.register
 def _(result: Comparison, console: Transcript) -> None:
-    console.note(*result.notes)
-    console.warning(*result.warnings)
+    _add_remarks(result, console)
     add_comparison(console.page, result)
 
 
@@ -128,8 +126,7 @@ def _(result: TrainResult, console: Transcript) -> None:
 
 @show.register
 def _(result: TrainingPlan, console: Transcript) -> None:
-    console.note(*result.notes)
-    console.warning(*result.warnings)
+    _add_remarks(result, console)
     add_training_plan(console.page, result)
 
 
@@ -151,6 +148,12 @@ def _(result: RuntimeFlags, console: Transcript) -> None:
 @show.register
 def _(result: Environment, console: Transcript) -> None:
     add_environment(console.page, result)
+
+
+def _add_remarks(result: Evaluation | Comparison | TrainingPlan, console: Transcript) -> None:
+    """Add the notes and the warnings of a result."""
+    console.note(*result.notes)
+    console.warning(*result.warnings)
 
 
 def as_text(result: Result) -> str:
