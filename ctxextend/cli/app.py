@@ -123,10 +123,7 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, with --help and --help-all."""
-        if self._help_all_option is None:
-            # Parameters are compared by identity, so there is one.
-            self._help_all_option = _help_all(self.get_help_option(ctx))
-        return [*super().get_params(ctx), self._help_all_option]
+        return [*super().get_params(ctx), _help_all_of(self, ctx, hidden=False)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the values of arguments and options."""
@@ -134,9 +131,17 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def _help_all(help_option: Any) -> Any:
+def _help_all_of(command: "Command | App", context: Any, *, hidden: bool) -> Any:
+    """Return --help-all of a command: one option, since parameters are compared by identity."""
+    if command._help_all_option is None:
+        command._help_all_option = _help_all(command.get_help_option(context), hidden=hidden)
+    return command._help_all_option
+
+
+def _help_all(help_option: Any, *, hidden: bool) -> Any:
     """Return the option that prints the help with all options, like --help otherwise."""
     option = copy(help_option)
+    option.hidden = hidden
     option.name = "help_all"
     option.opts = [HELP_ALL]
     option.help = "Show all options and exit."
@@ -198,10 +203,7 @@ class App(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, with --help and --help-all, which is the same here."""
-        if self._help_all_option is None:
-            self._help_all_option = _help_all(self.get_help_option(ctx))
-            self._help_all_option.hidden = True
-        return [*super().get_params(ctx), self._help_all_option]
+        return [*super().get_params(ctx), _help_all_of(self, ctx, hidden=True)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the values of options before the command."""
