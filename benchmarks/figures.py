@@ -1,10 +1,10 @@
-"""Draw the figures of the site: the table that each method makes, rotary wavelengths, and loss by
-position scheme.
+"""Draw the figures of the site: the table that each method makes, rotary wavelengths, loss by
+position scheme, and results.
 
     python -m benchmarks.figures [--out docs/figures]
 
-The learned table is that of tiny-gpt2, 128 rows, extended to 512. The last figure shows
-results/schemes.json.
+The learned table is that of tiny-gpt2, 128 rows, extended to 512. The figures of schemes and of
+docs/results.md show the files in results.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors.numpy import load_file
 
+from benchmarks.result_figures import draw_results
 from ctxextend import list_methods, resize
 from ctxextend.report.figures import BASE_STYLE, COLOURS, DASHES, OTHER, RC_PARAMS, SOFT
 from ctxextend.tables.method_facts import DEFAULT_METHOD
@@ -171,6 +172,8 @@ def main() -> None:
         schemes = Path(__file__).with_name("results") / "schemes.json"
         draw_schemes(axis, json.loads(schemes.read_text("utf-8"))["schemes"])
         save(figure, out / "schemes.png")
+        for name, figure in draw_results():
+            save(figure, out / f"{name}.png")
 
 
 if __name__ == "__main__":

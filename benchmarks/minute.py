@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import find_versions
 from benchmarks.measure import CTXEXTEND, python
+from benchmarks.points import ratio_point
 from ctxextend import resize
 from ctxextend.comparison.search_settings import read_windows
 from ctxextend.evaluation.eval_model import open_eval_model, open_files
@@ -60,6 +61,7 @@ FEWEST_WINDOWS = 8
 MEASURING = """
 import json, sys
 from benchmarks.measure import measure_json
+from benchmarks.points import ratio_point
 cost, output = measure_json(sys.argv[1:])
 print(json.dumps({"megabytes": cost.megabytes, "output": output}))
 """
@@ -90,6 +92,23 @@ class Minute:
         if self.text == LONG_RANGE:
             name += "-long-range"
         return name
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables and figures."""
+        labels = [f"{self.model} {self.before} → {self.to}"]
+        if self.keeps_rows:
+            labels.append("learned rows kept")
+        if self.text == LONG_RANGE:
+            labels.append("long-range text")
+        return ", ".join(labels)
+
+    @property
+    def reference(self) -> str:
+        """What its perplexities are ratios to."""
+        if self.hold_out:
+            return "reference rows"
+        return "sliding windows"
 
     @property
     def keeps_rows(self) -> bool:
@@ -257,10 +276,9 @@ def minute_tables(
     """Yield the tables of all parts that were measured."""
     dates = dict.fromkeys(result["measured"] for result in results.values() if "measured" in result)
     yield f"\nMeasured on {'; '.join(dates)}."
-    kinds = {
-        "reference rows": [minute for minute in minutes if minute.hold_out],
-        "sliding windows": [minute for minute in minutes if not minute.hold_out],
-    }
+    kinds: dict[str, list[Minute]] = {}
+    for minute in minutes:
+        kinds.setdefault(minute.reference, []).append(minute)
     for reference, parts in kinds.items():
         yield (
             f"\n| model | {reference} | untrained | after a minute | short inputs, untrained | "
@@ -275,12 +293,7 @@ def minute_tables(
 def minute_row(minute: Minute, result: Mapping[str, Any]) -> str:
     """Return the row of a part."""
     tuning = result["tuning"]
-    labels = [f"{minute.model} {minute.before} → {minute.to}"]
-    if minute.keeps_rows:
-        labels.append("learned rows kept")
-    if minute.text == LONG_RANGE:
-        labels.append("long-range text")
-    label = ", ".join(labels)
+    label = minute.label
     if minute.is_tuned_on:
         label += " *tuned*"
     method, _, _ = tuning["method"].partition(":")
@@ -295,6 +308,16 @@ def minute_row(minute: Minute, result: Mapping[str, Any]) -> str:
         f"{result['megabytes']:.0f} MB",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def minute_points(minute: Minute, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a figure shows of a part: the ratios to the reference."""
+    return {
+        "label": minute.label,
+        "reference": minute.reference,
+        "untrained": ratio_point(Estimate(**result["before"])),
+        "after a minute": ratio_point(Estimate(**result["after"])),
+    }
 
 
 def ratio_text(result: Mapping[str, Any], name: str) -> str:

@@ -12,8 +12,8 @@ trained on. - CSV: file or URL with a column `rxn`, by default the examples of r
 
 Parts named `minute-*` train for a minute on all cores: keep the machine idle.
 
-Writes one JSON file per part, which a second run reuses, and the page results.md with all of them;
-prints the short table of the README.
+Writes one JSON file per part, which a second run reuses, the page results.md with all of them, and
+real.json with the points of the figures; prints the short table of the page.
 """
 
 import argparse
@@ -42,6 +42,7 @@ from benchmarks.minute import (
     Texts,
     halves,
     measure_minute,
+    minute_points,
     minute_tables,
     ratio_text,
 )
@@ -51,6 +52,7 @@ from benchmarks.minute_search import (
     measure_minute_search,
     search_lines,
 )
+from benchmarks.points import ratio_point
 from ctxextend.evaluation.evaluation_result import (
     CHUNKS,
     SAME_TEXT,
@@ -502,7 +504,7 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     parts = [part for part in PARTS if part.name in results]
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
     yield (
-        f"# Results on real models\n\nWritten on {date.today()} by\n\n    "
+        f"## Models and versions\n\nWritten on {date.today()} by\n\n    "
         f"{COMMAND}\n\n{versions}\n\n{INTRODUCTION}"
     )
     yield HELD_OUT_ROWS
@@ -544,7 +546,7 @@ def _score_table_of(
 
 
 def short_table(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a table of what a minute is worth on held-out rows, for the README."""
+    """Yield a table of what a minute is worth on held-out rows, for the page."""
     lengths = ("2 x", "4 x")
     columns = [f"{AUTO}, {length} | after a minute" for length in lengths]
     yield f"| model | {' | '.join(columns)} |\n|---|{'---:|' * 2 * len(lengths)}"
@@ -557,6 +559,25 @@ def short_table(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
                 cells += [ratio_text(result, "before"), ratio_text(result, "after")]
         if len(cells) > 1:
             yield f"| {' | '.join(cells)} |"
+
+
+def figure_points(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the figures show: ratios to the reference, by part."""
+    held_out: list[dict[str, Any]] = []
+    for part in PARTS:
+        result = results.get(part.name)
+        if part.hold_out and result and result["metric"] == "loss":
+            ratios = {
+                COLUMN.sub(KEPT, row["method"]): ratio_point(Estimate(**row["against base"]))
+                for row in result["rows"]
+            }
+            lengths = {"before": part.before, "to": part.to}
+            held_out.append({"model": part.model, **lengths, "ratios": ratios})
+    minutes = [minute for minute in MINUTES if minute.name in results]
+    return {
+        "held_out": held_out,
+        "minutes": [minute_points(minute, results[minute.name]) for minute in minutes],
+    }
 
 
 def main() -> None:
@@ -587,6 +608,8 @@ def main() -> None:
         if path.exists():
             results[part.name] = json.loads(path.read_text("utf-8"))
     (arguments.out / "results.md").write_text("\n".join(page(results)) + "\n", "utf-8")
+    points = json.dumps(figure_points(results), indent=1, ensure_ascii=False)
+    (arguments.out / "real.json").write_text(f"{points}\n", "utf-8")
     print("\n".join(short_table(results)))
 
 

@@ -36,10 +36,11 @@ from benchmarks.long_inputs import (
     sliding_losses,
 )
 from benchmarks.machine import find_versions
+from benchmarks.points import ratio_point
 from ctxextend import evaluate, resize
 from ctxextend.comparison.python_text import default_documents
 from ctxextend.evaluation.effective_result import Effective, LengthResult
-from ctxextend.evaluation.evaluation_result import estimate
+from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.plan.opened_model import open_model
 from ctxextend.recipe import CheckpointRef
 from ctxextend.report.effective_text import depth_range, effective_verdict, percent
@@ -119,7 +120,7 @@ larger models in RULER."""
 COMMAND = "python -m benchmarks.smollm2 FOLDER WIKITEXT"
 
 Losses = Sequence[NDArray[np.float64]]  # of each window
-Cells = dict[str, dict[str, str]]  # ratios by method, and by the input
+Cells = dict[str, dict[str, Any]]  # ratios by method, and by the input; points by position
 
 
 def prepare_model(folder: Path) -> Path:
@@ -458,8 +459,21 @@ def summary(judge: Judge) -> Cells:
             "short": own_short,
             "generated": _ratio(_generated(judge, method), generated),
             "batch": _ratio(_shared(judge, method), shared),
+            "by_position": [*_points_by_position(judge, method)],
         }
     return found
+
+
+def _points_by_position(judge: Judge, method: str) -> Iterator[tuple[int, int, float, float]]:
+    """Yield the start and stop of each quarter of a window, and the ratio to the base there."""
+    own = judge.losses("long", method)
+    base = judge.losses("long", SLIDING)
+    for positions in _quarters(judge):
+        change = _change(
+            _slice(own, positions.start, positions.stop),
+            _slice(base, positions.start, positions.stop),
+        )
+        yield positions.start, positions.stop, *ratio_point(change)
 
 
 def _beyond(judge: Judge, method: str) -> Losses:
@@ -514,8 +528,12 @@ def _plain_score(own: Losses, base: Losses) -> str:
 
 
 def _ratio(own: Losses, base: Losses) -> str:
-    changes = [one - other for one, other in zip(own, base, strict=True)]
-    return f"x {NUMBERS.perplexity(estimate(changes))}"
+    return f"x {NUMBERS.perplexity(_change(own, base))}"
+
+
+def _change(own: Losses, base: Losses) -> Estimate:
+    """Return the difference of two losses, paired by token."""
+    return estimate([one - other for one, other in zip(own, base, strict=True)])
 
 
 def effective_rows(judge: Judge) -> Iterator[str]:

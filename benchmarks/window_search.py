@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.minute_search import queries_about, token_ids
+from benchmarks.points import point
 from ctxextend import convert
 from ctxextend.evaluation.embedding import EmbeddedChunks, Embedder, open_embedder
 from ctxextend.evaluation.eval_model import open_eval_model
@@ -210,14 +211,14 @@ def main() -> None:
     found = measure(encoders, models)
     text = "\n".join(page(found, list(models)))
     (folder / "window-search.md").write_text(f"{text}\n", "utf-8")
-    means = {
+    points = {
         half: {
-            reader: {name: mean(scores[name]) for name in NAMES}
+            reader: {name: point(mean(scores[name])) for name in NAMES}
             for reader, scores in readers.items()
         }
         for half, readers in found.items()
     }
-    (folder / "window-search.json").write_text(json.dumps(means, indent=1, default=vars), "utf-8")
+    (folder / "window-search.json").write_text(f"{json.dumps(points, indent=1)}\n", "utf-8")
     print(text)
 
 

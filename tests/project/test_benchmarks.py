@@ -1,6 +1,7 @@
 """Ratios, tables, data and exit codes of the benchmarks; the benchmarks themselves are not run."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import transformers
+from matplotlib import pyplot
 from safetensors import safe_open
 
 import ctxextend
@@ -23,8 +25,11 @@ from benchmarks.measure import Cost, Row, alternate, measure, measure_json, pyth
 from benchmarks.minute import halves
 from benchmarks.minute_search import documents_from
 from benchmarks.qmsum import write_qmsum
+from benchmarks.result_figures import LENGTHS, READERS, WHOLE, draw_results, draw_search
 from ctxextend.evaluation.search_set import SearchSet
+from ctxextend.report.numbers import NumberFormat
 from ctxextend.tables.methods import METHODS
+from tests.helpers.repository import ROOT
 
 TINY = Shape(64, 2, 10, 16)
 
@@ -377,3 +382,79 @@ def test_real_prints_help(
         real.main()
     assert exited.value.code == 0
     assert "--qmsum DIR" in capsys.readouterr().out
+
+
+def points_in(value: Any) -> Iterator[tuple[float, float]]:
+    """Yield the scores in what a benchmark wrote for figures, each with half of its interval."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        if len(value) >= 2 and all(isinstance(number, int | float) for number in value):
+            *_, mean, half_width = value
+            yield mean, half_width
+            return
+        for item in value:
+            yield from points_in(item)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("real", 224), ("smollm2", 28), ("window-search", 102)]
+)
+def test_figures_show_the_numbers_of_the_results_page(name: str, count: int) -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    found = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    if name == "window-search":
+        for scores in (readers for half in found.values() for readers in half.values()):
+            del scores["recall@1"]  # not in the tables of the page
+        del found["choosing"]  # results/window-search.md has them
+    points = [*points_in(found)]
+    assert len(points) == count
+    numbers = NumberFormat()
+    shown: set[str] = set()
+    for mean, half_width in re.findall(r"\b(\d[\d.]*) ± (\d+(?:\.\d+)?)", page):
+        shown |= {f"{mean} ± {half_width}", numbers.number(float(mean), float(half_width))}
+    for mean, half_width in points:
+        assert half_width == 0 or numbers.number(mean, half_width) in shown
+
+
+def test_draw_results_draws_a_figure_of_each_section() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    names: list[str] = []
+    for name, figure in draw_results():
+        names.append(name)
+        assert f"](figures/{name}.png)" in page
+        assert (ROOT / "docs" / "figures" / f"{name}.png").exists()
+        pyplot.close(figure)
+    assert names == ["search", "after-a-minute", "held-out-rows", "rotary-positions"]
+
+
+def test_draw_search_shows_the_scores_by_length() -> None:
+    readers = {
+        f"{reader}, {length}": {"nDCG@10": (length / 10_000, 0.01)}
+        for reader in READERS
+        for length in LENGTHS
+    }
+    readers[WHOLE] = {"nDCG@10": (0.5, 0.01)}
+    figure = draw_search(readers)
+    (axes,) = figure.axes
+    assert [list(line.get_ydata()) for line in axes.lines[:3]] == [
+        [0.0512, 0.2048, 0.4096, 0.8192]
+    ] * 3
+    assert {text.get_text() for text in axes.texts} == {
+        "as it is, cut at 512 tokens: 0.051",
+        "8,192 tokens in one pass: 0.819",
+    }
+    pyplot.close(figure)
+
+
+def test_figure_points_are_ratios(real_results: dict[str, dict[str, Any]]) -> None:
+    minutes = {minute.name: minute_result(0.1) for minute in real.MINUTES}
+    points = real.figure_points(real_results | minutes)
+    assert len(points["held_out"]) == 11
+    assert points["held_out"][0]["ratios"]["auto"] == (1.64872, 0.00327)
+    assert points["minutes"][2] == {
+        "label": "rxnfp's BERT 64 → 256, learned rows kept",
+        "reference": "reference rows",
+        "untrained": (1.64872, 0.00327),
+        "after a minute": (1.10517, 0.00219),
+    }
