@@ -5,7 +5,7 @@ from ctxextend.evaluation.evaluation_result import Estimate
 __all__ = ["Point", "point", "ratio_point"]
 
 Point = tuple[float, float]  # a score, and half the width of its 95 % interval
-DIGITS = 5  # after the decimal point
+DIGITS = 7  # after the decimal point
 
 
 def point(score: Estimate) -> Point:

@@ -451,10 +451,9 @@ def test_figure_points_are_ratios(real_results: dict[str, dict[str, Any]]) -> No
     minutes = {minute.name: minute_result(0.1) for minute in real.MINUTES}
     points = real.figure_points(real_results | minutes)
     assert len(points["held_out"]) == 11
-    assert points["held_out"][0]["ratios"]["auto"] == (1.64872, 0.00327)
-    assert points["minutes"][2] == {
-        "label": "rxnfp's BERT 64 → 256, learned rows kept",
-        "reference": "reference rows",
-        "untrained": (1.64872, 0.00327),
-        "after a minute": (1.10517, 0.00219),
-    }
+    assert points["held_out"][0]["ratios"]["auto"] == pytest.approx((1.6487, 0.0033), abs=1e-4)
+    kept = points["minutes"][2]
+    assert kept["label"] == "rxnfp's BERT 64 → 256, learned rows kept"
+    assert kept["reference"] == "reference rows"
+    assert kept["untrained"] == pytest.approx((1.6487, 0.0033), abs=1e-4)
+    assert kept["after a minute"] == pytest.approx((1.1052, 0.0022), abs=1e-4)
