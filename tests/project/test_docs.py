@@ -380,7 +380,8 @@ def test_page_output_is_up_to_date(name: str, tmp_path: Path) -> None:
         }
 
         def execute(line: str) -> None:
-            """Run a line with few steps; make and pip only plan."""
+            """Run a line with few steps, without uvx; make and pip only plan."""
+            line = line.removeprefix("uvx ")
             line = re.sub(r"^make ", f"make --dry-run -C {ROOT} ", line)
             line = re.sub(r"^pip install ", "pip install --dry-run --no-index ", line)
             line = re.sub(r"--steps \d+", "--steps 2", line)
@@ -419,8 +420,9 @@ def test_generated_parts_are_up_to_date() -> None:
 def test_pages_have_only_tested_code_blocks() -> None:
     found = {name: BLOCK.finditer(path.read_text()) for name, path in PAGES.items()}
     languages = {name: {match["language"] for match in matches} for name, matches in found.items()}
-    assert languages["README.md"] == {"console", "sh"}
-    assert set().union(*languages.values()) == {"console", "diff", "python", "sh", "yaml"}
+    assert languages["README.md"] == {"bibtex", "console", "sh"}
+    tested = {"bibtex", "console", "diff", "python", "sh", "yaml"}
+    assert set().union(*languages.values()) == tested
 
 
 def linked_file(page: Path, target: str) -> Path | None:
@@ -539,12 +541,37 @@ def test_readme_states_the_number_of_model_types() -> None:
 
 def test_readme_make_targets_exist() -> None:
     lines = [line for block in blocks("README.md", "sh") for line in block.splitlines()]
-    assert {"pip install ctxextend", "make demo", "make test"} <= {*lines}
+    assert {"uvx ctxextend demo", "pip install ctxextend", "make demo", "make test"} <= {*lines}
     for line in (line for line in lines if line.startswith("make ")):
         planned = subprocess.run(
             [*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True, text=True
         )
         assert planned.stdout
+
+
+def test_readme_cites_what_the_citation_file_does() -> None:
+    (entry,) = blocks("README.md", "bibtex")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    (author,) = citation["authors"]
+    fields = dict(re.findall(r"^  (\w+) = \{+(.*?)\}+,?$", entry, re.MULTILINE))
+    assert fields == {
+        "author": author["name"],
+        "title": citation["title"],
+        "version": citation["version"],
+        "license": citation["license"],
+        "url": citation["repository-code"],
+    }
+
+
+def test_readme_badges_name_workflows_and_the_package() -> None:
+    text = README.read_text()
+    workflows = re.findall(r"/actions/workflows/([\w.]+)/badge\.svg", text)
+    assert workflows == ["tests.yml", "docs.yml"]
+    for name in workflows:
+        assert (ROOT / ".github" / "workflows" / name).exists()
+    package = ctxextend.__name__
+    shields = re.findall(r"img\.shields\.io/pypi/(\w+)/([\w-]+)\)", text)
+    assert shields == [("v", package), ("pyversions", package), ("l", package)]
 
 
 def test_guarantees_name_their_tests() -> None:
