@@ -185,7 +185,7 @@ def link_distributions(requirements: list[str], target: Path) -> None:
 
 def readme_commands(*sections: str) -> list[str]:
     """Return the commands in sections of README, except those for a clone."""
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text().removeprefix("# ")
     parts = [part for part in text.split("\n## ") if part.splitlines()[0] in sections]
     assert len(parts) == len(sections)
     commands: list[str] = []
@@ -194,6 +194,18 @@ def readme_commands(*sections: str) -> list[str]:
             if language == "sh" or line.startswith("$ "):
                 commands.append(line.removeprefix("$ "))
     return [command for command in commands if not command.startswith("make ")]
+
+
+def settings_of_uv(distributions: str) -> dict[str, str]:
+    """Return settings with which uvx installs the wheel, and the pinned versions of all else."""
+    places = [distributions, os.environ.get("PIP_FIND_LINKS", "")]
+    return {
+        "UV_CONSTRAINT": str(ROOT / "constraints.txt"),
+        "UV_EXTRA_INDEX_URL": os.environ.get("PIP_EXTRA_INDEX_URL", ""),
+        "UV_FIND_LINKS": ",".join(filter(None, places)),
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_PYTHON": sys.executable,
+    }
 
 
 @pytest.mark.slow
@@ -207,6 +219,8 @@ def test_commands_of_readme_run_in_an_environment_with_the_plain_wheel(tmp_path:
     where = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
     target = Path(output_of([python, "-c", where]).strip())
     link_distributions(project_metadata()["dependencies"], target)
+    for name in ("uv", "uvx"):
+        (bin_folder / name).symlink_to(Path(sys.executable).with_name(name))
     environment = {
         **os.environ,
         "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
@@ -216,17 +230,18 @@ def test_commands_of_readme_run_in_an_environment_with_the_plain_wheel(tmp_path:
         "HF_HUB_OFFLINE": "1",
     }
     environment.pop("PYTHONPATH", None)
+    environment |= settings_of_uv(distributions)
     work = tmp_path / "work"
     work.mkdir()
-    commands = readme_commands("Install", "Resize, verify, compare")
-    assert commands[:2] == ["pip install ctxextend", "ctxextend demo"]
+    commands = readme_commands("ctxextend", "Resize, verify, compare")
+    assert commands[:2] == ["uvx ctxextend demo", "pip install ctxextend"]
     assert len(commands) >= 5
     for command in commands:
         done = subprocess.run(
             ["bash", "-c", command], cwd=work, env=environment, capture_output=True, text=True
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        if command == "ctxextend demo":
+        if command == "uvx ctxextend demo":
             assert "pip install 'ctxextend[train]'" in done.stderr
     # Jinja2 comes with torch.
     names = "'accelerate', 'datasets', 'peft', 'sentence_transformers', 'matplotlib'"
