@@ -72,7 +72,8 @@ def _details(method: Method) -> Iterator[tuple[str, str]]:
             default = "chosen from the lengths"
         else:
             default = "chosen from the table"
-        yield "  settings", f"{name}: {setting.does} ({setting.must}; default: {default})"
+        spelling = name.replace("_", "-")
+        yield "  settings", f"{spelling}: {setting.does} ({setting.must}; default: {default})"
     if not method.scheme:
         keep_first = method.keep_first
         support = "not supported" if keep_first is None else f"default: {keep_first}"
