@@ -28,7 +28,7 @@ from ctxextend.report.figures import BASE_STYLE, COLOURS, DASHES, OTHER, RC_PARA
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.methods import formula
 from ctxextend.tables.rotary import frequencies
-from ctxextend.tables.rotary_methods import ROTARY_METHODS
+from ctxextend.tables.rotary_methods import ROTARY_METHODS, RopeLengths
 from ctxextend.tables.sinusoids import sinusoidal_rows
 
 __all__ = ["extended_tables"]
@@ -92,7 +92,7 @@ def draw_wavelengths(axes: Any) -> None:
     unscaled = 2 * np.pi / np.asarray(frequencies(ROPE, HEAD_SIZE, TRAINED).inverse)
     axes.plot(pairs, unscaled, label="as trained", **BASE_STYLE)
     for number, name in enumerate(("yarn", "linear", "dynamic", "theta")):
-        lengths = (TRAINED, TRAINED, FACTOR * TRAINED)
+        lengths = RopeLengths(first_trained=TRAINED, served=TRAINED, after=FACTOR * TRAINED)
         rope = ROTARY_METHODS[name].function(ROPE, lengths, HEAD_SIZE, factor=float(FACTOR))
         max_len = TRAINED if ROTARY_METHODS[name].keeps_max_len else FACTOR * TRAINED
         values = np.asarray(frequencies(rope, HEAD_SIZE, max_len, FACTOR * TRAINED).inverse)
@@ -149,6 +149,7 @@ def save(figure: Any, path: Path) -> None:
     """Save a figure as a PNG file of few colours, which is a third of the size."""
     data = io.BytesIO()
     figure.savefig(data, dpi=DPI)
+    pyplot.close(figure)
     Image.open(data).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
@@ -156,7 +157,11 @@ def main() -> None:
     """Draw all figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/figures"), metavar="DIR")
-    out = parser.parse_args().out
+    draw(parser.parse_args().out)
+
+
+def draw(out: Path) -> None:
+    """Draw all figures into a folder."""
     out.mkdir(parents=True, exist_ok=True)
     with pyplot.rc_context(dict[Any, Any](RC_PARAMS)), tempfile.TemporaryDirectory() as folder:
         for name, learned, rows in extended_tables(Path(folder)):

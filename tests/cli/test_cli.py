@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from ctxextend import __version__, plan_resize
+from ctxextend import __version__, list_methods, plan_resize
 from ctxextend.checkpoints.source import bundled_source
 from ctxextend.cli.app import build_app
 from ctxextend.errors import printable, size_text, time_text
@@ -571,9 +571,17 @@ def test_python_m_ctxextend_prints_the_version() -> None:
     assert "resize" in run().output
 
 
+SUMMARY_WIDTH = 66  # of a screen of 80 columns, after the names
+
+
 def test_methods_lists_all_methods_on_one_screen_of_80_columns() -> None:
+    for method in list_methods():
+        size = len(method.summary)
+        assert size <= SUMMARY_WIDTH, (
+            f"The summary of {method.name} has {size} characters; at most {SUMMARY_WIDTH} fit."
+        )
     lines = run("methods").stdout.splitlines()
-    assert len(lines) <= 24
+    assert len(lines) <= len(METHODS) + 5
     assert max(map(len, lines)) <= 80
     names = [line.split()[0] for line in lines[: len(METHODS)]]
     assert names == list(METHODS)
@@ -603,7 +611,7 @@ def test_methods_prints_details_of_the_given_methods() -> None:
         assert f"use when {method.when} " in text
         assert text.endswith(f"source {method.source}")
         for name, setting in method.settings.items():
-            assert f"{name}: {setting.does}" in text
+            assert f"{name.replace('_', '-')}: {setting.does}" in text
         keeps = f"default: {method.keep_first}"
         if method.keep_first is None:
             keeps = "not supported"

@@ -1,11 +1,12 @@
 """Generate ``ctxextend/__init__.pyi``, which shows all keyword arguments to editors.
 
-Run it after changing a setting:
-``python -m tests.helpers.stubs && ruff format ctxextend && ruff check --fix ctxextend``.
+Run it after changing a setting: ``python -m tests.helpers.stubs``.
 """
 
 import inspect
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,5 @@ def stub() -> str:
 
 if __name__ == "__main__":
     STUB.write_text(stub())
+    for command in (["format"], ["check", "--fix"], ["format"]):
+        subprocess.run([sys.executable, "-m", "ruff", *command, "--quiet", STUB], check=True)

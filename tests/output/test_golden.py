@@ -8,6 +8,9 @@ recipes. To regenerate it from any commit::
     git worktree add /tmp/reference 420734f
     PYTHONPATH=/tmp/reference python tests/output/test_golden.py
 
+A new method is not in that commit. Add it to `EXACT`, or to `APPROXIMATE` if its last bits depend
+on LAPACK, and run the same command at the commit that adds it: only lines about it must change.
+
 This file imports only `resize` from ctxextend, and no other tests, so that it runs with any commit.
 """
 
@@ -56,6 +59,8 @@ EXACT = (
 # value.
 TOLERANCE = 1e-3
 APPROXIMATE = ("spectral", "rotation", "bands")
+# It takes one of the others, or continues sinusoids only: tests of its own.
+NOT_HERE = ("auto", "formula")
 # Arguments of `resize` by name of the request; the names are keys of golden.json.
 REQUESTS: dict[str, Values] = {
     **{method: {"to": NEW, "method": method} for method in (*EXACT, *APPROXIMATE)},
@@ -441,6 +446,15 @@ def find_shared(found: Mapping[str, Observed]) -> dict[str, Observed]:
             first, *others = [set(observed.items()) for observed in same]
             shared[str(length)] = dict(first.intersection(*others))
     return shared
+
+
+def test_golden_has_every_method() -> None:
+    from ctxextend import list_methods
+
+    names = {method.name for method in list_methods()}
+    missing = names - {*EXACT, *APPROXIMATE, *NOT_HERE}
+    steps = "Add it to EXACT, and regenerate golden.json as the top of this file says."
+    assert not missing, f"{', '.join(missing)}: {steps}"
 
 
 def main() -> None:

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import transformers
 from matplotlib import pyplot
+from PIL import Image
 from safetensors import safe_open
 
 import ctxextend
 from benchmarks import __main__ as benchmarks
-from benchmarks import checkpoints, convert, long_range, real, rotary, short_training
+from benchmarks import checkpoints, convert, figures, long_range, real, rotary, short_training
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
 from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
@@ -415,6 +416,28 @@ def test_figures_show_the_numbers_of_the_results_page(name: str, count: int) -> 
         shown |= {f"{mean} ± {half_width}", numbers.number(float(mean), float(half_width))}
     for mean, half_width in points:
         assert half_width == 0 or numbers.number(mean, half_width) in shown
+
+
+@pytest.mark.slow
+@pytest.mark.figures
+def test_figures_of_the_site_are_those_of_the_benchmark(tmp_path: Path) -> None:
+    figures.draw(tmp_path)
+    site = ROOT / "docs" / "figures"
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == {path.name for path in site.iterdir()}
+    for name in drawn:
+        with Image.open(tmp_path / name) as ours, Image.open(site / name) as theirs:
+            assert ours.size == theirs.size
+            difference = np.subtract(ours.convert("L"), theirs.convert("L"), dtype=np.float64)
+            assert np.abs(difference).mean() < 1, f"{name} has changed: run make figures"
+
+
+def test_draw_wavelengths_has_a_curve_per_method() -> None:
+    figure, axes = pyplot.subplots()
+    figures.draw_wavelengths(axes)
+    labels = [line.get_label() for line in axes.lines[:5]]
+    assert labels == ["as trained", "yarn", "linear", "dynamic", "theta"]
+    pyplot.close(figure)
 
 
 def test_draw_results_draws_a_figure_of_each_section() -> None:

@@ -271,7 +271,10 @@ def with_output(
             line.removeprefix("$ ") for line in match["body"].splitlines() if line.startswith("$ ")
         ]
         shown = "".join(f"$ {command}\n{run(command)}" for command in commands)
-        return f"```console\n{shown}```"
+        rendered = f"```console\n{shown}```"
+        if normalized(rendered) == normalized(match[0]):
+            return match[0]  # only times and memory differ
+        return rendered
 
     with patch.dict(METHODS):  # a page registers a method
         return BLOCK.sub(render, text)
@@ -477,8 +480,8 @@ def test_methods_page_has_a_formula_and_a_figure_of_every_method() -> None:
     page = PAGES["methods.md"].read_text()
     for method in list_methods():
         if method.name != DEFAULT_METHOD:
-            assert f"\n**`{method.name}`**: R[" in page
-            assert f"](figures/method-{method.name}.png)" in page
+            for text in (f"\n**`{method.name}`**: R[", f"](figures/method-{method.name}.png)"):
+                assert text in page, f"{text.strip()} is missing in docs/methods.md"
 
 
 def test_readme_is_short() -> None:

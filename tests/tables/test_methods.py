@@ -489,13 +489,24 @@ def test_read_choice_reports_all_errors_at_once() -> None:
 # A value of each setting, as it is typed and as it is read.
 SETTINGS: dict[str, tuple[str, Any]] = {
     "scope": ("all", "all"),
+    "layout": ("halves", "halves"),
+    "radius": ("2.5", 2.5),
+    "start": ("3", 3),
     "degree": ("2", 2),
     "alpha": ("0.3", 0.3),
     "seed": ("1", 1),
     "sigma": ("2.0", 2.0),
     "repeat": ("2:9", (2, 9)),
     "gain": ("1.5", 1.5),
+    "high_gain": ("0.5", 0.5),
+    "within": ("1:4", (1, 4)),
 }
+
+
+def test_settings_of_all_methods_are_tested() -> None:
+    names = {key for method in METHODS.values() for key in method.settings}
+    missing = names - SETTINGS.keys()
+    assert not missing, f"Add a value of {', '.join(sorted(missing))} to SETTINGS."
 
 
 def defaults_of(name: str) -> dict[str, Any]:
