@@ -30,6 +30,8 @@ LAYERS = [
     "limits",
     "runtimes",
     "length_text",
+    "shipped",
+    "skill",
     "recipe_names",
     "recipe",
     "recipe_paths",
