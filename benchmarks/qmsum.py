@@ -1,5 +1,7 @@
 """Write QMSum as a retrieval set: corpus.jsonl, queries.jsonl and qrels.tsv, as BEIR names them.
 
+pairs.jsonl has the same queries with their documents, for `ctxextend train --pairs`.
+
     git clone https://github.com/Yale-LILY/QMSum
     python -m benchmarks.qmsum QMSum/data/ALL OUTPUT [--splits train val]
 
@@ -17,7 +19,7 @@ __all__ = ["write_qmsum"]
 
 
 def write_qmsum(data: Path, output: Path, splits: list[str]) -> None:
-    """Write the three files of these splits; an answer that occurs twice is one query, of its first
+    """Write the files of these splits; an answer that occurs twice is one query, of its first
     meeting.
     """
     paths: list[Path] = []
@@ -25,13 +27,15 @@ def write_qmsum(data: Path, output: Path, splits: list[str]) -> None:
         paths += sorted((data / split).glob("*.json"))
     corpus: list[dict[str, str]] = []
     queries: list[dict[str, str]] = []
+    pairs: list[dict[str, str]] = []
     relevant = ["query-id\tcorpus-id\tscore"]
     seen = set[str]()
     for number, path in enumerate(paths):
         meeting = json.loads(path.read_text("utf-8"))
         turns = [f"{turn['speaker']}: {turn['content']}" for turn in meeting["meeting_transcripts"]]
         document = f"m{number}"
-        corpus.append({"_id": document, "text": "\n".join(turns)})
+        text = "\n".join(turns)
+        corpus.append({"_id": document, "text": text})
         for query in (*meeting["general_query_list"], *meeting["specific_query_list"]):
             answer = query["answer"]
             if answer not in seen:
@@ -39,10 +43,12 @@ def write_qmsum(data: Path, output: Path, splits: list[str]) -> None:
                 name = f"q{len(queries)}"
                 queries.append({"_id": name, "text": answer})
                 relevant.append(f"{name}\t{document}\t1")
+                pairs.append({"anchor": answer, "positive": text})
     output.mkdir(parents=True, exist_ok=True)
     write_lines(output / "corpus.jsonl", map(json.dumps, corpus))
     write_lines(output / "queries.jsonl", map(json.dumps, queries))
     write_lines(output / "qrels.tsv", relevant)
+    write_lines(output / "pairs.jsonl", map(json.dumps, pairs))
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -484,13 +484,13 @@ def check_can_write(
     if recipe.train is None:
         return
     from ctxextend.training.training_run import RunFolder
-    from ctxextend.training.training_source import check_libraries
+    from ctxextend.training.training_source import check_libraries, check_train_texts
 
     check_libraries(recipe.train)
     folder = RunFolder.for_output(output_path(output, planned.output.default_folder))
     if folder.save is None:  # else it has the text already
         with _text_is_train():
-            check_beginnings(recipe.train.data, recipe.train.text_field)
+            check_train_texts(recipe.train)
 
 
 def announce(planned: Planned, events: Events, known: Planned | None = None) -> None:

@@ -64,6 +64,7 @@ COMMANDS = (  # in the order of --help; each is a function in the module of the 
     "families",
     "methods",
     "demo",
+    "skill",
     "doctor",
 )
 # Exit codes of known errors; of others, 1.

@@ -10,6 +10,8 @@ Flags = Mapping[str, Collection[str]]  # the flags of each command, by its name
 
 # What people type, and the words of the command that does it.
 COMMANDS_BY_MEANING = {
+    "agent": ("skill",),
+    "agents": ("skill",),
     "bench": ("compare",),
     "benchmark": ("compare",),
     "check": ("inspect", "--check"),
@@ -35,6 +37,7 @@ COMMANDS_BY_MEANING = {
     "serve": ("flags",),
     "show": ("inspect",),
     "shrink": ("resize",),
+    "skills": ("skill",),
     "test": ("verify",),
     "tune": ("train",),
     "tutorial": ("demo",),
@@ -44,7 +47,7 @@ COMMANDS_BY_MEANING = {
 }
 
 
-WITHOUT_MODEL = ("demo",)
+WITHOUT_MODEL = ("demo", "skill")
 WITH_LENGTH = ("resize", "flags")  # with --to, by which a model gets a length
 
 

@@ -171,7 +171,7 @@ class TrainingSource:
             resolve_source(settings.base, only_config=True)
         # The folder of a run to resume has the text as token ids already.
         if RunFolder.for_output(path).save is None:
-            _check_texts(settings)
+            check_train_texts(settings)
         check_sequences(self.model.ref.source, self.max_len, settings)
         check_device(settings.device)
 
@@ -218,8 +218,12 @@ def one_process_error() -> TrainingError:
     return TrainingError(message, hint)
 
 
-def _check_texts(settings: Train) -> None:
-    """Raise DataError if the beginning of a text cannot be read."""
+def check_train_texts(settings: Train) -> None:
+    """Read the beginnings of the texts to train on, to report errors early.
+
+    Raises:
+        DataError: One cannot be read.
+    """
     texts = (*settings.data, *settings.eval_data)
     if settings.contrastive == "pairs":
         check_pairs(texts)

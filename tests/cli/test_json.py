@@ -69,6 +69,7 @@ ARGUMENTS = [
     "families bart roberta llama",
     "methods",
     pytest.param("demo", marks=pytest.mark.slow),
+    "skill",
     "doctor",
     "inspect tiny-gpt2 --check",
     "inspect tiny-gpt2 twin --all-rows",

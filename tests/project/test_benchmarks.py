@@ -166,6 +166,9 @@ def test_qmsum_writes_one_query_per_answer(tmp_path: Path) -> None:
     assert corpus[1] == {"_id": "m1", "text": "A: Hello val/a.\nB: Bye."}
     assert [query["text"] for query in queries] == ["An answer.", "Another.", "A third."]
     assert relevant == ["q0\tm0\t1", "q1\tm0\t1", "q2\tm1\t1"]
+    pairs = read_lines(output / "pairs.jsonl")
+    assert [pair["anchor"] for pair in pairs] == ["An answer.", "Another.", "A third."]
+    assert pairs[2]["positive"] == corpus[1]["text"]
 
 
 def test_real_cuts_reactions_into_the_tokens_of_rxnfp(tmp_path: Path) -> None:

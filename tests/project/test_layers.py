@@ -30,6 +30,8 @@ LAYERS = [
     "limits",
     "runtimes",
     "length_text",
+    "shipped",
+    "skill",
     "recipe_names",
     "recipe",
     "recipe_paths",
@@ -238,6 +240,7 @@ FILES = {*HEAVY, "huggingface_hub", "safetensors"}
         (command("resize", "--help"), SCREEN),
         (command("--version"), SCREEN),
         (command("methods"), HEAVY),
+        (command("skill", "--claude"), SCREEN),
         (command("resize", "tiny-gpt2", "--to", "512", "--dry-run"), FILES),
         (
             command(

@@ -103,6 +103,21 @@ def make_bart(folder: Path) -> Path:
     return folder
 
 
+def make_llama(folder: Path) -> Path:
+    """Save a randomly initialised Llama with 16 positions."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=16,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return add_tokenizer(folder, special_tokens=False, max_len=16)
+
+
 WINDOW = ("convert.attention_window=8",)
 CONVERSIONS = {
     "bart-led-16384": Conversion(
@@ -131,6 +146,9 @@ CONVERSIONS = {
 }
 
 
+ROTARY = "smollm2-16384"  # changes settings and no weights
+
+
 def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(build_app(), arguments)
 
@@ -144,7 +162,7 @@ def set_flags(changes: Iterable[str]) -> list[str]:
 
 
 def test_every_recipe_is_tested_and_packaged() -> None:
-    assert {*CASES, *CONVERSIONS} == set(RECIPES)
+    assert {*CASES, *CONVERSIONS, ROTARY} == set(RECIPES)
     assert set(builtin_recipes()) == set(RECIPES)
     packed = (ROOT / "pyproject.toml").read_text()
     for name in RECIPES:
@@ -279,6 +297,25 @@ def test_conversion_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book:
         return
     pico.logits(model, 32)
     assert transformers.AutoTokenizer.from_pretrained(output).model_max_length == 32
+
+
+def test_rotary_recipe_runs_on_a_pico_model(tmp_path: Path, book: Path) -> None:
+    source = make_llama(tmp_path / "source")
+    output = tmp_path / "output"
+    run_recipe(ROTARY, source, output, book, ("resize.to=32",))
+    before = load_weights(source)
+    after = load_weights(output)
+    assert all(is_equal(before[key], after[key]) for key in before)
+    config = json.loads((output / "config.json").read_text())
+    assert config["max_position_embeddings"] == 32
+    assert config["rope_parameters"] == {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 2.0,
+        "original_max_position_embeddings": 16,
+        "attention_factor": 1.048,
+        "beta_fast": 64.0,
+    }
 
 
 # ---- scripts that train checkpoints from scratch

@@ -15,6 +15,7 @@ PATHS = (
     "tests",
     "benchmarks",
     "recipes",
+    "skills",
     "docs",
     "README.md",
     "CHANGELOG.md",

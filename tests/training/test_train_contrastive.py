@@ -104,6 +104,23 @@ def test_train_learns_pairs_of_a_file_at_random_positions() -> None:
     assert "to find the text of each pair" in card
 
 
+def test_run_resizes_and_then_trains_on_pairs() -> None:
+    changes = ["train.contrastive=pairs", "train.data=pairs.jsonl", "train.steps=1"]
+    changes += ["train.window=24", "train.batch_size=4", "evaluate=null"]
+    changes += ["source=root", "resize.to=32"]
+    flags = [word for change in changes for word in ("--set", change)]
+    done = invoke("run", "minilm-2048", *flags, "-o", "from-recipe", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["train"]["objective"] == "contrastive"
+
+    flags += ["--set", "train.data=pairs-with-a-gap.jsonl"]
+    Path("pairs-with-a-gap.jsonl").write_text('{"anchor": "a", "positive": ""}\n')
+    failed = invoke("run", "minilm-2048", *flags, "-o", "not-written")
+    assert failed.exit_code == 1
+    assert "pairs-with-a-gap.jsonl" in failed.stderr
+    assert not Path("not-written").exists()
+
+
 def test_train_computes_similarities_in_float32() -> None:
     flags = ("--pairs", "pairs.jsonl", "--steps", 1)
     exact = run("fp32", *flags)
