@@ -28,6 +28,8 @@ FILE_NAME = re.compile(r"# (?P<name>[\w-]+\.(?:py|yaml))\n")
 # numbers, and with them the widths of columns.
 NUMBER = re.compile(r"\d[\d.,]*")
 GAP = re.compile(r"[ :-]{2,}")
+# Fails if a package is missing; what packages need may be removed from an environment.
+INSTALLED = "python -m pip install --dry-run --no-index --no-deps"
 REQUIREMENT = re.compile(r"[\w-]+(?:\[\w+\])?==[\d.]+")
 
 
@@ -62,7 +64,7 @@ class Shell:
             self.run(shlex.join(["python", "-c", body]))
         if match["language"] == "sh":
             for line in body.splitlines():
-                self.run(line.replace("pip install", "python -m pip install --dry-run --no-index"))
+                self.run(line.replace("pip install", INSTALLED))
         if match["language"] != "console":
             return match[0]
         shown = ""
@@ -74,7 +76,7 @@ class Shell:
     def run(self, command: str) -> str:
         """Return what a command prints."""
         done = subprocess.run(
-            ["bash", "-c", f"exec 2>&1; set -o pipefail; {command}"],
+            ["bash", "-c", f"exec 2>&1; {command}"],
             cwd=self.folder,
             env=self.variables,
             stdout=subprocess.PIPE,
