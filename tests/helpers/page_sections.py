@@ -26,7 +26,7 @@ def environments_of(page: str) -> list[str]:
 
 
 def render_blocks(page: str, environment: str, render: Callable[[re.Match[str]], str]) -> str:
-    """Return a page with the code blocks of one environment replaced by what `render` returns."""
+    """Return a page whose code blocks of one environment are what `render` returns for them."""
     parts = list[str]()
     for section in _SECTION.split(page):
         if environment_of(section) == environment:
