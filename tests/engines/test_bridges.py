@@ -135,6 +135,7 @@ def test_commands_of_other_tools_print_what_the_page_shows(name: str, tmp_path: 
     assert normalized(with_output(page, environment, tmp_path)) == normalized(page)
 
 
+@pytest.mark.slow
 def test_hf_upload_uploads_the_folder_and_prints_what_the_page_shows(tmp_path: Path) -> None:
     page = PAGE.read_text()
     assert normalized(with_upload(page, tmp_path)) == normalized(page)
@@ -144,9 +145,20 @@ def test_page_names_the_versions_of_the_environments() -> None:
     page = PAGE.read_text()
     assert {*environments_of(page)} == {OURS, HUB, *BRIDGES}
     pinned = {line for bridge in BRIDGES.values() for line in bridge.requirements}
-    stated = {*REQUIREMENT.findall(page)}
-    assert len(stated) >= len(BRIDGES)
-    assert stated <= pinned
+    assert {*REQUIREMENT.findall(page)} <= pinned
+    for bridge in BRIDGES.values():
+        tool, *_ = bridge.requirements
+        assert in_table(tool) in page
+    constraints = (repository.ROOT / "constraints.txt").read_text().splitlines()
+    (hub_client,) = (line for line in constraints if line.startswith("huggingface_hub=="))
+    assert in_table(hub_client) in page
+
+
+def in_table(requirement: str) -> str:
+    """Return how the page's table of versions shows a requirement."""
+    name, _, version = requirement.partition("==")
+    package, _, _ = name.partition("[")
+    return f"| {package} {version} |"
 
 
 def update_page() -> None:
