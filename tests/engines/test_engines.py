@@ -58,7 +58,7 @@ ONE_DIALECT = (
 
 def selected_engines() -> Iterator[Engine]:
     for engine in ENGINES.values():
-        if is_selected(engine, SELECTED):
+        if is_selected(engine.name, engine.environment, SELECTED):
             yield engine
 
 

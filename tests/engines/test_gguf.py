@@ -28,7 +28,10 @@ LLAMA_CPP = ENGINES["llama_cpp"]
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.skipif(not is_selected(LLAMA_CPP, SELECTED), reason="llama_cpp is not selected"),
+    pytest.mark.skipif(
+        not is_selected(LLAMA_CPP.name, LLAMA_CPP.environment, SELECTED),
+        reason="llama_cpp is not selected",
+    ),
 ]
 
 # Settings that the converter of llama.cpp writes for the resized folder too.

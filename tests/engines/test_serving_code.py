@@ -59,7 +59,11 @@ WRONG_BY = 0.01  # cosines and sines of an unscaled model differ by more
 
 
 def selected_engines() -> list[Engine]:
-    return [engine for engine in SERVING_ENGINES.values() if is_selected(engine, SELECTED)]
+    return [
+        engine
+        for engine in SERVING_ENGINES.values()
+        if is_selected(engine.name, engine.environment, SELECTED)
+    ]
 
 
 def cases_of_rules() -> Iterator[tuple[str, Case]]:
@@ -126,7 +130,7 @@ def run_driver(
     """Run the driver of an engine in a folder, and return its results."""
     (root / "requests.json").write_text(json.dumps(requests))
     driver = DRIVERS / engine.driver
-    command = [python_of(engine), driver, root / "requests.json", root / "results.json"]
+    command = [python_of(engine.environment), driver, root / "requests.json", root / "results.json"]
     subprocess.run(command, check=True, cwd=root, capture_output=True)
     results: list[dict[str, Any]] = json.loads((root / "results.json").read_text())
     return results
@@ -202,7 +206,7 @@ def test_resize_says_which_serving_code_ignores_the_attention_factor_of_switch(
 
 def test_vllm_reads_what_resize_states_in_params_json(tmp_path: Path) -> None:
     engine = SERVING_ENGINES["vllm"]
-    if not is_selected(engine, SELECTED):
+    if not is_selected(engine.name, engine.environment, SELECTED):
         pytest.skip("vLLM is not selected")
     sources = {
         "both": mistral_format.make("both"),

@@ -1,0 +1,175 @@
+"""The commands of docs/guides/other-tools.md, in the environments of the tools.
+
+`python -m tests.engines.test_bridges` updates the output that the page shows.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.engines.environments import BRIDGES, Environment, is_selected, python_of
+from tests.engines.test_engines import SELECTED
+from tests.helpers import repository
+from tests.helpers.hub_server import serve
+from tests.helpers.page_sections import BLOCK, OURS, environments_of, render_blocks
+
+PAGE = repository.ROOT / "docs" / "guides" / "other-tools.md"
+HUB = "hub"  # the environment of sections that upload
+PUBLIC_HUB = "https://huggingface.co"
+# The first line of a block that is a file.
+FILE_NAME = re.compile(r"# (?P<name>[\w-]+\.(?:py|yaml))\n")
+# The example's text is Python's documentation, which differs between versions of Python, and so do
+# numbers, and with them the widths of columns.
+NUMBER = re.compile(r"\d[\d.,]*")
+GAP = re.compile(r"[ :-]{2,}")
+# Fails if a package is missing; what packages need may be removed from an environment.
+INSTALLED = "python -m pip install --dry-run --no-index --no-deps"
+REQUIREMENT = re.compile(r"[\w-]+(?:\[\w+\])?==[\d.]+")
+
+
+class Shell:
+    """Runs the blocks of a page in a folder, with the programs of an environment first."""
+
+    def __init__(self, folder: Path, programs: Path, **variables: str) -> None:
+        """Run in a folder, with a folder of programs."""
+        self.folder = folder
+        path = os.pathsep.join((str(programs), str(Path(sys.executable).parent)))
+        self.variables = os.environ | {
+            "PATH": f"{path}{os.pathsep}{os.environ['PATH']}",
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "NO_COLOR": "1",
+            **variables,
+        }
+
+    def write_files(self, page: str) -> None:
+        """Write the blocks of a page that are files."""
+        for match in BLOCK.finditer(page):
+            name = FILE_NAME.match(match["body"])
+            if name is not None:
+                (self.folder / name["name"]).write_text(match["body"])
+
+    def render(self, match: re.Match[str]) -> str:
+        """Run a block, and return it with the output of its commands."""
+        body = match["body"]
+        if FILE_NAME.match(body):
+            return match[0]
+        if match["language"] == "python":
+            self.run(shlex.join(["python", "-c", body]))
+        if match["language"] == "sh":
+            for line in body.splitlines():
+                self.run(line.replace("pip install", INSTALLED))
+        if match["language"] != "console":
+            return match[0]
+        shown = ""
+        for line in body.splitlines(keepends=True):
+            if line.startswith("$ "):
+                shown += line + self.run(line.removeprefix("$ "))
+        return f"```console\n{shown}```"
+
+    def run(self, command: str) -> str:
+        """Return what a command prints."""
+        done = subprocess.run(
+            ["bash", "-c", f"exec 2>&1; {command}"],
+            cwd=self.folder,
+            env=self.variables,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{self.log()}"
+        return done.stdout
+
+    def log(self) -> str:
+        """Return the end of the log file into which the page's commands write."""
+        path = self.folder / "log.txt"
+        return path.read_text()[-2000:] if path.exists() else ""
+
+
+def with_output(page: str, environment: Environment, folder: Path) -> str:
+    """Run an environment's sections, after those of ours, and return the page with the output."""
+    shell = Shell(folder, python_of(environment).parent)
+    shell.write_files(page)
+    page = render_blocks(page, OURS, shell.render)
+    return render_blocks(page, environment.name, shell.render)
+
+
+def with_upload(page: str, folder: Path) -> str:
+    """Run the sections that upload, with a local Hub, and return the page with the output."""
+    with serve() as hub:
+        variables = {
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_HOME": str(folder / "home"),
+            "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_XET": "1",  # the local Hub has no such storage
+            "HF_TOKEN": "hf_token",
+        }
+        shell = Shell(folder, Path(sys.executable).parent, **variables)
+        page = render_blocks(page, OURS, shell.render)
+        page = render_blocks(page, HUB, shell.render)
+        uploaded = hub.repos["me/tiny-gpt2-512"].files
+    assert uploaded.keys() == {path.name for path in (folder / "tiny-gpt2-512").iterdir()}
+    for name, data in uploaded.items():
+        assert data == (folder / "tiny-gpt2-512" / name).read_bytes()
+    return page.replace(hub.endpoint, PUBLIC_HUB)
+
+
+def normalized(page: str) -> str:
+    """Return a page without what differs between versions of Python."""
+    return GAP.sub(" ", NUMBER.sub("N", page))
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("name", BRIDGES)
+def test_commands_of_other_tools_print_what_the_page_shows(name: str, tmp_path: Path) -> None:
+    environment = BRIDGES[name]
+    if not is_selected(name, environment, SELECTED):
+        pytest.skip(f"{name} is not selected")
+    page = PAGE.read_text()
+    assert normalized(with_output(page, environment, tmp_path)) == normalized(page)
+
+
+@pytest.mark.slow
+def test_hf_upload_uploads_the_folder_and_prints_what_the_page_shows(tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    assert normalized(with_upload(page, tmp_path)) == normalized(page)
+
+
+def test_page_names_the_versions_of_the_environments() -> None:
+    page = PAGE.read_text()
+    assert {*environments_of(page)} == {OURS, HUB, *BRIDGES}
+    pinned = {line for bridge in BRIDGES.values() for line in bridge.requirements}
+    assert {*REQUIREMENT.findall(page)} <= pinned
+    for bridge in BRIDGES.values():
+        tool, *_ = bridge.requirements
+        assert in_table(tool) in page
+    constraints = (repository.ROOT / "constraints.txt").read_text().splitlines()
+    (hub_client,) = (line for line in constraints if line.startswith("huggingface_hub=="))
+    assert in_table(hub_client) in page
+
+
+def in_table(requirement: str) -> str:
+    """Return how the page's table of versions shows a requirement."""
+    name, _, version = requirement.partition("==")
+    package, _, _ = name.partition("[")
+    return f"| {package} {version} |"
+
+
+def update_page() -> None:
+    """Run all sections, and write the page with their output."""
+    page = PAGE.read_text()
+    for environment in BRIDGES.values():
+        with TemporaryDirectory() as folder:
+            page = with_output(page, environment, Path(folder))
+    with TemporaryDirectory() as folder:
+        PAGE.write_text(with_upload(page, Path(folder)))
+
+
+if __name__ == "__main__":
+    update_page()
