@@ -92,17 +92,9 @@ def compare_quickly(
         notes.append(_little_text_note(comparison))
     command = comparison.next_command
     if comparison.pieces_win:
-        can_tune = plan.tables[0].has_rows and comparison.is_loss
-        command += _training_flags(data or ["TEXT"], can_tune=can_tune)
+        flags_of_text = [f"--train {shlex.quote(path)}" for path in data or ["TEXT"]]
+        command = " ".join([command, *flags_of_text, f"--steps {NEXT_STEPS}"])
     return replace(comparison, notes=tuple(notes), next_command=command)
-
-
-def _training_flags(texts: Sequence[str], *, can_tune: bool) -> str:
-    """Return the flags of `resize` that train on texts: its rows for a minute, or the model."""
-    if can_tune:
-        return "".join(f" --data {shlex.quote(path)}" for path in texts)
-    flags = "".join(f" --train {shlex.quote(path)}" for path in texts)
-    return f"{flags} --steps {NEXT_STEPS}"
 
 
 def _little_text_note(comparison: Comparison) -> str:

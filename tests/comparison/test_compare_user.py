@@ -114,15 +114,6 @@ def test_compare_quick_prints_a_verdict_and_the_next_command(
     assert "--tokens 640" in done.stderr
 
 
-def test_compare_quick_suggests_a_minute_on_a_text_if_sliding_windows_are_better() -> None:
-    done = invoke("compare", "tiny-gpt2", "--quick", "--json", "--tokens", 2048)
-    assert done.exit_code == 0, done.stderr
-    values = json.loads(done.stdout)
-    assert values["verdict"].startswith("Keep sliding windows, or train: ")
-    resize = "ctxextend resize tiny-gpt2 --to 256 --method bands"
-    assert values["next_command"] == f"{resize} --data TEXT"
-
-
 def test_compare_quick_without_data_reads_the_documentation_of_python(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
