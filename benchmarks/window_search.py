@@ -40,6 +40,7 @@ Scores = Mapping[str, NDArray[np.float64]]  # of queries, by name
 
 NUMBERS = NumberFormat()
 LENGTHS = (512, 2048, 4096, 8192)
+LIMIT_FILE = "sentence_bert_config.json"
 NAMES = (NDCG_AT_10, MRR, "recall@1", "recall@10")
 UNTRAINED = "windows, not trained"
 
@@ -66,6 +67,7 @@ class Encoders:
     base: Embedder
     folder: Path
     texts: SearchSet
+    shipped: int  # tokens that the base reads before its limit is raised
 
     @cached_property
     def documents(self) -> list[Ids]:
@@ -121,7 +123,8 @@ def measure(encoders: Encoders, models: Mapping[str, Embedder]) -> dict[str, Any
     )
     by_base = encoders.embed_queries("base", encoders.base)
     readers: dict[str, tuple[Vectors, Vectors]] = {
-        "chunks of the whole document": (by_base, encoders.embed_chunks(None))
+        "chunks of the whole document": (by_base, encoders.embed_chunks(None)),
+        "as shipped": (by_base, encoders.embed_chunks(encoders.shipped)),
     }
     for length in LENGTHS:
         readers[f"chunks of the same text, {length}"] = (by_base, encoders.embed_chunks(length))
@@ -140,7 +143,9 @@ def measure(encoders: Encoders, models: Mapping[str, Embedder]) -> dict[str, Any
     }
 
 
-def page(found: Mapping[str, Mapping[str, Scores]], names: Sequence[str]) -> Iterator[str]:
+def page(
+    found: Mapping[str, Mapping[str, Scores]], names: Sequence[str], shipped: int
+) -> Iterator[str]:
     """Yield a table for each half."""
     for half, readers in found.items():
         whole = readers["chunks of the whole document"]
@@ -150,6 +155,7 @@ def page(found: Mapping[str, Mapping[str, Scores]], names: Sequence[str]) -> Ite
         )
         yield "|---|---:|---:|---:|---:|---:|---:|"
         yield row("chunks of the whole document", "all", whole, None, None)
+        yield row("as shipped", f"{shipped:,}", readers["as shipped"], None, whole)
         for length in LENGTHS:
             same = readers[f"chunks of the same text, {length}"]
             tokens = f"{length:,}"
@@ -206,10 +212,16 @@ def main() -> None:
         )
     )
     assert texts is not None
-    encoders = Encoders(base=opened(arguments.base), folder=folder, texts=texts)
+    limit = json.loads((Path(arguments.base) / LIMIT_FILE).read_text("utf-8"))
+    encoders = Encoders(
+        base=opened(arguments.base),
+        folder=folder,
+        texts=texts,
+        shipped=limit["max_seq_length"],
+    )
     models = {name: opened(str(path)) for name, path in folders.items()}
     found = measure(encoders, models)
-    text = "\n".join(page(found, list(models)))
+    text = "\n".join(page(found, list(models), encoders.shipped))
     (folder / "window-search.md").write_text(f"{text}\n", "utf-8")
     points = {
         half: {

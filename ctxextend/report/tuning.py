@@ -10,6 +10,9 @@ from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import NumberFormat
 
 
+LEARN_FROM_TEXT = "To learn from the text instead, pass --train TEXT --steps 200"
+
+
 def describe_tuning(tuning: Tuning) -> str:
     """Return what was tried, what won, by how much, and how long it took, as a sentence."""
     training = tuning.training
@@ -27,7 +30,10 @@ def describe_tuning(tuning: Tuning) -> str:
         verb = "raised" if training.improvement.mean < 0 else "lowered"
         change = replace(training.improvement, mean=abs(training.improvement.mean))
         steps = counted(training.steps, "step")
-        return f"{result}; {steps} of training {verb} it by {_amount(change)}"
+        result = f"{result}; {steps} of training on the base's predictions {verb} it by"
+        result = f"{result} {_amount(change)}, and are not kept"
+        if not tuning.is_encoder:
+            result += f". {LEARN_FROM_TEXT}"
     return result
 
 

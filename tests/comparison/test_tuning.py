@@ -141,7 +141,8 @@ def test_resize_with_data_does_not_keep_what_is_not_better(
     assert not found["training"]["is_kept"]
     assert found["improvement"] is None
     assert "the loss is not lower by more than its interval on 9 held-out windows" in done.stderr
-    assert f"; {STEPS} steps of training " in done.stderr
+    assert f"; {STEPS} steps of training on the base's predictions " in done.stderr
+    assert ", and are not kept. To learn from the text instead, pass --train TEXT" in done.stderr
     succeed("resize", source, "--to", TO, "--method", "linear", "-o", "plain")
     assert pico.contents(Path("tuned")) == pico.contents(Path("plain"))
     assert files_here() == ["book.txt", "plain", "tuned"]
