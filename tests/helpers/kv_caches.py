@@ -313,9 +313,7 @@ def _cache(model: Any, tokens: int) -> Any:
     for path, names in zoo.text_readers(model):
         with suppress(Exception), torch.no_grad():
             inputs = {name: zoo.ARGUMENTS[name](model.config, tokens) for name in names}
-            outputs = model.get_submodule(path)(**inputs, use_cache=True)
-            # Older versions of transformers have the second name.
-            cache = outputs.get("cache", outputs.get("past_key_values"))
+            cache = model.get_submodule(path)(**inputs, use_cache=True).get("cache")
             if cache is not None:
                 return cache
     return None
