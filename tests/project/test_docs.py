@@ -417,6 +417,7 @@ def test_page_yaml_is_valid(name: str, tmp_path: Path) -> None:
             assert parse_recipe(text, name).recipe
 
 
+@pytest.mark.all_types
 def test_generated_parts_are_up_to_date() -> None:
     generated = set()
     for path in PAGES.values():
@@ -543,6 +544,7 @@ def test_design_examples_pass_their_tests(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.all_types
 def test_readme_states_the_number_of_model_types() -> None:
     model_types = {table.model_type for table in list_families()}
     assert f"\n{len(model_types)} model types of transformers" in README.read_text()

@@ -27,7 +27,6 @@ from tests.helpers.json_schemas import check_schema
 from tests.helpers.pico import edit_json
 from tests.helpers.repository import ROOT
 
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 BUILD = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
 
 
@@ -41,45 +40,11 @@ def output_of(command: list[str], cwd: Path | None = None, env: Any = None) -> s
     return done.stdout
 
 
-def test_workflows_match_their_schema() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["docs", "engines", "newest", "release", "tests"]
-    check_schema("github-workflows", *WORKFLOWS)
-
-
 def test_citation_matches_its_schema_and_names_the_version() -> None:
     path = ROOT / "CITATION.cff"
     check_schema("citation-file-format", path)
     citation = yaml.safe_load(path.read_text())
     assert citation["version"] == __version__
-
-
-def commands_of_workflow(path: Path) -> Iterator[str]:
-    workflow = yaml.safe_load(path.read_text())
-    for job in workflow["jobs"].values():
-        for step in job["steps"]:
-            if "run" in step:
-                yield step["run"]
-
-
-def test_workflow_steps_are_valid_shell_and_name_make_targets() -> None:
-    for path in WORKFLOWS:
-        for command in commands_of_workflow(path):
-            subprocess.run(["bash", "-n", "-c", command], check=True)
-            if command.startswith("make "):
-                output_of([*command.split(), "--dry-run"], cwd=ROOT)
-
-
-def test_python_versions_of_metadata_and_workflows_agree() -> None:
-    project = project_metadata()
-    versions: list[str] = []
-    for text in project["classifiers"]:
-        match = re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", text)
-        if match:
-            versions.append(match[1])
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
-    matrix = workflow["jobs"]["test"]["strategy"]["matrix"]
-    assert matrix["python"] == versions
-    assert project["requires-python"] == f">={versions[0]}"
 
 
 def test_pre_commit_hook_fails_if_limits_disagree(tmp_path: Path) -> None:

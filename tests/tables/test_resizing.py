@@ -129,6 +129,9 @@ def values_to_cast() -> Any:
 @pytest.mark.parametrize("name", DTYPES)
 def test_cast_rounds_like_torch(name: str) -> None:
     values = values_to_cast()
+    # Older versions of torch turn numbers beyond the range of float8_e4m3fn into NaN.
+    if name == "float8_e4m3fn" and torch.tensor(1e3).to(torch.float8_e4m3fn).isnan():
+        values = values[abs(values) < 448]
     theirs = torch.from_numpy(values).to(getattr(torch, name))
     expected = theirs.contiguous().view(torch.uint8).numpy()
 

@@ -1,0 +1,164 @@
+"""What GitHub reads: workflows, templates, and the settings of Dependabot."""
+
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from tests.helpers.json_schemas import check_schema
+from tests.helpers.repository import ROOT
+
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+CHOOSER = GITHUB / "ISSUE_TEMPLATE" / "config.yml"
+FORMS = sorted({*CHOOSER.parent.glob("*.yml")} - {CHOOSER})
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+README = (ROOT / "README.md").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def jobs(path: Path) -> Iterator[Any]:
+    yield from read(path)["jobs"].values()
+
+
+def steps(path: Path) -> Iterator[Any]:
+    for job in jobs(path):
+        yield from job["steps"]
+
+
+def make_targets() -> set[str]:
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return set(phony.split())
+
+
+def test_workflows_match_their_schema() -> None:
+    names = [path.stem for path in WORKFLOWS]
+    assert names == ["docs", "engines", "lowest", "newest", "release", "tests"]
+    check_schema("github-workflows", *WORKFLOWS)
+
+
+def test_templates_match_their_schemas() -> None:
+    assert [path.stem for path in FORMS] == ["bug", "feature", "model-type"]
+    check_schema("github-issue-forms", *FORMS)
+    check_schema("github-issue-config", CHOOSER)
+
+
+def test_templates_link_to_the_project() -> None:
+    config = read(CHOOSER)
+    addresses = tuple(PROJECT["urls"].values())
+    for link in config["contact_links"]:
+        assert link["url"].startswith(addresses)
+
+
+def test_dependabot_matches_its_schema_and_names_files() -> None:
+    path = GITHUB / "dependabot.yml"
+    check_schema("dependabot", path)
+    for update in read(path)["updates"]:
+        for name in update.get("exclude-paths", ()):
+            assert (ROOT / name).is_file()
+
+
+def test_dependabot_reads_every_line_of_the_constraints() -> None:
+    # It ignores a .txt file with other lines, unless the name says that it lists requirements.
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            (pin,) = Requirement(line).specifier
+            assert pin.operator == "=="
+
+
+def test_workflow_steps_are_valid_shell_and_name_make_targets() -> None:
+    for path in WORKFLOWS:
+        for step in steps(path):
+            command = step.get("run", "")
+            subprocess.run(["bash", "-n", "-c", command], check=True)
+            if command.startswith("make "):
+                dry_run = [*command.split(), "--dry-run"]
+                subprocess.run(dry_run, cwd=ROOT, check=True, capture_output=True)
+
+
+def test_workflows_name_files() -> None:
+    for path in WORKFLOWS:
+        names = re.findall(r"[\w/-]+\.(?:txt|toml|py)\b", path.read_text())
+        assert not [name for name in names if not (ROOT / name).is_file()], path
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_may_only_read_and_end(path: Path) -> None:
+    assert read(path)["permissions"] == {"contents": "read"}
+    for job in jobs(path):
+        assert job["timeout-minutes"] < 360  # GitHub's own limit
+
+
+def test_workflows_use_one_version_of_each_action() -> None:
+    used = {step["uses"] for path in WORKFLOWS for step in steps(path) if "uses" in step}
+    action = read(ROOT / "action.yml")
+    used |= {step["uses"] for step in action["runs"]["steps"] if "uses" in step}
+    names = [use.partition("@")[0] for use in used]
+    assert len(names) == len(set(names)), used
+
+
+def test_python_versions_of_metadata_and_workflows_agree() -> None:
+    versions: list[str] = []
+    for text in PROJECT["classifiers"]:
+        match = re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", text)
+        if match:
+            versions.append(match[1])
+    workflow = read(GITHUB / "workflows" / "tests.yml")
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == versions
+    assert PROJECT["requires-python"] == f">={versions[0]}"
+    lowest = read(GITHUB / "workflows" / "lowest.yml")
+    (setup,) = (step for step in lowest["jobs"]["test"]["steps"] if "with" in step)
+    assert setup["with"]["python-version"] == versions[0]
+
+
+def test_lowest_versions_are_those_of_the_project() -> None:
+    dry_run = ["make", "--dry-run", "test-lowest"]
+    done = subprocess.run(dry_run, cwd=ROOT, check=True, capture_output=True, text=True)
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("sed "))
+    command, _, _ = line.partition(" > ")
+    printed = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    extras = PROJECT["optional-dependencies"]
+    stated: list[str] = []
+    for text in [*PROJECT["dependencies"], *extras["train"], *extras["plot"], *extras["gguf"]]:
+        requirement = Requirement(text)
+        (lowest,) = requirement.specifier
+        assert lowest.operator == ">="
+        stated.append(f"{requirement.name}=={lowest.version}")
+    assert printed.stdout.splitlines() == stated
+    names = {text.partition("==")[0] for text in stated}
+    assert len(names) == len(stated), "the extras would hide a lower version of the same library"
+
+
+def test_contributing_names_make_targets_and_workflows() -> None:
+    templates = GITHUB / "PULL_REQUEST_TEMPLATE.md"
+    for text in (CONTRIBUTING, templates.read_text()):
+        for command in re.findall(r"`make ([\w -]+)`", text):
+            assert set(command.split()) <= make_targets()
+    for name in re.findall(r"\.github/workflows/(\w+)\.yml", CONTRIBUTING):
+        assert GITHUB / "workflows" / f"{name}.yml" in WORKFLOWS
+
+
+def test_contributing_lists_what_workflows_run() -> None:
+    for path in WORKFLOWS:
+        for step in steps(path):
+            command = step.get("run", "")
+            if command.startswith("make "):
+                target = command.split()[1]
+                assert f"`make {target}`" in CONTRIBUTING
+
+
+def test_badges_of_readme_name_workflows() -> None:
+    for name in re.findall(r"/actions/workflows/([\w.-]+)", README):
+        assert GITHUB / "workflows" / name in WORKFLOWS
