@@ -9,7 +9,6 @@ from ctxextend.errors import counted, time_text
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import NumberFormat
 
-
 LEARN_FROM_TEXT = "To learn from the text instead, pass --train TEXT --steps 200"
 
 
