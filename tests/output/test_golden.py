@@ -59,7 +59,7 @@ EXACT = (
 # value.
 TOLERANCE = 1e-3
 APPROXIMATE = ("spectral", "rotation", "bands")
-# It takes one of the others, or continues sinusoids only: tests of its own.
+# One takes another method, the other one continues sinusoids only: they have other tests.
 NOT_HERE = ("auto", "formula")
 # Arguments of `resize` by name of the request; the names are keys of golden.json.
 REQUESTS: dict[str, Values] = {
