@@ -28,9 +28,8 @@ def describe_tuning(tuning: Tuning) -> str:
     if training is not None and not training.is_kept:
         verb = "raised" if training.improvement.mean < 0 else "lowered"
         change = replace(training.improvement, mean=abs(training.improvement.mean))
-        steps = counted(training.steps, "step")
-        result = f"{result}; {steps} of training on the base's predictions {verb} it by"
-        result = f"{result} {_amount(change)}, and are not kept"
+        steps = f"{counted(training.steps, 'step')} of training on the base's predictions"
+        result += f"; {steps} {verb} it by {_amount(change)}, and are not kept"
         if not tuning.is_encoder:
             result += f". {LEARN_FROM_TEXT}"
     return result
