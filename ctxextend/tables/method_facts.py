@@ -58,14 +58,14 @@ class Setting:
         return value
 
 
-def count_setting(does: str, default: int | None = 0) -> Setting:
-    """Return a setting whose values are integers from 0 on."""
+def count_setting(does: str, default: int | None = 0, least: int = 0) -> Setting:
+    """Return a setting whose values are integers, from 0 or another one on."""
     return Setting(
         does,
-        must="an integer from 0 to 2**63 - 1",
+        must=f"an integer from {least} to 2**63 - 1",
         default=default,
         read=int,
-        allows=lambda number: 0 <= number <= MAX_INTEGER,
+        allows=lambda number: least <= number <= MAX_INTEGER,
     )
 
 

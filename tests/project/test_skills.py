@@ -20,8 +20,9 @@ from ctxextend.skill import SKILL_FILE, SKILL_NAME
 from ctxextend.tables.method_names import rotary_method_names, table_method_names
 from tests.helpers.gguf_files import write_gguf
 from tests.helpers.hub_server import serve
+from tests.helpers.page_sections import BLOCK
 from tests.helpers.repository import ROOT
-from tests.project.test_docs import BLOCK, LINK, linked_file, publish
+from tests.project.test_docs import LINK, linked_file, publish
 
 SKILLS = ROOT / "skills"
 SKILL = SKILLS / SKILL_NAME / SKILL_FILE
