@@ -138,7 +138,7 @@ def test_checkpoint_activations_stores_only_the_input_and_keeps_values(
     with torch.autograd.graph.saved_tensors_hooks(stored.append, lambda _: leaf):
         function(leaf)
     for tensor in stored:
-        assert tensor is leaf
+        assert tensor is leaf or not tensor.numel()  # torch 2.7 stores an empty one too
 
 
 @pytest.mark.parametrize(
