@@ -275,7 +275,10 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
         rows = _rows_of_dataset(source)
     elif source.suffix.lower() in SEPARATORS:
         yield from _header_fields(source, text_field)
-        rows = _rows_of_table(source, text_field)
+        for row in _rows_of_table(source, text_field):
+            if row[text_field]:  # an empty cell is None or "", by the version of datasets
+                yield from _text(row, text_field, str(source))
+        return
     elif source.suffix.lower() == PARQUET:
         rows = _rows_of_table(source, text_field)
     else:
@@ -369,11 +372,9 @@ def _text(row: Any, text_field: str, where: str) -> Iterator[TextIO]:
         found = ", ".join(list(row)[:20])
         raise DataError(f"{where} has no field {text_field!r}; found {found}.", SET_FIELD)
     text = row[text_field]
-    if text is None or text == "":  # for an empty cell, by the version of datasets
-        return
     if isinstance(text, str):
         yield io.StringIO(without_surrogates(text))
-    else:
+    elif text is not None:
         found = type(text).__name__
         message = f"{where} has {found} instead of text in field {text_field!r}."
         raise DataError(message, SET_FIELD)

@@ -469,7 +469,7 @@ def test_rule_finds_types_without_an_entry_in_the_installed_transformers() -> No
 
 
 def test_resize_of_a_type_found_by_rule_loads_in_transformers() -> None:
-    config: dict[str, Any] = {"model_type": "qwen3", **SIZES}
+    config: dict[str, Any] = {"model_type": "qwen3", **SIZES, "rope_theta": 500_000.0}
     save_config(Path("source"), config)
     resize("source", 1024, output="out")
     from transformers import AutoConfig
