@@ -267,7 +267,12 @@ def _of(label: str, inspection: "Inspection", names: Mapping[int, str]) -> str:
 
 
 def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str]) -> None:
-    """Add the verdict, the remarks on limits, and the commands that fix them."""
+    """Add the verdict, the remarks on limits, and the commands that fix them.
+
+    What several limits have in common is added once.
+    """
+    from ctxextend.report.next_steps import replace_command
+
     prefix = _prefix(inspection, names)
     page.verdict(f"{prefix}{inspection.verdict}", is_good=inspection.agrees)
     label = "Fix: "
@@ -279,6 +284,14 @@ def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str])
     for fix in dict.fromkeys(limit.fix for limit in inspection.limits):
         if fix is not None:
             page.command(label, fix)
+    outputs = dict.fromkeys(limit.fixed_output for limit in inspection.limits)
+    for output in outputs:
+        if output is not None:
+            command = replace_command(inspection.source, output)
+            page.command(f"To replace {inspection.source}: ", command)
+    choices = dict.fromkeys(choice for limit in inspection.limits for choice in limit.choices)
+    for choice in choices:
+        page.command(f"Fix, if {choice.condition}: ", choice.command)
 
 
 # Tables of rows
