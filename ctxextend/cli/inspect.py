@@ -290,7 +290,7 @@ def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str])
 
 
 def _add_replacement(page: Page, inspection: "Inspection") -> None:
-    """Add the command that puts the output of a fix in the place of the checkpoint."""
+    """Add the command that replaces the checkpoint with the output of a fix."""
     from ctxextend.report.next_steps import replace_command
 
     for output in dict.fromkeys(limit.fixed_output for limit in inspection.limits):

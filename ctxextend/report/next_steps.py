@@ -80,7 +80,7 @@ def after_verification(resized: str, *, passed: bool) -> str:
 
 
 def replace_command(source: str, output: str) -> str:
-    """Return the command that puts an output in the place of the checkpoint that it was made from.
+    """Return the command that replaces a checkpoint with the output that was made from it.
 
     A folder that is the root of a repository, or the current folder, stays, with its other files.
 

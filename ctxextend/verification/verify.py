@@ -48,7 +48,7 @@ NO_OUTPUT = (
     "message."
 )
 TRAINING_UNVERIFIED = (
-    "The recipe states what was trained: verify checks that nothing else differs, and cannot "
+    "The recipe states what was trained: verify checks that only this differs, and cannot "
     "recreate the trained values."
 )
 
