@@ -1,13 +1,14 @@
 """Run the steps of a recipe: resize or convert, train, evaluate."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.gguf_file import is_gguf
-from ctxextend.errors import DataError, RecipeError, joined
+from ctxextend.errors import DataError, RecipeError, SourceError, joined
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
@@ -244,14 +245,52 @@ def plan_run(file: RecipeFile) -> Planned | None:
     if recipe.resize is None and recipe.convert is None and not hashes:
         return None
     only_resizes = recipe.convert is None and recipe.train is None and recipe.evaluate is None
-    model = open_model(recipe.checkpoint, reads_gguf=only_resizes)
+    with _naming_the_source(recipe.checkpoint):
+        model = open_model(recipe.checkpoint, reads_gguf=only_resizes)
     # The hashes are of tables by the names that they have in an open model.
     check_source(model.checkpoint, recipe.checkpoint, hashes)
     if recipe.convert is not None:
         return prepare_convert(model, recipe.convert)
     if recipe.resize is not None:
-        return prepare_resize(model, recipe.resize, table_methods(file))
+        planned = prepare_resize(model, recipe.resize, table_methods(file))
+        return _with_notes(planned, _kept_settings(file, planned))
     return None
+
+
+@contextmanager
+def _naming_the_source(ref: CheckpointRef) -> Iterator[None]:
+    """Name the key of a recipe in the error of a source that does not exist."""
+    try:
+        yield
+    except SourceError as error:
+        if Path(ref.source).expanduser().exists():
+            raise
+        hint = "If it is elsewhere, name it in place of the recipe's: --set source=PATH."
+        raise SourceError(error.message, f"{error.hint or ''} {hint}".strip()) from error
+
+
+def _kept_settings(file: RecipeFile, planned: Planned) -> Iterator[str]:
+    """Yield a note if settings that were chosen for the length of an output make another one."""
+    resize = file.recipe.resize
+    recorded = file.recorded
+    if recorded is None or resize is None or recorded.method != resize.method:
+        return
+    length = planned.plan.max_len_after
+    methods = [resize.method or "", *table_methods(file).values()]
+    kept = [method for method in dict.fromkeys(methods) if ":" in method]
+    if not kept or recorded.to in (resize.to, length):
+        return
+    yield (
+        f"{joined(kept)} is kept, which the recipe states for {recorded.to} positions. To choose "
+        f"settings for {length}, add --set resize.method=auto."
+    )
+
+
+def _with_notes(planned: Planned, notes: Iterable[str]) -> Planned:
+    """Return a planned output with more notes to show before it is written."""
+    explanation = planned.explanation
+    more = explanation._replace(notes=(*explanation.notes, *notes))
+    return replace(planned, explanation=more)
 
 
 def _check_sections(recipe: Recipe) -> None:

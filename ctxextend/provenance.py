@@ -225,7 +225,8 @@ def _stated_length(convert: Convert | None, facts: Mapping[str, Any]) -> int | s
 
 
 def _provenance_of(file: RecipeFile, unregistered: str | None, name: str, depth: int) -> Provenance:
-    recipe, facts, _ = file
+    recipe = file.recipe
+    facts = file.provenance
     settings = recipe.resize
     if settings is None:  # training keeps the length
         method = recipe.convert.method if recipe.convert else None

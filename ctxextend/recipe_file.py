@@ -95,6 +95,16 @@ class RecipeFile(NamedTuple):
     recipe: Recipe
     provenance: Mapping[str, Any]  # how an output was created; empty in a recipe that a user wrote
     values: Mapping[str, Any]  # all values by key
+    # How the output was resized whose recipe this is, before any change of a value; None in a
+    # recipe that a user wrote.
+    recorded: "RecordedResize | None" = None
+
+
+class RecordedResize(NamedTuple):
+    """The length of an output, and the method with the settings that were chosen for it."""
+
+    to: object
+    method: object
 
 
 class _NoAliasLoader(yaml.SafeLoader):
@@ -191,6 +201,7 @@ def parse_recipe(
         RecipeError: The YAML, a key or a value is invalid. The message lists all errors.
     """
     entries, errors = _read_entries(text, name, folder)
+    recorded = _recorded_resize(entries)
     for change in changes:
         if "=" in change:
             entries = _changed(entries, change)
@@ -212,6 +223,18 @@ def parse_recipe(
         recipe=Recipe(ref, **steps, output=top_level.get("output")),
         provenance=top_level.get("provenance", {}),
         values=_nested_values(entries),
+        recorded=recorded,
+    )
+
+
+def _recorded_resize(entries: Mapping[str, Entry]) -> RecordedResize | None:
+    """Return what the recipe of an output states about its resize; None of any other recipe."""
+    if "provenance" not in entries or "resize.to" not in entries:
+        return None
+    method = entries.get("resize.method")
+    return RecordedResize(
+        to=entries["resize.to"].value,
+        method=method.value if method is not None else None,
     )
 
 

@@ -13,7 +13,13 @@ from ctxextend import recipe_names, recipe_paths, shipped
 from ctxextend.errors import RecipeError
 from ctxextend.provenance import parse_provenance
 from ctxextend.recipe import MAX_COUNT, CheckpointRef, Evaluate, Recipe, Resize, Train
-from ctxextend.recipe_file import MAX_CHARACTERS, RecipeFile, parse_recipe, read_recipe
+from ctxextend.recipe_file import (
+    MAX_CHARACTERS,
+    RecipeFile,
+    RecordedResize,
+    parse_recipe,
+    read_recipe,
+)
 from ctxextend.recipe_text import recipe_values, yaml_text
 
 WHOLE = """\
@@ -98,7 +104,8 @@ def test_parse_recipe_round_trips_with_yaml_text(
     values = recipe_values(recipe) | {"provenance": provenance}
     text = yaml_text(values, Path())
     found = parse_recipe(text, "recipe.yaml")
-    assert found == RecipeFile(recipe, provenance, yaml.safe_load(text))
+    recorded = RecordedResize(settings.to, settings.method)
+    assert found == RecipeFile(recipe, provenance, yaml.safe_load(text), recorded)
 
 
 def test_parse_recipe_reports_all_errors_with_line_and_nearest_key() -> None:

@@ -466,3 +466,68 @@ def test_run_names_the_key_that_takes_the_length_of_the_table(tmp_path: Path) ->
     direct = trainings.invoke("resize", source, "--to", 32, "-o", "direct")
     message = " ".join(direct.stderr.split())
     assert "resize with --fix-limits, which takes the length of the table" in message
+
+
+def test_run_of_a_recipe_from_elsewhere_names_the_key_of_the_source(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "gpt2").folder
+    output = resize(source, to=32, output=tmp_path / "sent/out").output
+    moved = tmp_path / "received/from/somebody/out"
+    moved.parent.mkdir(parents=True)
+    output.rename(moved)
+    refused = invoke(str(moved / "ctxextend.yaml"), "-o", "again")
+    assert refused.exit_code == 1
+    message = " ".join(refused.stderr.split())
+    assert "source is not an existing folder" in message
+    assert "name it in place of the recipe's: --set source=PATH" in message
+
+    done = invoke(str(moved / "ctxextend.yaml"), "--set", f"source={source}", "-o", "again")
+    assert done.exit_code == 0
+    weights = "model.safetensors"
+    assert Path("again", weights).read_bytes() == (moved / weights).read_bytes()
+
+
+@pytest.mark.parametrize("method", [None, "bands", "bands:gain=1.1"])
+def test_run_says_that_recorded_settings_are_those_of_another_length(method: str | None) -> None:
+    resize("tiny-gpt2", to=256, method=method, output="out")
+    recorded = pico.recipe_of(Path("out"))["resize"]["method"]
+    recipe = "out/ctxextend.yaml"
+    note = (
+        f"{recorded} is kept, which the recipe states for 256 positions. To choose settings for "
+        "512, add --set resize.method=auto."
+    )
+    for length in ("512", "4x"):
+        changed = invoke(recipe, "--set", f"resize.to={length}", "--dry-run")
+        assert note in " ".join(changed.stderr.split())
+    # The changed source is not the one of the provenance.
+    flags = ("--set", "source=tiny-gpt2", "--set", "resize.to=512", "--dry-run")
+    assert note in " ".join(invoke(recipe, *flags).stderr.split())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["resize.to=256"],
+        ["resize.to=2x"],
+        ["resize.to=512", "resize.method=auto"],
+        ["resize.to=512", "resize.method=copy"],
+    ],
+)
+def test_run_says_nothing_about_settings_that_suit_the_length(changes: list[str]) -> None:
+    resize("tiny-gpt2", to=256, output="out")
+    done = invoke("out/ctxextend.yaml", *set_flags(changes), "--dry-run")
+    assert done.exit_code == 0
+    assert "is kept" not in done.stderr
+
+
+def test_run_says_nothing_about_settings_that_the_user_wrote() -> None:
+    recipe = write("source: tiny-gpt2\nresize: {to: 256, method: 'bands:gain=1.1'}\n")
+    done = invoke(recipe, "--set", "resize.to=512", "--dry-run")
+    assert done.exit_code == 0
+    assert "is kept" not in done.stderr
+
+
+def test_run_says_nothing_about_a_recorded_method_without_settings() -> None:
+    resize("tiny-gpt2", to=256, method="copy", output="out")
+    done = invoke("out/ctxextend.yaml", "--set", "resize.to=512", "--dry-run")
+    assert done.exit_code == 0
+    assert "is kept" not in done.stderr

@@ -77,6 +77,8 @@ def _message(inspection: "Inspection", finding: "Finding") -> str:
     text += f": {finding.message}."
     if finding.fix is not None:
         text += f"\nFix: {finding.fix}"
+    for choice in finding.choices:
+        text += f"\nFix, if {choice.condition}: {choice.command}"
     return text
 
 

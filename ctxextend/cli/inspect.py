@@ -242,6 +242,8 @@ def add_inspections(
         names = short_names(inspections)
     for inspection in inspections:
         _add_verdict(page, inspection, names)
+        if only_verdicts:
+            _add_replacement(page, inspection)
     if only_verdicts:
         return
     page.line()
@@ -267,7 +269,10 @@ def _of(label: str, inspection: "Inspection", names: Mapping[int, str]) -> str:
 
 
 def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str]) -> None:
-    """Add the verdict, the remarks on limits, and the commands that fix them."""
+    """Add the verdict, the remarks on limits, and the commands that fix them.
+
+    What several limits have in common is added once.
+    """
     prefix = _prefix(inspection, names)
     page.verdict(f"{prefix}{inspection.verdict}", is_good=inspection.agrees)
     label = "Fix: "
@@ -279,6 +284,19 @@ def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str])
     for fix in dict.fromkeys(limit.fix for limit in inspection.limits):
         if fix is not None:
             page.command(label, fix)
+    choices = dict.fromkeys(choice for limit in inspection.limits for choice in limit.choices)
+    for choice in choices:
+        page.command(f"Fix, if {choice.condition}: ", choice.command)
+
+
+def _add_replacement(page: Page, inspection: "Inspection") -> None:
+    """Add the command that replaces the checkpoint with the output of a fix."""
+    from ctxextend.report.next_steps import replace_command
+
+    for output in dict.fromkeys(limit.fixed_output for limit in inspection.limits):
+        if output is not None:
+            command = replace_command(inspection.source, output)
+            page.command(f"To replace {inspection.source}: ", command)
 
 
 # Tables of rows

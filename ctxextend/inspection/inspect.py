@@ -2,8 +2,7 @@
 
 import math
 import os
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,6 +13,7 @@ from ctxextend.checkpoints.mistral_files import has_params
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.families.lookup import positive_numbers
 from ctxextend.inspection.effective_limits import library_limits
+from ctxextend.inspection.fixes import with_fixes, without_fix
 from ctxextend.inspection.gguf_limits import (
     gguf_libraries,
     gguf_limits,
@@ -27,13 +27,12 @@ from ctxextend.inspection.scheme_report import (
     report_quantised,
     report_scheme,
 )
-from ctxextend.inspection.stated_limits import find_limits, served_length, width_limits
+from ctxextend.inspection.stated_limits import find_limits, width_limits
 from ctxextend.inspection.table_report import TableReport, report_table
 from ctxextend.plan.cache_cost import CacheSize, find_kv_cache, generating
 from ctxextend.plan.found_table import ignored_tensors, tables_of_part
 from ctxextend.plan.gguf_model import is_quantised
 from ctxextend.plan.opened_model import OpenedModel, open_model
-from ctxextend.plan.stated_type import resizable_ref
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, reference_name
 
@@ -95,7 +94,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     else:
         limits = list(gguf_limits(model, selected))
         if not any(is_quantised(table) for table in model.tables):
-            limits = list(_with_fixes(model, reports, limits))
+            limits = list(with_fixes(model, reports, limits))
         libraries = gguf_libraries(limits, selected)
         notes = chain(_gguf_notes(gguf, selected), quantised_notes(model.tables))
     return Inspection(
@@ -143,10 +142,10 @@ def _folder_limits(
 
         fixable += params_limits(model, selected)
         settings += params_setting_limits(model, selected)
-    limits = list(_with_fixes(model, reports, fixable))
+    limits = list(with_fixes(model, reports, fixable))
     limits += width_limits(model.checkpoint, selected)
     if settings:  # no resize is planned while these disagree
-        limits = [replace(limit, fix=None, fixed_length=None) for limit in limits]
+        limits = [without_fix(limit) for limit in limits]
     return [*limits, *settings]
 
 
@@ -183,56 +182,3 @@ def _gguf_notes(file: GgufFile, selected: Sequence[PositionReport]) -> Iterator[
     for report in selected:
         if isinstance(report, SchemeReport) and report.question:
             yield report.question
-
-
-def _with_fixes(
-    model: OpenedModel, reports: dict[str, PositionReport], limits: Sequence[Limit]
-) -> Iterator[Limit]:
-    """Yield the limits; add to each that disagrees the command that fixes it.
-
-    Args:
-        model: The model.
-        reports: All its positions, by name.
-        limits: The limits of the positions that are selected.
-    """
-    ref = resizable_ref(model)
-    for limit in limits:
-        if limit.agrees:
-            yield limit
-            continue
-        report = reports[limit.table]
-        length = _agreed_length(report, limits)
-        fix = _fix_command(ref, report, reports.values(), length)
-        yield replace(limit, fix=fix, fixed_length=length)
-
-
-def _agreed_length(table: PositionReport, limits: Sequence[Limit]) -> int:
-    """Return the length on which all limits can agree, in tokens.
-
-    It is the number of rows that were trained, if a limit states it: such limits keep texts from
-    rows that were not. Else it is the largest length that a limit states and the positions serve.
-    """
-    stated = list[int]()
-    for limit in limits:
-        if limit.table == table.name and limit.tokens is not None:
-            stated.append(limit.tokens)
-    if isinstance(table, TableReport) and table.trained_positions in stated:
-        return table.trained_positions
-    served = served_length(table)
-    return max(length for length in (table.positions, *stated) if length <= served)
-
-
-def _fix_command(
-    ref: CheckpointRef, table: PositionReport, tables: Collection[PositionReport], to: int
-) -> str | None:
-    """Return the command that sets all limits to a length.
-
-    None if tables of other lengths share the config key.
-    """
-    key_values = {other.key_value for other in tables if other.config_key == table.config_key}
-    if len(key_values) > 1:
-        return None
-    part = None
-    if len({other.positions for other in tables}) > 1:
-        part = table.part or None
-    return f"{ref.resize_command(part=part, to=to)} --fix-limits"

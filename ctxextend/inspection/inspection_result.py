@@ -24,6 +24,14 @@ NOT_SET = " (not set)"
 
 
 @dataclass(frozen=True)
+class FixChoice:
+    """A command that makes limits agree, and when it is the right one, which no file tells."""
+
+    condition: str  # as a clause after "if"
+    command: str
+
+
+@dataclass(frozen=True)
 class Limit:
     """One length limit in a file of a checkpoint."""
 
@@ -35,11 +43,15 @@ class Limit:
     used_by: str  # the libraries that use it, or ``none``
     table: str  # the position table that it refers to
     reason: str = ""  # the effect if it disagrees with that table
-    fix: str | None = None  # the command that fixes it; None if it agrees or cannot be fixed
+    # The command that fixes it; None if it agrees or cannot be fixed, or if there are `choices`.
+    fix: str | None = None
+    choices: tuple[FixChoice, ...] = ()  # of which one fixes it, and only the user knows which
     remark: str = ""  # what else to know about it, whether it agrees or not
     # What config.json states instead, of a setting besides lengths; empty for limits.
     expected: str = field(default="", metadata=not_in_json)
     fixed_length: int | None = field(default=None, metadata=not_in_json)  # in tokens, after `fix`
+    # What `fix` writes, if that can replace the checkpoint.
+    fixed_output: str | None = field(default=None, metadata=not_in_json)
     expected_width: int | None = field(default=None, metadata=not_in_json)  # of a width, no length
     is_blocking: bool = field(default=False, metadata=not_in_json)  # if so, no model loads
 
@@ -80,7 +92,9 @@ class Finding:
     found: Any  # the value in the file; what is wrong with rows
     expected: Any  # the value that would agree; None if there is not one such value
     message: str  # what it means, without a period
-    fix: str | None  # the command to type next; None if there is none
+    # The command to type next; None if there is none, or if there are `choices`.
+    fix: str | None
+    choices: tuple[FixChoice, ...] = ()  # of which one is right, and only the user knows which
 
     @property
     def is_stated(self) -> bool:
@@ -260,6 +274,7 @@ def _disagreement(limit: Limit, report: PositionReport) -> Finding:
         expected=_expected(limit, report),
         message=message,
         fix=limit.fix,
+        choices=limit.choices,
     )
 
 
@@ -269,7 +284,7 @@ def _expected(limit: Limit, report: PositionReport) -> Any:
         return limit.expected
     if limit.expected_width is not None:
         return limit.expected_width
-    if limit.fixed_length not in (None, report.positions):
+    if limit.choices or limit.fixed_length not in (None, report.positions):
         return None
     if limit.key.removesuffix(NOT_SET) == report.config_key:
         return report.key_value

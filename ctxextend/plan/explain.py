@@ -26,7 +26,7 @@ from ctxextend.plan.length_notes import (
     generation_notes,
     length_key_warnings,
 )
-from ctxextend.plan.limit_warnings import low_limits, padding_warnings
+from ctxextend.plan.limit_warnings import low_limits, missing_scaling, padding_warnings
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan
@@ -210,6 +210,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
         yield _nothing_to_do(plan)
     yield from _second_scale(plan)
     yield from low_limits(plan)
+    yield from missing_scaling(plan)
     yield from length_key_warnings(plan.model, plan.tables, plan.settings)
     yield from padding_warnings(plan)
     yield from _missing_config(plan)

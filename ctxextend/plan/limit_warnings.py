@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 
+from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.plan import Plan
+from ctxextend.plan.trained_length import may_lack_scaling
+from ctxextend.tables.method_facts import LIMITS
 
 
 def low_limits(plan: Plan, *, old_length: int | None = None) -> Iterator[str]:
@@ -14,19 +17,44 @@ def low_limits(plan: Plan, *, old_length: int | None = None) -> Iterator[str]:
     """
     if old_length is None:
         old_length = plan.max_len_before
-    if not (plan.creates_rows or plan.settings.fix_limits):
-        return
-    raised = []
-    for edit in plan.edits:
-        is_number = edit.is_limit and isinstance(edit.before, int)
-        if is_number and edit.before < old_length:
-            raised.append(f"{edit.file} {edit.key} {edit.before}")
+    raised = [f"{edit.file} {edit.key} {edit.before}" for edit in _raised(plan, old_length)]
     if raised:
         what = "table's" if plan.has_rows else "model's"
         yield (
             f"Limits below the {what} {old_length} positions are raised "
             f"({', '.join(raised)}): inputs that were truncated there give different outputs now."
         )
+
+
+def missing_scaling(plan: Plan) -> Iterator[str]:
+    """Yield a warning if raised limits may state the length of the training of a rotary model.
+
+    Its own length may have been raised by hand, and no scaling is planned up to it.
+    """
+    for table in plan.tables:
+        is_stated_by_user = any(layers.choice.name == LIMITS for layers in table.rope)
+        if is_stated_by_user or not may_lack_scaling(table.location, plan.checkpoint):
+            continue
+        before = table.max_len_before
+        lower = max((edit.before for edit in _raised(plan, before)), default=None)
+        if lower is not None:
+            yield (
+                f"{table.location.file} {table.location.config_key} states {before} tokens "
+                f"without scaling: if the model was trained at {lower}, pass --trained-length "
+                f"{lower}, which scales it."
+            )
+
+
+def _raised(plan: Plan, old_length: int) -> list[Edit]:
+    """Return the edits that raise a limit below the old length."""
+    if not (plan.creates_rows or plan.settings.fix_limits):
+        return []
+    raised = list[Edit]()
+    for edit in plan.edits:
+        is_number = edit.is_limit and isinstance(edit.before, int)
+        if is_number and edit.before < old_length:
+            raised.append(edit)
+    return raised
 
 
 def padding_warnings(plan: Plan) -> Iterator[str]:

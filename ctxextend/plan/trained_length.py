@@ -68,6 +68,28 @@ def with_config_lengths(architecture: Architecture) -> Architecture:
     return architecture._replace(locations=tuple(locations))
 
 
+def may_lack_scaling(location: TableLocation, checkpoint: Checkpoint) -> bool:
+    """Whether a rotary length may have been raised by hand, past the one of the training.
+
+    Unscaled settings look the same as those of a model that was trained at the length. A recipe
+    that made the length tells them apart.
+
+    Raises:
+        CheckpointError: The config states no valid length, or malformed rotary settings.
+    """
+    facts = location.table.rope
+    if facts is None or not facts.methods or location.trained_length is not None:
+        return False
+    lengths = position_lengths(location)
+    if lengths.served != lengths.first_trained:
+        return False
+    provenance = read_provenance(checkpoint)
+    if provenance is None:
+        return True
+    _, after = provenance.rows.get(location.usual_name, (0, 0))
+    return location.positions(after) != lengths.context
+
+
 def _is_open(location: TableLocation) -> bool:
     """Whether rotary settings leave open which length the config key states."""
     if location.table.rope is None:

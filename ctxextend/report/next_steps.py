@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctxextend.runtimes.commands import not_an_option
@@ -49,11 +50,16 @@ def after_evaluation(evaluation: "Evaluation", data: Sequence[str] = ()) -> str:
 
 
 def after_inspection(inspections: "Sequence[Inspection]") -> str:
-    """Return the command that the first checkpoint with a finding needs, or one to go on."""
+    """Return the command that the first checkpoint with a finding needs, or one to go on.
+
+    If only the user knows which command that is, it is the one that shows them all.
+    """
     for inspection in inspections:
         for limit in inspection.limits:
             if limit.fix is not None:
                 return limit.fix
+            if limit.choices:
+                return f"ctxextend inspect {_word(inspection.source)} --check"
     for inspection in inspections:
         if inspection.has_untrained_new_rows:
             source = _word(inspection.source)
@@ -71,6 +77,23 @@ def after_verification(resized: str, *, passed: bool) -> str:
     if passed and not resized.endswith(".gguf"):
         return f"ctxextend evaluate {source} --data {TEXT}"
     return f"ctxextend inspect {source}"
+
+
+def replace_command(source: str, output: str) -> str:
+    """Return the command that replaces a checkpoint with the output that was made from it.
+
+    A folder that is the root of a repository, or the current folder, stays, with its other files.
+
+    Args:
+        source: The checkpoint, as the user typed it: a folder or a GGUF file.
+        output: Its output, on the same disk.
+    """
+    old = not_an_option(source.rstrip("/"))
+    if Path(source).resolve() == Path.cwd() or Path(source, ".git").exists():
+        return shlex.join(["cp", "-R", f"{output}/.", f"{old}/"])
+    backup = f"{old}-old"
+    moves = [shlex.join(["mv", old, backup]), shlex.join(["mv", output, old])]
+    return " && ".join(moves)
 
 
 def _helps(evaluation: "Evaluation") -> bool:

@@ -47,7 +47,10 @@ NO_OUTPUT = (
     "No output was written. Run the same command again; if it fails again, please report this "
     "message."
 )
-TRAINING_UNVERIFIED = "The recipe states what was trained; this was not verified."
+TRAINING_UNVERIFIED = (
+    "The recipe states what was trained: verify checks that only this differs, and cannot "
+    "recreate the trained values."
+)
 
 
 @accepts_settings(CheckpointRef)

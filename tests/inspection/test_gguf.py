@@ -75,7 +75,9 @@ def test_inspect_check_finds_a_length_that_the_settings_do_not_serve(tmp_path: P
     result = inspect(path)
     assert not result.agrees
     assert "the settings serve 128 tokens, but llama.cpp reads" in result.limits[0].reason
-    assert result.limits[0].fix == f"ctxextend resize {path} --to 128 --fix-limits"
+    assert result.limits[0].fix == (
+        f"ctxextend resize {path} --to 128 --fix-limits --output {tmp_path / 'base-128.gguf'}"
+    )
     resize(path, 128, fix_limits=True, output=tmp_path / "out.gguf")
     assert inspect(tmp_path / "out.gguf").agrees
 
@@ -91,7 +93,9 @@ def test_inspect_check_finds_a_length_that_is_not_that_of_the_rows(tmp_path: Pat
     assert "bad.gguf bert.context_length is 20" in done.stdout.replace("\n", " ")
     result = inspect(bad)
     assert result.limits[0].reason.startswith("position_embd.weight has 16 rows")
-    assert result.limits[0].fix == f"ctxextend resize {bad} --to 16 --fix-limits"
+    assert result.limits[0].fix == (
+        f"ctxextend resize {bad} --to 16 --fix-limits --output {tmp_path / 'bad-16.gguf'}"
+    )
     assert result.libraries[0].beyond == "not loaded"
 
 

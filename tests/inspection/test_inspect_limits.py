@@ -580,7 +580,8 @@ def test_inspect_fix_repeats_the_flags_of_an_explicit_table(make_pico: MakePico)
     assert inspect(folder, **table).model_type == "customgpt"
     (command,) = fix_commands(folder, **table)
     flags = ["--tensor", "transformer.wpe.weight", "--config-key", "n_positions"]
-    assert command == ["resize", str(folder), *flags, "--to", "16", "--fix-limits"]
+    output = ["--output", f"{folder}-16"]
+    assert command == ["resize", str(folder), *flags, "--to", "16", "--fix-limits", *output]
 
 
 def test_inspect_fix_names_the_part_if_lengths_differ(tmp_path: Path) -> None:
@@ -590,7 +591,8 @@ def test_inspect_fix_names_the_part_if_lengths_differ(tmp_path: Path) -> None:
     assert tables == [("encoder", 32), ("decoder", 16)]
     assert disagreeing_limits(folder) == {"tokenizer_config.json model_max_length": 10}
     (command,) = fix_commands(folder)
-    assert command == ["resize", str(folder), "--part", "encoder", "--to", "32", "--fix-limits"]
+    flags = ["--part", "encoder", "--to", "32", "--fix-limits", "--output", f"{folder}-32"]
+    assert command == ["resize", str(folder), *flags]
     run_fix(folder)
 
 

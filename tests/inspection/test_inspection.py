@@ -588,13 +588,14 @@ def test_inspect_check_exits_with_3_if_limits_disagree(make_pico: MakePico) -> N
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=8)
 
-    done = run("tiny-gpt2", folder, "--check", "-q", columns=200)
+    done = run("tiny-gpt2", folder, "--check", "-q", columns=1000)
     assert done.exit_code == 3
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         f"tiny-gpt2: {inspect('tiny-gpt2').verdict}",
         f"pico-gpt2: {inspect(folder).verdict}",
-        f"Fix: ctxextend resize {folder} --to 16 --fix-limits",
+        f"Fix: ctxextend resize {folder} --to 16 --fix-limits --output {folder}-16",
+        f"To replace {folder}: mv {folder} {folder}-old && mv {folder}-16 {folder}",
     ]
 
     as_json = run(folder, "--check", "--json")

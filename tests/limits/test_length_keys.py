@@ -171,10 +171,11 @@ def test_inspect_reports_and_fixes_length_keys_that_disagree(key: str, tmp_path:
     (limit,) = wrong_limits(folder)
     assert limit.reason.startswith(f"max_position_embeddings is {OLD}")
 
-    output = tmp_path / "out"
-    _, *command = shlex.split(str(limit.fix))
-    fixed = invoke(*command, "-o", output)
+    *_, trained_at_the_old_length = limit.choices
+    _, *command = shlex.split(trained_at_the_old_length.command)
+    fixed = invoke(*command)
     assert fixed.exit_code == 0
+    output = tmp_path / f"llama-{OLD}"
     assert stated(output)[key] == OLD
     assert invoke("inspect", output, "--check").exit_code == 0
 

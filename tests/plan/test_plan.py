@@ -670,7 +670,7 @@ def test_resize_with_fix_limits_warns_of_rows_that_no_training_has_changed(tmp_p
     save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
     (source / "tokenizer_config.json").write_text('{"model_max_length": 64}')
     fixes = {limit.fix for limit in inspect(source).limits if limit.fix}
-    assert fixes == {f"ctxextend resize {source} --to 64 --fix-limits"}
+    assert fixes == {f"ctxextend resize {source} --to 64 --fix-limits --output {source}-64"}
     result = resize(source, 128, fix_limits=True, output=tmp_path / "out")
     assert f"{WPE} zero rows: 96-127" in result.warnings
     assert f"{WPE} looks untrained: 64-95" in "\n".join(result.warnings)

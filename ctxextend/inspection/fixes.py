@@ -1,0 +1,171 @@
+"""The command that makes the limits of a checkpoint agree, or several of which one is right."""
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ctxextend.checkpoints.filenames import GGUF_SUFFIX
+from ctxextend.checkpoints.gguf_file import is_gguf
+from ctxextend.inspection.inspection_result import FixChoice, Limit
+from ctxextend.inspection.scheme_report import PositionReport
+from ctxextend.inspection.stated_limits import served_length
+from ctxextend.inspection.table_report import TableReport
+from ctxextend.plan.opened_model import OpenedModel
+from ctxextend.plan.stated_type import resizable_ref
+from ctxextend.plan.trained_length import may_lack_scaling
+from ctxextend.recipe import CheckpointRef
+
+
+@dataclass(frozen=True)
+class _Fixes:
+    """The commands that fix the limits of one kind of positions."""
+
+    model: OpenedModel
+    ref: CheckpointRef  # with which `resize` accepts the model
+    part: str | None  # None if the command holds for all parts
+
+    def command(
+        self, to: int, *, trained_length: int | None = None, only_limits: bool = False
+    ) -> str:
+        """Return the command that writes a checkpoint of a length next to this one."""
+        ref = self.ref
+        if trained_length is not None:
+            ref = replace(ref, trained_length=trained_length)
+        words = [ref.resize_command(part=self.part, to=to)]
+        if only_limits:
+            words.append("--fix-limits")
+        output = output_next_to(self.model, to)
+        # By default, `resize` writes to the current folder.
+        if output is not None and Path(output).parent.resolve() != Path.cwd():
+            words.append(shlex.join(["--output", output]))
+        return " ".join(words)
+
+
+def with_fixes(
+    model: OpenedModel, reports: Mapping[str, PositionReport], limits: Sequence[Limit]
+) -> Iterator[Limit]:
+    """Yield the limits; add to each that disagrees the command that fixes it, or several.
+
+    Args:
+        model: The model.
+        reports: All its positions, by name.
+        limits: The limits of the positions that are selected.
+    """
+    ref = resizable_ref(model)
+    for limit in limits:
+        if limit.agrees:
+            yield limit
+            continue
+        report = reports[limit.table]
+        length = _agreed_length(report, limits)
+        limit = replace(limit, fixed_length=length)
+        if _shares_key_with_other_lengths(report, reports):
+            yield limit
+            continue
+        fixes = _Fixes(model=model, ref=ref, part=_part(report, reports))
+        lower = _lower_length(report, limits)
+        if lower is not None and may_lack_scaling(report.location, model.checkpoint):
+            yield _with_choices(limit, report, fixes, lower)
+            continue
+        yield replace(
+            limit,
+            fix=fixes.command(length, only_limits=True),
+            fixed_output=output_next_to(model, length),
+        )
+
+
+def without_fix(limit: Limit) -> Limit:
+    """Return a limit without the commands that fix it."""
+    return replace(limit, fix=None, choices=(), fixed_length=None, fixed_output=None)
+
+
+def output_next_to(model: OpenedModel, length: int) -> str | None:
+    """Return the output of a resize that is next to the checkpoint, and so can replace it.
+
+    None if the checkpoint is not the user's own folder or GGUF file.
+    """
+    source = model.checkpoint.source
+    path = os.path.normpath(os.path.expanduser(model.ref.source))  # noqa: PTH111 - as it is read
+    if source.kind not in ("folder", "file") or model.ref.subfolder is not None:
+        return None
+    if source.kind == "file" and not is_gguf(path):
+        return None  # the checkpoint is the folder of the file
+    name = f"{source.name}-{length}"
+    if is_gguf(path):
+        name = f"{Path(path).stem}-{length}{GGUF_SUFFIX}"
+    folder = Path(path).parent
+    if Path(path).name in ("", ".."):
+        folder = Path(path, "..")
+    return str(folder / name)
+
+
+def _with_choices(limit: Limit, report: PositionReport, fixes: _Fixes, lower: int) -> Limit:
+    """Return a limit with the commands for each length at which a model may have been trained."""
+    length = report.positions
+    choices = (
+        FixChoice(
+            condition=f"it was trained at {lower} tokens and must read {length}",
+            command=fixes.command(length, trained_length=lower),
+        ),
+        FixChoice(
+            condition=f"it was trained at {lower} tokens and need not read more",
+            command=fixes.command(lower, trained_length=lower, only_limits=True),
+        ),
+        FixChoice(
+            condition=f"it was trained at {length} tokens",
+            command=fixes.command(length, only_limits=True),
+        ),
+    )
+    remark = limit.remark
+    if limit.tokens is not None and limit.tokens < length:
+        remark = (
+            f"either {report.stated_in} was raised to {length} without scaling, or this limit "
+            "was not raised with it"
+        )
+    return replace(limit, choices=choices, remark=remark)
+
+
+def _lower_length(report: PositionReport, limits: Sequence[Limit]) -> int | None:
+    """Return the largest length below the positions that a limit states and that disagrees."""
+    lower = list[int]()
+    for limit in limits:
+        is_of_table = limit.table == report.name and not limit.agrees
+        if is_of_table and limit.tokens is not None and 0 < limit.tokens < report.positions:
+            lower.append(limit.tokens)
+    return max(lower, default=None)
+
+
+def _agreed_length(table: PositionReport, limits: Sequence[Limit]) -> int:
+    """Return the length on which all limits can agree, in tokens.
+
+    It is the number of rows that were trained, if a limit states it: such limits keep texts from
+    rows that were not. Else it is the largest length that a limit states and the positions serve.
+    """
+    stated = list[int]()
+    for limit in limits:
+        if limit.table == table.name and limit.tokens is not None:
+            stated.append(limit.tokens)
+    if isinstance(table, TableReport) and table.trained_positions in stated:
+        return table.trained_positions
+    served = served_length(table)
+    return max(length for length in (table.positions, *stated) if length <= served)
+
+
+def _shares_key_with_other_lengths(
+    table: PositionReport, reports: Mapping[str, PositionReport]
+) -> bool:
+    """Whether tables of other lengths share the config key, so that no command fixes it."""
+    key_values = set[int]()
+    for other in reports.values():
+        if other.config_key == table.config_key:
+            key_values.add(other.key_value)
+    return len(key_values) > 1
+
+
+def _part(table: PositionReport, reports: Mapping[str, PositionReport]) -> str | None:
+    """Return the part that a command has to name; None if all have the same length."""
+    if len({other.positions for other in reports.values()}) > 1:
+        return table.part or None
+    return None

@@ -1,0 +1,221 @@
+"""The commands that `inspect` prints: they fix the folder, and hide no broken model."""
+
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ctxextend
+from tests.helpers import pico, rotary_models
+from tests.helpers.json_schemas import check
+from tests.helpers.trainings import invoke, unwrapped
+
+TRAINED = 64
+RAISED = 256
+TOKENIZER = "tokenizer_config.json"
+
+
+def make_raised(name: str = "models/decoder", limit: int = TRAINED, **rope: Any) -> Path:
+    """Save a Llama whose length was raised by hand, with the tokenizer's limit of the training."""
+    folder = rotary_models.make(name=name, max_position_embeddings=TRAINED).folder
+    pico.edit_json(folder / "config.json", max_position_embeddings=RAISED, **rope)
+    pico.edit_json(folder / TOKENIZER, model_max_length=limit)
+    return folder
+
+
+def wrong_limit(folder: Path | str, **ref: Any) -> ctxextend.Limit:
+    (limit,) = [limit for limit in ctxextend.inspect(folder, **ref).limits if not limit.agrees]
+    return limit
+
+
+def run_command(command: str) -> Path:
+    """Run a command that was printed; return the output that it names."""
+    _, *words = shlex.split(command)
+    done = invoke(*words)
+    assert done.exit_code == 0, done.output
+    return Path(done.stdout.strip())
+
+
+def lengths(folder: Path) -> tuple[int, str, int]:
+    """Return the length, the rope type and the tokenizer's limit of a folder."""
+    config = pico.config_of(folder)
+    rope = config["rope_parameters"]["rope_type"]
+    limit = pico.read_json(folder / TOKENIZER)["model_max_length"]
+    return config["max_position_embeddings"], rope, limit
+
+
+# ---- a rotary model that states more than another limit
+
+
+def test_inspect_offers_a_command_for_each_length_of_a_training() -> None:
+    folder = make_raised()
+    limit = wrong_limit(folder)
+    assert limit.fix is None
+    assert limit.remark.startswith("either config.json max_position_embeddings was raised to 256")
+    outputs = {}
+    for choice in limit.choices:
+        output = run_command(choice.command)
+        outputs[choice.condition] = lengths(output)
+        assert invoke("inspect", output, "--check").exit_code == 0
+        shutil.rmtree(output)
+    assert outputs == {
+        "it was trained at 64 tokens and must read 256": (RAISED, "yarn", RAISED),
+        "it was trained at 64 tokens and need not read more": (TRAINED, "default", TRAINED),
+        "it was trained at 256 tokens": (RAISED, "default", RAISED),
+    }
+
+
+def test_inspect_check_prints_the_choices_in_every_form() -> None:
+    folder = make_raised()
+    (finding,) = ctxextend.inspect(folder).findings
+    assert finding.fix is None
+    assert finding.expected is None
+    assert "raised to 256 without scaling, or this limit was not raised with it" in finding.message
+    screen = invoke("inspect", folder, "--check")
+    annotations = invoke("inspect", folder, "--check", "--format", "github")
+    assert screen.exit_code == annotations.exit_code == 3
+    for choice in finding.choices:
+        assert f"Fix, if {choice.condition}: {choice.command}" in unwrapped(screen.stdout)
+        assert f"%0AFix, if {choice.condition}: {choice.command}" in annotations.stdout
+    values = json.loads(invoke("inspect", folder, "--check", "--json").stdout)
+    check(values, "inspect")
+    (stated,) = values["models"][0]["findings"]
+    assert stated["fix"] is None
+    assert [choice["command"] for choice in stated["choices"]] == [
+        choice.command for choice in finding.choices
+    ]
+
+
+def test_inspect_prints_the_choices_of_several_limits_once() -> None:
+    folder = make_raised()
+    pico.edit_json(folder / "config.json", n_ctx=TRAINED // 2)
+    found = ctxextend.inspect(folder)
+    choices = {limit.choices for limit in found.limits if not limit.agrees}
+    assert len(choices) == 1
+    screen = unwrapped(invoke("inspect", folder, "--check").stdout)
+    assert screen.count("--trained-length 64") == 2
+    assert screen.count("was raised to 256 without scaling") == 2
+
+
+def test_inspect_asks_nothing_about_lengths_that_are_known() -> None:
+    scaled = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED}
+    folder = make_raised(rope_parameters={**scaled, "rope_theta": 10_000.0})
+    assert wrong_limit(folder).choices == ()
+    # The user says it.
+    raised = make_raised("raised")
+    (limit,) = [
+        limit
+        for limit in ctxextend.inspect(raised, trained_length=TRAINED).limits
+        if not limit.agrees
+    ]
+    assert limit.choices == ()
+    assert "--trained-length 64 --to 64 --fix-limits" in str(limit.fix)
+    # The recipe says it.
+    base = rotary_models.make(name="base", max_position_embeddings=TRAINED).folder
+    output = ctxextend.resize(base, RAISED, method="theta", output="longer").output
+    pico.edit_json(output / TOKENIZER, model_max_length=TRAINED)
+    assert wrong_limit(output).choices == ()
+    # Limits above the length are those of a longer input, which was never trained.
+    higher = make_raised("higher", limit=2 * RAISED)
+    assert wrong_limit(higher).choices == ()
+
+
+def test_resize_warns_if_it_raises_limits_to_a_rotary_length_without_scaling() -> None:
+    folder = make_raised()
+    sentence = (
+        "config.json max_position_embeddings states 256 tokens without scaling: if the model was "
+        "trained at 64, pass --trained-length 64, which scales it."
+    )
+    fixed = invoke("resize", folder, "--to", RAISED, "--fix-limits", "--output", "fixed")
+    assert fixed.exit_code == 0
+    assert sentence in unwrapped(fixed.stderr)
+    longer = invoke("resize", folder, "--to", 2 * RAISED, "--output", "longer")
+    assert sentence in unwrapped(longer.stderr)
+    for flags in (("--trained-length", TRAINED), ("--method", "limits")):
+        done = invoke("resize", folder, "--to", 2 * RAISED, *flags, "--dry-run")
+        assert done.exit_code == 0
+        assert "without scaling" not in unwrapped(done.stderr)
+
+
+def test_resize_of_a_scaled_model_does_not_warn_of_missing_scaling() -> None:
+    base = rotary_models.make(name="base", max_position_embeddings=TRAINED).folder
+    output = ctxextend.resize(base, RAISED, output="longer").output
+    pico.edit_json(output / TOKENIZER, model_max_length=TRAINED)
+    done = invoke("resize", output, "--to", RAISED, "--fix-limits", "--output", "fixed")
+    assert "are raised" in unwrapped(done.stderr)
+    assert "without scaling" not in done.stderr
+
+
+# ---- where the output goes
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("models/bert", "models/bert-16"),
+        ("./models/bert/", "models/bert-16"),
+        ("it's mine/bert", "it's mine/bert-16"),
+    ],
+)
+def test_inspect_fix_writes_next_to_the_folder(source: str, output: str) -> None:
+    folder = pico.make(Path(source), "bert").folder
+    pico.edit_json(folder / "config.json", max_position_embeddings=8)
+    limit = wrong_limit(source)
+    assert run_command(str(limit.fix)) == Path(output)
+    assert lengths_agree(output)
+
+
+def test_inspect_fix_of_the_current_folder_writes_next_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = pico.make(Path("models/bert"), "bert").folder
+    pico.edit_json(folder / "config.json", max_position_embeddings=8)
+    monkeypatch.chdir(folder)
+    done = invoke("inspect", ".", "--check")
+    assert "Fix: ctxextend resize . --to 16 --fix-limits --output ../bert-16" in done.stdout
+    assert "To replace .: cp -R ../bert-16/. ./" in done.stdout
+    run_command(str(wrong_limit(".").fix))
+    subprocess.run(["cp", "-R", "../bert-16/.", "./"], check=True)
+    assert lengths_agree(".")
+
+
+def test_inspect_fix_in_the_current_folder_needs_no_output() -> None:
+    folder = pico.make(Path("bert"), "bert").folder
+    pico.edit_json(folder / "config.json", max_position_embeddings=8)
+    assert wrong_limit("bert").fix == "ctxextend resize bert --to 16 --fix-limits"
+
+
+def test_inspect_says_how_to_replace_the_folder() -> None:
+    folder = pico.make(Path("models/bert"), "bert").folder
+    before = pico.contents(folder)
+    pico.edit_json(folder / "config.json", max_position_embeddings=8)
+    done = invoke("inspect", folder, "--check")
+    moves = "mv models/bert models/bert-old && mv models/bert-16 models/bert"
+    assert f"To replace models/bert: {moves}" in unwrapped(done.stdout)
+    run_command(str(wrong_limit(folder).fix))
+    subprocess.run(moves, shell=True, check=True)
+    assert lengths_agree(folder)
+    assert invoke("inspect", folder, "--check").exit_code == 0
+    old = pico.contents(Path("models/bert-old"))
+    assert old.keys() == before.keys()
+
+
+def test_inspect_keeps_the_root_of_a_repository() -> None:
+    folder = pico.make(Path("bert"), "bert").folder
+    pico.edit_json(folder / "config.json", max_position_embeddings=8)
+    Path(folder, ".git").mkdir()
+    done = invoke("inspect", folder, "--check")
+    assert "To replace bert: cp -R bert-16/. bert/" in unwrapped(done.stdout)
+
+
+def test_inspect_fix_of_a_bundled_model_replaces_nothing() -> None:
+    done = invoke("inspect", "tiny-gpt2", "--check")
+    assert "To replace" not in done.stdout
+
+
+def lengths_agree(folder: Path | str) -> bool:
+    return ctxextend.inspect(folder).agrees
