@@ -598,7 +598,8 @@ def test_comparison_figure_writes_the_length_of_the_base_above_the_curves(
     methods: tuple[str, ...],
 ) -> None:
     figure = comparison_figure(comparison(methods))
-    renderer = FigureCanvasAgg(figure).get_renderer()
+    canvas: Any = FigureCanvasAgg(figure)
+    renderer = canvas.get_renderer()
     figure.draw(renderer)
     by_position = panels(figure)[2]
     (label,) = by_position.texts
