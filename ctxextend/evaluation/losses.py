@@ -406,7 +406,7 @@ def _position_losses(task: LossTask) -> results.PositionLosses:
 def _unsuitable_text(task: LossTask) -> Iterator[str]:
     """Yield a warning if the base predicts a text worse with more context."""
     by_name = {name: losses for (name, _), losses in task.losses(BY_POSITION).items()}
-    if SLIDING not in by_name:
+    if SLIDING not in by_name or TRUNCATED not in by_name:  # quick comparisons have one
         return
     cost = _difference(by_name[SLIDING], by_name[TRUNCATED])
     if cost.sign == 1:

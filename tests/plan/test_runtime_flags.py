@@ -261,7 +261,7 @@ def test_runtime_flags_are_nested_as_in_the_loaded_config(name: str) -> None:
         "text_config": {"max_position_embeddings": NEW, "rope_parameters": theta}
     }
     assert vllm.method == "theta"
-    assert vllm.notes == ("vLLM does not apply yarn to qwen2_vl models: the method is theta.",)
+    assert vllm.notes[0] == "vLLM does not apply yarn to qwen2_vl models: the method is theta."
 
 
 # ---- the same as a folder
