@@ -331,6 +331,8 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
     assert result.training.steps == 2
     assert result.evaluation.source == "./first"
     assert result.evaluation.max_len == 24
+    (note,) = result.evaluation.notes
+    assert note.startswith("The model was trained and its base was not: differences are those of ")
 
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.stdout == "again\n"

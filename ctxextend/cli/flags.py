@@ -1,5 +1,6 @@
 """`ctxextend flags`."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 from ctxextend.cli import options
@@ -39,9 +40,8 @@ def flags(
         ctxextend flags Qwen/Qwen3-8B --to 128k --for vllm
         ctxextend flags path/to/llama --to 4x --for llama.cpp
     """
-    from ctxextend.plan.runtime_flags import find_flags
+    from ctxextend.plan.runtime_flags import find_flags, find_flags_runtime
     from ctxextend.recipe import CheckpointRef, Resize
-    from ctxextend.runtimes.runtimes import find_runtime
 
     console = Console(as_json, quiet)
     with options.usage_errors():
@@ -53,16 +53,22 @@ def flags(
             trained_length=trained_length,
         )
         settings = Resize(to, method=method)
-        find_runtime(runtime)
+        find_flags_runtime(runtime)
     result = find_flags(ref, settings, runtime)
     show_flags(console, result)
     console.result("flags", to_json(result), result.warnings)
 
 
 def show_flags(console: Console, result: "RuntimeFlags") -> None:
-    """Print flags, with what they mean and the command that they belong to on stderr."""
+    """Print flags, with what they mean and the command that they belong to on stderr.
+
+    A terminal shows both outputs: there, only the command is printed, which has the flags.
+    """
     console.warning(*result.warnings)
     console.note(*result.notes)
     console.note(f"{result.max_len_before} -> {result.max_len_after} tokens, {result.method}:")
+    if sys.stdout.isatty() and sys.stderr.isatty() and not console.quiet:
+        console.data(result.serve)
+        return
     console.note(f"  {result.serve}")
     console.data(result.flags)

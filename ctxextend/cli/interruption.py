@@ -9,8 +9,18 @@ from ctxextend.errors import TuningInterrupted
 
 # Commands with --resume; of others that train, the same command resumes.
 WITH_RESUME = ("train", "run")
-# Commands that measure: they print what they have if one result is complete.
-MEASURES = ("evaluate", "compare")
+# What commands that write no checkpoint do. There is nothing to resume, and the same command would
+# take as long again.
+WITHOUT_OUTPUT = {
+    "compare": "measured",
+    "doctor": "printed",
+    "evaluate": "measured",
+    "families": "printed",
+    "flags": "printed",
+    "inspect": "inspected",
+    "methods": "printed",
+    "verify": "verified",
+}
 RESUME = "Resume with the same command and --resume."
 RESUME_OR_START_OVER = "Resume with the same command; --force starts over."
 START_AGAIN = "Run the same command again."
@@ -40,9 +50,10 @@ def describe_stop(command: str | None, stop: BaseException | None = None) -> str
             f"Stopped: nothing was written. {START_AGAIN} Or take the rows found so far: replace "
             f"--data and --budget with --method {stop.method}"
         )
-    done = "measured" if command in MEASURES else "written"
+    if command in WITHOUT_OUTPUT:
+        return f"Stopped: nothing was {WITHOUT_OUTPUT[command]}."
     discarded = "".join(_discarded_states())
-    return f"Stopped: nothing was {done}{discarded}. {START_AGAIN}"
+    return f"Stopped: nothing was written{discarded}. {START_AGAIN}"
 
 
 def _saved_states() -> Iterator[str]:

@@ -16,6 +16,7 @@ from ctxextend.runtimes.commands import not_an_option
 if TYPE_CHECKING:
     from ctxextend.limits.length_edits import Edit
     from ctxextend.plan.cache_cost import CacheCost
+    from ctxextend.plan.for_runtime import RuntimePlan
     from ctxextend.plan.query_scale import PlannedQueryScale
     from ctxextend.plan.table_plan import TablePlan
     from ctxextend.planned import Planned, ResizeResult
@@ -37,6 +38,7 @@ def show_plan(
     output: Path | None,
     *,
     force: bool,
+    for_runtime: "RuntimePlan | None" = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Print what a recipe would do; return its steps as plain values, and the warnings."""
     from ctxextend.planned import ResizeResult
@@ -53,8 +55,9 @@ def show_plan(
         output = output or planned.output.default_folder
         items = list(_plan_items(planned, output))
         console.note(*explanation.choices, *explanation.runtime_notes)
-        if explanation.keep_hint:
-            console.note(explanation.keep_hint)
+        keep_hint = _keep_hint(planned, for_runtime)
+        if keep_hint:
+            console.note(keep_hint)
         resized = to_json(ResizeResult(planned, output, choices=explanation.choices, dry_run=True))
     steps = _steps(recipe)
     for step, settings in steps.items():
@@ -239,12 +242,22 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     console.note(*_link_notes(result))
     if result.add_weights:
         console.note("Without weights. Add them and all other files:", f"  {result.add_weights}")
-    effects = f"{explanation.effects} {explanation.keep_hint}".strip()
+    effects = f"{explanation.effects} {_keep_hint(planned, result.for_runtime)}".strip()
     written = f"{size_text(result.bytes_written)} in {time_text(result.seconds)}"
     console.note(written, effects)
     _show_serving(console, result)
     console.data(str(result.output))
     console.next_steps(*_next_steps(result))
+
+
+def _keep_hint(planned: "Planned", for_runtime: "RuntimePlan | None") -> str:
+    """Return how to keep outputs for short inputs, in the requested runtime if there is one."""
+    hint = planned.explanation.keep_hint
+    if not hint or for_runtime is None:
+        return hint
+    from ctxextend.plan.effects import suggest_kept_rows
+
+    return suggest_kept_rows(planned.plan, for_runtime.runtime)
 
 
 def _link_notes(result: "ResizeResult") -> Iterator[str]:
@@ -296,9 +309,17 @@ def _skipped_notes(result: "ResizeResult") -> Iterator[str]:
 
 
 def _show_serving(console: Console, result: "ResizeResult") -> None:
-    """Print the command that serves or converts an output for the requested runtime."""
-    if result.for_runtime is not None and result.serve:
-        console.note(f"In {result.for_runtime.runtime.name}:", f"  {result.serve}")
+    """Print the command that serves or converts an output for the requested runtime.
+
+    A GGUF file is always served by llama.cpp.
+    """
+    if not result.serve:
+        return
+    if result.for_runtime is not None:
+        name = result.for_runtime.runtime.name
+    else:
+        name = result.planned.explanation.runtimes[0].name
+    console.note(f"In {name}:", f"  {result.serve}")
 
 
 def _next_steps(result: "ResizeResult") -> Iterator[str]:
@@ -311,9 +332,7 @@ def _next_steps(result: "ResizeResult") -> Iterator[str]:
     is_loadable = plan.model.ref.tensor is None and not has_only_format(plan.checkpoint)
     if result.add_weights:
         yield result.add_weights  # all others need them
-    if result.serve and result.for_runtime is None:
-        yield result.serve
-    elif is_conversion or (plan.creates_rows and is_loadable):
+    if is_conversion or (plan.creates_rows and is_loadable):
         yield f"ctxextend train {folder} --data TEXT --steps 200"
     if not result.verified:
         yield f"ctxextend verify {folder}"
@@ -336,7 +355,14 @@ def finish(
     values = to_json(result)
     warnings = list(result.warnings)
     if result.dry_run:
-        plan, warnings = show_plan(console, recipe, result.planned, output, force=force)
+        plan, warnings = show_plan(
+            console,
+            recipe,
+            result.planned,
+            output,
+            force=force,
+            for_runtime=result.for_runtime,
+        )
         if recipe.train is not None:
             values["train"] = plan["train"]
     elif result.training is None:

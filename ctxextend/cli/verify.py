@@ -63,7 +63,9 @@ def verify(
     # Others are as in the recipe.
     given = {name: value for name, value in flags.items() if value}
     with console.progress("Comparing") as progress:
-        verification = verify_resized(resized, base, given, deep=deep, progress=progress)
+        verification = verify_resized(
+            resized, base, given, deep=deep, progress=progress, note=console.note
+        )
     console.note(*verification.notes)
     page = Page.for_terminal()
     add_verification(page, verification)

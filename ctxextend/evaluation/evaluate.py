@@ -35,6 +35,12 @@ from ctxextend.recipe import (
 )
 from ctxextend.text_data import check_beginnings
 
+TRAINED_AND_BASE = (
+    "The model was trained and its base was not: differences are those of the new positions and of "
+    "the training together. To see the longer context by itself, compare with a base that was "
+    "trained on the same text: --base MODEL (evaluate.base in a recipe)."
+)
+
 
 class EvaluationInterrupted(KeyboardInterrupt):
     """Ctrl-C during an evaluation; `evaluation` has the results so far, with `complete` False."""
@@ -167,7 +173,7 @@ def _base_notes(stated: BaseCheckpoint | None, base: EvalModel | None) -> list[s
     if stated is None:
         return [f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}"]
     if base is not None and any(step.trainable for step in stated.chain):
-        return [f"The base was not trained as the model was. {PASS_BASE}"]
+        return [TRAINED_AND_BASE]
     return []
 
 

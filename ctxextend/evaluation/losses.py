@@ -45,6 +45,11 @@ NOT_FINITE = (
     "Some losses are NaN or infinite: a model returns NaN or infinity, or gives a token "
     "probability 0."
 )
+UNSUITABLE_TEXT = (
+    "This text does not show what a longer context is worth: the base reads it worse in sliding "
+    "windows, with more context, than in separate ones, by {amount}. Pass other text, such as long "
+    "documents. If no text helps, the base does not use its context."
+)
 
 
 @dataclass(frozen=True)
@@ -359,6 +364,8 @@ class LossTask:
         warnings = []
         if not all(are_finite(losses) for losses in self.losses_by_mode.values()):
             warnings.append(NOT_FINITE)
+        if BY_POSITION in reported:
+            warnings += _unsuitable_text(self)
         return {
             "tokens": self.windows.length * self.windows_scored,
             "across_documents": self.across_documents,
@@ -394,6 +401,17 @@ def _position_losses(task: LossTask) -> results.PositionLosses:
         changes=changes,
         buckets=tuple(loss_buckets(positions, by_name, task.windows.length)),
     )
+
+
+def _unsuitable_text(task: LossTask) -> Iterator[str]:
+    """Yield a warning if the base predicts a text worse with more context."""
+    by_name = {name: losses for (name, _), losses in task.losses(BY_POSITION).items()}
+    if SLIDING not in by_name or TRUNCATED not in by_name:  # quick comparisons have one
+        return
+    cost = _difference(by_name[SLIDING], by_name[TRUNCATED])
+    if cost.sign == 1:
+        amount = f"{cost.mean:.3f} ± {cost.half_width:.3f} nats/token"
+        yield UNSUITABLE_TEXT.format(amount=amount)
 
 
 def _context_losses(task: LossTask) -> results.ContextLosses:

@@ -10,7 +10,7 @@ from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan, same_up_to, scales, switches
-from ctxextend.runtimes.rule_schema import DYNAMIC, SWITCHED, YARN, RuntimeOutcome
+from ctxextend.runtimes.rule_schema import DYNAMIC, SWITCHED, YARN, Runtime, RuntimeOutcome
 from ctxextend.runtimes.runtime_statements import runtime_statements
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS, SWITCH
 from ctxextend.tables.rope_types import TYPE
@@ -118,15 +118,18 @@ def old_lengths(plan: Plan) -> str:
     return " and ".join(f"{length} ({part})" for part, length in lengths.items())
 
 
-def suggest_kept_rows(plan: Plan) -> str:
-    """Say how to keep outputs for short inputs if the default method changes them; else nothing."""
+def suggest_kept_rows(plan: Plan, runtime: Runtime | None = None) -> str:
+    """Say how to keep outputs for short inputs if the default method changes them; else nothing.
+
+    For one runtime, nothing that it does not apply is suggested.
+    """
     is_mixed = len({table.has_rows for table in plan.tables}) > 1  # no method applies to all
     is_default = plan.settings.choice.name == DEFAULT_METHOD
     keeps = plan.keeps_short_inputs or plan.rounds_short_inputs
     if is_mixed or keeps or plan.scaled_tensors or not is_default:
         return ""
     if not plan.has_rows:
-        return _suggest_switch(plan)
+        return _suggest_switch(plan, runtime)
     lengths = {table.max_len_before for table in plan.tables}
     method = f"--method {COPY}, which is mostly worse for long ones"
     if len(lengths) == 1:
@@ -134,7 +137,7 @@ def suggest_kept_rows(plan: Plan) -> str:
     return f"To keep outputs for short inputs, use {method}."
 
 
-def _suggest_switch(plan: Plan) -> str:
+def _suggest_switch(plan: Plan, runtime: Runtime | None) -> str:
     """Suggest lists of factors for rotary positions, and name the runtimes that apply them."""
     table = plan.tables[0]
     facts = table.location.table.rope
@@ -152,7 +155,9 @@ def _suggest_switch(plan: Plan) -> str:
     for item in statements:
         if item.outcome is RuntimeOutcome.SERVES and not item.ignores_short_list:
             serving.append(item.name)
-    if not serving:
+    if runtime is not None and runtime.name not in serving:
+        return ""
+    if not serving or runtime is not None:
         return f"{suggestion}."
     return f"{suggestion} (right in {joined(serving)})."
 

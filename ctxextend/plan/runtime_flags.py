@@ -16,6 +16,7 @@ from ctxextend.families.rope_dialects import new_half, with_value, with_values
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.limits.params_file import ParamsFile, find_params
 from ctxextend.plan.edits import config_changes
+from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.opened_model import OpenedModel, open_without_weights
 from ctxextend.plan.params_edits import check_params_agree
@@ -23,6 +24,7 @@ from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, scales
 from ctxextend.recipe import TENSOR_KEYS, CheckpointRef, Resize, accepts_settings, split_ref
 from ctxextend.runtimes.commands import base_command
+from ctxextend.runtimes.rule_schema import Runtime
 from ctxextend.runtimes.runtime_notes import describe_ignored_factor, describe_ignored_lists
 from ctxextend.runtimes.runtimes import find_runtime
 from ctxextend.tables.rope_types import (
@@ -67,7 +69,8 @@ class RuntimeFlags(Result, shows=("flags",)):
     # no JSON.
     override: Mapping[str, Any]
     serve: str  # the command that serves the checkpoint with the flags
-    # Why another method than that of `auto` was chosen, and what it costs in the runtime.
+    # Why another method than that of `auto` was chosen, what it costs in the runtime, and what
+    # happens to outputs for short inputs if they change.
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
 
@@ -123,7 +126,7 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
         ResizeError: The runtime is unknown, has no such flags, or does not apply the method.
         CtxextendError: As `plan_resize`.
     """
-    runtime = find_runtime(key)
+    runtime = find_flags_runtime(key)
     write_folder = f"{ref.resize_command(to=settings.to)} --for {key}"
     writer = _WRITERS.get(key)
     if writer is None:
@@ -154,9 +157,31 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
         flags=flags,
         override=written.override,
         serve=base_command(runtime, ref.source, flags),
-        notes=(*planned.notes, *describe_ignored_lists(statements)),
+        notes=(
+            *planned.notes,
+            *describe_ignored_lists(statements),
+            *_effects_on_short_inputs(planned),
+        ),
         warnings=(*planned.warnings, *describe_ignored_factor(statements)),
     )
+
+
+def find_flags_runtime(key: str) -> Runtime:
+    """Return a runtime by its key.
+
+    Raises:
+        ResizeError: There is none; those with flags are named.
+    """
+    return find_runtime(key, suggested=list(_WRITERS))
+
+
+def _effects_on_short_inputs(planned: RuntimePlan) -> Iterator[str]:
+    """Yield what happens to outputs, as `resize` says it, if those for short inputs change."""
+    plan = planned.plan
+    if plan.keeps_short_inputs or plan.rounds_short_inputs:
+        return
+    hint = suggest_kept_rows(plan, planned.runtime)
+    yield f"{describe_effects(plan)} {hint}".strip()
 
 
 def _without_params(model: OpenedModel) -> OpenedModel:

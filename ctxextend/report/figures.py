@@ -47,6 +47,11 @@ PANEL_SIZE = (4.8, 2.8)
 COLUMN_WIDTH = 3.3
 BAR_HEIGHT = 0.23
 LEGEND_LINE = 0.16
+# The share of the axis that the first three quarters of the bars fill, unless others are broken.
+BAR_SHARE = 1 / 8
+# In points: between a plot and its title, and the same where the base's length is written there.
+TITLE_PAD = 6.0
+TITLE_PAD_ABOVE_MARK = 17.0
 DPI = 300
 NUMBERS = NumberFormat()
 MAX_NAME = 32  # characters of a legend or axis label
@@ -219,6 +224,7 @@ class Plot(NamedTuple):
     size: tuple[float, float] = PANEL_SIZE  # in inches, in reports
     number: int | None = None  # index of the method, for plots of a single method
     is_clipped: bool = False  # whether values exceed the axis limit
+    title_pad: float = TITLE_PAD  # in points
 
 
 @dataclass(frozen=True)
@@ -264,7 +270,7 @@ def panel_figure(panels: Iterable[Panel], title: str) -> "Figure":
         for plot, ax in zip(row, axes, strict=False):
             plot.draw(ax)
             if len(plots) > 1:
-                ax.set_title(plot.title, loc="left")
+                ax.set_title(plot.title, loc="left", pad=plot.title_pad)
         for ax in axes[len(row) :]:
             ax.remove()
     return figure
@@ -379,7 +385,16 @@ def loss_panel(
     width, height = PANEL_SIZE
     if has_legend:
         height += LEGEND_LINE * (len(curves) + 1)
-    plot = Plot(title, losses.draw, (width, height), is_clipped=losses.limit is not None)
+    title_pad = TITLE_PAD
+    if losses.has_mark:
+        title_pad = TITLE_PAD_ABOVE_MARK
+    plot = Plot(
+        title=title,
+        draw=losses.draw,
+        size=(width, height),
+        is_clipped=losses.limit is not None,
+        title_pad=title_pad,
+    )
     header = ["", *(_span_text(by, span) for span in losses.spans)]
     rows = []
     for curve in curves:
@@ -424,6 +439,11 @@ class LossPlot:
         return max((span[-1] for span in self.spans), default=0)
 
     @property
+    def has_mark(self) -> bool:
+        """Whether the base's length is marked."""
+        return self.mark is not None and self.mark <= self.longest
+
+    @property
     def limit(self) -> float | None:
         """The end of the axis of losses, if it hides extreme ones."""
         means: list[float] = []
@@ -448,7 +468,7 @@ class LossPlot:
         limit = self.limit
         if limit is not None:
             axes.set_ylim(min(axes.get_ylim()[0], limit - 0.1), limit)
-        if self.mark is not None and self.mark <= self.longest:
+        if self.mark is not None and self.has_mark:
             mark_base_length(axes, self.mark, self.mark_name)
         if self.has_legend:
             add_legend(axes, "shaded: 95 % CI")
@@ -492,50 +512,56 @@ class LossPlot:
 
 
 def mark_base_length(axes: "Axes", x: float, text: str = "") -> None:
-    """Draw a dashed line at the base's context length; its label is where more space is."""
+    """Draw a dashed line at the base's context length; its label is above, clear of curves."""
     axes.axvline(x, color=SOFT, linestyle=(0, (3, 3)), linewidth=0.7)
     share, _ = (axes.transData - axes.transAxes).transform((x, axes.get_ylim()[0]))
-    alignment = "left"
-    offset = 4  # points
-    if share > 0.6:
-        alignment = "right"
-        offset = -4
+    alignment = "left" if share <= 0.6 else "right"
     axes.annotate(
         text,
         xy=(x, 1),
-        xytext=(offset, -2),
+        xytext=(0, 2),
         xycoords=("data", "axes fraction"),
         textcoords="offset points",
         ha=alignment,
-        va="top",
+        va="bottom",
         color=SOFT,
     )
 
 
-def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | None:
+def upper_limit(
+    values: Iterable[float], leading: Iterable[float], share: float = 1 / 3
+) -> float | None:
     """Return an axis limit that clips extreme values, or None if there are none.
 
-    Leading values fill at least a third of the axis.
+    Leading values fill at least this share of the axis.
     """
     finite = [value for value in values if math.isfinite(value)]
     visible = [value for value in leading if math.isfinite(value)] or finite
     if not finite:
         return None
-    maximum = max(visible) + 2 * max(max(visible) - min(finite), 1e-9)
+    spread = max(max(visible) - min(finite), 1e-9)
+    maximum = max(visible) + spread * (1 / share - 1)
     if max(finite) <= maximum:
         return None
     return maximum
 
 
-Bar = tuple[str, Estimate, Style]  # its name and value
+class Bar(NamedTuple):
+    """A bar of a bar plot."""
+
+    name: str
+    value: Estimate
+    style: Style
+    instead: str = ""  # the text in place of a bar without length
 
 
 def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
     """Return a horizontal bar plot with 95 % error bars, the first on top.
 
-    Extreme bars in the last quarter are cut.
+    Bars that would make the others too short to read have a break and their number. So do bars
+    whose error bar would end beyond the axis.
     """
-    limit = upper_limit(_ends(bars), _ends(bars[: len(bars) - len(bars) // 4]))
+    limit = upper_limit(_ends(bars), _ends(bars[: len(bars) - len(bars) // 4]), BAR_SHARE)
     return Plot(
         title=title,
         draw=partial(_draw_bars, bars=bars, label=label, limit=limit),
@@ -547,24 +573,83 @@ def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
 def _ends(bars: Sequence[Bar]) -> list[float]:
     """Return the ends of all bars and error bars."""
     ends = [0.0]
-    for _, value, _ in bars:
-        below, above = error_bar(value)
-        ends += (value.mean - below, value.mean + above)
+    for bar in bars:
+        below, above = error_bar(bar.value)
+        ends += (bar.value.mean - below, bar.value.mean + above)
     return ends
 
 
 def _draw_bars(axes: "Axes", bars: Sequence[Bar], label: str, limit: float | None) -> None:
     axes.set_xlabel(label, loc="right")
     axes.grid(visible=False, axis="y")
-    for y, (_, value, style) in enumerate(bars):
-        if math.isfinite(value.mean):
-            axes.barh(y, value.mean, 0.55, **style)
-            _draw_error_bar(axes, y, value)
-    axes.set_yticks(range(len(bars)), [short_name(name) for name, _, _ in bars])
+    broken = dict[int, str]()
+    absent = dict[int, str]()
+    for y, bar in enumerate(bars):
+        mean = bar.value.mean
+        _, above = error_bar(bar.value)
+        if not math.isfinite(mean):
+            absent[y] = NUMBERS.number(mean, None)
+        elif limit is not None and mean + above > limit:
+            axes.barh(y, limit, 0.55, **bar.style)
+            broken[y] = NUMBERS.estimate(bar.value)
+        else:
+            axes.barh(y, mean, 0.55, **bar.style)
+            _draw_error_bar(axes, y, bar.value)
+            if mean == 0 and not bar.value.half_width:
+                absent[y] = bar.instead
+    axes.set_yticks(range(len(bars)), [short_name(bar.name) for bar in bars])
     axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
     axes.axvline(0, color=SOFT, linewidth=0.7)
     if limit is not None:
         axes.set_xlim(right=limit)
+    for y, number in broken.items():
+        _draw_break(axes, y, number)
+    for y, text in absent.items():
+        _write_at_zero(axes, y, text)
+
+
+def _write_at_zero(axes: "Axes", y: float, text: str) -> None:
+    """Write what a row without a bar means, on the side of zero that has more space."""
+    left, right = axes.get_xlim()
+    alignment = "left"
+    offset = 3  # points
+    if -left > right:
+        alignment = "right"
+        offset = -3
+    axes.annotate(
+        text,
+        xy=(0, y),
+        xytext=(offset, 0),
+        textcoords="offset points",
+        ha=alignment,
+        va="center_baseline",
+        color=SOFT,
+    )
+
+
+def _draw_break(axes: "Axes", y: float, number: str) -> None:
+    """Draw two slanted lines near the end of a bar that is cut, and write its number there."""
+    for offset in (-7, -4):
+        axes.annotate(
+            "/",
+            xy=(1, y),
+            xytext=(offset, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha="center",
+            va="center_baseline",
+            color=INK,
+        )
+    axes.annotate(
+        number,
+        xy=(1, y),
+        xytext=(-11, 0),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right",
+        va="center_baseline",
+        color=INK,
+    )
 
 
 def _draw_error_bar(axes: "Axes", y: float, value: Estimate) -> None:
@@ -599,7 +684,7 @@ def retrieval_panel(by: str, modes: Sequence[DocumentBars]) -> Panel:
     names = [*modes[0].scores]
     plots = []
     for name in names[:2]:
-        bars = [(mode.label, mode.scores[name], mode.style) for mode in modes]
+        bars = [Bar(mode.label, mode.scores[name], mode.style) for mode in modes]
         plots.append(bar_plot(f"{by.title()}: {name}", f"{name} (± 95 %)", bars))
     rows = [["", TOKENS_COLUMN, *names]]
     for mode in modes:
@@ -719,7 +804,7 @@ def _shift_panel(evaluation: Evaluation) -> Panel | None:
     bars = []
     for point in shift.points:
         positions = describe_range(point.start, point.start + shift.size)
-        bars.append((positions, point.effect, BAR_STYLE))
+        bars.append(Bar(positions, point.effect, BAR_STYLE, instead="unchanged"))
     unit = "cosine" if shift.points[0].loss is None else "nats/token"
     plot = bar_plot(SHIFT_TITLE, f"{unit} vs. position 0 (± 95 %)", bars)
     return Panel("shift", SHIFT_TITLE, [plot])

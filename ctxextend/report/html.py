@@ -321,7 +321,8 @@ def _short_inputs_plot(comparison: Comparison) -> Plot | None:
     costs: list[Bar] = []
     for number, row in enumerate(comparison.rows):
         if row.final.short_inputs:
-            costs.append((row.method, row.final.short_inputs, _bar_style(number)))
+            style = _bar_style(number)
+            costs.append(Bar(row.method, row.final.short_inputs, style, instead="unchanged"))
     if not costs:
         return None
     title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
@@ -335,16 +336,16 @@ def _unit(comparison: Comparison) -> str:
 
 def _against_best(comparison: Comparison) -> list[Bar]:
     return [
-        (row.method, row.final.delta or NO_DELTA, _bar_style(number))
+        Bar(row.method, row.final.delta or NO_DELTA, _bar_style(number), instead="best")
         for number, row in enumerate(comparison.rows)
     ]
 
 
 def _against_reference_rows(comparison: Comparison) -> list[Bar]:
-    bars: list[Bar] = [(REFERENCE, NO_DELTA, {})]
+    bars = [Bar(REFERENCE, NO_DELTA, {}, instead="reference")]
     for number, row in enumerate(comparison.rows):
         if row.final.against_base:
-            bars.append((row.method, row.final.against_base, _bar_style(number)))
+            bars.append(Bar(row.method, row.final.against_base, _bar_style(number)))
     return bars
 
 

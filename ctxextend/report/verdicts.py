@@ -134,8 +134,22 @@ def _effect_verdict(effect: ContextEffect, evaluation: Evaluation, numbers: Numb
         outcome = "Longer context hurts"
     else:
         outcome = "No significant effect of the longer context"
-    clauses = [f"{outcome}: {effect.amount}", *_against_sliding_windows(evaluation, numbers)]
-    return f"{'; '.join(clauses)}."
+    result = f"{outcome}: {effect.amount}"
+    against_base = _against_sliding_windows(evaluation, numbers)
+    if _contradicts_base(effect, evaluation):
+        return f"{result}. All the same, the model is {against_base[0]}."
+    return f"{'; '.join([result, *against_base])}."
+
+
+def _contradicts_base(effect: ContextEffect, evaluation: Evaluation) -> bool:
+    """Whether the model gets worse with context and is better than the base, or the reverse."""
+    positions = evaluation.positions
+    if positions is None or SLIDING not in positions.changes:
+        return False
+    change = positions.changes[SLIDING].sign
+    if not change or not effect.change.sign:
+        return False
+    return (effect.change.sign == effect.better) != (change < 0)
 
 
 def _perplexity_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:

@@ -1,5 +1,7 @@
 """The runtimes, with the versions that were run or read."""
 
+from collections.abc import Sequence
+
 from ctxextend.errors import ResizeError, did_you_mean
 from ctxextend.runtimes.rule_schema import ROPE_PARAMETERS, ROPE_SCALING, Runtime
 
@@ -91,8 +93,12 @@ RUNTIMES = (
 RUNTIME_KEYS = tuple(runtime.key for runtime in RUNTIMES)
 
 
-def find_runtime(key: str) -> Runtime:
+def find_runtime(key: str, suggested: Sequence[str] = RUNTIME_KEYS) -> Runtime:
     """Return a runtime by its key.
+
+    Args:
+        key: As ``--for`` takes it.
+        suggested: The keys that an error names.
 
     Raises:
         ResizeError: There is none.
@@ -100,5 +106,5 @@ def find_runtime(key: str) -> Runtime:
     for runtime in RUNTIMES:
         if runtime.key == key:
             return runtime
-    hint = did_you_mean(key, RUNTIME_KEYS) or f"Use one of {', '.join(RUNTIME_KEYS)}."
+    hint = did_you_mean(key, suggested) or f"Use one of {', '.join(suggested)}."
     raise ResizeError(f"Unknown runtime {key!r}.", hint)

@@ -1,11 +1,12 @@
 """`verify --deep`: load both checkpoints in transformers, run them, and compare."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.source_types import SOURCE_TYPES
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, joined
 from ctxextend.models.load import LoadingInfo, check_loadable, load
 from ctxextend.plan.table_plan import pads_with_positions, same_up_to
 from ctxextend.verification.checks import Check, Evidence
@@ -38,9 +39,12 @@ from ctxextend.verification.wider_windows import widen_windows
 from ctxextend.verification.without_positions import remove_positions
 
 NOT_DEEP_HINT = "Run verify without --deep."
+LONG_INPUT = 16_384  # tokens, from which on the cost is said before models run
 
 
-def check_models(expected: Expected, resized: Checkpoint) -> list[Check]:
+def check_models(
+    expected: Expected, resized: Checkpoint, note: Callable[[str], None]
+) -> list[Check]:
     """Load both checkpoints, run the resized one at its new length, and compare outputs.
 
     Both run in float32 on the same inputs, which fit both, one after the other, so only one model
@@ -48,10 +52,17 @@ def check_models(expected: Expected, resized: Checkpoint) -> list[Check]:
     positions. One to attention windows is compared as it is on inputs of up to half a window, and
     on longer ones with windows of twice the input, in which all tokens attend to each other.
 
+    Args:
+        expected: What the base and the recipe lead to expect.
+        resized: The resized checkpoint.
+        note: Called with a sentence before models run on long inputs.
+
     Raises:
         CheckpointError: transformers can load neither checkpoint.
     """
     lengths = _shared_lengths(expected)
+    if expected.max_len >= LONG_INPUT:
+        note(_describe_cost(lengths, expected.max_len))
     before = _observe_base(expected, lengths)
     try:
         model, info = _load_resized(expected, resized)
@@ -71,6 +82,18 @@ def check_models(expected: Expected, resized: Checkpoint) -> list[Check]:
         del model  # only one is in memory at a time
         checks.append(_check_switch(expected, resized, after, again))
     return checks
+
+
+def _describe_cost(lengths: Sequence[int], longest: int) -> str:
+    """Say on how many tokens models run, and what that costs."""
+    shared = [f"{length:,}" for length in lengths if length < longest]
+    both = f"Both models run on {joined(shared)} tokens, and the resized one on {longest:,}"
+    if not shared:
+        both = f"Both models run on {longest:,} tokens"
+    return (
+        f"{both}. Attention costs the square of the length: on a CPU, this can take hours. Without "
+        "--deep, verify only reads files."
+    )
 
 
 def _check_switch(

@@ -103,7 +103,6 @@ def observe(
     lengths: Sequence[int],
 ) -> Observed:
     """Run a model on inputs of some lengths, in tokens, and find its random parameters."""
-    working_on(f"Running {checkpoint.source.name}")
     frequencies = _read_frequencies(model)  # inputs change them, so they are read first
     return Observed(
         outcomes=run_inputs(expected, checkpoint, model, lengths),
@@ -127,6 +126,7 @@ def run_inputs(
             folder = checkpoint.root / (table.location.tokenizer or checkpoint.model)
             inputs |= padded_texts(model, folder, table.max_len_before)
         for text, tokens in inputs.items():
+            working_on(f"Running {checkpoint.source.name} on {text}")
             outcomes[table.name, text] = _run(expected, model, table, tokens)
     return outcomes
 

@@ -1,7 +1,7 @@
 """Verify that a checkpoint differs from its base only in its positions."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,10 @@ TRAINING_UNVERIFIED = (
 )
 
 
+def _say_nothing(text: str) -> None:
+    """Report nothing."""
+
+
 @accepts_settings(CheckpointRef)
 def verify(
     reference: str | os.PathLike[str],
@@ -91,8 +95,17 @@ def verify_resized(
     *,
     deep: bool,
     progress: Progress = no_progress,
+    note: Callable[[str], None] = _say_nothing,
 ) -> Verification:
-    """Verify a resized checkpoint like `verify`; `progress` is called with the bytes compared.
+    """Verify a resized checkpoint like `verify`.
+
+    Args:
+        reference: The resized checkpoint.
+        base_name: The base; None: the one in the recipe.
+        settings: Fields of the base's checkpoint reference, which override the recipe.
+        deep: Whether both models run in transformers.
+        progress: Called with the bytes compared.
+        note: Called with a sentence on what a long run costs, before it.
 
     Raises:
         CtxextendError: As `verify`.
@@ -127,7 +140,7 @@ def verify_resized(
     if deep:
         from ctxextend.verification.deep import check_models
 
-        checks += check_models(expected, resized)
+        checks += check_models(expected, resized, note)
     return _conclude(ref, reference, expected, checks)
 
 

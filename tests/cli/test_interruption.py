@@ -19,7 +19,8 @@ from tests.helpers.repository import ROOT
 from tests.helpers.terminal import on_terminal
 
 NOTHING = "Stopped: nothing was written. Run the same command again.\n"
-NOTHING_MEASURED = "Stopped: nothing was measured. Run the same command again.\n"
+NOTHING_INSPECTED = "Stopped: nothing was inspected.\n"
+NOTHING_MEASURED = "Stopped: nothing was measured.\n"
 PROGRAM = [sys.executable, "-m", "ctxextend"]
 
 
@@ -48,7 +49,17 @@ def interrupt(*_: object, **__: object) -> None:
             "train tiny-gpt2 --steps 2 --data book.txt",
             NOTHING,
         ),
-        ("ctxextend.inspection.inspect.inspect_model", "inspect tiny-gpt2", NOTHING),
+        ("ctxextend.inspection.inspect.inspect_model", "inspect tiny-gpt2", NOTHING_INSPECTED),
+        (
+            "ctxextend.verification.verify.resolve_source",
+            "verify tiny-gpt2 --deep",
+            "Stopped: nothing was verified.\n",
+        ),
+        (
+            "ctxextend.plan.runtime_flags.find_flags",
+            "flags tiny-gpt2 --to 4x --for vllm",
+            "Stopped: nothing was printed.\n",
+        ),
         ("ctxextend.comparison.quick.compare_quickly", "demo", NOTHING),
         (
             "ctxextend.evaluation.evaluate.open_text",
@@ -152,8 +163,8 @@ def test_json_has_the_line_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_at("ctxextend.inspection.inspect.inspect_model", monkeypatch)
     done = run("inspect tiny-gpt2 --json")
     error = json.loads(done.stdout)["error"]
-    assert error == {"type": "Interrupted", "message": NOTHING.strip(), "hint": None}
-    assert done.stderr == NOTHING
+    assert error == {"type": "Interrupted", "message": NOTHING_INSPECTED.strip(), "hint": None}
+    assert done.stderr == NOTHING_INSPECTED
 
 
 def test_partial_results_are_followed_by_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +215,7 @@ def test_a_signal_during_a_destructor_is_not_lost() -> None:
         check=False,
     )
     assert done.returncode == 130
-    assert done.stderr == NOTHING
+    assert done.stderr == NOTHING_INSPECTED
 
 
 # What is done before a command prints

@@ -336,6 +336,37 @@ def test_loss_task_report_compares_contexts_with_that_of_the_base(
     assert last.against_base.mean == pytest.approx(expected.mean())
 
 
+@pytest.mark.parametrize(("cost", "warns"), [(0.2, True), (0.0, False), (-0.2, False)])
+def test_loss_task_report_warns_of_a_text_that_the_base_reads_worse_with_context(
+    cost: float, warns: bool, task_of_three_windows: LossTask
+) -> None:
+    task = task_of_three_windows
+    keys = {key.name: key for key in task.losses_by_mode if key.measure == "position"}
+    separate = task.losses_by_mode[keys[TRUNCATED]]
+    noise = np.random.default_rng(0)
+    task.losses_by_mode[keys[SLIDING]] = [
+        losses + cost + noise.normal(scale=0.01, size=len(losses)) for losses in separate
+    ]
+    warnings = task.report()["warnings"]
+    assert len(warnings) == warns
+    for warning in warnings:
+        assert warning.startswith("This text does not show what a longer context is worth: ")
+        assert "than in separate ones, by 0.2" in warning
+
+
+def test_loss_task_report_needs_both_modes_of_the_base_to_judge_the_text(
+    task_of_three_windows: LossTask,
+) -> None:
+    task = task_of_three_windows
+    task.modes = [mode for mode in task.modes if mode.key.name != TRUNCATED]
+    assert task.report()["warnings"] == []
+
+
+def test_loss_task_report_of_a_single_window_does_not_judge_the_text(make_pico: Make) -> None:
+    model, base = open_pair(make_pico, "gpt2")
+    assert score(model, base, (8, 16, 32), TEXT).report()["warnings"] == []
+
+
 # ---- rejected models
 
 

@@ -1,7 +1,9 @@
 """`resize` of GGUF files: what it writes, by the official package, and what it refuses."""
 
 import json
+import os
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from tests.helpers.gguf_files import (
     write_gguf,
 )
 from tests.helpers.pico import LEARNED_METHODS, resize_settings
+from tests.helpers.terminal import on_terminal
 
 LONGER = 4 * LENGTH
 
@@ -557,6 +560,20 @@ def test_resize_states_what_llama_cpp_reads(runtime: str | None, tmp_path: Path)
     [statement] = result.planned.explanation.runtimes
     assert (statement.name, statement.outcome, statement.length) == ("llama.cpp", "serves", LONGER)
     assert statement.evidence.startswith("https://")
+
+
+def test_resize_prints_the_command_that_serves_a_gguf_file(tmp_path: Path) -> None:
+    base = write_gguf(tmp_path / "base.gguf")
+    output = tmp_path / "out.gguf"
+    command = ["resize", str(base), "--to", str(LONGER), "--output", str(output)]
+    done = CliRunner().invoke(build_app(), command)
+    assert done.stdout == f"{output}\n"
+    assert done.stderr.endswith(f"In llama.cpp:\n  llama-server -m {output} -c {LONGER}\n")
+    shown = on_terminal(
+        [sys.executable, "-m", "ctxextend", *command, "--force"],
+        os.environ | {"TERM": "dumb", "COLUMNS": "300"},
+    )
+    assert shown.count("llama-server") == 1
 
 
 def test_resize_serves_an_encoder_in_one_batch(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """`ctxextend flags`: what a runtime is given instead of a new folder."""
 
 import json
+import os
 import shlex
+import sys
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,11 @@ import pytest
 import transformers
 
 from ctxextend import CheckpointError, ResizeError, resize, runtime_flags
-from tests.helpers import mistral_format, pico, rotary_configs
+from tests.helpers import mistral_format, pico, rotary_configs, rotary_models
 from tests.helpers.hub_server import Hub
 from tests.helpers.json_schemas import check
 from tests.helpers.rotary_configs import LISTS, NEW, OLD, SECTIONS
+from tests.helpers.terminal import on_terminal
 from tests.helpers.trainings import invoke, succeed, unwrapped
 
 VLLM = "--hf-overrides"
@@ -258,7 +261,7 @@ def test_runtime_flags_are_nested_as_in_the_loaded_config(name: str) -> None:
         "text_config": {"max_position_embeddings": NEW, "rope_parameters": theta}
     }
     assert vllm.method == "theta"
-    assert vllm.notes == ("vLLM does not apply yarn to qwen2_vl models: the method is theta.",)
+    assert vllm.notes[0] == "vLLM does not apply yarn to qwen2_vl models: the method is theta."
 
 
 # ---- the same as a folder
@@ -344,6 +347,12 @@ def test_runtime_flags_refuse_an_unknown_runtime_before_anything_else() -> None:
         runtime_flags("no/such/folder", NEW, "vlm")
 
 
+def test_runtime_flags_suggest_only_runtimes_with_flags() -> None:
+    done = invoke("flags", "no/such/folder", "--to", NEW, "--for", "tgi")
+    assert done.exit_code == 2
+    assert unwrapped(done.stderr).endswith("Use one of vllm, sglang, llama.cpp.")
+
+
 def test_runtime_flags_refuse_a_table_of_rows() -> None:
     source = pico.make(Path("gpt2"), "gpt2").folder
     with pytest.raises(ResizeError) as caught:
@@ -379,9 +388,12 @@ def test_flags_prints_only_the_flags_on_stdout() -> None:
     rotary_configs.save("llama")
     done = succeed("flags", "llama", "--to", "4x", "--for", "llama.cpp")
     assert done.stdout == f"{LLAMA_CPP_YARN}\n"
-    assert done.stderr == (
-        f"256 -> 1024 tokens, yarn:\n  llama-server -m MODEL.gguf {LLAMA_CPP_YARN}\n"
+    effects, *others = done.stderr.splitlines()
+    assert effects.startswith(
+        "Not yet trained at 1024. Outputs for short inputs change too, because positions move; "
     )
+    assert effects.endswith("keep neighbours apart.")  # llama.cpp applies no switch
+    assert others == ["256 -> 1024 tokens, yarn:", f"  llama-server -m MODEL.gguf {LLAMA_CPP_YARN}"]
     quiet = succeed("flags", "llama", "--to", "4x", "--for", "llama.cpp", "--quiet")
     assert quiet.stderr == ""
 
@@ -428,6 +440,33 @@ def test_flags_of_vllm_say_that_short_inputs_get_the_frequencies_of_long_ones() 
     rotary_configs.save("llama")
     done = succeed("flags", "llama", "--to", NEW, "--for", "vllm", "--method", "switch")
     assert "vLLM gives every input the frequencies of long ones" in unwrapped(done.stderr)
+
+
+def test_flags_say_what_happens_to_short_inputs_if_they_change() -> None:
+    folder = rotary_configs.save("llama")
+    changed = "Outputs for short inputs change too"
+    assert [changed in note for note in runtime_flags(folder, NEW, "vllm").notes] == [True]
+    (kept,) = runtime_flags(folder, NEW, "vllm", "switch").notes
+    assert changed not in kept
+
+
+def test_resize_for_a_runtime_suggests_only_what_it_applies() -> None:
+    rotary_models.make("llama")
+    hint = "To keep outputs for short inputs, use --method switch"
+    command = ("resize", "llama", "--to", "4x", "--dry-run", "--for")
+    assert hint not in unwrapped(succeed(*command, "vllm").stderr)
+    assert f"{hint}." in unwrapped(succeed(*command, "transformers").stderr)
+
+
+def test_flags_show_only_the_command_on_a_terminal() -> None:
+    rotary_configs.save("llama")
+    command = [sys.executable, "-m", "ctxextend", "flags", "llama", "--to", "4x"]
+    environment = os.environ | {"TERM": "dumb", "COLUMNS": "200"}
+    shown = on_terminal([*command, "--for", "llama.cpp"], environment)
+    assert shown.splitlines()[-1] == f"llama-server -m MODEL.gguf {LLAMA_CPP_YARN}"
+    assert shown.count(LLAMA_CPP_YARN) == 1
+    quiet = on_terminal([*command, "--for", "llama.cpp", "--quiet"], environment)
+    assert quiet == f"{LLAMA_CPP_YARN}\n"
 
 
 def test_flags_serves_a_folder_that_starts_with_a_dash() -> None:

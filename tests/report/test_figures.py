@@ -19,12 +19,13 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import rcParams
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from safetensors.torch import save_file
 
 from ctxextend import report, resize
 from ctxextend.evaluation.effective_result import LengthResult, TaskResult
-from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.evaluation.evaluation_result import Estimate, Evaluation
 from ctxextend.inspection.inspect import inspect
 from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.report.figures import (
@@ -32,6 +33,9 @@ from ctxextend.report.figures import (
     INK,
     OTHER,
     SHIFT_TITLE,
+    Bar,
+    Panel,
+    bar_plot,
     evaluation_figure,
     panel_figure,
     save,
@@ -533,6 +537,77 @@ def test_comparison_panels_show_deltas_and_losses() -> None:
         assert line.get_color() == OTHER
         assert line.get_linestyle() == "-"
         assert line.get_zorder() < front
+
+
+def bars_of(values: dict[str, Estimate]) -> Any:
+    """Return the axes of a bar plot of values by name, in which 0 is the best."""
+    bars = [Bar(name, value, {}, instead="best") for name, value in values.items()]
+    plot = bar_plot("", "", bars)
+    (axes,) = panel_figure([Panel("delta", "", [plot])], "").axes
+    return axes
+
+
+def test_bar_plot_shows_a_bar_of_several_times_the_others_completely() -> None:
+    best, second, third = (Estimate(mean, 0.005, 9, 9) for mean in (0.0, 0.02, 0.06))
+    axes = bars_of({"a": best, "b": second, "c": third, "d": Estimate(0.27, 0.03, 9, 9)})
+    right = axes.get_xlim()[1]
+    assert widths(axes)[3] == 0.27
+    assert right > 0.27 + 0.03 * 2
+    assert not axes.texts
+
+
+def test_bar_plot_breaks_an_extreme_bar_and_writes_its_number() -> None:
+    best, second, third = (Estimate(mean, 0.005, 9, 9) for mean in (0.0, 0.02, 0.06))
+    axes = bars_of({"a": best, "b": second, "c": third, "d": Estimate(3.9, 0.2, 9, 9)})
+    right = axes.get_xlim()[1]
+    assert right < 1
+    assert widths(axes)[3] == pytest.approx(right)
+    assert ticks(axes.texts) == ["/", "/", "3.90 ± 0.46"]
+    assert {text.xyann[0] < 0 for text in axes.texts} == {True}  # inside the axes
+    ends = [bar.lines[1][1].get_xdata()[0] for bar in axes.containers if bar.get_label() == ""]
+    assert all(end < right for end in ends)
+
+
+def test_bar_plot_breaks_a_bar_whose_interval_would_be_cut() -> None:
+    small = {name: Estimate(0.02, 0.002, 9, 9) for name in "abc"}
+    axes = bars_of({**small, "d": Estimate(0.15, 0.03, 9, 9)})
+    assert axes.get_xlim()[1] > 0.15
+    assert ticks(axes.texts) == ["/", "/", "0.150 ± 0.069"]
+
+
+def test_bar_plot_writes_what_a_row_without_a_bar_is() -> None:
+    exact = Estimate(0.0, 0.0, 9, 9)
+    axes = bars_of(
+        {"a": exact, "b": Estimate(0.02, 0.002, 9, 9), "c": Estimate(math.nan, None, 0, 0)}
+    )
+    assert [(text.get_text(), text.xy) for text in axes.texts] == [("best", (0, 0)), ("-", (0, 2))]
+    assert {text.get_ha() for text in axes.texts} == {"left"}
+    negative = bars_of({"a": exact, "b": Estimate(-0.4, 0.01, 9, 9)})
+    assert {text.get_ha() for text in negative.texts} == {"right"}
+
+
+def test_comparison_figure_writes_best_and_unchanged() -> None:
+    found = comparison(("linear", "copy"))
+    deltas, costs, *_ = panels(comparison_figure(found))
+    assert ticks(deltas.texts) == ["best"]
+    assert ticks(costs.texts) == ["unchanged"]
+
+
+@pytest.mark.parametrize("methods", [("linear", "copy"), ("bands", "linear", "random")])
+def test_comparison_figure_writes_the_length_of_the_base_above_the_curves(
+    methods: tuple[str, ...],
+) -> None:
+    figure = comparison_figure(comparison(methods))
+    canvas: Any = FigureCanvasAgg(figure)
+    renderer = canvas.get_renderer()
+    figure.draw(renderer)
+    by_position = panels(figure)[2]
+    (label,) = by_position.texts
+    assert label.get_text() == "base: 128"
+    box = label.get_window_extent(renderer)
+    title = by_position._left_title.get_window_extent(renderer)
+    assert by_position.get_window_extent(renderer).y1 <= box.y0
+    assert box.y1 <= title.y0
 
 
 def test_comparison_panels_of_encoders_show_retrieval() -> None:

@@ -298,16 +298,17 @@ def test_report_labels_the_best_five_methods_and_draws_others_in_grey(tmp_path: 
     assert page.count('swatch other"') == 2 * others  # in the ranking and the recipes
 
 
-def test_report_notes_clipped_values(tmp_path: Path) -> None:
+def test_report_says_what_a_broken_bar_means(tmp_path: Path) -> None:
     found = without_small_plots(comparison(("linear", "copy", "mirror", "last")))
     page = page_of(found, tmp_path)
-    assert "clipped" not in page
+    assert "beyond the axis" not in page
     assert "Incomplete" not in page
 
     extreme = replace(found.rows[-1].final, delta=Estimate(40.0, 0.1, 99, 61))
     page = page_of(with_outcome(found, extreme), tmp_path)
-    assert page.count("are clipped; see the ranking.") == 1
-    assert page.count("clipped") == 1
+    assert page.count(" Bars with // end beyond the axis.") == 1
+    assert page.count("beyond the axis") == 1
+    assert ">40.00 ± 0.20</text>" in page
     assert "+40.00 ± 0.20" in page
 
 

@@ -562,3 +562,18 @@ def test_verify_deep_judges_no_failure_that_the_base_has_too(
     assert runs.status == status
     assert f"fails on {NEW} tokens: RuntimeError: size {NEW + 1} must match 2" in runs.evidence[0]
     assert ("The base fails in the same way" in runs.evidence[0]) == (status == "not checked")
+
+
+def test_verify_deep_says_before_it_runs_long_inputs_what_they_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = resize("tiny-gpt2", to=256, output=tmp_path / "longer").output
+    cost = (
+        "Both models run on 32, 64 and 128 tokens, and the resized one on 256. Attention costs the "
+        "square of the length: on a CPU, this can take hours. Without --deep, verify only reads "
+        "files.\n"
+    )
+    assert invoke("verify", output, "--deep").stderr == ""
+    monkeypatch.setattr("ctxextend.verification.deep.LONG_INPUT", 256)
+    assert invoke("verify", output, "--deep").stderr == cost
+    assert invoke("verify", output).stderr == ""
