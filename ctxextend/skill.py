@@ -94,7 +94,7 @@ def _home() -> Path:
     Raises:
         OutputError: There is none.
     """
-    error = OutputError("There is no home folder for --global.", "Set HOME, or leave out --global.")
+    error = OutputError("--global needs a home folder.", "Set HOME, or leave out --global.")
     if os.environ.get("HOME") == "":  # Python would take the root folder
         raise error
     try:

@@ -140,7 +140,7 @@ def test_skill_global_needs_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HOME", "")
     done = invoke("--global")
     assert done.exit_code == 1
-    assert "There is no home folder for --global." in done.stderr
+    assert "--global needs a home folder." in done.stderr
 
 
 def test_skill_global_expands_the_folder_of_claude(
