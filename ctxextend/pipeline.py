@@ -272,16 +272,16 @@ def _naming_the_source(ref: CheckpointRef) -> Iterator[None]:
 def _kept_settings(file: RecipeFile, planned: Planned) -> Iterator[str]:
     """Yield a note if settings that were chosen for the length of an output make another one."""
     resize = file.recipe.resize
-    recorded = file.recorded
-    if recorded is None or resize is None or recorded.method != resize.method:
+    stated = file.stated
+    if stated is None or resize is None or stated.method != resize.method:
         return
     length = planned.plan.max_len_after
     methods = [resize.method or "", *table_methods(file).values()]
     kept = [method for method in dict.fromkeys(methods) if ":" in method]
-    if not kept or recorded.to in (resize.to, length):
+    if not kept or stated.to in (resize.to, length):
         return
     yield (
-        f"{joined(kept)} is kept, which the recipe states for {recorded.to} positions. To choose "
+        f"{joined(kept)} is kept, which the recipe states for {stated.to} positions. To choose "
         f"settings for {length}, add --set resize.method=auto."
     )
 

@@ -95,13 +95,12 @@ class RecipeFile(NamedTuple):
     recipe: Recipe
     provenance: Mapping[str, Any]  # how an output was created; empty in a recipe that a user wrote
     values: Mapping[str, Any]  # all values by key
-    # How the output was resized whose recipe this is, before any change of a value; None in a
-    # recipe that a user wrote.
-    recorded: "RecordedResize | None" = None
+    # What the file states, before any change of a value; None without a length to resize to.
+    stated: "StatedResize | None" = None
 
 
-class RecordedResize(NamedTuple):
-    """The length of an output, and the method with the settings that were chosen for it."""
+class StatedResize(NamedTuple):
+    """The length of a resize, and the method with the settings that were chosen for it."""
 
     to: object
     method: object
@@ -201,7 +200,7 @@ def parse_recipe(
         RecipeError: The YAML, a key or a value is invalid. The message lists all errors.
     """
     entries, errors = _read_entries(text, name, folder)
-    recorded = _recorded_resize(entries)
+    stated = _stated_resize(entries)
     for change in changes:
         if "=" in change:
             entries = _changed(entries, change)
@@ -223,16 +222,16 @@ def parse_recipe(
         recipe=Recipe(ref, **steps, output=top_level.get("output")),
         provenance=top_level.get("provenance", {}),
         values=_nested_values(entries),
-        recorded=recorded,
+        stated=stated,
     )
 
 
-def _recorded_resize(entries: Mapping[str, Entry]) -> RecordedResize | None:
-    """Return what the recipe of an output states about its resize; None of any other recipe."""
-    if "provenance" not in entries or "resize.to" not in entries:
+def _stated_resize(entries: Mapping[str, Entry]) -> StatedResize | None:
+    """Return what a recipe states about its resize; None without a length."""
+    if "resize.to" not in entries:
         return None
     method = entries.get("resize.method")
-    return RecordedResize(
+    return StatedResize(
         to=entries["resize.to"].value,
         method=method.value if method is not None else None,
     )

@@ -24,6 +24,7 @@ SKILL_FILE = "SKILL.md"
 AGENTS_FOLDER = Path(".agents", "skills")
 CLAUDE_FOLDER = Path(".claude", "skills")
 CLAUDE_VARIABLE = "CLAUDE_CONFIG_DIR"  # replaces ~/.claude
+REINSTALL = "Install ctxextend again: pip install --force-reinstall --no-deps ctxextend"
 CANNOT_WRITE = "Run it in a folder that you can write, or pass --global to write to your home."
 
 
@@ -64,20 +65,42 @@ def install_skill(
 
 def skill_text() -> bytes:
     """Return the SKILL.md that ships with the package."""
-    return (shipped_folder("skills") / SKILL_NAME / SKILL_FILE).read_bytes()
+    path = shipped_folder("skills") / SKILL_NAME / SKILL_FILE
+    with os_errors_as_output_error(path, hint=REINSTALL):
+        return path.read_bytes()
 
 
 def _skill_folders(in_home: bool, claude: bool) -> Iterator[Path]:
     """Yield the folders of skills, relative to the current folder or absolute."""
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises if there is none
-    yield home / AGENTS_FOLDER if in_home else AGENTS_FOLDER
+    if not in_home:
+        yield AGENTS_FOLDER
+        if claude:
+            yield CLAUDE_FOLDER
+        return
+    home = _home()
+    yield home / AGENTS_FOLDER
     if not claude:
         return
-    if not in_home:
-        yield CLAUDE_FOLDER
-        return
     configured = os.environ.get(CLAUDE_VARIABLE)
-    yield Path(configured) / CLAUDE_FOLDER.name if configured else home / CLAUDE_FOLDER
+    if configured:
+        yield Path(configured).expanduser() / CLAUDE_FOLDER.name
+    else:
+        yield home / CLAUDE_FOLDER
+
+
+def _home() -> Path:
+    """Return the home folder.
+
+    Raises:
+        OutputError: There is none.
+    """
+    error = OutputError("--global needs a home folder.", "Set HOME, or leave out --global.")
+    if os.environ.get("HOME") == "":  # Python would take the root folder
+        raise error
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise error from None
 
 
 def _installed_text(folder: Path) -> bytes | None:

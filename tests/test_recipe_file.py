@@ -16,7 +16,7 @@ from ctxextend.recipe import MAX_COUNT, CheckpointRef, Evaluate, Recipe, Resize,
 from ctxextend.recipe_file import (
     MAX_CHARACTERS,
     RecipeFile,
-    RecordedResize,
+    StatedResize,
     parse_recipe,
     read_recipe,
 )
@@ -104,7 +104,7 @@ def test_parse_recipe_round_trips_with_yaml_text(
     values = recipe_values(recipe) | {"provenance": provenance}
     text = yaml_text(values, Path())
     found = parse_recipe(text, "recipe.yaml")
-    recorded = RecordedResize(settings.to, settings.method)
+    recorded = StatedResize(settings.to, settings.method)
     assert found == RecipeFile(recipe, provenance, yaml.safe_load(text), recorded)
 
 

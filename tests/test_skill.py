@@ -134,3 +134,29 @@ def test_commands_of_other_programs_are_understood(typed: str, hint: str) -> Non
     done = CliRunner().invoke(build_app(), typed.split())
     assert done.exit_code == 2
     assert hint in done.stderr
+
+
+def test_skill_global_needs_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "")
+    done = invoke("--global")
+    assert done.exit_code == 1
+    assert "--global needs a home folder." in done.stderr
+
+
+def test_skill_global_expands_the_folder_of_claude(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(skill.CLAUDE_VARIABLE, "~/settings")
+    done = invoke("--global", "--claude")
+    assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "settings" / "skills" / "ctxextend" / "SKILL.md").is_file()
+
+
+def test_skill_names_a_reinstall_if_the_package_lacks_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxextend.skill.shipped_folder", lambda name: tmp_path / name)
+    done = invoke()
+    assert done.exit_code == 1
+    assert "pip install --force-reinstall --no-deps ctxextend" in done.stderr

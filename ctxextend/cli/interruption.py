@@ -19,6 +19,7 @@ WITHOUT_OUTPUT = {
     "flags": "printed",
     "inspect": "inspected",
     "methods": "printed",
+    "recipes": "printed",
     "verify": "verified",
 }
 RESUME = "Resume with the same command and --resume."

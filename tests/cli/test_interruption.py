@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from ctxextend.cli.app import build_app
+from ctxextend.cli.app import COMMANDS, build_app
+from ctxextend.cli.interruption import WITHOUT_OUTPUT
 from ctxextend.errors import TuningInterrupted
 from ctxextend.evaluation.evaluation_run import EvaluationRun
 from ctxextend.training.trainer import RunCallback
@@ -260,3 +261,8 @@ def test_train_says_what_it_does_after_the_last_step(said: list[str]) -> None:
     assert said[-3:] == last
     for text in ("Tokenizing text", "Loading tiny-gpt2 (3.8 MB)", "Measuring the held-out loss"):
         assert text in said
+
+
+def test_every_command_that_writes_no_checkpoint_has_a_word_for_what_was_not_done() -> None:
+    writing = {"resize", "convert", "train", "run", "demo", "skill"}
+    assert {*COMMANDS} - writing == {*WITHOUT_OUTPUT}
