@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -47,8 +48,8 @@ PANEL_SIZE = (4.8, 2.8)
 COLUMN_WIDTH = 3.3
 BAR_HEIGHT = 0.23
 LEGEND_LINE = 0.16
-# The share of the axis that the first three quarters of the bars fill, unless others are broken.
-BAR_SHARE = 1 / 8
+# How many times as long as the next shorter bar a broken one is, at least; see `longest_whole`.
+BREAK_FACTOR = 8
 # In points: between a plot and its title, and the same where the base's length is written there.
 TITLE_PAD = 6.0
 TITLE_PAD_ABOVE_MARK = 17.0
@@ -528,19 +529,17 @@ def mark_base_length(axes: "Axes", x: float, text: str = "") -> None:
     )
 
 
-def upper_limit(
-    values: Iterable[float], leading: Iterable[float], share: float = 1 / 3
-) -> float | None:
+def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | None:
     """Return an axis limit that clips extreme values, or None if there are none.
 
-    Leading values fill at least this share of the axis.
+    Leading values fill at least a third of the axis.
     """
     finite = [value for value in values if math.isfinite(value)]
     visible = [value for value in leading if math.isfinite(value)] or finite
     if not finite:
         return None
     spread = max(max(visible) - min(finite), 1e-9)
-    maximum = max(visible) + spread * (1 / share - 1)
+    maximum = max(visible) + 2 * spread
     if max(finite) <= maximum:
         return None
     return maximum
@@ -554,44 +553,54 @@ class Bar(NamedTuple):
     style: Style
     instead: str = ""  # the text in place of a bar without length
 
+    @property
+    def reach(self) -> float:
+        """How far the bar or its error bar ends from zero, on either side; NaN if unknown."""
+        below, above = error_bar(self.value)
+        return max(abs(self.value.mean - below), abs(self.value.mean + above))
+
 
 def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
     """Return a horizontal bar plot with 95 % error bars, the first on top.
 
-    Bars that would make the others too short to read have a break and their number. So do bars
-    whose error bar would end beyond the axis.
+    Bars that would make the others too short to read have a break and their number, on either side
+    of zero. The axis then ends there at twice the reach of those that are drawn whole.
     """
-    limit = upper_limit(_ends(bars), _ends(bars[: len(bars) - len(bars) // 4]), BAR_SHARE)
+    whole = longest_whole([bar.reach for bar in bars])
     return Plot(
         title=title,
-        draw=partial(_draw_bars, bars=bars, label=label, limit=limit),
+        draw=partial(_draw_bars, bars=bars, label=label, whole=whole),
         size=(PANEL_SIZE[0], len(bars) * BAR_HEIGHT + 0.6),
-        is_clipped=limit is not None,
+        is_clipped=whole is not None,
     )
 
 
-def _ends(bars: Sequence[Bar]) -> list[float]:
-    """Return the ends of all bars and error bars."""
-    ends = [0.0]
-    for bar in bars:
-        below, above = error_bar(bar.value)
-        ends += (bar.value.mean - below, bar.value.mean + above)
-    return ends
+def longest_whole(reaches: Iterable[float]) -> float | None:
+    """Return how far the longest bar reaches that is drawn whole; None if none is broken.
+
+    Of the bars with a length, the shorter half is whole. In order of length, so is each next one,
+    up to the first that is more than `BREAK_FACTOR` times as long as the one before it.
+    """
+    lengths = sorted(reach for reach in reaches if reach > 0 and math.isfinite(reach))
+    half = (len(lengths) + 1) // 2
+    for shorter, longer in pairwise(lengths[half - 1 :]):
+        if longer > BREAK_FACTOR * shorter:
+            return shorter
+    return None
 
 
-def _draw_bars(axes: "Axes", bars: Sequence[Bar], label: str, limit: float | None) -> None:
+def _draw_bars(axes: "Axes", bars: Sequence[Bar], label: str, whole: float | None) -> None:
     axes.set_xlabel(label, loc="right")
     axes.grid(visible=False, axis="y")
-    broken = dict[int, str]()
+    broken = dict[int, Bar]()
     absent = dict[int, str]()
     for y, bar in enumerate(bars):
         mean = bar.value.mean
-        _, above = error_bar(bar.value)
         if not math.isfinite(mean):
             absent[y] = NUMBERS.number(mean, None)
-        elif limit is not None and mean + above > limit:
-            axes.barh(y, limit, 0.55, **bar.style)
-            broken[y] = NUMBERS.estimate(bar.value)
+        elif whole is not None and bar.reach > whole:
+            axes.barh(y, math.copysign(2 * whole, mean), 0.55, **bar.style)
+            broken[y] = bar
         else:
             axes.barh(y, mean, 0.55, **bar.style)
             _draw_error_bar(axes, y, bar.value)
@@ -600,12 +609,26 @@ def _draw_bars(axes: "Axes", bars: Sequence[Bar], label: str, limit: float | Non
     axes.set_yticks(range(len(bars)), [short_name(bar.name) for bar in bars])
     axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
     axes.axvline(0, color=SOFT, linewidth=0.7)
-    if limit is not None:
-        axes.set_xlim(right=limit)
-    for y, number in broken.items():
-        _draw_break(axes, y, number)
+    if whole is not None:
+        _end_axis_at_breaks(axes, 2 * whole, broken.values())
+    for y, bar in broken.items():
+        _draw_break(axes, y, bar.value)
     for y, text in absent.items():
         _write_at_zero(axes, y, text)
+
+
+def _is_left(value: Estimate) -> bool:
+    """Whether a bar is left of zero."""
+    return math.copysign(1, value.mean) < 0
+
+
+def _end_axis_at_breaks(axes: "Axes", limit: float, broken: Iterable[Bar]) -> None:
+    """End the axis where the broken bars end, on the sides of zero that have any."""
+    for bar in broken:
+        if _is_left(bar.value):
+            axes.set_xlim(left=-limit)
+        else:
+            axes.set_xlim(right=limit)
 
 
 def _write_at_zero(axes: "Axes", y: float, text: str) -> None:
@@ -627,29 +650,27 @@ def _write_at_zero(axes: "Axes", y: float, text: str) -> None:
     )
 
 
-def _draw_break(axes: "Axes", y: float, number: str) -> None:
+def _draw_break(axes: "Axes", y: float, value: Estimate) -> None:
     """Draw two slanted lines near the end of a bar that is cut, and write its number there."""
-    for offset in (-7, -4):
+    end = 1
+    inwards = -1
+    alignment = "right"
+    if _is_left(value):
+        end = 0
+        inwards = 1
+        alignment = "left"
+    marks = ((4, "/", "center"), (7, "/", "center"), (11, NUMBERS.estimate(value), alignment))
+    for offset, text, horizontal in marks:
         axes.annotate(
-            "/",
-            xy=(1, y),
-            xytext=(offset, 0),
+            text,
+            xy=(end, y),
+            xytext=(inwards * offset, 0),
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
-            ha="center",
+            ha=horizontal,
             va="center_baseline",
             color=INK,
         )
-    axes.annotate(
-        number,
-        xy=(1, y),
-        xytext=(-11, 0),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        ha="right",
-        va="center_baseline",
-        color=INK,
-    )
 
 
 def _draw_error_bar(axes: "Axes", y: float, value: Estimate) -> None:

@@ -28,8 +28,16 @@ from benchmarks.minute_search import documents_from
 from benchmarks.qmsum import write_qmsum
 from benchmarks.result_figures import LENGTHS, READERS, WHOLE, draw_results, draw_search
 from ctxextend.evaluation.search_set import SearchSet
-from ctxextend.report.numbers import NumberFormat
 from ctxextend.tables.methods import METHODS
+from tests.helpers.measured import (
+    AGAINST_WHOLE,
+    RESULTS,
+    RESULTS_PAGE,
+    read_points,
+    table,
+    tables,
+    window_search,
+)
 from tests.helpers.repository import ROOT
 
 TINY = Shape(64, 2, 10, 16)
@@ -388,37 +396,179 @@ def test_real_prints_help(
     assert "--qmsum DIR" in capsys.readouterr().out
 
 
-def points_in(value: Any) -> Iterator[tuple[float, float]]:
-    """Yield the scores in what a benchmark wrote for figures, each with half of its interval."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        if len(value) >= 2 and all(isinstance(number, int | float) for number in value):
-            *_, mean, half_width = value
-            yield mean, half_width
-            return
-        for item in value:
-            yield from points_in(item)
+def shows(cell: str, point: tuple[float, float]) -> bool:
+    """Whether a cell ends in a score and half its interval, to the digits that it shows."""
+    found = re.search(r"(\d[\d.]*)(?: ± (\d[\d.]*))?\)?$", cell)
+    if not found:
+        return False
+    mean, half_width = found.groups(default="0")
+    for text, number in zip((mean, half_width), point, strict=True):
+        decimals = len(text.partition(".")[2])
+        if float(text) != round(number, decimals):
+            return False
+    return True
 
 
-@pytest.mark.parametrize(
-    ("name", "count"), [("real", 224), ("smollm2", 28), ("window-search", 108)]
-)
-def test_figures_show_the_numbers_of_the_results_page(name: str, count: int) -> None:
-    page = (ROOT / "docs" / "results.md").read_text()
-    found = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-    if name == "window-search":
-        for scores in (readers for half in found.values() for readers in half.values()):
-            del scores["recall@1"]  # not in the tables of the page
-        del found["choosing"]  # results/window-search.md has them
-    points = [*points_in(found)]
-    assert len(points) == count
-    numbers = NumberFormat()
-    shown: set[str] = set()
-    for mean, half_width in re.findall(r"\b(\d[\d.]*) ± (\d+(?:\.\d+)?)", page):
-        shown |= {f"{mean} ± {half_width}", numbers.number(float(mean), float(half_width))}
-    for mean, half_width in points:
-        assert half_width == 0 or numbers.number(mean, half_width) in shown
+def test_shows_compares_both_numbers() -> None:
+    assert shows("9.141 (x 1.0113 ± 0.0043)", (1.01132, 0.00431))
+    assert shows("2.396 ± 0.100", (2.396, 0.1))
+    assert shows("1.00", (1.0, 0.0))
+    assert not shows("9.141 (x 1.0113 ± 0.0043)", (1.0113, 0.0053))
+    assert not shows("9.141 (x 1.0113 ± 0.0043)", (1.0213, 0.0043))
+    assert not shows("-", (1.0, 0.0))
+
+
+def results_section(title: str) -> str:
+    """Return a section of docs/results.md."""
+    _, _, rest = RESULTS_PAGE.read_text("utf-8").partition(f"\n## {title}\n")
+    return rest.partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("half", ["choosing", "judging", "all"])
+def test_results_show_what_readers_found(half: str) -> None:
+    """The scores that the tables show are those that the figure is drawn from."""
+    section = results_section("Search in whole documents")
+    if half == "choosing":  # not on the page
+        section = (RESULTS / "window-search.md").read_text("utf-8")
+    title = f"{half}: documents are read by"
+    ((header, *rows),) = [found for found in tables(section) if found[0][0] == title]
+    measured = window_search(half)
+    assert [row[:2] for row in rows] == list(measured)
+    for row in rows:
+        shown = dict(zip(header, row, strict=True))
+        assert shown == {name: measured[row[:2]][name] for name in header}
+
+
+def test_results_show_the_points_of_smollm2() -> None:
+    section = results_section("Rotary methods on SmolLM2-135M")
+    long = table(section, "method", "8,192 to 16,383")
+    short = table(section, "method", "up to 8,192 tokens")
+    crossing = table(section, "method", "generated, 8,192 to 9,023")
+    by_position = table(section, "method", "0 to 4,095")
+    as_it_is = by_position.pop(("as it is, in sliding windows of 8,192",))
+    names: set[tuple[str]] = set()
+    for found in read_points("smollm2").values():
+        name = (found["name"],)
+        names.add(name)
+        assert long[name][0].endswith(f" ({found['long']})")
+        assert short.get(name, (found["short"],)) == (found["short"],)
+        assert crossing[name] == (found["generated"], found["batch"])
+        for (*_, mean, half_width), cell, unchanged in zip(
+            found["by_position"], by_position[name], as_it_is, strict=True
+        ):
+            if half_width == 0:
+                assert (mean, cell) == (1, unchanged)
+            else:
+                assert shows(cell, (mean, half_width)), (name, cell)
+    assert set(by_position) == set(crossing) == names
+    assert names - set(short) == {("limits raised only",)}
+
+
+def test_results_show_the_points_of_held_out_rows() -> None:
+    columns: dict[str, dict[str, str]] = {}
+    for (_, *names), *rows in tables(results_section("Held-out rows")):
+        for number, name in enumerate(names):
+            columns[name] = {row[0]: row[number + 1] for row in rows}
+    parts = read_points("real")["held_out"]
+    assert len(parts) == 10
+    for part in parts:
+        column = columns[f"{part['model']} {part['before']} → {part['to']}"]
+        assert set(part["ratios"]) == set(column) - {"reference rows"}
+        for method, point in part["ratios"].items():
+            assert shows(column[method], point), (part["model"], method)
+
+
+# By the label in the first table of the page: the parts at 2 and 4 times the length.
+SHORT_TABLE = {
+    "BERT of chemical reactions (rxnfp)†": ("rxnfp's BERT 128 → 256", "rxnfp's BERT 64 → 256"),
+    "bytes*": ("judge-bytes 64 → 128", "judge-bytes 32 → 128"),
+    "masked bytes*": ("judge-masked 64 → 128", "judge-masked 32 → 128"),
+    "word pieces*": ("judge-words 64 → 128", "judge-words 32 → 128"),
+    "bundled `tiny-gpt2`": ("tiny-gpt2 64 → 128", "tiny-gpt2 32 → 128"),
+}
+
+
+def test_results_show_the_points_of_a_minute() -> None:
+    section = results_section("After a minute")
+    minutes = read_points("real")["minutes"]
+    measured: dict[tuple[str, str], dict[str, Any]] = {}
+    for minute in minutes:
+        measured[minute["reference"], minute["label"]] = minute
+    assert len(measured) == len(minutes)
+
+    shown: set[tuple[str, str]] = set()
+    for (_, reference, *columns), *rows in tables(section):
+        assert columns[:2] == ["untrained", "after a minute"]
+        for label, _, untrained, tuned, *_ in rows:
+            key = (reference, label.removesuffix(" *tuned*"))
+            shown.add(key)
+            assert shows(untrained, measured[key]["untrained"]), key
+            assert shows(tuned, measured[key]["after a minute"]), key
+    assert shown == set(measured)
+
+    rows_by_model = table(results_section("A minute on a text"), "model")
+    assert set(rows_by_model) == {(model,) for model in SHORT_TABLE}
+    for model, labels in SHORT_TABLE.items():
+        points: list[tuple[float, float]] = []
+        for label in labels:
+            minute = measured["reference rows", label]
+            points += (minute["untrained"], minute["after a minute"])
+        for cell, point in zip(rows_by_model[model,], points, strict=True):
+            assert shows(cell, point), (model, cell)
+
+
+def readme_ratios() -> dict[str, str]:
+    """Return the ranges of ratios at twice as many rows that README states."""
+    real = read_points("real")
+    ranges: dict[str, tuple[float, float]] = {}
+    for method in ("bands", "linear", "copy"):
+        ratios: list[float] = []
+        for part in real["held_out"]:
+            if part["to"] == 2 * part["before"]:
+                ratios.append(part["ratios"][method][0])
+        ranges[method] = (min(ratios), max(ratios))
+    tuned: list[float] = []
+    for minute in real["minutes"]:
+        before, to = re.findall(r"(\d+) → (\d+)", minute["label"])[0]
+        if minute["reference"] == "reference rows" and int(to) == 2 * int(before):
+            tuned.append(minute["after a minute"][0])
+    return {
+        "bands": "x {:.2f} to {:.2f}".format(*ranges["bands"]),
+        "linear": "x {:.1f} to {:.0f}".format(*ranges["linear"]),
+        "copy": "x {:.1f} to {:.0f}".format(*ranges["copy"]),
+        "tuned": f"x {min(tuned):.2f} to {max(tuned):.2f}",
+    }
+
+
+def test_readme_states_the_numbers_of_the_benchmarks() -> None:
+    """All numbers of the section are those of the rows, and of the meetings that judge."""
+    _, _, rest = (ROOT / "README.md").read_text("utf-8").partition("## A real model, before and ")
+    section = " ".join(rest.partition("\n## ")[0].split())
+    readers = window_search("judging")
+    shipped = readers["as shipped", "256"]["nDCG@10"]
+    before = readers["windows, not trained", "8,192"]["nDCG@10"]
+    trained = readers["windows, 20 steps", "8,192"]
+    after = trained["nDCG@10"]
+    chunks = readers["chunks of the whole document", "all"]["nDCG@10"]
+    gain = trained[AGAINST_WHOLE].removeprefix("+")
+    smollm2 = read_points("smollm2")
+    ratios = readme_ratios()
+    means = [score.partition(" ± ")[0] for score in (shipped, before, after, chunks)]
+    statements = (
+        "{} as shipped, cut at 256 tokens, and with 8,192 positions {} without training, "
+        "{} after 20 training steps; in chunks of whole documents, it has {}.".format(*means),
+        f"nDCG@10 is {shipped} as shipped and {before} at 8,192 tokens without training",
+        f"make it {after}, above those chunks by {gain} ",
+        f"training: {smollm2['tuned']['long']} of its perplexity in sliding windows with `yarn`",
+        f"{smollm2['limits']['long']} if only the limits are raised",
+        f"`bands` has {ratios['bands']} of the perplexity of the true rows",
+        f"`linear` {ratios['linear']}, `copy` {ratios['copy']};",
+        f"judged on another one, {ratios['tuned']}.",
+    )
+    for statement in statements:
+        assert statement in section
+        section = section.replace(statement, "")
+    assert re.findall(r"\d+\.\d+|±.*", section) == []
 
 
 @pytest.mark.slow

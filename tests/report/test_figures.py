@@ -568,11 +568,66 @@ def test_bar_plot_breaks_an_extreme_bar_and_writes_its_number() -> None:
     assert all(end < right for end in ends)
 
 
-def test_bar_plot_breaks_a_bar_whose_interval_would_be_cut() -> None:
+def test_bar_plot_breaks_a_bar_whose_interval_is_long() -> None:
     small = {name: Estimate(0.02, 0.002, 9, 9) for name in "abc"}
     axes = bars_of({**small, "d": Estimate(0.15, 0.03, 9, 9)})
-    assert axes.get_xlim()[1] > 0.15
+    assert 0.0246 < axes.get_xlim()[1] < 0.1
     assert ticks(axes.texts) == ["/", "/", "0.150 ± 0.069"]
+
+
+@pytest.mark.parametrize(
+    ("means", "broken"),
+    [
+        ([0, 0.003, 0.243, 9], [9]),
+        ([0.003, 0.243, 9], [9]),
+        ([9, 0.003, 0.243], [9]),
+        ([0.1, 0.12, 1e9, 1e12], [1e9, 1e12]),
+        ([1e12, 0.1, 1e9, 0.12], [1e12, 1e9]),
+        ([0.01, 0.02, 0.02, 0.03, 0.05, 3, 4, 5], [3, 4, 5]),
+        ([0.1, -0.12, -40, 0.2], [-40]),
+        ([-0.1, -0.12, 40, -50], [40, -50]),
+        ([-0.1, -0.2, -0.3], []),
+        ([0, 9], []),
+        ([0, 0, 0, 9], []),
+        ([1, 5, 25, 125], []),
+        ([math.nan, math.inf, 0.1, 0.2, 30], [30]),
+        ([math.nan, 0.0], []),
+    ],
+)
+def test_bar_plot_breaks_bars_that_are_far_longer_than_half_of_them(
+    means: list[float], broken: list[float]
+) -> None:
+    axes = bars_of({f"{number}": Estimate(mean, 0, 9, 9) for number, mean in enumerate(means)})
+    numbers = [text.get_text() for text in axes.texts if text.xycoords[0] == "axes fraction"]
+    assert [float(number) for number in numbers if number != "/"] == broken
+    assert numbers.count("/") == 2 * len(broken)
+    left, right = axes.get_xlim()
+    finite = [mean for mean in means if math.isfinite(mean)]
+    whole = [mean for mean in finite if mean not in broken]
+    assert left <= min(whole) <= max(whole) <= right
+    if broken:
+        longest = max(map(abs, whole))
+        assert max(-left, right) == pytest.approx(2 * longest)
+        drawn = [bar.get_width() for bar in axes.patches]
+        assert [width > 0 for width in drawn] == [mean > 0 for mean in finite]
+
+
+def test_bar_plot_writes_the_number_of_a_broken_bar_on_its_side() -> None:
+    small = {name: Estimate(0.02, 0.002, 9, 9) for name in "abc"}
+    axes = bars_of({**small, "d": Estimate(5.0, 0.1, 9, 9), "e": Estimate(-7.0, 0.1, 9, 9)})
+    sides = [(text.xy, text.xyann[0] > 0, text.get_ha()) for text in axes.texts]
+    assert sides[2] == ((1, 3), False, "right")
+    assert sides[5] == ((0, 4), True, "left")
+    assert ticks(axes.texts)[5] == "-7.00 ± 0.23"
+
+
+def test_bar_plot_breaks_a_bar_whose_interval_would_be_cut_on_either_side() -> None:
+    small = {name: Estimate(0.02, 0.002, 9, 9) for name in "abc"}
+    for mean in (0.01, -0.01):
+        axes = bars_of({**small, "d": Estimate(mean, 3.0, 9, 9)})
+        *_, number = ticks(axes.texts)
+        assert ticks(axes.texts)[:2] == ["/", "/"]
+        assert number.endswith(" ± 6.9")
 
 
 def test_bar_plot_writes_what_a_row_without_a_bar_is() -> None:
