@@ -491,7 +491,7 @@ def test_flags_warns_of_a_length_that_may_have_been_raised_by_hand() -> None:
         done = succeed("flags", folder, "--to", NEW, "--for", runtime)
         assert f"{sentence} --trained-length 64" in unwrapped(done.stderr)
     (warning,) = runtime_flags(folder, NEW, "vllm").warnings
-    assert f"{sentence} trained_length=64" in warning
+    assert f"{sentence} --trained-length 64" in warning
     assert runtime_flags(folder, NEW, "vllm", trained_length=64).warnings == ()
     assert runtime_flags(folder, NEW, "vllm", "limits").warnings == ()
 
