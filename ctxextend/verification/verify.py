@@ -196,7 +196,7 @@ def _check_is_other(resized: Source, base: Source, *, is_named: bool) -> None:
     else:
         message = (
             f"The recipe of {name} names {name} as its base: the output replaced the checkpoint "
-            "that it was made from, or was copied over it."
+            "that it was created from, or was copied over it."
         )
     raise SourceError(message, "Pass --base MODEL, the checkpoint as it was before.")
 

@@ -261,9 +261,7 @@ def test_verify_does_not_count_frequencies_that_stay_as_slower(base: Path, tmp_p
     assert "slower" not in str(result.checks)
 
 
-def test_verify_rejects_a_file_that_replaced_the_one_it_was_made_from(
-    base: Path, resized: Path
-) -> None:
+def test_verify_rejects_a_file_that_replaced_its_source(base: Path, resized: Path) -> None:
     resized.rename(base)
     with pytest.raises(SourceError, match="as its base: the output replaced the checkpoint"):
         verify(base)
