@@ -781,7 +781,7 @@ def verify(
         ref: Fields of the base's checkpoint reference, as in `resize`; they override the recipe.
 
     Raises:
-        SourceError: A reference does not exist.
+        SourceError: A reference does not exist, or both are the same checkpoint.
         CheckpointError: A file of the base is missing or malformed, or transformers cannot load it.
         UnsupportedModelError: The base has no supported position table.
         ResizeError: The arguments conflict.

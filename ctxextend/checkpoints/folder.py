@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -257,8 +257,12 @@ def open_checkpoint(
         return _open_folder(source, variant, check)
 
 
-def open_config(source: Source) -> Checkpoint:
-    """Read only the config of a folder: a checkpoint without weights and other files.
+def open_config(source: Source, also: Sequence[str] = ()) -> Checkpoint:
+    """Read only the config of a folder: a checkpoint without weights.
+
+    Args:
+        source: The folder.
+        also: Names of other files that the checkpoint has, of those that are here.
 
     Raises:
         CheckpointError: The config is missing, malformed or unreadable.
@@ -271,9 +275,9 @@ def open_config(source: Source) -> Checkpoint:
 
             raise no_config(source.folder)
         listed = [name for name in _list_files(source) if name not in source.not_downloaded]
-        states_config = (CONFIG, filenames.PARAMS_FILE)
+        names = (CONFIG, filenames.PARAMS_FILE, *also)
         weights = [name for name in listed if fnmatch(name, filenames.CONSOLIDATED)]
-        paths = [(model / name).as_posix() for name in states_config]
+        paths = [(model / name).as_posix() for name in names]
         return Checkpoint(
             source=source,
             model=model,

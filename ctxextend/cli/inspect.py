@@ -242,8 +242,6 @@ def add_inspections(
         names = short_names(inspections)
     for inspection in inspections:
         _add_verdict(page, inspection, names)
-        if only_verdicts:
-            _add_replacement(page, inspection)
     if only_verdicts:
         return
     page.line()
@@ -287,16 +285,6 @@ def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str])
     choices = dict.fromkeys(choice for limit in inspection.limits for choice in limit.choices)
     for choice in choices:
         page.command(f"Fix, if {choice.condition}: ", choice.command)
-
-
-def _add_replacement(page: Page, inspection: "Inspection") -> None:
-    """Add the command that replaces the checkpoint with the output of a fix."""
-    from ctxextend.report.next_steps import replace_command
-
-    for output in dict.fromkeys(limit.fixed_output for limit in inspection.limits):
-        if output is not None:
-            command = replace_command(inspection.source, output)
-            page.command(f"To replace {inspection.source}: ", command)
 
 
 # Tables of rows

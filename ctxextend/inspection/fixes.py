@@ -14,8 +14,9 @@ from ctxextend.inspection.stated_limits import served_length
 from ctxextend.inspection.table_report import TableReport
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import resizable_ref
-from ctxextend.plan.trained_length import may_lack_scaling
+from ctxextend.plan.trained_length import may_lack_scaling, may_state_trained_length
 from ctxextend.recipe import CheckpointRef
+from ctxextend.runtimes.commands import not_an_option
 
 
 @dataclass(frozen=True)
@@ -69,20 +70,17 @@ def with_fixes(
         if lower is not None and may_lack_scaling(report.location, model.checkpoint):
             yield _with_choices(limit, report, fixes, lower)
             continue
-        yield replace(
-            limit,
-            fix=fixes.command(length, only_limits=True),
-            fixed_output=output_next_to(model, length),
-        )
+        yield replace(limit, fix=fixes.command(length, only_limits=True))
 
 
 def without_fix(limit: Limit) -> Limit:
-    """Return a limit without the commands that fix it."""
-    return replace(limit, fix=None, choices=(), fixed_length=None, fixed_output=None)
+    """Return a limit without the commands that fix it, and without a remark on them."""
+    remark = limit.remark if limit.agrees else ""
+    return replace(limit, fix=None, choices=(), fixed_length=None, remark=remark)
 
 
 def output_next_to(model: OpenedModel, length: int) -> str | None:
-    """Return the output of a resize that is next to the checkpoint, and so can replace it.
+    """Return the output of a resize that is next to the checkpoint.
 
     None if the checkpoint is not the user's own folder or GGUF file.
     """
@@ -98,7 +96,7 @@ def output_next_to(model: OpenedModel, length: int) -> str | None:
     folder = Path(path).parent
     if Path(path).name in ("", ".."):
         folder = Path(path, "..")
-    return str(folder / name)
+    return not_an_option(str(folder / name))
 
 
 def _with_choices(limit: Limit, report: PositionReport, fixes: _Fixes, lower: int) -> Limit:
@@ -115,24 +113,29 @@ def _with_choices(limit: Limit, report: PositionReport, fixes: _Fixes, lower: in
         ),
         FixChoice(
             condition=f"it was trained at {length} tokens",
-            command=fixes.command(length, only_limits=True),
+            command=fixes.command(length, trained_length=length, only_limits=True),
         ),
     )
     remark = limit.remark
     if limit.tokens is not None and limit.tokens < length:
         remark = (
             f"either {report.stated_in} was raised to {length} without scaling, or this limit "
-            "was not raised with it"
+            "was not raised with it, or texts are cut there on purpose"
         )
     return replace(limit, choices=choices, remark=remark)
 
 
 def _lower_length(report: PositionReport, limits: Sequence[Limit]) -> int | None:
-    """Return the largest length below the positions that a limit states and that disagrees."""
+    """Return the largest length below the positions that may be the one of the training.
+
+    A limit states it, and disagrees. Those that only cut texts do not count.
+    """
     lower = list[int]()
     for limit in limits:
         is_of_table = limit.table == report.name and not limit.agrees
-        if is_of_table and limit.tokens is not None and 0 < limit.tokens < report.positions:
+        if not is_of_table or not may_state_trained_length(limit.file):
+            continue
+        if limit.tokens is not None and 0 < limit.tokens < report.positions:
             lower.append(limit.tokens)
     return max(lower, default=None)
 

@@ -50,8 +50,6 @@ class Limit:
     # What config.json states instead, of a setting besides lengths; empty for limits.
     expected: str = field(default="", metadata=not_in_json)
     fixed_length: int | None = field(default=None, metadata=not_in_json)  # in tokens, after `fix`
-    # What `fix` writes, if that can replace the checkpoint.
-    fixed_output: str | None = field(default=None, metadata=not_in_json)
     expected_width: int | None = field(default=None, metadata=not_in_json)  # of a width, no length
     is_blocking: bool = field(default=False, metadata=not_in_json)  # if so, no model loads
 

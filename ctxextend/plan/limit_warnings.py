@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.trained_length import may_lack_scaling
+from ctxextend.plan.trained_length import lower_stated_length, may_lack_scaling
 from ctxextend.tables.method_facts import LIMITS
 
 
@@ -27,17 +27,19 @@ def low_limits(plan: Plan, *, old_length: int | None = None) -> Iterator[str]:
 
 
 def missing_scaling(plan: Plan) -> Iterator[str]:
-    """Yield a warning if raised limits may state the length of the training of a rotary model.
+    """Yield a warning if a lower limit may state the length of the training of a rotary model.
 
     Its own length may have been raised by hand, and no scaling is planned up to it.
     """
+    if not (plan.creates_rows or plan.settings.fix_limits):
+        return
     for table in plan.tables:
         is_stated_by_user = any(layers.choice.name == LIMITS for layers in table.rope)
         if is_stated_by_user or not may_lack_scaling(table.location, plan.checkpoint):
             continue
         before = table.max_len_before
-        lower = max((edit.before for edit in _raised(plan, before)), default=None)
-        if lower is not None:
+        lower = lower_stated_length(table.location, plan.checkpoint, before)
+        if lower is not None and lower < table.max_len_after:
             yield (
                 f"{table.location.file} {table.location.config_key} states {before} tokens "
                 f"without scaling: if the model was trained at {lower}, pass --trained-length "

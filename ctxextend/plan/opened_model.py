@@ -39,6 +39,7 @@ from ctxextend.errors import (
     UnsupportedModelError,
 )
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
+from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.found_table import FoundTable, measure_table
 from ctxextend.plan.gguf_model import (
     check_gguf_ref,
@@ -51,7 +52,7 @@ from ctxextend.plan.table_names import match_names
 from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.plan.unknown_models import missing_table_error, unknown_type_error
 from ctxextend.plan.usable_types import check_model_type, is_unknown, types_of_tensors
-from ctxextend.recipe import CheckpointRef
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef
 
 MAX_LISTED_TYPES = 5
 # Types of transformers whose own names start with ``model.model.``.
@@ -149,7 +150,8 @@ def open_without_weights(ref: CheckpointRef, instead: str) -> OpenedModel:
     if is_gguf(source.file):
         message = f"{ref.source} is a GGUF file, and states its rotary settings itself."
         raise ResizeError(message, f"Resize it: {ref.resize_command(to='N')}")
-    checkpoint = open_config(source)
+    # These tell whether a length may have been raised by hand.
+    checkpoint = open_config(source, also=(TOKENIZER_CONFIG, RECIPE_FILE))
     architecture = _find_architecture(checkpoint, ref)
     for location in architecture.locations:
         if location.table.has_rows:

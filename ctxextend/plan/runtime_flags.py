@@ -18,6 +18,7 @@ from ctxextend.limits.params_file import ParamsFile, find_params
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
+from ctxextend.plan.limit_warnings import missing_scaling
 from ctxextend.plan.opened_model import OpenedModel, open_without_weights
 from ctxextend.plan.params_edits import check_params_agree
 from ctxextend.plan.plan import Plan
@@ -162,7 +163,11 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
             *describe_ignored_lists(statements),
             *_effects_on_short_inputs(planned),
         ),
-        warnings=(*planned.warnings, *describe_ignored_factor(statements)),
+        warnings=(
+            *planned.warnings,
+            *missing_scaling(plan),
+            *describe_ignored_factor(statements),
+        ),
     )
 
 

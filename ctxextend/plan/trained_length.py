@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import PurePosixPath
 
+from ctxextend.checkpoints.filenames import matches
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation
 from ctxextend.limits.config_keys import config_length_keys
 from ctxextend.limits.side_files import stated_limits
+from ctxextend.limits.statements import SENTENCE_CONFIG, TOKENIZER
 from ctxextend.provenance import read_provenance
 
 
@@ -88,6 +91,32 @@ def may_lack_scaling(location: TableLocation, checkpoint: Checkpoint) -> bool:
         return True
     _, after = provenance.rows.get(location.usual_name, (0, 0))
     return location.positions(after) != lengths.context
+
+
+def may_state_trained_length(file: str) -> bool:
+    """Whether a limit in a file may be the length of the training.
+
+    Configs and model_max_length of tokenizers state what a model reads. The limits of tokenizers
+    and of sentence-transformers are often shorter on purpose.
+    """
+    name = PurePosixPath(file).name
+    return name != TOKENIZER and not matches(name, SENTENCE_CONFIG)
+
+
+def lower_stated_length(location: TableLocation, checkpoint: Checkpoint, length: int) -> int | None:
+    """Return the largest length below one that may be the length of the training.
+
+    Args:
+        location: The positions, whose other keys in the config may state it.
+        checkpoint: Its tokenizer files may state it.
+        length: The length, in tokens.
+    """
+    stated = [value for _, value in config_length_keys(location)]
+    if location.tokenizer is not None:
+        for limit in stated_limits(checkpoint, location.tokenizer):
+            if limit.tokens is not None and may_state_trained_length(limit.file):
+                stated.append(limit.tokens)
+    return max((value for value in stated if value < length), default=None)
 
 
 def _is_open(location: TableLocation) -> bool:

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctxextend.runtimes.commands import not_an_option
@@ -77,23 +76,6 @@ def after_verification(resized: str, *, passed: bool) -> str:
     if passed and not resized.endswith(".gguf"):
         return f"ctxextend evaluate {source} --data {TEXT}"
     return f"ctxextend inspect {source}"
-
-
-def replace_command(source: str, output: str) -> str:
-    """Return the command that replaces a checkpoint with the output that was made from it.
-
-    A folder that is the root of a repository, or the current folder, stays, with its other files.
-
-    Args:
-        source: The checkpoint, as the user typed it: a folder or a GGUF file.
-        output: Its output, on the same disk.
-    """
-    old = not_an_option(source.rstrip("/"))
-    if Path(source).resolve() == Path.cwd() or Path(source, ".git").exists():
-        return shlex.join(["cp", "-R", f"{output}/.", f"{old}/"])
-    backup = f"{old}-old"
-    moves = [shlex.join(["mv", old, backup]), shlex.join(["mv", output, old])]
-    return " && ".join(moves)
 
 
 def _helps(evaluation: "Evaluation") -> bool:

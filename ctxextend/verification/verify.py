@@ -79,7 +79,7 @@ def verify(
         ref: Fields of the base's checkpoint reference, as in `resize`; they override the recipe.
 
     Raises:
-        SourceError: A reference does not exist.
+        SourceError: A reference does not exist, or both are the same checkpoint.
         CheckpointError: A file of the base is missing or malformed, or transformers cannot load it.
         UnsupportedModelError: The base has no supported position table.
         ResizeError: The arguments conflict.
@@ -128,6 +128,7 @@ def verify_resized(
             raise
         message = f"The recipe of {reference} names its base, but {error.message}"
         raise SourceError(message, "Pass the base: --base MODEL.") from error
+    _check_is_other(source, base.source, is_named=base_name is not None)
     try:
         resized = open_resized(source, base)
     except CheckpointError as error:
@@ -177,6 +178,38 @@ def check_recorded_output(folder: Path) -> None:
         message = f"The output could not be verified: {error.message}"
         raise VerificationError(message, NO_OUTPUT) from error
     _raise_failed(checks, "does not match its recipe")
+
+
+def _check_is_other(resized: Source, base: Source, *, is_named: bool) -> None:
+    """Raise SourceError if a checkpoint would be compared with itself, which finds nothing.
+
+    Args:
+        resized: The resized checkpoint.
+        base: Its base.
+        is_named: Whether the user named the base; else the recipe names it.
+    """
+    if not _is_same(resized, base):
+        return
+    name = resized.reference
+    if is_named:
+        message = f"{base.reference} and {name} are the same: there is nothing to compare."
+    else:
+        message = (
+            f"The recipe of {name} names {name} as its base: the output replaced the checkpoint "
+            "that it was created from, or was copied over it."
+        )
+    raise SourceError(message, "Pass --base MODEL, the checkpoint as it was before.")
+
+
+def _is_same(one: Source, other: Source) -> bool:
+    """Whether two checkpoints are one folder, or one file of it."""
+    if is_gguf(one.file) or is_gguf(other.file):
+        if one.file is None or other.file is None:
+            return False
+        return (one.folder / one.file).samefile(other.folder / other.file)
+    if not one.folder.samefile(other.folder):
+        return False
+    return one.file is None or other.file is None or one.file == other.file
 
 
 def _raise_failed(checks: Sequence[Check], problem: str) -> None:

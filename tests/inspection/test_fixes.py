@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ctxextend
-from tests.helpers import pico, rotary_models
+from tests.helpers import mistral_format, pico, rotary_models
 from tests.helpers.json_schemas import check
 from tests.helpers.trainings import invoke, unwrapped
 
@@ -33,10 +33,11 @@ def wrong_limit(folder: Path | str, **ref: Any) -> ctxextend.Limit:
 
 
 def run_command(command: str) -> Path:
-    """Run a command that was printed; return the output that it names."""
+    """Run a command that was printed, and that says nothing against itself; return its output."""
     _, *words = shlex.split(command)
     done = invoke(*words)
     assert done.exit_code == 0, done.output
+    assert "without scaling" not in unwrapped(done.stderr)
     return Path(done.stdout.strip())
 
 
@@ -74,7 +75,11 @@ def test_inspect_check_prints_the_choices_in_every_form() -> None:
     (finding,) = ctxextend.inspect(folder).findings
     assert finding.fix is None
     assert finding.expected is None
-    assert "raised to 256 without scaling, or this limit was not raised with it" in finding.message
+    remark = (
+        "raised to 256 without scaling, or this limit was not raised with it, or texts are cut "
+        "there on purpose"
+    )
+    assert remark in finding.message
     screen = invoke("inspect", folder, "--check")
     annotations = invoke("inspect", folder, "--check", "--format", "github")
     assert screen.exit_code == annotations.exit_code == 3
@@ -98,6 +103,7 @@ def test_inspect_prints_the_choices_of_several_limits_once() -> None:
     assert len(choices) == 1
     screen = unwrapped(invoke("inspect", folder, "--check").stdout)
     assert screen.count("--trained-length 64") == 2
+    assert screen.count("--trained-length 256") == 1
     assert screen.count("was raised to 256 without scaling") == 2
 
 
@@ -124,6 +130,47 @@ def test_inspect_asks_nothing_about_lengths_that_are_known() -> None:
     assert wrong_limit(higher).choices == ()
 
 
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": TRAINED}),
+        (
+            "tokenizer.json",
+            {"truncation": {"max_length": TRAINED, "strategy": "LongestFirst", "stride": 0}},
+        ),
+    ],
+)
+def test_inspect_does_not_take_limits_that_only_cut_for_the_trained_length(
+    file: str, values: dict[str, Any]
+) -> None:
+    folder = make_raised(limit=RAISED)
+    pico.write_json(folder / "modules.json", [])
+    pico.write_json(folder / file, values)
+    limit = wrong_limit(folder)
+    assert limit.file == file
+    assert limit.choices == ()
+    assert limit.remark == ""
+    assert lengths_agree(run_command(str(limit.fix)))
+
+
+def test_inspect_asks_nothing_if_settings_of_params_json_disagree() -> None:
+    folder = mistral_format.make("mistral", params={"rope_theta": 10_000.0, "max_seq_len": 100})
+    wrong = [limit for limit in ctxextend.inspect(folder).limits if not limit.agrees]
+    assert len(wrong) == 2
+    for limit in wrong:
+        assert limit.fix is None
+        assert limit.choices == ()
+        assert limit.remark == ""
+
+
+def test_inspect_offers_choices_that_resize_accepts_with_params_json() -> None:
+    folder = mistral_format.make("mistral", params={"max_seq_len": 100})
+    for choice in wrong_limit(folder).choices:
+        output = run_command(choice.command)
+        assert lengths_agree(output)
+        shutil.rmtree(output)
+
+
 def test_resize_warns_if_it_raises_limits_to_a_rotary_length_without_scaling() -> None:
     folder = make_raised()
     sentence = (
@@ -135,6 +182,8 @@ def test_resize_warns_if_it_raises_limits_to_a_rotary_length_without_scaling() -
     assert sentence in unwrapped(fixed.stderr)
     longer = invoke("resize", folder, "--to", 2 * RAISED, "--output", "longer")
     assert sentence in unwrapped(longer.stderr)
+    lower = invoke("resize", folder, "--to", TRAINED, "--fix-limits", "--dry-run")
+    assert "without scaling" not in unwrapped(lower.stderr)
     for flags in (("--trained-length", TRAINED), ("--method", "limits")):
         done = invoke("resize", folder, "--to", 2 * RAISED, *flags, "--dry-run")
         assert done.exit_code == 0
@@ -177,44 +226,23 @@ def test_inspect_fix_of_the_current_folder_writes_next_to_it(
     monkeypatch.chdir(folder)
     done = invoke("inspect", ".", "--check")
     assert "Fix: ctxextend resize . --to 16 --fix-limits --output ../bert-16" in done.stdout
-    assert "To replace .: cp -R ../bert-16/. ./" in done.stdout
     run_command(str(wrong_limit(".").fix))
     subprocess.run(["cp", "-R", "../bert-16/.", "./"], check=True)
     assert lengths_agree(".")
+
+
+def test_inspect_fix_of_a_folder_with_a_dash_names_no_option() -> None:
+    folder = pico.make(Path("-models/bert"), "bert").folder
+    pico.edit_json(folder / "config.json", max_position_embeddings=8)
+    fix = str(wrong_limit("./-models/bert").fix)
+    assert fix.endswith("--output ./-models/bert-16")
+    assert lengths_agree(run_command(fix))
 
 
 def test_inspect_fix_in_the_current_folder_needs_no_output() -> None:
     folder = pico.make(Path("bert"), "bert").folder
     pico.edit_json(folder / "config.json", max_position_embeddings=8)
     assert wrong_limit("bert").fix == "ctxextend resize bert --to 16 --fix-limits"
-
-
-def test_inspect_says_how_to_replace_the_folder() -> None:
-    folder = pico.make(Path("models/bert"), "bert").folder
-    before = pico.contents(folder)
-    pico.edit_json(folder / "config.json", max_position_embeddings=8)
-    done = invoke("inspect", folder, "--check")
-    moves = "mv models/bert models/bert-old && mv models/bert-16 models/bert"
-    assert f"To replace models/bert: {moves}" in unwrapped(done.stdout)
-    run_command(str(wrong_limit(folder).fix))
-    subprocess.run(moves, shell=True, check=True)
-    assert lengths_agree(folder)
-    assert invoke("inspect", folder, "--check").exit_code == 0
-    old = pico.contents(Path("models/bert-old"))
-    assert old.keys() == before.keys()
-
-
-def test_inspect_keeps_the_root_of_a_repository() -> None:
-    folder = pico.make(Path("bert"), "bert").folder
-    pico.edit_json(folder / "config.json", max_position_embeddings=8)
-    Path(folder, ".git").mkdir()
-    done = invoke("inspect", folder, "--check")
-    assert "To replace bert: cp -R bert-16/. bert/" in unwrapped(done.stdout)
-
-
-def test_inspect_fix_of_a_bundled_model_replaces_nothing() -> None:
-    done = invoke("inspect", "tiny-gpt2", "--check")
-    assert "To replace" not in done.stdout
 
 
 def lengths_agree(folder: Path | str) -> bool:

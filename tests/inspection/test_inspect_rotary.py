@@ -191,11 +191,12 @@ def test_inspect_reports_limits_that_differ_from_the_rotary_length(
     assert wrong.file == TOKENIZER
     assert wrong.tokens == limit
     assert reason in wrong.reason
-    command = f"ctxextend resize {llama} --to 64 --fix-limits --output {llama}-64"
+    output = f"--to 64 --fix-limits --output {llama}-64"
     if limit > 64:
-        assert wrong.fix == command
+        assert wrong.fix == f"ctxextend resize {llama} {output}"
     else:  # or the length was raised without scaling
         assert wrong.fix is None
+        command = f"ctxextend resize {llama} --trained-length 64 {output}"
         assert wrong.choices[-1].command == command
     assert run(llama, "--check").exit_code == 3
 

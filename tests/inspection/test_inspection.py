@@ -595,7 +595,6 @@ def test_inspect_check_exits_with_3_if_limits_disagree(make_pico: MakePico) -> N
         f"tiny-gpt2: {inspect('tiny-gpt2').verdict}",
         f"pico-gpt2: {inspect(folder).verdict}",
         f"Fix: ctxextend resize {folder} --to 16 --fix-limits --output {folder}-16",
-        f"To replace {folder}: mv {folder} {folder}-old && mv {folder}-16 {folder}",
     ]
 
     as_json = run(folder, "--check", "--json")

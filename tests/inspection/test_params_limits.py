@@ -41,7 +41,9 @@ def test_inspect_check_names_another_length_and_who_reads_it() -> None:
     done = invoke("inspect", "mistral", "--check")
     assert done.exit_code == 3
     assert "params.json max_seq_len is 100" in unwrapped(done.stdout)
-    assert "ctxextend resize mistral --to 256 --fix-limits" in unwrapped(done.stdout)
+    assert "ctxextend resize mistral --trained-length 256 --to 256 --fix-limits" in unwrapped(
+        done.stdout
+    )
     (limit,) = [item for item in inspect("mistral").limits if not item.agrees]
     assert limit.reason == (
         "max_position_embeddings of config.json is 256, and vLLM takes the smaller one"

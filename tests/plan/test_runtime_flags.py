@@ -483,6 +483,19 @@ def test_flags_takes_the_trained_length_and_the_model_type() -> None:
     assert result.model_type == "mistral"
 
 
+def test_flags_warns_of_a_length_that_may_have_been_raised_by_hand() -> None:
+    folder = rotary_configs.save("llama")
+    pico.write_json(folder / "tokenizer_config.json", {"model_max_length": 64})
+    sentence = f"states {OLD} tokens without scaling: if the model was trained at 64, pass"
+    for runtime in ("vllm", "sglang", "llama.cpp"):
+        done = succeed("flags", folder, "--to", NEW, "--for", runtime)
+        assert f"{sentence} --trained-length 64" in unwrapped(done.stderr)
+    (warning,) = runtime_flags(folder, NEW, "vllm").warnings
+    assert f"{sentence} --trained-length 64" in warning
+    assert runtime_flags(folder, NEW, "vllm", trained_length=64).warnings == ()
+    assert runtime_flags(folder, NEW, "vllm", "limits").warnings == ()
+
+
 def test_flags_downloads_only_the_config(hub: Hub) -> None:
     hub.add("owner/model", rotary_configs.save("llama"))
     done = succeed("flags", "owner/model", "--to", NEW, "--for", "vllm")

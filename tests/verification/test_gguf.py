@@ -259,3 +259,11 @@ def test_verify_does_not_count_frequencies_that_stay_as_slower(base: Path, tmp_p
     resize(base, LONGER, "limits", output=tmp_path / "limits.gguf")
     result = verify(tmp_path / "limits.gguf")
     assert "slower" not in str(result.checks)
+
+
+def test_verify_rejects_a_file_that_replaced_its_source(base: Path, resized: Path) -> None:
+    resized.rename(base)
+    with pytest.raises(SourceError, match="as its base: the output replaced the checkpoint"):
+        verify(base)
+    with pytest.raises(SourceError, match="are the same"):
+        verify(base, base)

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from safetensors.torch import load_file, save_file
 
-from ctxextend import UnsupportedModelError, inspect, plan_resize, resize, verify
+from ctxextend import SourceError, UnsupportedModelError, inspect, plan_resize, resize, verify
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.verify import check_output
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
-from tests.helpers.trainings import invoke
+from tests.helpers.trainings import invoke, unwrapped
 from tests.helpers.verifications import (
     INDEX,
     Change,
@@ -41,6 +41,7 @@ TABLE = "transformer.wpe.weight"
 QUERY = "encoder.layer.0.attention.self.query.weight"
 OTHER = "transformer.h.1.mlp.c_fc.weight"
 NEW = 512
+WIDTH = "intermediate_size"
 SIDE_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 SCHEMA = Draft202012Validator(SCHEMAS["verify"])
 
@@ -782,3 +783,43 @@ def test_resize_verify_writes_nothing_if_the_output_is_wrong(
     assert done.exit_code == 3
     assert error["type"] == "VerificationError"
     assert pico.contents(old) == before
+
+
+# ---- a checkpoint that would be compared with itself
+
+
+def test_verify_rejects_a_recipe_that_names_the_checkpoint_itself() -> None:
+    source = pico.make(Path("model"), "bert").folder
+    shutil.copytree(source, "before")
+    output = resize(source, to=32, output="model-32").output
+    shutil.copytree(output, source, dirs_exist_ok=True)
+    refuse_after_tampering("model")
+
+    shutil.rmtree(source)
+    output.rename(source)
+    refuse_after_tampering("model")
+    refuse_after_tampering("./model/")
+
+    failed = invoke("verify", "model", "--base", "before")
+    assert failed.exit_code == 3
+    pico.edit_json(source / "config.json", intermediate_size=pico.config_of("before")[WIDTH])
+    assert verify("model", "before").passed
+
+
+def refuse_after_tampering(name: str) -> None:
+    """Check that `verify` passes nothing of a changed folder whose recipe names itself."""
+    pico.edit_json(Path(name, "config.json"), **{WIDTH: 99})
+    done = invoke("verify", name)
+    assert done.exit_code == 1
+    assert f"The recipe of {name} names {name} as its base" in unwrapped(done.stderr)
+    assert "Pass --base MODEL" in unwrapped(done.stderr)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("base", ["out", "./out", "link"])
+def test_verify_rejects_the_checkpoint_itself_as_its_base(base: str) -> None:
+    source = pico.make(Path("model"), "bert").folder
+    resize(source, to=32, output="out")
+    Path("link").symlink_to("out")
+    with pytest.raises(SourceError, match="are the same: there is nothing to compare"):
+        verify("out", base)
