@@ -24,7 +24,7 @@ SKILL_FILE = "SKILL.md"
 AGENTS_FOLDER = Path(".agents", "skills")
 CLAUDE_FOLDER = Path(".claude", "skills")
 CLAUDE_VARIABLE = "CLAUDE_CONFIG_DIR"  # replaces ~/.claude
-REINSTALL = "Install ctxextend again: pip install --force-reinstall --no-deps ctxextend"
+REINSTALL = "Install ctxextend again: pip install --force-reinstall ctxextend"
 CANNOT_WRITE = "Run it in a folder that you can write, or pass --global to write to your home."
 
 

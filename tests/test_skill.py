@@ -159,4 +159,4 @@ def test_skill_names_a_reinstall_if_the_package_lacks_its_file(
     monkeypatch.setattr("ctxextend.skill.shipped_folder", lambda name: tmp_path / name)
     done = invoke()
     assert done.exit_code == 1
-    assert "pip install --force-reinstall --no-deps ctxextend" in done.stderr
+    assert "pip install --force-reinstall ctxextend" in done.stderr
