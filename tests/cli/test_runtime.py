@@ -284,7 +284,7 @@ def test_file_commands_run_without_torch() -> None:
         slow("torch", "train tiny-gpt2 --data book.txt --steps 1"),
         slow("transformers", "train tiny-gpt2 --data book.txt --steps 1"),
         slow("torch", "resize tiny-gpt2 --to 256 --train book.txt --steps 1"),
-        ("torch", "verify tiny-gpt2 --base tiny-gpt2 --deep"),
+        ("torch", "verify longer --base tiny-gpt2 --deep"),
         ("torch", "inspect old.bin"),
         slow("torch", "demo"),
     ],
@@ -292,6 +292,7 @@ def test_file_commands_run_without_torch() -> None:
 def test_missing_library_is_reported_with_an_install_command(blocked: str, arguments: str) -> None:
     write_book()
     torch.save({"wpe.weight": torch.zeros(4, 4)}, "old.bin")
+    resize("tiny-gpt2", to=256, output="longer")
     done = run_without(blocked, arguments)
     assert done.returncode == 1
     assert done.stdout == ""
