@@ -61,7 +61,6 @@ FEWEST_WINDOWS = 8
 MEASURING = """
 import json, sys
 from benchmarks.measure import measure_json
-from benchmarks.points import ratio_point
 cost, output = measure_json(sys.argv[1:])
 print(json.dumps({"megabytes": cost.megabytes, "output": output}))
 """

@@ -257,6 +257,9 @@ def plan_run(file: RecipeFile) -> Planned | None:
     return None
 
 
+NAME_SOURCE = "If it is elsewhere, name it in place of the recipe's: --set source=PATH."
+
+
 @contextmanager
 def _naming_the_source(ref: CheckpointRef) -> Iterator[None]:
     """Name the key of a recipe in the error of a source that does not exist."""
@@ -265,8 +268,8 @@ def _naming_the_source(ref: CheckpointRef) -> Iterator[None]:
     except SourceError as error:
         if Path(ref.source).expanduser().exists():
             raise
-        hint = "If it is elsewhere, name it in place of the recipe's: --set source=PATH."
-        raise SourceError(error.message, f"{error.hint or ''} {hint}".strip()) from error
+        hints = filter(None, (error.hint, NAME_SOURCE))
+        raise SourceError(error.message, " ".join(hints)) from error
 
 
 def _kept_settings(file: RecipeFile, planned: Planned) -> Iterator[str]:

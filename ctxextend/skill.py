@@ -52,12 +52,15 @@ def install_skill(
     """
     text = skill_text()
     folders = [folder / SKILL_NAME for folder in _skill_folders(in_home, claude)]
-    outdated = [folder for folder in folders if _installed_text(folder) != text]
-    for folder in outdated:
-        exists = _installed_text(folder) is not None
-        if exists and not force:
+    outdated = list[Path]()
+    for folder in folders:
+        installed = _installed_text(folder)
+        if installed == text:
+            continue
+        if installed is not None and not force:
             message = f"{folder / SKILL_FILE} exists, and differs from the skill of this version."
             raise OutputError(message, "Replace it with --force.")
+        outdated.append(folder)
     for folder in outdated:
         _write(folder / SKILL_FILE, text)
     return InstalledSkill([str(folder) for folder in folders], [str(folder) for folder in outdated])

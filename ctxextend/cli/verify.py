@@ -64,7 +64,7 @@ def verify(
     given = {name: value for name, value in flags.items() if value}
     with console.progress("Comparing") as progress:
         verification = verify_resized(
-            resized, base, given, deep=deep, progress=progress, note=console.note
+            resized, base, given, deep=deep, progress=progress, notify=console.note
         )
     console.note(*verification.notes)
     page = Page.for_terminal()

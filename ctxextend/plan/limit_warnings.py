@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.trained_length import lower_stated_length, may_lack_scaling
 from ctxextend.tables.method_facts import LIMITS
@@ -17,7 +16,13 @@ def low_limits(plan: Plan, *, old_length: int | None = None) -> Iterator[str]:
     """
     if old_length is None:
         old_length = plan.max_len_before
-    raised = [f"{edit.file} {edit.key} {edit.before}" for edit in _raised(plan, old_length)]
+    if not (plan.creates_rows or plan.settings.fix_limits):
+        return
+    raised = []
+    for edit in plan.edits:
+        is_number = edit.is_limit and isinstance(edit.before, int)
+        if is_number and edit.before < old_length:
+            raised.append(f"{edit.file} {edit.key} {edit.before}")
     if raised:
         what = "table's" if plan.has_rows else "model's"
         yield (
@@ -45,18 +50,6 @@ def missing_scaling(plan: Plan) -> Iterator[str]:
                 f"without scaling: if the model was trained at {lower}, pass --trained-length "
                 f"{lower}, which scales it."
             )
-
-
-def _raised(plan: Plan, old_length: int) -> list[Edit]:
-    """Return the edits that raise a limit below the old length."""
-    if not (plan.creates_rows or plan.settings.fix_limits):
-        return []
-    raised = list[Edit]()
-    for edit in plan.edits:
-        is_number = edit.is_limit and isinstance(edit.before, int)
-        if is_number and edit.before < old_length:
-            raised.append(edit)
-    return raised
 
 
 def padding_warnings(plan: Plan) -> Iterator[str]:

@@ -43,7 +43,7 @@ LONG_INPUT = 16_384  # tokens, from which on the cost is said before models run
 
 
 def check_models(
-    expected: Expected, resized: Checkpoint, note: Callable[[str], None]
+    expected: Expected, resized: Checkpoint, notify: Callable[[str], None]
 ) -> list[Check]:
     """Load both checkpoints, run the resized one at its new length, and compare outputs.
 
@@ -55,14 +55,14 @@ def check_models(
     Args:
         expected: What the base and the recipe lead to expect.
         resized: The resized checkpoint.
-        note: Called with a sentence before models run on long inputs.
+        notify: Called with a sentence before models run on long inputs.
 
     Raises:
         CheckpointError: transformers can load neither checkpoint.
     """
     lengths = _shared_lengths(expected)
     if expected.max_len >= LONG_INPUT:
-        note(_describe_cost(lengths, expected.max_len))
+        notify(_describe_cost(lengths, expected.max_len))
     before = _observe_base(expected, lengths)
     try:
         model, info = _load_resized(expected, resized)

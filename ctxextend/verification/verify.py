@@ -53,10 +53,6 @@ TRAINING_UNVERIFIED = (
 )
 
 
-def _say_nothing(text: str) -> None:
-    """Report nothing."""
-
-
 @accepts_settings(CheckpointRef)
 def verify(
     reference: str | os.PathLike[str],
@@ -95,7 +91,7 @@ def verify_resized(
     *,
     deep: bool,
     progress: Progress = no_progress,
-    note: Callable[[str], None] = _say_nothing,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> Verification:
     """Verify a resized checkpoint like `verify`.
 
@@ -105,7 +101,7 @@ def verify_resized(
         settings: Fields of the base's checkpoint reference, which override the recipe.
         deep: Whether both models run in transformers.
         progress: Called with the bytes compared.
-        note: Called with a sentence on what a long run costs, before it.
+        notify: Called with a sentence on what a long run costs, before it.
 
     Raises:
         CtxextendError: As `verify`.
@@ -141,7 +137,7 @@ def verify_resized(
     if deep:
         from ctxextend.verification.deep import check_models
 
-        checks += check_models(expected, resized, note)
+        checks += check_models(expected, resized, notify)
     return _conclude(ref, reference, expected, checks)
 
 
