@@ -76,7 +76,6 @@ class Planned(Result, shows=("plan",)):
             "notes": self.explanation.notes,
             "edits": self.plan.edits,
             "runtimes": self.explanation.runtimes,
-            "kv_cache": self.plan.kv_cache,
         }
         if self.conversion is not None:
             return values | _conversion_values(self.conversion, self.plan)

@@ -12,7 +12,6 @@ from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.plan.effects import UNTRAINED
 from ctxextend.plan.explain import (
     Explanation,
-    cost_text,
     explain,
     find_runtimes,
     model_notes,
@@ -55,7 +54,6 @@ def explain_conversion(conversion: Conversion, twin_plan: Plan) -> Explanation:
         ),
         untrained=(),
         choices=(),
-        cost=cost_text(twin_plan),
         effects=describe_change(twin_plan),
         keep_hint="Train it with ctxextend train DIR --data TEXT --steps 200.",
         runtimes=runtimes,

@@ -9,7 +9,6 @@ from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.mistral_files import has_params, is_translated
 from ctxextend.families.rope import read_rope
 from ctxextend.limits.generation import generates_text
-from ctxextend.plan.cache_cost import describe_cost, describe_layers
 from ctxextend.plan.edits import plan_edits
 from ctxextend.plan.effects import (
     describe_effects,
@@ -45,7 +44,6 @@ class Explanation(NamedTuple):
     warnings: tuple[str, ...]  # to show before the output is written
     untrained: tuple[str, ...]  # warnings about rows that no training has changed
     choices: tuple[str, ...]  # what a method chose from a table's values, and why
-    cost: str  # the memory that an input of the new length needs; empty if it is not known
     effects: str  # what to expect of the model's outputs before any training
     keep_hint: str  # how to keep outputs for short inputs, or the next command; may be empty
     runtimes: tuple[RuntimeStatement, ...]  # what each runtime does with the output
@@ -80,7 +78,6 @@ def explain(plan: Plan) -> Explanation:
         ),
         untrained=tuple(_untrained_warnings(plan)),
         choices=tuple(_describe_choices(plan)),
-        cost=cost_text(plan),
         effects=describe_effects(plan),
         keep_hint=suggest_kept_rows(plan),
         runtimes=runtimes,
@@ -114,13 +111,6 @@ def _describe_choices(plan: Plan) -> Iterator[str]:
     for name, choice in plan.choices.items():
         if choice.reason:
             yield f"{name}: {choice.reason}"
-
-
-def cost_text(plan: Plan) -> str:
-    """Say how large the key-value cache is; nothing if it is not known."""
-    if plan.kv_cache is None:
-        return ""
-    return f"KV cache: {describe_cost(plan.kv_cache)} ({describe_layers(plan.kv_cache.cache)})."
 
 
 def _untrained_warnings(plan: Plan) -> Iterator[str]:

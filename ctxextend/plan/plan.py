@@ -1,6 +1,6 @@
 """The plan of a resize: a value that says what changes in a checkpoint."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,7 +9,6 @@ from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import BufferPlan, plan_buffers
-from ctxextend.plan.cache_cost import CacheCost, find_kv_cache, generating
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
 from ctxextend.plan.found_table import FoundTable
@@ -47,8 +46,6 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     dropped: tuple[str, ...]
     # Position buffers at the new length.
     rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)
-    # What the new length costs; None if that is not known, or if no part that generates has it.
-    kv_cache: CacheCost | None
     # The factor of queries, and the weights that it changes; None without one.
     query_scale: "PlannedQueryScale | None" = field(default=None, metadata=not_in_json)
 
@@ -232,25 +229,8 @@ def plan_model(
         edits=edits,
         dropped=dropped,
         rebuilt_buffers=rebuilt,
-        kv_cache=cache_cost(model, tables),
         query_scale=query_scale,
     )
-
-
-def cache_cost(model: OpenedModel, tables: Sequence[TablePlan]) -> CacheCost | None:
-    """Return what the new length costs; None if that is not known, or if only an encoder has it."""
-    found = model.tables[generating([table.location for table in model.tables])]
-    cache = find_kv_cache(model.checkpoint, model.architecture, found.location)
-    if cache is None:
-        return None
-    for table in tables:
-        if table.name == found.name:
-            return CacheCost(
-                cache=cache,
-                tokens_before=table.max_len_before,
-                tokens_after=table.max_len_after,
-            )
-    return None
 
 
 def with_settings(plan: Plan, settings: Resize) -> Plan:
