@@ -30,7 +30,7 @@ from ctxextend.tables.rope_types import NONE
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output
-MEASURES = ("position", "context", "effective", "retrieval", "shift")
+MEASURES = ("position", "context", "effective", "retrieval")
 # Names of measures before version 3, and what has replaced them.
 MEASURE_ALIASES = {"passkey": "effective"}
 # In which dialects an output states rotary settings: both, or as the source.
@@ -525,8 +525,7 @@ class Evaluate:
     precision: str = "auto"
     seed: int = 0  # random seed for masks and needles
     # ``position`` (loss by position), ``context`` (loss by context length), ``effective`` (how far
-    # it reads), ``retrieval`` (document retrieval) and ``shift`` (one text at growing positions);
-    # default: all others that apply.
+    # it reads) and ``retrieval`` (document retrieval); default: all that apply.
     measure: tuple[str, ...] = ()
     budget: int = 120  # seconds for measuring how far it reads
     text_field: str = "text"  # name of the text field (JSONL) or column

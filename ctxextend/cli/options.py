@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them), which would load numpy for --help.
-MEASURES = ("position", "context", "effective", "retrieval", "shift")
+MEASURES = ("position", "context", "effective", "retrieval")
 # Duplicates ctxextend.recipe.SCHEMES too, and the runtimes whose options `flags` knows.
 SCHEMES = ("rotary", "alibi", "window", "none")
 FLAGS_RUNTIMES = ("vllm", "sglang", "llama.cpp")
@@ -206,7 +206,7 @@ Measure = Annotated[
     measures(
         "--measure NAME",
         f"One of {', '.join(MEASURES)}.",
-        "all that apply but shift",
+        "all that apply",
         complete_measure,
     ),
 ]

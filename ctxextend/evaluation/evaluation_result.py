@@ -319,28 +319,6 @@ class Retrieval:
 
 
 @dataclass(frozen=True)
-class ShiftPoint:
-    """Passages that start at one position."""
-
-    start: int  # the position of their first token
-    loss: LossEstimate | None  # None for encoders
-    # loss minus the loss at position 0; for encoders, cosine to the embedding at position 0
-    effect: Estimate
-
-
-@dataclass(frozen=True)
-class Shift:
-    """The same passages at growing positions, paired by passage."""
-
-    size: int  # tokens of a passage, special tokens included
-    passages: int
-    boundary: int  # the base's context length if it is shorter, else `size`
-    # mean over the passages that reach beyond `boundary` positions; see `ShiftPoint`
-    effect: Estimate
-    points: tuple[ShiftPoint, ...]  # by start, from 0
-
-
-@dataclass(frozen=True)
 class AgainstReference:
     """A score of a model, and of the same model with the reference rows."""
 
@@ -442,12 +420,11 @@ class Evaluation(Result, shows=("source", "base", "max_len", "tokens", "complete
     across_documents: bool = False
     seed: int = 0  # for masks and needles
     precision: str = "float32"  # dtype of the forward passes
-    positions: PositionLosses | None = None  # None if not measured, also for the next six
+    positions: PositionLosses | None = None  # None if not measured, also for the next five
     contexts: ContextLosses | None = None
     effective: Effective | None = None
     retrieval: Retrieval | None = None
     search: SearchResult | None = None
-    shift: Shift | None = None
     held_out_rows: HeldOutRows | None = None  # measured by `compare` only
     complete: bool = True  # False if interrupted
     seconds: float = 0.0  # without loading
@@ -457,5 +434,5 @@ class Evaluation(Result, shows=("source", "base", "max_len", "tokens", "complete
     @property
     def has_other_measures(self) -> bool:
         """Whether anything but the effective length was measured."""
-        others = (self.positions, self.contexts, self.retrieval, self.search, self.shift)
+        others = (self.positions, self.contexts, self.retrieval, self.search)
         return any(measure is not None for measure in others)

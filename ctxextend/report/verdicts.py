@@ -15,7 +15,6 @@ from ctxextend.evaluation.evaluation_result import (
     DocumentScores,
     Estimate,
     Evaluation,
-    Shift,
 )
 from ctxextend.report.effective_text import effective_verdict
 from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
@@ -51,20 +50,9 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
         return f"nDCG@10 {score} at {evaluation.search.length:,} tokens."
     if evaluation.effective:
         return effective_verdict(evaluation.effective)
-    if evaluation.shift:
-        return shift_verdict(evaluation.shift, numbers)
     if evaluation.contexts:
         return "No longer context was measured."
     return "Nothing was measured."
-
-
-def shift_verdict(shift: Shift, numbers: NumberFormat) -> str:
-    """Return one sentence on what later positions cost on the same text."""
-    if shift.points[0].loss is None:
-        result = f"cosine {numbers.estimate(shift.effect)} to the same at position 0"
-    else:
-        result = numbers.compared(shift.effect, "the same at position 0")
-    return f"Passages that reach beyond {shift.boundary:,} positions: {result}."
 
 
 def _context_effect(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect | None:
