@@ -160,8 +160,8 @@ figure; as trained, at 512 tokens, 41.0):
 | interpolation | `linear` | 45.9 | 50.0 | 54.7 |
 | interpolation, tuned | `linear`, and training of positions | 47.3 | 52.4 | 56.6 |
 
-One difference: these figures include a query scale of log n / log 512 in every layer, by attention
-that is patched. All rows above are read by stock attention, without a query scale."""
+One difference: these figures include queries that are multiplied by log n / log 512 in every layer,
+by attention that is patched. All rows above are read by stock attention."""
 CRITERION = f"""
 ## The default against copy
 

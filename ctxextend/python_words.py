@@ -48,7 +48,6 @@ ARGUMENTS = frozenset(
         "precision",
         "qrels",
         "queries",
-        "query-scale",
         "quick",
         "report-to",
         "reserved-rows",

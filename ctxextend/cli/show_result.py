@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from ctxextend.cli.console import Console
 from ctxextend.cli.run_steps import push, show_training, steps_after_training
 from ctxextend.cli.tables import Page
-from ctxextend.errors import OutputError, counted, size_text, time_text
+from ctxextend.errors import OutputError, size_text, time_text
 from ctxextend.json_output import to_json
 from ctxextend.runtimes.commands import not_an_option
 
 if TYPE_CHECKING:
     from ctxextend.limits.length_edits import Edit
     from ctxextend.plan.for_runtime import RuntimePlan
-    from ctxextend.plan.query_scale import PlannedQueryScale
     from ctxextend.plan.table_plan import TablePlan
     from ctxextend.planned import Planned, ResizeResult
     from ctxextend.recipe import Recipe
@@ -123,8 +122,6 @@ def _plan_items(planned: "Planned", output: Path) -> Items:
         yield "method", planned.explanation.summary
         for table in plan.tables:
             yield from _table_items(table)
-        if plan.query_scale is not None:
-            yield from _scale_items(plan.query_scale)
     yield from _edit_items(plan.edits)
     yield from _file_items(planned, output)
 
@@ -145,15 +142,6 @@ def _table_items(table: "TablePlan") -> Items:
     if table.reserved_rows:
         rows += f", {table.reserved_rows} of them reserved"
     yield "", rows
-
-
-def _scale_items(planned: "PlannedQueryScale") -> Items:
-    """Yield the line of a query scale."""
-    if not planned.tensors:
-        yield "queries", "unchanged"
-        return
-    layers = counted(planned.layers, "layer")
-    yield "queries", f"projections of {layers} multiplied by {planned.factor:.6g}"
 
 
 def _edit_items(edits: "Sequence[Edit]") -> Items:

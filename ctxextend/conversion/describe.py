@@ -120,7 +120,7 @@ def _effects_of_windows(conversion: Conversion, twin_plan: Plan) -> str:
     longer = f"in longer ones, each token attends to {side} tokens on either side"
     if conversion.head.global_attention:
         longer += ", and to those that attend to all"
-    if not twin_plan.keeps_short_inputs:
+    if not twin_plan.keeps_learned_rows:
         return f"{untrained}Rows change, so short inputs have other outputs too; {longer}."
     same = min(side, twin_plan.max_len_after, conversion.max_len_before)
     return (

@@ -29,7 +29,6 @@ from ctxextend.plan.limit_warnings import low_limits, missing_scaling, padding_w
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.provenance import read_provenance
 from ctxextend.runtimes.rule_schema import SWITCHED, FolderFacts, RuntimeStatement
 from ctxextend.runtimes.runtime_notes import describe_ignored_factor, describe_statements
 from ctxextend.runtimes.runtime_statements import runtime_statements
@@ -198,7 +197,6 @@ def _warnings(plan: Plan) -> Iterator[str]:
     """Yield the warnings to show before the output is written."""
     if not plan.is_changed:
         yield _nothing_to_do(plan)
-    yield from _second_scale(plan)
     yield from low_limits(plan)
     yield from missing_scaling(plan)
     yield from length_key_warnings(plan.model, plan.tables, plan.settings)
@@ -233,20 +231,6 @@ def _limits_differ(plan: Plan) -> bool:
         return False
     settings = replace(plan.settings, fix_limits=True)
     return bool(plan_edits(plan.model, plan.tables, settings))
-
-
-def _second_scale(plan: Plan) -> Iterator[str]:
-    """Yield a warning if an earlier resize of the checkpoint has multiplied its queries too."""
-    if not plan.scaled_tensors:
-        return
-    recipe = read_provenance(plan.checkpoint)
-    earlier = [step.settings.query_scale for step in recipe.chain] if recipe else []
-    for scale in earlier:
-        if scale not in (None, 1):
-            yield (
-                f"The queries were already multiplied by {scale:.6g} in an earlier resize: this "
-                "one multiplies them again."
-            )
 
 
 def _missing_config(plan: Plan) -> Iterator[str]:

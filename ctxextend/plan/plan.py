@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
@@ -23,9 +23,6 @@ from ctxextend.recipe import Resize
 from ctxextend.tables.choice import MethodChoice, limit_kept_first
 from ctxextend.tables.method_facts import COPY, LIMITS, TRUNCATE
 
-if TYPE_CHECKING:
-    from ctxextend.plan.query_scale import PlannedQueryScale, ScaledTensor
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_after")):
@@ -37,9 +34,7 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     kind: ClassVar = "method"  # of `summary`, as a label
 
     model: OpenedModel = field(metadata=not_in_json)  # the source
-    settings: Resize = field(
-        metadata=not_in_json
-    )  # as requested, with `to` and `query_scale` as numbers
+    settings: Resize = field(metadata=not_in_json)  # as requested, with `to` as a number
     tables: tuple[TablePlan, ...]  # the table for the tokenizer's input first
     edits: tuple[Edit, ...]  # changed values in JSON files
     # Position buffers that are not written, because transformers creates them.
@@ -47,7 +42,6 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     # Position buffers at the new length.
     rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)
     # The factor of queries, and the weights that it changes; None without one.
-    query_scale: "PlannedQueryScale | None" = field(default=None, metadata=not_in_json)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -91,7 +85,10 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
 
     @property
     def keeps_learned_rows(self) -> bool:
-        """Whether all learned rows are kept, bit for bit, at the start of every table."""
+        """Whether all learned rows are kept, bit for bit, at the start of every table.
+
+        Inputs up to the old length then give identical outputs.
+        """
         for table in self.tables:
             if table.choice is None:
                 continue
@@ -105,22 +102,8 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         return True
 
     @property
-    def scaled_tensors(self) -> "tuple[ScaledTensor, ...]":
-        """The weights and biases whose queries are multiplied."""
-        if self.query_scale is None:
-            return ()
-        return self.query_scale.tensors
-
-    @property
-    def keeps_short_inputs(self) -> bool:
-        """Whether inputs up to the old length give identical outputs."""
-        return self.keeps_learned_rows and not self.scaled_tensors
-
-    @property
     def rounds_short_inputs(self) -> bool:
         """Whether short inputs give the same outputs as before, but for rounding."""
-        if self.scaled_tensors:
-            return False
         return any(rounds_short_inputs(table) for table in self.tables)
 
     @property
@@ -213,12 +196,6 @@ def plan_model(
         model = model.without_other_format()
     model, settings = _limit_kept_rows(model, settings, tables)
     tables = choose_methods(checkpoint, tables, settings, recorded)
-    query_scale = None
-    if settings.query_scale is not None:
-        from ctxextend.plan.query_source import plan_scale  # few resizes have a query scale
-
-        query_scale, model = plan_scale(model, tables, settings)
-        settings = replace(settings, query_scale=query_scale.factor)
     fix_limits = settings.fix_limits
     edits = plan_edits(model, tables, settings)
     dropped, rebuilt = plan_buffers(checkpoint, tables, fix_limits=fix_limits)
@@ -229,7 +206,6 @@ def plan_model(
         edits=edits,
         dropped=dropped,
         rebuilt_buffers=rebuilt,
-        query_scale=query_scale,
     )
 
 
