@@ -3,9 +3,9 @@
     python -m benchmarks.held_out_rows MODEL TEXT... --hold-out N [--to M] [--method METHOD ...]
     [--tokens T]
 
-The table of MODEL is cut to its first N rows, and extended back to M rows by each method: by default
-to all of its rows, by all methods. The same texts, which fit the original table, are read with its
-own rows, the reference rows, and with the new ones; so the right answer is known.
+The table of MODEL is cut to its first N rows, and extended back to M rows by each method: by
+default to all of its rows, by all methods. The same texts, which fit the original table, are read
+with its own rows, the reference rows, and with the new ones; so the right answer is known.
 
 Language models are ranked by the loss of tokens at positions from N on, encoders by the cosines of
 embeddings to those with the reference rows. Encoders also find documents by queries that are cut

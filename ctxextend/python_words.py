@@ -32,7 +32,6 @@ ARGUMENTS = frozenset(
         "fix-limits",
         "force",
         "fsdp",
-        "hold-out",
         "keep-first",
         "length",
         "link",

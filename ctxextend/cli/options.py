@@ -172,9 +172,6 @@ def output_folder(default: str | bool, help_text: str = "Output folder.") -> Any
 
 Model = Annotated[str, model("Local folder, bundled model (tiny-gpt2) or Hub id.")]
 To = Annotated[str, basic("--to N", "New context length, e.g. 4096, 4k, 1m or 4x.")]
-HoldOut = Annotated[
-    int | None, basic("--hold-out N", "Judge methods by the rows from N on.", parser=read_length)
-]
 Part = Annotated[
     str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")
 ]

@@ -48,11 +48,6 @@ class InMemoryResizer:
         else:  # plans of one length differ only in tables
             set_tables(self.model.model, self.parameters(self._resized(plan)))
 
-    def set_reference_rows(self, plan: Plan) -> None:
-        """Give the model the checkpoint's own rows, as many as a plan has."""
-        tables = {table.name: self.learned[table.name][: table.rows_after] for table in plan.stored}
-        set_tables(self.model.model, self.parameters(tables))
-
     def set_length(self, plan: Plan) -> None:
         """Give the model the tables, the settings and the length of a plan."""
         edits = config_changes(

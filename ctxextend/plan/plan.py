@@ -11,7 +11,6 @@ from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import BufferPlan, plan_buffers
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
-from ctxextend.plan.found_table import FoundTable
 from ctxextend.plan.gguf_edits import as_gguf_states, check_gguf_settings, with_methods_note
 from ctxextend.plan.named_table import check_named_table
 from ctxextend.plan.opened_model import OpenedModel
@@ -152,7 +151,6 @@ def plan_model(
     settings: Resize,
     recorded: Mapping[str, str] | None = None,
     *,
-    cut: int | None = None,
     checks_width: bool = True,
 ) -> Plan:
     """Plan the resize of an open checkpoint.
@@ -163,7 +161,6 @@ def plan_model(
         model: The source.
         settings: The length and the method.
         recorded: Methods that a recipe records, by table name; they replace the one in `settings`.
-        cut: Plan as if the tables had only so many positions, so that the others judge a method.
         checks_width: Whether to fail if the config states another width than a table has.
 
     Raises:
@@ -177,16 +174,13 @@ def plan_model(
     checkpoint = model.checkpoint
     check_named_table(checkpoint, model.ref)
     check_own_code(model)
-    found = model.tables
-    if cut is not None:
-        found = _cut_tables(found, cut)
-    settings = with_length(settings, found)
-    has_config = bool(checkpoint.config) and cut is None
+    settings = with_length(settings, model.tables)
+    has_config = bool(checkpoint.config)
     is_gguf = gguf_of(checkpoint) is not None
     if is_gguf:
         check_gguf_settings(model, settings)
         model = with_methods_note(model, settings)
-    tables = plan_tables(found, settings, recorded, has_config=has_config)
+    tables = plan_tables(model.tables, settings, recorded, has_config=has_config)
     if is_gguf:
         tables = as_gguf_states(tables)
     for table in tables:
@@ -218,16 +212,6 @@ def with_settings(plan: Plan, settings: Resize) -> Plan:
     """
     tables = choose_methods(plan.checkpoint, plan.tables, settings, {})
     return replace(plan, settings=settings, tables=tables)
-
-
-def _cut_tables(tables: tuple[FoundTable, ...], cut: int) -> tuple[FoundTable, ...]:
-    """Return tables as if they had only so many positions; others have no rows to cut."""
-    shorter = list[FoundTable]()
-    for table in tables:
-        location = table.location
-        rows = min(table.rows, location.rows(location.key_value(cut)))
-        shorter.append(replace(table, rows=rows))
-    return tuple(shorter)
 
 
 def _limit_kept_rows(

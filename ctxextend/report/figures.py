@@ -330,11 +330,10 @@ def losses_by(by: str, evaluation: Evaluation, mode: str) -> dict[tuple[int, ...
 
 
 def _losses_by_position(evaluation: Evaluation, mode: str) -> dict[tuple[int, ...], Estimate]:
-    measured = evaluation.positions or evaluation.held_out_rows
-    if measured is None:
+    if evaluation.positions is None:
         return {}
     losses: dict[tuple[int, ...], Estimate] = {}
-    for bucket in measured.buckets:
+    for bucket in evaluation.positions.buckets:
         if mode in bucket.losses:
             losses[bucket.start, bucket.stop] = bucket.losses[mode]
     return losses
@@ -356,7 +355,6 @@ def loss_panel(
     kind: str,
     curves: Sequence[LossCurve],
     mark: int | None,
-    name: str = "base",
     *,
     has_legend: bool = False,
 ) -> Panel:
@@ -367,12 +365,11 @@ def loss_panel(
         kind: Of the models: ``causal`` or ``masked``.
         curves: The losses.
         mark: The base's context length, marked by a line; None if there is none.
-        name: What the mark is.
         has_legend: Whether the plot names all curves and shows all intervals.
     """
     mark_name = ""
     if mark:
-        mark_name = f"{name}: {mark:,}"
+        mark_name = f"base: {mark:,}"
     losses = LossPlot(
         by=by,
         curves=curves,

@@ -324,7 +324,7 @@ def test_compare_checkpoints_rejects_what_cannot_be_compared(texts: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "flag", ["--to 32", "--steps 2", "--quick", "--hold-out 8", "--method copy", "--revision v1"]
+    "flag", ["--to 32", "--steps 2", "--quick", "--method copy", "--revision v1"]
 )
 def test_compare_rejects_flags_of_one_model_for_several(flag: str) -> None:
     done = invoke("compare", "a", "b", "--data", "book.txt", *flag.split())
