@@ -30,13 +30,12 @@ from ctxextend.tables.rope_types import NONE
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output
-MEASURES = ("position", "context", "effective", "retrieval", "shift")
+MEASURES = ("position", "context", "effective", "retrieval")
 # Names of measures before version 3, and what has replaced them.
 MEASURE_ALIASES = {"passkey": "effective"}
 # In which dialects an output states rotary settings: both, or as the source.
 BOTH = "both"
 DIALECTS = (BOTH, "keep")
-AUTO = "auto"  # a query scale that the lengths decide
 # Arguments that other libraries, or other functions, name differently.
 OTHER_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "method": ("methods",),
@@ -273,24 +272,6 @@ def _length_field_errors(settings: Any, minimum: int, *names: str) -> Iterator[R
                 yield from _number_errors(name, length, minimum, MAX_COUNT)
 
 
-def _parse_scale(scale: float | str | None) -> float | str | None:
-    """Return a query scale as a number, unless it is `AUTO`, None or invalid."""
-    if scale is None or scale == AUTO or isinstance(scale, bool):
-        return scale
-    try:
-        return float(scale)
-    except (TypeError, ValueError, OverflowError):
-        return scale
-
-
-def _scale_errors(scale: float | str | None) -> Iterator[ResizeError]:
-    if scale is None or scale == AUTO:
-        return
-    if type(scale) is not float or not 0 < scale < math.inf:
-        message = f"--query-scale must be {AUTO} or a number above 0, got {scale!s:.100}."
-        yield ResizeError(message, f"Use --query-scale {AUTO}.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Resize:
     """How to resize a position table."""
@@ -306,9 +287,6 @@ class Resize:
     keep_first: int | None = None
     drop_last: int = 0  # positions at the end that are not used to create new rows
     part: str | None = None  # resize only this table (encoder, text, …); defaults to all
-    # Multiply the queries of self-attention by this number, in the weights that compute them.
-    # `AUTO` depends on the lengths, and `Plan.settings` contains it as a number.
-    query_scale: float | str | None = None
     # Make all length limits in config and tokenizer files agree with the table.
     fix_limits: bool = False
     # How config.json states rotary settings: ``both`` as ``rope_parameters`` of transformers 5 and
@@ -322,9 +300,7 @@ class Resize:
             if isinstance(value, np.generic):
                 object.__setattr__(self, setting.name, value.item())
         _parse_lengths(self)
-        object.__setattr__(self, "query_scale", _parse_scale(self.query_scale))
         errors = list(_length_errors(self))
-        errors += _scale_errors(self.query_scale)
         errors += method_errors(self.method, self.keep_first, self.drop_last)
         errors += _choice_errors("dialect", self.dialect, DIALECTS)
         raise_first(errors)
@@ -525,8 +501,7 @@ class Evaluate:
     precision: str = "auto"
     seed: int = 0  # random seed for masks and needles
     # ``position`` (loss by position), ``context`` (loss by context length), ``effective`` (how far
-    # it reads), ``retrieval`` (document retrieval) and ``shift`` (one text at growing positions);
-    # default: all others that apply.
+    # it reads) and ``retrieval`` (document retrieval); default: all that apply.
     measure: tuple[str, ...] = ()
     budget: int = 120  # seconds for measuring how far it reads
     text_field: str = "text"  # name of the text field (JSONL) or column

@@ -183,7 +183,7 @@ def resize(
         lora: Rank of adapters that are trained too.
         verify: Verify the output before it is moved into place.
         settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``,
-            ``query_scale``, ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
+            ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
             and ``tensor`` for a custom model type), as keyword arguments.
 
     Raises:
@@ -623,7 +623,7 @@ def _tune(
 ) -> ResizeResult:
     """Tune a table on a text, and write it; what the text does not improve stays as planned."""
     from ctxextend.comparison.tune_table import TuningRequest, tune_table
-    from ctxextend.report.tuning import describe_tuning, suggest_query_scale
+    from ctxextend.report.tuning import describe_tuning
 
     if not dry_run:
         _check_run_folder(output_path(output, planned.output.default_folder), force=force)
@@ -644,9 +644,6 @@ def _tune(
 
     tuned = tune_table(planned, request, events, plan_again)
     events.note(describe_tuning(tuned.tuning))
-    suggestion = suggest_query_scale(tuned.tuning)
-    if suggestion is not None:
-        events.note(suggestion)
     if tuned.trained is None:
         result = _make(
             recipe,

@@ -103,7 +103,6 @@ def test_settings_read_every_length_as_text() -> None:
     [
         "convert m --scheme window --to 4k --attention-window 1,0",
         "resize m --to 4k --trained-length 1,0",
-        "compare m --hold-out 1,0 --data book.txt",
         "evaluate m --data book.txt --length 1,0",
         "train m --data book.txt --steps 1 --seq-len 1,0",
         "train m --data book.txt --steps 1 --window 1,0",
@@ -121,9 +120,6 @@ def test_flags_of_lengths_say_what_they_accept(arguments: str) -> None:
 def test_flags_of_lengths_read_units() -> None:
     planned = invoke("resize", "tiny-gpt2", "--to", "1k", "--dry-run")
     assert "128 -> 1024 positions" in planned.stdout
-    held_out = invoke("compare", "tiny-gpt2", "--hold-out", "1k", "--data", "book.txt")
-    assert "--hold-out" in held_out.stderr
-    assert "1024" in held_out.stderr
 
 
 def test_recipes_read_lengths_as_text() -> None:

@@ -44,7 +44,6 @@ TYPED_VALUES = {
     "positions",
     "retrieval",
     "rotary",
-    "shift",
     "theta",
     "vllm",
     "yarn",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them), which would load numpy for --help.
-MEASURES = ("position", "context", "effective", "retrieval", "shift")
+MEASURES = ("position", "context", "effective", "retrieval")
 # Duplicates ctxextend.recipe.SCHEMES too, and the runtimes whose options `flags` knows.
 SCHEMES = ("rotary", "alibi", "window", "none")
 FLAGS_RUNTIMES = ("vllm", "sglang", "llama.cpp")
@@ -172,9 +172,6 @@ def output_folder(default: str | bool, help_text: str = "Output folder.") -> Any
 
 Model = Annotated[str, model("Local folder, bundled model (tiny-gpt2) or Hub id.")]
 To = Annotated[str, basic("--to N", "New context length, e.g. 4096, 4k, 1m or 4x.")]
-HoldOut = Annotated[
-    int | None, basic("--hold-out N", "Judge methods by the rows from N on.", parser=read_length)
-]
 Part = Annotated[
     str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")
 ]
@@ -206,7 +203,7 @@ Measure = Annotated[
     measures(
         "--measure NAME",
         f"One of {', '.join(MEASURES)}.",
-        "all that apply but shift",
+        "all that apply",
         complete_measure,
     ),
 ]

@@ -283,7 +283,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ("train m --data a --steps 5 --device cudda:1", "got cudda. Did you mean cuda?"),
         (
             "evaluate m --data a --measure efective",
-            "--measure must be one of position, context, effective, retrieval, shift, got "
+            "--measure must be one of position, context, effective, retrieval, got "
             "efective. Did you mean effective?",
         ),
         (

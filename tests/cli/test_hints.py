@@ -196,7 +196,6 @@ MISUSE = [
     "resize tiny-gpt2 --to 4096 --train short.txt --steps 1",
     "resize tiny-gpt2 --to 256 --train no-such.txt --steps 1",
     "resize tiny-gpt2 --to 256 --data short.txt",
-    "resize tiny-gpt2 --to 256 --data short.txt --hold-out 64",
     "resize tiny-gpt2 --to 256 --part encoder",
     "resize tiny-gpt2 --to 256 --method linear --keep-first 200",
     "convert tiny-gpt2 --scheme rotary --to 4096 --train short.txt --steps 1",

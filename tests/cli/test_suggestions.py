@@ -170,10 +170,6 @@ def test_help_all_of_the_app_is_its_help() -> None:
             "pass text: --data TEXT",
         ),
         ("compare a b", "Pass text: ctxextend compare a b --data TEXT"),
-        (
-            "compare a --to 512 --hold-out 64",
-            "Pass text: ctxextend compare a --to 512 --data TEXT",
-        ),
     ],
 )
 def test_compare_without_text_names_whole_commands(arguments: str, hint: str) -> None:

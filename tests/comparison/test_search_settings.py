@@ -367,7 +367,6 @@ def test_compare_with_tune_adds_searched_settings_on_other_windows(
         ({"methods": ["linear"]}, "none is compared without its settings"),
         ({"methods": ["yarn:beta-slow=2"]}, "none is compared without its settings"),
         ({"steps": 1}, "tune=True cannot be used with steps"),
-        ({"hold_out": 16}, "tune=True cannot be used with hold_out"),
         ({"quick": True}, "quick=True cannot be used with tune=True"),
         ({"budget": 0}, "budget must be at least 1"),
     ],

@@ -331,7 +331,6 @@ def no_model(*arguments: object) -> None:
     ("flags", "message"),
     [
         ("--method bands+tuned --steps 3", "+tuned in --method cannot be used with --steps."),
-        ("--method bands+tuned --hold-out 8", "+tuned in --method cannot be used with --hold-out"),
         ("--method bands+tuned --quick", "--quick cannot be used with --method."),
         (
             "--method bands+tuned --corpus a.jsonl --queries b.jsonl --qrels c.tsv",

@@ -43,7 +43,6 @@ def test_convert_prints_the_output_what_it_adds_and_what_to_do_next() -> None:
         "Loads, but without the new settings, in llama.cpp: --rope-freq-base 1000 makes it right."
     )
     assert flags in others
-    assert others[-1].startswith("KV cache: 524.3 kB -> 2.1 MB for one sequence in float32 (")
     assert cost.startswith("4.3 MB in ")
     assert effects.startswith(
         "Not yet trained at 512. Outputs are far from the source's, for short inputs too"

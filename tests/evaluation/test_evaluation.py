@@ -322,7 +322,6 @@ def test_evaluate_prints_identical_json_except_seconds(extended: Path, texts: Pa
     for task in ("needle", "key"):
         lengths = values["effective"]["tasks"][task]["lengths"]
         assert [one["length"] for one in lengths] == [128, 256, 512]
-    assert values["shift"] is None  # only by name
     loss = values["positions"]["losses"]["model"]
     assert loss["perplexity"] == pytest.approx(math.exp(loss["mean"]))
     warnings = [line for line in first.stderr.splitlines() if "Warn" in line]

@@ -249,11 +249,6 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
 def test_compare_and_resize_choose_rotary_methods_on_a_text() -> None:
     make(**KEYS)
     write_book()
-    done = invoke("compare", "llama", "--to", "4x", "--hold-out", 8, "--data", "book.txt")
-    assert done.exit_code == 2
-    assert (
-        "--hold-out 8: llama has rotary positions, which have no rows to hold out." in done.stderr
-    )
     done = invoke(
         "compare", "llama", "--to", "4x", "--data", "book.txt", "--steps", 1, "--trainable", "new"
     )
