@@ -271,7 +271,7 @@ def test_several_formats_are_all_named(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("other.safetensors", "Pass the file itself"),
-        ("model.fp16.safetensors", 'variant="fp16"'),
+        ("model.fp16.safetensors", "--variant fp16"),
         ("large/config.json", "Pass one with subfolder"),
     ],
 )

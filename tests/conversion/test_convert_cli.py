@@ -411,7 +411,7 @@ def test_convert_refuses_by_name(
         ),
         (
             "convert: {scheme: rotory, to: 512}\n",
-            "scheme must be one of rotary, alibi, window, none, got rotory",
+            "--scheme must be one of rotary, alibi, window, none, got rotory",
         ),
         ("convert: {scheme: rotary}\n", "line 2: --scheme rotary requires --to"),
         ("convert: {scheme: rotary, to: 512, tetha: 500}\n", "did you mean convert.theta?"),

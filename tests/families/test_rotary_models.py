@@ -89,7 +89,7 @@ def test_extend_model_equals_the_resized_checkpoint(
             assert torch.equal(extended_output, loaded_output), (method, length)
         short = logits(model, OLD // 2)
         assert torch.equal(short, before) == (method in KEEPING)
-        with pytest.raises(MethodError, match='method="bands" does not apply to rotary positions'):
+        with pytest.raises(MethodError, match="--method bands does not apply to rotary positions"):
             extend_model(model, 2 * NEW, "bands")
         extended_config = config_without_names(model)
         loaded_config = config_without_names(loaded)
@@ -341,6 +341,6 @@ def test_rotary_methods_do_not_apply_to_tables(make_pico: Callable[..., pico.Pic
     source = make_pico("gpt2").folder
     for method in ("yarn", "linear:factor=2"):
         with pytest.raises(
-            MethodError, match=f'method="{method}" does not apply to transformer.wpe.weight'
+            MethodError, match=f"--method {method} does not apply to transformer.wpe.weight"
         ):
             resize(source, NEW, method)

@@ -287,7 +287,7 @@ def test_an_invalid_scale_is_a_usage_error(scale: str) -> None:
 
 @pytest.mark.parametrize("scale", [0, -1.5, math.nan, True, "much", [1]])
 def test_an_invalid_scale_is_an_error_in_python(scale: Any) -> None:
-    with pytest.raises(ResizeError, match="query_scale must be auto or a number above 0"):
+    with pytest.raises(ResizeError, match="--query-scale must be auto or a number above 0"):
         plan_resize("tiny-gpt2", 256, query_scale=scale)
 
 
@@ -314,20 +314,20 @@ def test_a_length_that_is_not_longer_is_refused(to: int) -> None:
 
 def test_edit_only_is_refused(tmp_path: Path) -> None:
     source = rotary_models.make("llama", str(tmp_path / "base"), max_position_embeddings=64).folder
-    with pytest.raises(ResizeError, match="edit_only=True writes no weights"):
+    with pytest.raises(ResizeError, match="--edit-only writes no weights"):
         resize(source, 256, YARN, query_scale="auto", edit_only=True)
 
 
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (None, 'same as the attention factor of method="yarn"'),
-        ("yarn", 'same as the attention factor of method="yarn"'),
-        ("yarn:attention-factor=1.1", 'same as the attention factor of method="yarn"'),
-        ("switch:mscale=1.2", 'same as the attention factor of method="switch"'),
-        ("linear", 'does not apply to method="linear"'),
-        ("dynamic", 'does not apply to method="dynamic"'),
-        ("limits", 'does not apply to method="limits"'),
+        (None, "same as the attention factor of --method yarn"),
+        ("yarn", "same as the attention factor of --method yarn"),
+        ("yarn:attention-factor=1.1", "same as the attention factor of --method yarn"),
+        ("switch:mscale=1.2", "same as the attention factor of --method switch"),
+        ("linear", "does not apply to --method linear"),
+        ("dynamic", "does not apply to --method dynamic"),
+        ("limits", "does not apply to --method limits"),
     ],
 )
 def test_rotary_methods_that_scale_attention_or_were_not_measured_are_refused(
@@ -337,7 +337,7 @@ def test_rotary_methods_that_scale_attention_or_were_not_measured_are_refused(
     with pytest.raises(ResizeError, match=message) as raised:
         plan_resize(source, 256, method, query_scale=1.2)
     if method != "switch:mscale=1.2":
-        assert 'method="yarn:attention-factor=1"' in str(raised.value)
+        assert "--method yarn:attention-factor=1" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_alibi_and_computed_sinusoids_are_refused(tmp_path: Path) -> None:
 
 def test_a_named_table_is_refused(tmp_path: Path) -> None:
     source = make_gpt2(tmp_path / "base")
-    with pytest.raises(ResizeError, match="query_scale cannot be used with tensor"):
+    with pytest.raises(ResizeError, match="--query-scale cannot be used with --tensor"):
         plan_resize(
             source,
             NEW,
@@ -386,7 +386,7 @@ def test_a_named_table_is_refused(tmp_path: Path) -> None:
 def test_a_gguf_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     gguf_files.write_gguf(file)
-    with pytest.raises(ResizeError, match="query_scale does not apply to a GGUF file"):
+    with pytest.raises(ResizeError, match="--query-scale does not apply to a GGUF file"):
         plan_resize(file, "4x", query_scale=1.2)
 
 
