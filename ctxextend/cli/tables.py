@@ -116,9 +116,8 @@ class Page:
         """Add a table; columns in `left` are left-aligned.
 
         Columns that do not fit go below the others, with the first column repeated (rich.table
-        would wrap numbers); with `wrap`, the widest columns are narrowed instead, at most to their
-        longest word; if that is not enough, each row becomes a list of its cells. Texts wider than
-        their column wrap at words.
+        would wrap numbers); with `wrap`, the widest columns are narrowed first, at most to their
+        longest word. Texts wider than their column wrap at words.
         """
         body = [_with_styles(row) for row in rows]
         grid = list(body)
@@ -127,9 +126,6 @@ class Page:
         widths = _widest(grid)
         if wrap:
             _narrow(widths, _narrowest(grid), self.width)
-            if _total(widths) > self.width:
-                self._add_lists(header, body)
-                return
         fewest = _widest(body) if body else [0] * len(widths)
         words = _narrowest(grid)
         for column in range(1, len(widths)):
@@ -139,15 +135,6 @@ class Page:
         for columns in _split(widths, self.width):
             for row in grid:
                 self.lines += _row_lines(row, columns, widths, left)
-
-    def _add_lists(self, header: Sequence[str], rows: Iterable[Pieces]) -> None:
-        """Add the rows of a table that is too wide: the first cell, and the others below it."""
-        for first, *others in rows:
-            self.text(first[0], first[1])
-            names = header[1:] or [""] * len(others)
-            for name, (text, style) in zip(names, others, strict=True):
-                label = f"{name}: " if name else ""
-                self.text(f"{label}{text}", style, indent=INDENT)
 
 
 def _wrap(text: str, width: int, first: str = "", others: str = "") -> list[str]:
@@ -188,14 +175,10 @@ def _narrowest(grid: Grid) -> list[int]:
     return widths
 
 
-def _total(widths: Sequence[int]) -> int:
-    """Return the width of columns side by side."""
-    return sum(widths) + GAP * (len(widths) - 1)
-
-
 def _narrow(widths: list[int], narrowest: Sequence[int], width: int) -> None:
     """Narrow the widest columns until all fit side by side, or no word would fit."""
-    while _total(widths) > width:
+    gaps = GAP * (len(widths) - 1)
+    while sum(widths) + gaps > width:
         columns = [column for column in range(len(widths)) if widths[column] > narrowest[column]]
         if not columns:
             return

@@ -272,7 +272,7 @@ def test_several_formats_are_all_named(tmp_path: Path) -> None:
     [
         ("other.safetensors", "Pass the file itself"),
         ("model.fp16.safetensors", "--variant fp16"),
-        ("large/config.json", "Pass one with subfolder"),
+        ("large/config.json", "Pass one with --subfolder"),
     ],
 )
 def test_weights_next_to_an_export_are_suggested_instead(

@@ -275,7 +275,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"model_type": "bert"},
             CheckpointError,
             "in a bert model it is",
-            "match model_type in config.json, or the one passed with model_type",
+            "match model_type in config.json, or the one passed with --model-type",
         ),
         *(
             (
@@ -360,7 +360,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"subfolder": "large"},
             SourceError,
             "has no subfolder large",
-            "Check subfolder",
+            "Check --subfolder",
         ),
         (
             SINGLE,

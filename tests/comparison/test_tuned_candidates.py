@@ -262,7 +262,7 @@ def test_compare_evaluates_tuned_candidates_on_other_text(
     train = parse_recipe(row.recipe, "the row's recipe").recipe.train
     assert train is not None
     assert train.eval_data == ("other.txt",)
-    with pytest.raises(DataError, match="is passed to both data .* and eval_data"):
+    with pytest.raises(DataError, match="is passed to both --data .* and --eval-data"):
         ctxextend.compare(source, TO, book, methods=["linear+tuned"], eval_data=book)
 
 

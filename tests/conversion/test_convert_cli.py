@@ -350,7 +350,7 @@ def make_adapter(folder: Path, base: Path) -> None:
             "Use --scheme rotary.",
         ),
         ("tiny-gpt2 --scheme rotary --to 512 --steps 3", 2, "--steps", "--train"),
-        ("tiny-gpt2 --scheme rotary --to 512 --tensor wpe", 2, "Unknown option --tensor", ""),
+        ("tiny-gpt2 --scheme rotary --to 512 --tensor wpe", 2, "No such option: --tensor", ""),
         ("llama --scheme rotary --to 64", 1, "llama models cannot be converted", "type gpt2, bert"),
         (
             "bare/model.safetensors --scheme rotary --to 64 --model-type bert",

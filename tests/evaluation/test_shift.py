@@ -121,6 +121,6 @@ def test_shift_rejects_models_that_compute_positions(tmp_path: Path) -> None:
     config = shrink(make_config("blenderbot-small"))
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)  # type: ignore[no-untyped-call]
     add_tokenizer(tmp_path, special_tokens=False)
-    message = r"does not accept position ids.* Remove shift from measure"
+    message = r"does not accept position ids.* Remove shift from --measure"
     with pytest.raises(UnsupportedModelError, match=message):
         measure(tmp_path, write_texts())

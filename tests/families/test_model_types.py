@@ -128,7 +128,7 @@ def test_plan_resize_edits_all_keys_of_the_length(
             {"to": 40, "part": "text"},
             "no such part.*Use --part encoder or --part decoder",
         ),
-        ("GPT2Model", {}, {"to": 40, "part": "text"}, "one position table: remove part"),
+        ("GPT2Model", {}, {"to": 40, "part": "text"}, "one position table: remove --part"),
     ],
 )
 def test_plan_resize_rejects_unsupported_lengths_and_parts(
@@ -308,9 +308,7 @@ def test_resize_rejects_a_composite_without_position_tables(tmp_path: Path) -> N
     source = pico.make(tmp_path / "source", "bert")
     config = {"model_type": "blip-2", "text_config": {"model_type": "mamba"}}
     pico.write_json(source.folder / "config.json", config)
-    with pytest.raises(
-        UnsupportedModelError, match="its text: this mamba model has no position table"
-    ):
+    with pytest.raises(UnsupportedModelError, match="text: This mamba model has no position table"):
         plan_resize(source.folder, to=NEW)
 
 

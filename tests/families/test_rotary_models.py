@@ -240,7 +240,7 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
         "llama", NEW, "book.txt", methods=["dynamic"], steps=2, batch_size=2, **measures
     )
     assert trained.trainable == "all"
-    assert "Rotary positions have no rows to train: all weights are trained." in trained.notes
+    assert "All weights are trained: rotary positions have no rows to train." in trained.notes
     for row in trained.rows:
         assert row.trained
         assert row.trained.score != row.untrained.score
@@ -294,7 +294,7 @@ def test_run_resizes_trains_and_evaluates_a_rotary_model() -> None:
 
     pico.write_json("recipe.yaml", recipe)
     done = invoke("run", "recipe.yaml", "--json")
-    assert "Rotary positions have no rows to train: all weights are trained." in done.stderr
+    assert "All weights are trained: rotary positions have no rows to train." in done.stderr
     result = json.loads(done.stdout)
     assert result["train"]["trainable"] == "all"
     assert result["evaluate"]["max_len"] == NEW

@@ -469,8 +469,8 @@ def assert_rejected(source: Path, error: type[Exception], message: str, **option
         ),
         (
             {"to": 8, "method": "linear"},
-            f"method does not apply when shrinking {WPE} from 16 to 8 positions: the first 8 "
-            "are kept. Remove method",
+            f"--method does not apply when shrinking {WPE} from 16 to 8 positions: the first 8 "
+            "are kept. Remove --method",
         ),
         (
             {"to": 8, "keep_first": 1, "drop_last": 1},
@@ -557,7 +557,7 @@ def test_resize_reports_too_little_memory(
         raise MemoryError
 
     monkeypatch.setattr("ctxextend.plan.choose.resize_with_reserved", fail)
-    message = f"Out of memory: {WPE} of shape .40, 8. is too large. Use a smaller to."
+    message = f"Out of memory: {WPE} of shape .40, 8. is too large. Use a smaller --to."
     assert_rejected(make_pico("gpt2").folder, ResizeError, message)
 
 

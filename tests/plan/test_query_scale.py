@@ -358,7 +358,7 @@ def test_rotary_model_types_without_a_rule_are_refused_by_name(
     (source / "config.json").write_text(json.dumps(content, default=str))
     with pytest.raises(UnsupportedModelError, match=message) as raised:
         plan_resize(source, 256, YARN, query_scale="auto")
-    assert "Resize without query_scale" in str(raised.value)
+    assert "Resize without --query-scale" in str(raised.value)
 
 
 def test_alibi_and_computed_sinusoids_are_refused(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_resize_suggests_no_flags_if_several_tables_share_a_length(
     assert caught.value.hint == (
         "In transformers' BartModel, encoder.embed_positions.weight and "
         "decoder.embed_positions.weight have a row for each unit of max_position_embeddings: all "
-        "of them must change, and tensor changes one."
+        "of them must change, and --tensor changes one."
     )
 
 
