@@ -491,7 +491,7 @@ def test_resize_rejects_invalid_options(
         ({"n_positions": 32}, {}, f"n_positions is 32, so {WPE} should have 32 rows, but has 16"),
         ({"max_position_embeddings": 24}, {}, "max_position_embeddings is 24, so"),
         ({"n_positions": "16"}, {}, "n_positions must be an integer for a gpt2 model, got '16'"),
-        ({"model_type": ["gpt2"]}, {}, "has no model_type. Pass it, for example model_type="),
+        ({"model_type": ["gpt2"]}, {}, "has no model_type. Pass it, for example --model-type "),
         (
             {"model_type": "bert"},
             {},
