@@ -14,7 +14,6 @@ from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import ResizeError, counted, flag_name
 from ctxextend.json_output import to_json
-from ctxextend.length_text import is_length
 from ctxextend.progress import Progress
 
 if TYPE_CHECKING:
@@ -162,9 +161,6 @@ def compare(
 def _check_flags(flags: Mapping[str, Any]) -> None:
     """Raise BadParameter for flags that cannot be used together."""
     sources = flags["source"]
-    for source in sources[1:]:
-        if is_length(source) and not Path(source).exists():
-            raise options.MisplacedLength("compare", source)
     for name in OF_ONE_MODEL:
         if len(sources) > 1 and flags[name]:
             found = f"{flag_name(name)} is for one MODEL, got {len(sources)}: {', '.join(sources)}."

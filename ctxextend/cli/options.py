@@ -59,19 +59,13 @@ def heading(title: str) -> Any:
 class WrongFlags(typer.BadParameter):
     """Flags or values that cannot be used, and what to do instead."""
 
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(f"{message} {hint}")
-        self.problem = message
+    def __init__(self, message: str, hint: str | None) -> None:
+        super().__init__(message)
         self.hint = hint
 
-
-class MisplacedLength(typer.BadParameter):
-    """A length where a model is expected."""
-
-    def __init__(self, command: str, length: str) -> None:
-        super().__init__(f"Unexpected argument: {length}.")
-        self.command = command
-        self.length = length
+    def format_message(self) -> str:
+        """Return the message, without the flag that Typer would add."""
+        return self.message
 
 
 def read_length(text: str) -> int | str:
@@ -335,7 +329,7 @@ def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
     try:
         yield
     except caught as error:
-        raise typer.BadParameter(str(error)) from error
+        raise WrongFlags(error.message, error.hint) from error
 
 
 def given(context: typer.Context) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import compare_model
 from ctxextend.comparison.comparison_settings import Compare, TextUse, search_time
 from ctxextend.comparison.quick import check_quick, compare_quickly
-from ctxextend.errors import arguments_renamed
 from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
@@ -40,7 +39,6 @@ UNCOMPARED = (
 @accepts_settings(
     CheckpointRef, Evaluate, Train, without=(*TENSOR_KEYS, *UNCOMPARED, "base", "no_base")
 )
-@arguments_renamed(method="methods")
 def compare(
     reference: str | os.PathLike[str],
     to: int | str | None = None,

@@ -62,7 +62,7 @@ from ctxextend.models.devices import torch_threads
 from ctxextend.output.record import recorded_settings
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
-from ctxextend.progress import Progress, no_progress, working_on
+from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_parser import split_tuned
 from ctxextend.tables.open_settings import OPEN_IN
@@ -104,7 +104,6 @@ def compare_model(
         try:
             with torch_threads(run.resizer.model.model, settings.evaluate.threads):
                 run.measure(progress)
-                working_on("Summarising")
         except KeyboardInterrupt:
             raise ComparisonInterrupted(run.report(complete=False)) from None
         return run.report(complete=True)

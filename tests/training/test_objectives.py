@@ -107,7 +107,7 @@ def test_position_base_of_encoders_without_a_head(model_type: str, base: int) ->
 def test_position_base_rejects_models_that_compute_positions_themselves(model_type: str) -> None:
     kind = MASKED if model_type == "mra" else CAUSAL
     model = make_model(model_type, kind)
-    message = f"{model_type} models compute positions themselves. Remove window."
+    message = f"{model_type} models compute positions themselves. Remove --window."
     with pytest.raises(UnsupportedModelError, match=message):
         LanguageModeling(model, position_ids=True)
     assert LanguageModeling(model).position_base == 0
