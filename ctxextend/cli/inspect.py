@@ -541,16 +541,13 @@ def _limit_row(inspection: "Inspection", limit: "Limit") -> list[Cell]:
     value = "unset"
     if limit.tokens is not None:
         value = str(limit.tokens)
-    elif limit.is_setting and limit.value is not None:
-        value = str(limit.value)
     elif isinstance(limit.value, str):
         value = limit.value
     if limit.key in parts:
         key = f"{parts.get(limit.table, '')} rows minus reserved".lstrip()
     else:
         key = limit.key
-        is_number = isinstance(limit.value, int) and not limit.is_setting
-        if is_number and limit.value != limit.tokens:
+        if isinstance(limit.value, int) and limit.value != limit.tokens:
             value = f"{limit.value} = {value}"
     used_by = "unused" if limit.used_by == "none" else limit.used_by
     if limit.agrees:
