@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -257,39 +257,19 @@ def open_checkpoint(
         return _open_folder(source, variant, check)
 
 
-def open_config(source: Source, also: Sequence[str] = ()) -> Checkpoint:
-    """Read only the config of a folder: a checkpoint without weights.
-
-    Args:
-        source: The folder.
-        also: Names of other files that the checkpoint has, of those that are here.
+def open_config(source: Source) -> dict[str, Any]:
+    """Read only the config of a folder.
 
     Raises:
-        CheckpointError: The config is missing, malformed or unreadable.
+        CheckpointError: It is missing, malformed or unreadable.
     """
     with reading(source.folder):
-        model = _model_folder(source)
-        config = _read_config(source, model, lambda *_: None)
+        config = _read_config(source, _model_folder(source), lambda *_: None)
         if not config:
             from ctxextend.checkpoints.missing_files import no_config
 
             raise no_config(source.folder)
-        listed = [name for name in _list_files(source) if name not in source.not_downloaded]
-        names = (CONFIG, filenames.PARAMS_FILE, *also)
-        weights = [name for name in listed if fnmatch(name, filenames.CONSOLIDATED)]
-        paths = [(model / name).as_posix() for name in names]
-        return Checkpoint(
-            source=source,
-            model=model,
-            config=config,
-            weights=Weights(files={}),
-            generated={},
-            copied=(*(name for name in paths if name in listed), *weights),
-            omitted={},
-            fingerprints={},
-            adapter_of=None,
-            config_name=_config_name(source, model),
-        )
+        return config
 
 
 def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:

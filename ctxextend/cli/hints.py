@@ -24,7 +24,6 @@ ADVICE_ON_EXTRA_ARGUMENTS = {
     "run": "Change a value of the recipe with --set KEY=VALUE, or pass the output folder with "
     "--output {0}.",
     "recipes": "Print one recipe at a time.",
-    "skill": "Run ctxextend skill, without {0}.",
     "demo": "To keep the trained checkpoint, pass a folder with --output {0}.",
 }
 
@@ -33,7 +32,6 @@ ADVICE_ON_EXTRA_ARGUMENTS = {
 LENGTH_FLAGS = {
     "resize": "--to",
     "convert": "--to",
-    "flags": "--to",
     "compare": "--to",
     "evaluate": "--length",
 }

@@ -10,8 +10,6 @@ Flags = Mapping[str, Collection[str]]  # the flags of each command, by its name
 
 # What people type, and the words of the command that does it.
 COMMANDS_BY_MEANING = {
-    "agent": ("skill",),
-    "agents": ("skill",),
     "bench": ("compare",),
     "benchmark": ("compare",),
     "check": ("inspect", "--check"),
@@ -34,10 +32,8 @@ COMMANDS_BY_MEANING = {
     "models": ("families",),
     "recipe": ("recipes",),
     "scale": ("resize",),
-    "serve": ("flags",),
     "show": ("inspect",),
     "shrink": ("resize",),
-    "skills": ("skill",),
     "test": ("verify",),
     "tune": ("train",),
     "tutorial": ("demo",),
@@ -47,8 +43,8 @@ COMMANDS_BY_MEANING = {
 }
 
 
-WITHOUT_MODEL = ("demo", "skill")
-WITH_LENGTH = ("resize", "flags")  # with --to, by which a model gets a length
+WITHOUT_MODEL = ("demo",)
+WITH_LENGTH = ("resize",)  # with --to, by which a model gets a length
 
 
 @dataclass(frozen=True)

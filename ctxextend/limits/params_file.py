@@ -31,7 +31,6 @@ from ctxextend.limits.statements import STATEMENTS
 from ctxextend.tables.rope_types import THETA
 
 READERS_OF_PARAMS = {row.key[-1]: row.read_by for row in STATEMENTS if row.file == PARAMS_FILE}
-OTHER_INPUTS = ("vision_encoder", "multimodal")  # keys of the parts that read images or sounds
 
 
 class ParamsFile(NamedTuple):
@@ -42,11 +41,6 @@ class ParamsFile(NamedTuple):
     # Whether vLLM reads it before config.json, since consolidated weights are next to it.
     is_read_first: bool
     is_only_config: bool  # whether config.json is missing
-
-    @property
-    def has_other_inputs(self) -> bool:
-        """Whether the model reads images or sounds too."""
-        return any(self.values.get(key) for key in OTHER_INPUTS)
 
     @property
     def lengths(self) -> dict[str, int]:

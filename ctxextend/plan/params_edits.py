@@ -1,6 +1,5 @@
 """Plan the values of Mistral's params.json that a new length changes, or refuse the resize."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -26,7 +25,6 @@ from ctxextend.limits.params_file import (
 from ctxextend.limits.statements import VLLM
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state
-from ctxextend.recipe import CheckpointRef
 from ctxextend.tables.rope_types import FACTOR, NONE, TYPE, rotates
 from ctxextend.tables.rotary_methods import RopeLengths, resize_rope
 
@@ -41,11 +39,6 @@ REMOVE_PARAMS = (
 )
 # What to do about two lengths.
 SET_BOTH = "Correct the wrong one, or pass --fix-limits to set both to the new length."
-CORRECT_ONE = "Correct the wrong one."
-# Methods whose settings params.json cannot state, but the flags of vLLM can. In `get_config`, vLLM
-# 0.33 applies --hf-overrides after it has read params.json:
-# https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/transformers_utils/config.py
-IN_FLAGS = ("linear",)
 WITHOUT_CONFIG = (
     "For other settings, pass the folder in the format of transformers, if there is one."
 )
@@ -66,16 +59,14 @@ def params_edits(
         return
     for table in tables:
         if table.name == found.name and table.lengths is not None:
-            yield from _edits_of_table(params, table, model.ref, fix_limits=fix_limits)
+            yield from _edits_of_table(params, table, fix_limits=fix_limits)
 
 
-def _edits_of_table(
-    params: ParamsFile, table: TablePlan, ref: CheckpointRef, *, fix_limits: bool
-) -> Iterator[Edit]:
+def _edits_of_table(params: ParamsFile, table: TablePlan, *, fix_limits: bool) -> Iterator[Edit]:
     """Yield the edits of the values that state the positions of a table."""
     _check_settings_agree(params, table.location)
     if not fix_limits:
-        _check_lengths_agree(params, table, SET_BOTH)
+        _check_lengths_agree(params, table)
     if not table.is_changed and not fix_limits:
         return
     change = LengthChange(table.location, table.max_len_before, table.max_len_after)
@@ -85,25 +76,12 @@ def _edits_of_table(
     for plan in table.rope:
         if plan.after == plan.before.parameters:
             continue
-        _check_statable(params, table, plan, ref)
+        _check_statable(params, table, plan)
         for path, value in rope_changes_of_params(params.values, plan.after).items():
             before = params.values.get(path[0])
             if len(path) > 1:
                 before = params.values[path[0]].get(path[1])
             yield Edit(file=params.name, path=path, before=before, after=value)
-
-
-def check_params_agree(model: OpenedModel, params: ParamsFile, tables: Sequence[TablePlan]) -> None:
-    """Check that a params.json states the positions of the language model as config.json does.
-
-    Raises:
-        CheckpointError: They disagree.
-    """
-    found = generating_table(model.tables)
-    for table in tables:
-        if found is not None and table.name == found.name and table.lengths is not None:
-            _check_settings_agree(params, table.location)
-            _check_lengths_agree(params, table, CORRECT_ONE)
 
 
 def _check_settings_agree(params: ParamsFile, location: TableLocation) -> None:
@@ -118,8 +96,8 @@ def _check_settings_agree(params: ParamsFile, location: TableLocation) -> None:
         raise CheckpointError(message, hint)
 
 
-def _check_lengths_agree(params: ParamsFile, table: TablePlan, hint: str) -> None:
-    """Raise CheckpointError, with a hint, if params.json and config.json state other lengths."""
+def _check_lengths_agree(params: ParamsFile, table: TablePlan) -> None:
+    """Raise CheckpointError if params.json and config.json state other lengths."""
     location = table.location
     in_config = location.value(location.effective_key)
     for key, value in disagreeing_lengths(params, location, table.max_len_before).items():
@@ -127,12 +105,10 @@ def _check_lengths_agree(params: ParamsFile, table: TablePlan, hint: str) -> Non
             f"{params.name} and config.json disagree: the former states {key} {value}, the latter "
             f"{location.config_key} {in_config}. vLLM takes the smaller one."
         )
-        raise CheckpointError(message, hint)
+        raise CheckpointError(message, SET_BOTH)
 
 
-def _check_statable(
-    params: ParamsFile, table: TablePlan, plan: RopePlan, ref: CheckpointRef
-) -> None:
+def _check_statable(params: ParamsFile, table: TablePlan, plan: RopePlan) -> None:
     """Raise MethodError if params.json cannot state planned rotary settings."""
     unstatable = find_unstatable(params.values, plan.after)
     if unstatable is None:
@@ -146,10 +122,6 @@ def _check_statable(
     methods = _statable_methods(params, table, plan)
     if methods:
         hints.insert(0, f"Use --method {' or '.join(methods)}.")
-    if params.is_read_first and plan.after[TYPE] in IN_FLAGS:
-        words = [ref.source, "--to", str(table.max_len_after), "--for", "vllm"]
-        command = shlex.join(["ctxextend", "flags", *words, "--method", plan.after[TYPE]])
-        hints.append(f"vLLM also takes these settings as flags: {command}")
     message = f"{params.name} cannot state {what}, and {readers_of(params)} reads it."
     raise MethodError(message, " ".join(hints))
 

@@ -109,23 +109,6 @@ def test_print_of_a_training_shows_its_losses_and_output() -> None:
     assert str(trained).endswith("\ntrained")
 
 
-def test_print_of_runtime_flags_shows_notes_and_flags() -> None:
-    folder = rotary_models.make("llama").folder
-    result = ctxextend.runtime_flags(folder, "4x", "vllm")
-    assert str(result).endswith(result.flags)
-    assert f"  {result.serve}\n" in str(result)
-    assert f"{result.max_len_before} -> {result.max_len_after} tokens, {result.method}:" in str(
-        result
-    )
-
-
-def test_print_of_the_environment_shows_what_doctor_prints() -> None:
-    environment = ctxextend.doctor()
-    assert f"{environment.version} in {environment.folder}" in str(environment)
-    assert "Hub and disks" in str(environment)
-    assert text_of_html(environment) == str(environment)
-
-
 @pytest.mark.parametrize("name", RESULTS)
 def test_print_of_a_measurement_shows_the_screen(name: str) -> None:
     result = RESULTS[name]

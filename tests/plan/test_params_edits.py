@@ -405,18 +405,6 @@ def test_resize_states_the_length_that_vllm_does_not_take() -> None:
     assert params_of("fixed") == {**params_of("only"), "max_position_embeddings": 131_072}
 
 
-def test_refused_linear_settings_are_offered_as_flags() -> None:
-    make()
-    done = invoke("resize", "mistral", "--to", NEW, "--method", "linear")
-    command = f"ctxextend flags mistral --to {NEW} --for vllm --method linear"
-    assert command in unwrapped(done.stderr)
-    flags = succeed(*command.split()[1:])
-    assert '"rope_type": "linear"' in flags.stdout
-    dynamic = invoke("resize", "mistral", "--to", NEW, "--method", "dynamic")
-    assert dynamic.exit_code != 0
-    assert "ctxextend flags" not in unwrapped(dynamic.stderr)
-
-
 def test_convert_refuses_a_removal_that_params_json_cannot_state() -> None:
     folder = make()
     done = invoke("convert", "mistral", "--scheme", "none")

@@ -30,8 +30,6 @@ LAYERS = [
     "limits",
     "runtimes",
     "length_text",
-    "shipped",
-    "skill",
     "recipe_names",
     "recipe",
     "recipe_paths",
@@ -41,7 +39,6 @@ LAYERS = [
     "plan",
     "output",
     "models",
-    "environment",
     "text_data",
     "held_out",
     "inspection",
@@ -78,7 +75,6 @@ ALLOWED = {
     "plan/scanned_class.py": {"torch", "transformers"},  # only for the hint of an error
     "output": {"ml_dtypes", "yaml"},
     "models": {"ml_dtypes", "torch", "transformers"},
-    "environment": {"packaging", "torch"},
     "evaluation": {"tokenizers", "torch", "transformers"},
     "text_data": {"datasets"},
     "training": {
@@ -240,7 +236,6 @@ FILES = {*HEAVY, "huggingface_hub", "safetensors"}
         (command("resize", "--help"), SCREEN),
         (command("--version"), SCREEN),
         (command("methods"), HEAVY),
-        (command("skill", "--claude"), SCREEN),
         (command("resize", "tiny-gpt2", "--to", "512", "--dry-run"), FILES),
         (
             command(
