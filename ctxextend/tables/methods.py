@@ -552,7 +552,7 @@ def list_methods() -> list[Method]:
 def register_method(name: str, function: Callable[..., Any]) -> None:
     """Register a function as a method that `resize`, `extend_model` and `compare` accept by name.
 
-    Any other published rule for new rows, such as shared, reflected or rotated rows, fits in one.
+    A rule that is not built in, such as grouped, reflected or rotated rows, takes a few lines.
 
         def fade(rows, length, *, power=1.0):
             new = np.arange(len(rows), length)[:, None] / len(rows)

@@ -56,11 +56,6 @@ def interrupt(*_: object, **__: object) -> None:
             "verify tiny-gpt2 --deep",
             "Stopped: nothing was verified.\n",
         ),
-        (
-            "ctxextend.plan.runtime_flags.find_flags",
-            "flags tiny-gpt2 --to 4x --for vllm",
-            "Stopped: nothing was printed.\n",
-        ),
         ("ctxextend.comparison.quick.compare_quickly", "demo", NOTHING),
         (
             "ctxextend.evaluation.evaluate.open_text",

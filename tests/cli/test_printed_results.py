@@ -11,7 +11,6 @@ from ctxextend.cli.console import STYLES
 from ctxextend.cli.result_screens import CSS
 from ctxextend.json_output import Result
 from ctxextend.plan.plan import Plan
-from tests.helpers import rotary_models
 from tests.helpers.evaluations import EXTENDED
 from tests.helpers.result_screens import RESULTS, page_of
 from tests.helpers.trainings import succeed

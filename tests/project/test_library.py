@@ -57,7 +57,7 @@ def test_unknown_keyword_raises_type_error(call: Callable[[dict[str, Any]], obje
     ("call", "suggested"),
     [
         (lambda: UNTYPED.compare("tiny-gpt2", 256, method="bands"), "methods"),
-        (lambda: UNTYPED.runtime_flags("tiny-gpt2", 256, engine="vllm"), "runtime"),
+        (lambda: UNTYPED.resize("tiny-gpt2", 256, engine="vllm"), "runtime"),
         (lambda: UNTYPED.train("tiny-gpt2", "book.txt", 1, learning_rate=1), "lr"),
         (lambda: UNTYPED.train("tiny-gpt2", "book.txt", 1, trainabel="all"), "trainable"),
     ],
