@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
+from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import ResizeError, joined
 from ctxextend.families.lookup import Keys, TableLocation, nested
-from ctxextend.families.mistral_params import MAX_POSITIONS, MAX_SEQ_LEN
 from ctxextend.families.rope import NEW, read_rope
 from ctxextend.families.rope_dialects import new_half, with_value, with_values
-from ctxextend.limits.params_file import find_params
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.for_runtime import RuntimePlan
 from ctxextend.plan.plan import Plan
@@ -71,8 +70,7 @@ def _vllm_flags(planned: RuntimePlan) -> list[str]:
     Source: vllm/config/model.py#L527 and vllm/transformers_utils/config.py of version 0.33.0.
     """
     override = config_override(planned.plan)
-    params = find_params(planned.plan.checkpoint)
-    if params is not None and params.is_read_first:
+    if mistral_params(planned.plan.checkpoint) is not None:
         override = _with_second_length(override)
     return _json_flags(planned, "--hf-overrides", override)
 
@@ -82,8 +80,8 @@ def _with_second_length(override: Mapping[str, Any]) -> dict[str, Any]:
     values = dict[str, Any]()
     for key, value in override.items():
         values[key] = value
-        if key == MAX_POSITIONS:
-            values[MAX_SEQ_LEN] = value
+        if key == "max_position_embeddings":
+            values["max_seq_len"] = value
         elif isinstance(value, Mapping) and key != NEW:
             values[key] = _with_second_length(value)
     return values

@@ -84,7 +84,7 @@ def test_runtime_flags_of_llama_cpp_cannot_state_a_llama3_type() -> None:
     with pytest.raises(ResizeError) as caught:
         flags_of(rotary_configs.save("llama3"), "llama.cpp")
     assert caught.value.message == ("llama.cpp has no flags for the llama3 settings of this model.")
-    assert caught.value.flag_hint == "Write a folder: remove --dry-run."
+    assert caught.value.hint == "Write a folder: remove --dry-run."
 
 
 # ---- vLLM and SGLang
