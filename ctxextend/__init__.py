@@ -22,7 +22,6 @@ _MODULES = {
     "comparison.comparison_result": ("Comparison",),
     "comparison.comparison_run": ("ComparisonInterrupted",),
     "comparison.side_by_side": ("compare_checkpoints",),
-    "environment": ("Environment", "doctor"),
     "errors": (
         "CheckpointError",
         "CtxextendError",
@@ -48,7 +47,6 @@ _MODULES = {
     "pipeline": ("RunInterrupted", "RunResult", "run"),
     "plan.explain": ("Explanation",),
     "plan.plan": ("Plan",),
-    "plan.runtime_flags": ("RuntimeFlags", "runtime_flags"),
     "plan.table_plan": ("TablePlan",),
     "planned": ("Planned", "ResizeResult", "plan_resize"),
     "resizing": ("convert", "resize"),

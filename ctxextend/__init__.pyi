@@ -8,7 +8,6 @@ from torch.nn import Module
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import ComparisonInterrupted
-from ctxextend.environment import Environment
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -32,7 +31,6 @@ from ctxextend.inspection.table_report import TableReport
 from ctxextend.pipeline import RunInterrupted, RunResult
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.runtime_flags import RuntimeFlags
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Progress
@@ -51,7 +49,6 @@ __all__ = [
     "CtxextendError",
     "DataError",
     "DeviceMemory",
-    "Environment",
     "Evaluation",
     "EvaluationInterrupted",
     "Explanation",
@@ -72,7 +69,6 @@ __all__ = [
     "RopeReport",
     "RunInterrupted",
     "RunResult",
-    "RuntimeFlags",
     "SchemeReport",
     "SourceError",
     "TablePlan",
@@ -88,7 +84,6 @@ __all__ = [
     "compare",
     "compare_checkpoints",
     "convert",
-    "doctor",
     "evaluate",
     "extend_model",
     "inspect",
@@ -99,7 +94,6 @@ __all__ = [
     "register_method",
     "resize",
     "run",
-    "runtime_flags",
     "train",
     "verify",
 ]
@@ -221,13 +215,6 @@ def compare_checkpoints(
         CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
             differently.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
-    """
-
-def doctor() -> Environment:
-    """Report versions, devices, caches and disks, and what is missing for which command.
-
-    It imports the required libraries, torch included, and asks torch for its devices. A library
-    that is missing or broken is reported, and raises nothing.
     """
 
 def evaluate(
@@ -396,38 +383,6 @@ def run(
         RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
 
-def runtime_flags(
-    reference: str | PathLike[str],
-    to: int | str,
-    runtime: str,
-    method: str | None = None,
-    *,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    model_type: str | None = None,
-    trained_length: int | str | None = None,
-) -> RuntimeFlags:
-    """Return the flags with which a runtime reads a rotary model at a longer length.
-
-    They replace a new folder: the runtime loads the checkpoint as it is. Of a Hub id, only
-    config.json is downloaded.
-
-    Args:
-        reference: As in `resize`.
-        to: The new context length, as in `resize`.
-        runtime: ``"vllm"``, ``"sglang"`` or ``"llama.cpp"``.
-        method: As in `resize`; by default one that the runtime applies.
-        settings: Fields of `CheckpointRef` (``revision``, ``subfolder``, ``model_type``,
-            ``trained_length``), as keyword arguments.
-
-    Raises:
-        SourceError: The reference does not exist or cannot be reached.
-        CheckpointError: The config is missing or malformed.
-        UnsupportedModelError: The model has no positions to resize.
-        ResizeError: The runtime is unknown, has no such flags, or does not apply the method; or the
-            model has a table of rows.
-    """
-
 def plan_resize(
     reference: str | PathLike[str],
     to: int | str,
@@ -592,6 +547,8 @@ def list_methods() -> list[Method]:
 
 def register_method(name: str, function: Callable[..., Any]) -> None:
     """Register a function as a method that `resize`, `extend_model` and `compare` accept by name.
+
+    A rule that is not built in, such as grouped, reflected or rotated rows, takes a few lines.
 
         def fade(rows, length, *, power=1.0):
             new = np.arange(len(rows), length)[:, None] / len(rows)

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend import recipe_names, recipe_paths, shipped
+from ctxextend import recipe_names, recipe_paths
 from ctxextend.errors import RecipeError
 from ctxextend.provenance import parse_provenance
 from ctxextend.recipe import MAX_COUNT, CheckpointRef, Evaluate, Recipe, Resize, Train
@@ -331,7 +331,7 @@ def test_recipes_support_windows_paths_and_drives(monkeypatch: pytest.MonkeyPatc
 def test_builtin_recipes_ignore_other_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped, "__file__", str(tmp_path / "ctxextend" / "shipped.py"))
+    monkeypatch.setattr(recipe_names, "__file__", str(tmp_path / "ctxextend" / "names.py"))
     project = tmp_path / "pyproject.toml"
     recipes = tmp_path / "recipes"
     recipes.mkdir()

@@ -235,35 +235,19 @@ def open_checkpoint(
         return _open_folder(source, variant, check)
 
 
-def open_config(source: Source, also: Sequence[str] = ()) -> Checkpoint:
-    """Read only the config of a folder: a checkpoint without weights.
-
-    Args:
-        source: The folder.
-        also: Names of other files that the checkpoint has, of those that are here.
+def open_config(source: Source) -> Mapping[str, Any]:
+    """Read only the config of a folder.
 
     Raises:
-        CheckpointError: The config is missing, malformed or unreadable.
+        CheckpointError: It is missing, malformed or unreadable.
     """
     with reading(source.folder):
         _reject_foreign(source)
-        model = _model_folder(source)
         listed = [name for name in _list_files(source) if name not in source.not_downloaded]
-        config = _read_config(source, model, listed, lambda *_: None)
+        config = _read_config(source, _model_folder(source), listed, lambda *_: None)
         if not config:
             raise _no_config(source, listed)
-        names = [(model / name).as_posix() for name in (CONFIG, filenames.PARAMS_FILE, *also)]
-        return Checkpoint(
-            source=source,
-            model=model,
-            config=config,
-            weights=Weights(files={}),
-            generated={},
-            copied=tuple(name for name in names if name in listed),
-            omitted={},
-            fingerprints={},
-            adapter_of=None,
-        )
+        return config
 
 
 def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:

@@ -397,12 +397,9 @@ def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
     if cosine["median"] is not None:
         yield "cosine to next, median", f"{cosine['median']:.3g}"
         yield "cosine to next, min", f"{cosine['min']:.3g} at {stats.worst_neighbours}"
-    if stats.components:
+    if stats.effective_rank:
         most = min(len(stats.norms), table.hidden_size)
         yield "effective rank", f"{stats.effective_rank:.1f} of {most}"
-    for number, component in enumerate(stats.components, 1):
-        fit = f"{100 * component.fit:.0f} % fit"
-        yield f"period of component {number}", f"{component.period:.0f} ({fit})"
     yield "norm of mean row", f"{stats.mean_norm:.3g}"
     if table.sinusoidal:
         yield from _sinusoidal_statistics(table.sinusoidal)

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them), which would load numpy for --help.
 MEASURES = ("position", "context", "effective", "retrieval")
-# Duplicates ctxextend.recipe.SCHEMES too, and the runtimes whose options `flags` knows.
+# Duplicates ctxextend.recipe.SCHEMES too.
 SCHEMES = ("rotary", "alibi", "window", "none")
-FLAGS_RUNTIMES = ("vllm", "sglang", "llama.cpp")
 COMMON_DEVICES = ("cpu", "cuda", "mps")  # that completion offers
 ADVANCED = "Advanced"  # options that few need: only --help-all lists them
 # Option groups of --help, in order.
@@ -134,12 +133,10 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 complete_runtime = completing(lambda: RUNTIME_KEYS)
-complete_flags_runtime = completing(lambda: FLAGS_RUNTIMES)
 complete_scheme = completing(lambda: SCHEMES)
 complete_builtin_recipe = completing(builtin_recipes)
 complete_measure = completing(lambda: MEASURES)
 complete_table_method = completing(table_method_names)
-complete_rotary_method = completing(rotary_method_names)
 complete_method = completing(lambda: dict.fromkeys([*table_method_names(), *rotary_method_names()]))
 complete_device = completing(lambda: COMMON_DEVICES)
 complete_model_type = completing(

@@ -77,6 +77,9 @@ def resize(
     Examples:
         ctxextend resize gpt2 --to 4096
         ctxextend resize Qwen/Qwen2.5-7B-Instruct --to 128k --edit-only
+
+    With --for vllm, sglang or llama.cpp, --dry-run -q prints only the flags that serve MODEL
+    itself.
     """
     from ctxextend.recipe import CheckpointRef, Recipe, Resize
     from ctxextend.resizing import ResizeOptions, resize_checkpoint

@@ -313,7 +313,12 @@ def finish(
     """Print the result of `resize` or `convert`, and upload it if a repository is given."""
     values = to_json(result)
     warnings = list(result.warnings)
-    if result.dry_run:
+    if result.dry_run and console.quiet and result.for_runtime is not None:
+        from ctxextend.plan.runtime_flags import runtime_flags
+
+        values["flags"] = runtime_flags(result.for_runtime)
+        console.data(values["flags"])
+    elif result.dry_run:
         plan, warnings = show_plan(
             console,
             recipe,

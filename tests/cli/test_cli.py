@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, list_methods, plan_resize
 from ctxextend.checkpoints.source import bundled_source
+from ctxextend.cli import app
 from ctxextend.cli.app import build_app
 from ctxextend.errors import printable, size_text, time_text
 from ctxextend.tables.method_facts import Method
@@ -549,11 +552,21 @@ def test_resize_shows_a_bar_only_on_a_terminal() -> None:
     assert "Writing" in shown
 
 
-def test_python_m_ctxextend_prints_the_version() -> None:
+def test_python_m_ctxextend_prints_the_versions() -> None:
     done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"ctxextend {__version__}\n"
+    libraries = ("torch", "transformers", "safetensors", "numpy")
+    assert done.stdout.splitlines() == [
+        f"ctxextend {__version__}",
+        f"python {python_version()}",
+        *(f"{name} {version(name)}" for name in libraries),
+    ]
     assert run("--version").stdout == done.stdout
     assert "resize" in run().output
+
+
+def test_version_says_that_a_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "SHOWN_LIBRARIES", ("no-such-library",))
+    assert run("--version").stdout.endswith("\nno-such-library missing\n")
 
 
 SUMMARY_WIDTH = 66  # of a screen of 80 columns, after the names

@@ -303,7 +303,7 @@ def test_convert_to_windows_extends_only_the_encoder_of_bart(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "method",
-    ["linear", "bands", "nearest", "copy", "linear:keep-first=4", "copy:keep-first=4,drop-last=2"],
+    ["linear", "bands", "copy", "linear:keep-first=4", "copy:keep-first=4,drop-last=2"],
 )
 def test_convert_to_windows_creates_rows_as_resize_does(method: str, tmp_path: Path) -> None:
     make_source(tmp_path / "source", "bert", "Model")
