@@ -216,7 +216,7 @@ def test_resize_states_the_length_that_linear_settings_serve(tmp_path: Path) -> 
     # Its context length is the one before scaling, as in folders of transformers 4.
     values = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
     base = write_gguf(tmp_path / "base.gguf", values=values)
-    with pytest.raises(ResizeError, match=r"or after scaling\. Pass trained_length=") as caught:
+    with pytest.raises(ResizeError, match=r"or after scaling\. Pass --trained-length ") as caught:
         resize(base, 8 * LENGTH, output=tmp_path / "out.gguf")
     assert f"--trained-length {LENGTH} if it is the one before" in str(caught.value.hint)
     for to in (4 * LENGTH, 8 * LENGTH):

@@ -322,7 +322,7 @@ def test_bands_returns_finite_rows_for_any_length(
             20,
             "repeat=2:9",
             0,
-            'method="bands:repeat=2:9": repeat requires at least 32 source rows, got 20. '
+            "--method bands:repeat=2:9: repeat requires at least 32 source rows, got 20. "
             "Remove repeat",
         ),
     ],
