@@ -22,7 +22,6 @@ ARGUMENTS = frozenset(
         "device",
         "dialect",
         "distill",
-        "drop-last",
         "dtype",
         "edit-only",
         "encoder-only",

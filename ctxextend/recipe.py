@@ -24,8 +24,8 @@ from ctxextend.length_text import (
     parse_length,
 )
 from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import COUNTS, TRUNCATE, Function, method_text
-from ctxextend.tables.method_parser import method_errors, read_choice, split_counts
+from ctxextend.tables.method_facts import TRUNCATE, Function, method_text
+from ctxextend.tables.method_parser import method_errors, read_choice, split_keep_first
 from ctxextend.tables.rope_types import NONE
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
@@ -222,7 +222,7 @@ class Convert:
                     )
                     yield ResizeError(message, f"Remove {flag}.")
             return
-        yield from method_errors(self.method, None, 0)
+        yield from method_errors(self.method, None)
         yield from _length_field_errors(self, MIN_ATTENTION_WINDOW, "attention_window")
         window = self.attention_window
         if isinstance(window, int) and window % 2:
@@ -304,7 +304,6 @@ class Resize:
     method: str | None = None
     # Positions at the start that the method does not change; None is the method's default.
     keep_first: int | None = None
-    drop_last: int = 0  # positions at the end that are not used to create new rows
     part: str | None = None  # resize only this table (encoder, text, …); defaults to all
     # Multiply the queries of self-attention by this number, in the weights that compute them.
     # `AUTO` depends on the lengths, and `Plan.settings` contains it as a number.
@@ -325,19 +324,19 @@ class Resize:
         object.__setattr__(self, "query_scale", _parse_scale(self.query_scale))
         errors = list(_length_errors(self))
         errors += _scale_errors(self.query_scale)
-        errors += method_errors(self.method, self.keep_first, self.drop_last)
+        errors += method_errors(self.method, self.keep_first)
         errors += _choice_errors("dialect", self.dialect, DIALECTS)
         raise_first(errors)
         if self.method is not None:
-            method, counts = split_counts(self.method)
+            method, keep_first = split_keep_first(self.method)
             object.__setattr__(self, "method", method)
-            for key, count in counts.items():
-                object.__setattr__(self, key, count)
+            if keep_first is not None:
+                object.__setattr__(self, "keep_first", keep_first)
 
     @cached_property
     def choice(self) -> MethodChoice:
         """The requested method with all of its settings."""
-        return read_choice(self.method, self.keep_first, self.drop_last)
+        return read_choice(self.method, self.keep_first)
 
     def with_settings(self, **changes: Any) -> "Resize":
         """Return a copy with changed settings of the method; None unsets one."""
@@ -356,7 +355,8 @@ class Resize:
         flags = []
         if self.method is not None and self.method != TRUNCATE:
             flags.append("--method")
-        flags += [flag_name(key) for key in COUNTS if getattr(self, key)]
+        if self.keep_first:
+            flags.append("--keep-first")
         return tuple(flags)
 
 

@@ -182,7 +182,7 @@ def resize(
         steps: Optimizer steps of the training.
         lora: Rank of adapters that are trained too.
         verify: Verify the output before it is moved into place.
-        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``,
+        settings: Other fields of `Resize` (``keep_first``, ``part``,
             ``query_scale``, ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
             and ``tensor`` for a custom model type), as keyword arguments.
 

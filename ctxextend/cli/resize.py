@@ -27,9 +27,6 @@ def resize(
     keep_first: Annotated[
         int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")
     ] = None,
-    drop_last: Annotated[
-        int, basic("--drop-last K", "Create no rows from the last K learned ones.")
-    ] = 0,
     part: options.Part = None,
     query_scale: Annotated[
         str | None, basic("--query-scale S", "Multiply attention queries: auto, or a number.")
@@ -118,7 +115,6 @@ def resize(
             to,
             method=method,
             keep_first=keep_first,
-            drop_last=drop_last,
             part=part,
             query_scale=query_scale,
             fix_limits=fix_limits,

@@ -41,7 +41,6 @@ def extend_model(
     *,
     trained_length: int | str | None = None,
     keep_first: int | None = None,
-    drop_last: int = 0,
     part: str | None = None,
     query_scale: float | str | None = None,
 ) -> None:
@@ -63,7 +62,7 @@ def extend_model(
             as BertModel, counts as such even if its checkpoint has one.
         trained_length: Of rotary positions: the length of the first training, in tokens, where the
             config misstates it.
-        keep_first, drop_last, part, query_scale: See `Resize`.
+        keep_first, part, query_scale: See `Resize`.
 
     Raises:
         UnsupportedModelError: The model has no known position table or, with `query_scale`, no
@@ -76,7 +75,6 @@ def extend_model(
         to,
         method=method,
         keep_first=keep_first,
-        drop_last=drop_last,
         part=part,
         query_scale=query_scale,
     )

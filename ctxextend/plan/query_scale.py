@@ -187,15 +187,14 @@ def _smooth_tables(
     if settings.query_scale != AUTO:
         return
     for table in tables:
-        if table.has_rows and not _has_high_frequencies(weights, table, settings):
+        if table.has_rows and not _has_high_frequencies(weights, table):
             yield table.name
 
 
-def _has_high_frequencies(weights: WeightFacts, table: TablePlan, settings: Resize) -> bool:
+def _has_high_frequencies(weights: WeightFacts, table: TablePlan) -> bool:
     """Whether `bands` finds a high-frequency part in the learned rows of a table."""
     rows = weights.read_rows(table)[table.reserved_rows :]
-    learned = rows[: len(rows) - settings.drop_last].astype(np.float64)
-    return choose_split(learned).sigma > 0
+    return choose_split(rows.astype(np.float64)).sigma > 0
 
 
 def _choose_factor(

@@ -7,7 +7,7 @@ import numpy as np
 
 from ctxextend.checkpoints.filenames import PARAMS_FILE
 from ctxextend.checkpoints.gguf_file import is_gguf
-from ctxextend.errors import MethodError, ResizeError, flag_name
+from ctxextend.errors import MethodError, ResizeError
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim, rotary_facts
@@ -126,12 +126,11 @@ def _check_settings(location: TableLocation, settings: Resize) -> None:
 
 def _check_no_rows_given(location: TableLocation, settings: Resize) -> None:
     """Raise MethodError if the user states a number of rows."""
-    counts = {"keep_first": settings.keep_first, "drop_last": settings.drop_last}
-    given = [flag_name(key) for key, count in counts.items() if count]
-    if given:
-        flags = " and ".join(given)
-        message = f"{flags} cannot be used with {location.scheme} positions, which have no rows."
-        raise MethodError(message, f"Remove {flags}.")
+    if settings.keep_first:
+        message = (
+            f"--keep-first cannot be used with {location.scheme} positions, which have no rows."
+        )
+        raise MethodError(message, "Remove --keep-first.")
 
 
 def _check_no_trained_length_given(location: TableLocation) -> None:

@@ -45,12 +45,9 @@ NOT_IN_FLAGS = (
     "variant",
     "tokenizer",
     "keep_first",
-    "drop_last",
     "part",
     "query_scale",
     "fix_limits",
-    "dialect",
-    "copy_code",
 )
 
 

@@ -133,7 +133,6 @@ def test_resize_json_prints_one_object_on_stdout() -> None:
     assert values["max_len_after"] == 512
     assert values["method"] == "sinusoidal"
     assert values["keep_first"] == 2
-    assert values["drop_last"] == 0
     assert values["methods"] == {
         "transformer.wpe.weight": "sinusoidal:scope=new,layout=interleaved"
     }
@@ -199,7 +198,7 @@ def test_resize_dry_run_says_that_an_output_would_not_be_replaced(
     ("flags", "method"),
     [
         ("--method random", "random:seed=0"),
-        ("--method hierarchical:alpha=0.3 --drop-last 1", "hierarchical:alpha=0.3, --drop-last 1"),
+        ("--method hierarchical:alpha=0.3", "hierarchical:alpha=0.3"),
         ("--method stretch", "stretch, --keep-first 20"),
         ("--method linear --keep-first 0", "linear"),
     ],
