@@ -15,12 +15,10 @@ ARGUMENTS = frozenset(
         "batch-size",
         "budget",
         "config-key",
-        "copy-code",
         "corpus",
         "data",
         "deep",
         "device",
-        "dialect",
         "distill",
         "dtype",
         "edit-only",
@@ -83,7 +81,6 @@ OTHER_NAMES = {"for": "runtime", "set": "changes"}  # arguments that have anothe
 LISTED = frozenset({"set"})  # flags of arguments that take a list of values
 SWITCHES = frozenset(  # flags without a value
     {
-        "copy-code",
         "deep",
         "edit-only",
         "encoder-only",

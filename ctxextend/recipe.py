@@ -33,9 +33,6 @@ RECIPE_FILE = "ctxextend.yaml"  # in every output
 MEASURES = ("position", "context", "effective", "retrieval", "shift")
 # Names of measures before version 3, and what has replaced them.
 MEASURE_ALIASES = {"passkey": "effective"}
-# In which dialects an output states rotary settings: both, or as the source.
-BOTH = "both"
-DIALECTS = (BOTH, "keep")
 AUTO = "auto"  # a query scale that the lengths decide
 # Arguments that other libraries, or other functions, name differently.
 OTHER_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -310,10 +307,6 @@ class Resize:
     query_scale: float | str | None = None
     # Make all length limits in config and tokenizer files agree with the table.
     fix_limits: bool = False
-    # How config.json states rotary settings: ``both`` as ``rope_parameters`` of transformers 5 and
-    # as ``rope_scaling`` of older readers, where these can mean the same; ``keep`` as the source.
-    dialect: str = BOTH
-    copy_code: bool = False  # also copy code files (*.py, …); they are never run
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -325,7 +318,6 @@ class Resize:
         errors = list(_length_errors(self))
         errors += _scale_errors(self.query_scale)
         errors += method_errors(self.method, self.keep_first)
-        errors += _choice_errors("dialect", self.dialect, DIALECTS)
         raise_first(errors)
         if self.method is not None:
             method, keep_first = split_keep_first(self.method)
@@ -630,7 +622,6 @@ class Train:
     contrastive: str | None = None
     # Dtype of the saved weights: ``fp32``, ``bf16`` or ``fp16``; defaults to the source's.
     dtype: str | None = None
-    copy_code: bool = False  # as in `resize`
     # Shard the model across processes, which are started by torchrun or accelerate.
     fsdp: bool = False
     device: str | None = None  # as in `evaluate`
@@ -767,11 +758,6 @@ class Recipe:
     # Output folder; defaults to ``<name>-<length>``, or ``<name>-trained`` without `resize`.
     output: str | None = None
     convert: Convert | None = None  # instead of `resize`
-
-    @property
-    def copies_code(self) -> bool:
-        """Whether code files are copied to the output."""
-        return any(step is not None and step.copy_code for step in (self.resize, self.train))
 
 
 # The steps of a recipe by their names in it.

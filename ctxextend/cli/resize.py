@@ -41,7 +41,6 @@ def resize(
     fix_limits: Annotated[
         bool, basic("--fix-limits", "Make all length limits agree with the table.")
     ] = False,
-    dialect: options.Dialect = "both",
     edit_only: Annotated[
         bool, files("--edit-only", "Write the edited small files, and no weights.")
     ] = False,
@@ -52,9 +51,6 @@ def resize(
     steps: Annotated[
         int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")
     ] = None,
-    lora: Annotated[
-        int | None, basic("--lora R", "With --train: also train adapters of rank R.")
-    ] = None,
     output: Annotated[
         Path | None,
         options.output_folder("<name>-<N>", "Output folder or GGUF file."),
@@ -62,9 +58,7 @@ def resize(
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
-    copy_code: options.CopyCode = False,
     force: options.Force = False,
-    push_to_hub: options.PushToHub = None,
     verify: Annotated[
         bool, files("--verify", "Verify the output before moving it into place.")
     ] = False,
@@ -79,7 +73,7 @@ def resize(
         ctxextend resize Qwen/Qwen2.5-7B-Instruct --to 128k --edit-only
     """
     from ctxextend.recipe import CheckpointRef, Recipe, Resize
-    from ctxextend.resizing import ResizeOptions, resize_checkpoint
+    from ctxextend.resizing import ResizeOptions, resize_checkpoint, short_training
 
     console = Console(as_json, quiet)
     if tensor and part:
@@ -88,7 +82,7 @@ def resize(
             "Remove --part.",
         )
     with options.usage_errors():
-        training = options.short_training(train, steps, lora, verify=verify)
+        training = short_training(train or (), steps)
         more = ResizeOptions(
             data=tuple(data or ()),
             budget=budget,
@@ -96,7 +90,6 @@ def resize(
             link=link,
             verify=verify,
             runtime=runtime,
-            uploads=push_to_hub is not None,
         )
         more.check(is_trained=training is not None)
         ref = CheckpointRef(
@@ -118,9 +111,7 @@ def resize(
             part=part,
             query_scale=query_scale,
             fix_limits=fix_limits,
-            dialect=dialect,
-            copy_code=copy_code,
         )
     recipe = Recipe(ref, resize=settings, train=training)
     result = resize_checkpoint(recipe, more, output, force=force, dry_run=dry_run, events=console)
-    finish("resize", console, recipe, result, output=output, force=force, push_to_hub=push_to_hub)
+    finish("resize", console, recipe, result, output=output, force=force)

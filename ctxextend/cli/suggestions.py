@@ -139,7 +139,6 @@ MEANINGS = (
     Meaning(typed=("dryrun", "plan", "simulate"), flags=("--dry-run",)),
     Meaning(typed=("silent", "s"), flags=("--quiet",)),
     Meaning(typed=("continue", "restart"), flags=("--resume",)),
-    Meaning(typed=("hub", "push", "push-to", "upload"), flags=("--push-to-hub",)),
     Meaning(typed=("html",), flags=("--report",)),
     Meaning(typed=("chart", "figure", "save-plot"), flags=("--plot",)),
     Meaning(typed=("max-tokens", "num-tokens"), flags=("--tokens",)),

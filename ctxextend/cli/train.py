@@ -8,10 +8,9 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.options import advanced, learning, text
-from ctxextend.cli.run_steps import execute, push
+from ctxextend.cli.run_steps import execute
 from ctxextend.cli.tables import Page
 from ctxextend.errors import counted
-from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.recipe import Recipe
@@ -72,7 +71,6 @@ def train(
     save_adapter: Annotated[
         bool, advanced("--save-adapter", "Save a PEFT adapter instead of merged weights.")
     ] = False,
-    copy_code: options.CopyCode = False,
     force: options.Force = False,
     model_type: options.ModelType = None,
     tokenizer: options.Tokenizer = None,
@@ -89,7 +87,6 @@ def train(
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
-    push_to_hub: options.PushToHub = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -122,9 +119,7 @@ def train(
         show_training_plan(console, recipe, output, force=force)
         return
     result = execute(console, recipe, None, output, force=force, resume=resume)
-    values = to_json(result.training)
-    values |= push(console, result.output, push_to_hub)
-    console.result("train", values, result.warnings)
+    console.result("train", result.training, result.warnings)
 
 
 def show_training_plan(

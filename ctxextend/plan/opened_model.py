@@ -13,7 +13,6 @@ from ctxextend.checkpoints.folder import (
     Checkpoint,
     open_checkpoint,
     open_config,
-    with_code,
     with_short_names,
 )
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
@@ -69,10 +68,6 @@ class OpenedModel:
     checkpoint: Checkpoint
     architecture: Architecture
     tables: tuple[FoundTable, ...]  # its position tables, in registry order
-
-    def with_code(self) -> "OpenedModel":
-        """Return the model with code files in its folder copied instead of skipped."""
-        return replace(self, checkpoint=with_code(self.checkpoint))
 
     def without_other_format(self) -> "OpenedModel":
         """Return the model without its files in Mistral's own format, which have other weights."""

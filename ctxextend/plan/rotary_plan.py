@@ -19,7 +19,7 @@ from ctxextend.families.rope_dialects import (
     with_values,
 )
 from ctxextend.plan.table_plan import RopePlan, ShortInputs, TablePlan
-from ctxextend.recipe import BOTH, Resize
+from ctxextend.recipe import Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, SCALING_METHODS, SWITCH
 from ctxextend.tables.rope_types import (
@@ -85,7 +85,7 @@ def plan_without_rows(table: TablePlan, settings: Resize, *, has_others: bool) -
         table,
         lengths=lengths,
         rope=tuple(plans),
-        rope_dialects=planned_dialects(location, plans, settings.dialect),
+        rope_dialects=planned_dialects(location, plans),
     )
 
 
@@ -96,15 +96,12 @@ def _stated_dialects(location: TableLocation) -> tuple[str, ...]:
     return stated_dialects(location)
 
 
-def planned_dialects(
-    location: TableLocation, plans: Sequence[RopePlan], dialect: str
-) -> tuple[str, ...]:
+def planned_dialects(location: TableLocation, plans: Sequence[RopePlan]) -> tuple[str, ...]:
     """Return the dialects that state the planned rotary settings in the output."""
     changes = Changes()
     for plan in plans:
         changes |= rope_changes(location, plan.before, plan.after)
-    if dialect == BOTH:
-        changes = with_other_dialect(location, changes)
+    changes = with_other_dialect(location, changes)
     return stated_dialects(with_values(location, changes))
 
 

@@ -31,7 +31,6 @@ CHANGEABLE = (
     "eval_every",
     "save_every",
     "report_to",
-    "copy_code",
     *MACHINE_KEYS,
 )
 PLANNED_STEPS = "planned_steps"

@@ -63,8 +63,6 @@ class TrainingSource:
             CtxextendError: It cannot be opened.
         """
         model = planned.model if planned is not None else open_model(recipe.checkpoint)
-        if recipe.copies_code:
-            model = model.with_code()
         table = model.read_table()
         sha256 = None
         if table is not None:
@@ -108,8 +106,6 @@ class TrainingSource:
         )
         # Messages show the reference that the user passed.
         model = replace(open_model(ref), ref=self.model.ref)
-        if self.recipe.copies_code:
-            model = model.with_code()
         return model.without_other_format()
 
     @property

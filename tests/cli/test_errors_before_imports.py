@@ -103,7 +103,6 @@ OTHER_ERRORS = {
     ),
     "train tiny-gpt2 --data ok.txt --steps 1 --base missing": "missing",
     "train tiny-gpt2 --data ok.txt --steps 1 --fsdp": "but there is only one.",
-    "train tiny-gpt2 --data ok.txt --steps 1 --push-to-hub a/b/c": "a/b/c is not a valid Hub",
 }
 
 

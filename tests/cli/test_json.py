@@ -90,7 +90,6 @@ FAILING = {
     "compare tiny-gpt2 --to 256 --data no-such.txt": 1,
     "run no-such.yaml": 1,
     "train model.gguf --data no-such.txt --steps 1": 1,
-    "run tiny-gpt2-256/ctxextend.yaml --push-to-hub a/b/c": 2,
     "recipes no-such": 2,
 }
 

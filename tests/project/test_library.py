@@ -92,8 +92,7 @@ def test_values_of_wrong_types_name_the_argument(call: Callable[[], object], mes
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["save", "base", "dtype", "eval_every", "save_every", "report_to", "copy_code", "no_base"],
+    "name", ["save", "base", "dtype", "eval_every", "save_every", "report_to", "no_base"]
 )
 def test_compare_rejects_training_settings_that_have_no_effect(name: str) -> None:
     message = rf"^compare\(\) got an unexpected keyword argument '{name}'"

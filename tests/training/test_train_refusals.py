@@ -251,7 +251,7 @@ def test_train_warns_of_new_rows_that_no_sequence_reaches(gpt2: Path) -> None:
 def test_train_json_matches_its_schema(gpt2: Path) -> None:
     Draft202012Validator.check_schema(SCHEMA)
     schema = SCHEMA["$defs"]["result"]
-    assert set(schema["properties"]) == {*schema["required"], "pushed_to"}
+    assert set(schema["properties"]) == {*schema["required"]}
     assert schema["additionalProperties"] is False
 
     done = train(gpt2, "out", "--window", 8, "--window-skip", "--json")
