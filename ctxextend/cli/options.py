@@ -297,7 +297,7 @@ def read_range(text: str | None) -> tuple[int | None, int | None] | None:
 
 
 def _invalid_range(text: str) -> typer.BadParameter:
-    return WrongFlags(f"--rows {text} is not a valid range.", "Use A:B for rows A to B-1.")
+    return WrongFlags(f"--rows {text} is not a valid range.", "Use A:B for rows A to B-1, or all.")
 
 
 def command_line() -> str:

@@ -72,7 +72,7 @@ ARGUMENTS = [
     "skill",
     "doctor",
     "inspect tiny-gpt2 --check",
-    "inspect tiny-gpt2 twin --all-rows",
+    "inspect tiny-gpt2 twin --rows all",
 ]
 FAILING = {
     "resize nothing-here --to 512": 1,
