@@ -24,7 +24,6 @@ ARGUMENTS = frozenset(
         "edit-only",
         "encoder-only",
         "eval-data",
-        "epochs",
         "eval-every",
         "fix-limits",
         "force",

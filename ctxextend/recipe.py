@@ -41,30 +41,9 @@ OTHER_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "learning_rate": ("lr",),
     "max_length": ("to", "length", "seq_len"),
     "max_steps": ("steps",),
-    "num_train_epochs": ("epochs",),
     "output_dir": ("output",),
 }
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-# Experiment trackers of transformers, with all that are installed, and none.
-# Source: transformers 5.24, integrations/integration_utils.py, INTEGRATION_TO_CALLBACK.
-TRACKERS = (
-    "none",
-    "all",
-    "azure_ml",
-    "clearml",
-    "codecarbon",
-    "comet_ml",
-    "dagshub",
-    "dvclive",
-    "flyte",
-    "kubeflow",
-    "mlflow",
-    "neptune",
-    "swanlab",
-    "tensorboard",
-    "trackio",
-    "wandb",
-)
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
 TRAINABLE = {
     "new": "the new rows of the position table",
@@ -76,7 +55,6 @@ FROZEN = (None, "all-but-positions")  # values of `trainable` that leave positio
 MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 MIN_WINDOW = 8  # minimum window length in tokens
-MAX_EPOCHS = 1_000_000
 SEARCH_SECONDS = 60  # default time of a search for settings, for reading text
 # The scheme of a conversion that keeps positions, and attends in windows.
 ATTENTION_WINDOWS = "window"
@@ -575,12 +553,10 @@ class Train:
     """How to fine-tune a checkpoint."""
 
     data: tuple[str, ...]  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
-    steps: int | None = None  # number of optimizer steps, ≥ 1; or `epochs`
-    # Instead of `steps`: how often to train on the text that is not held out, > 0.
-    epochs: float | None = None
+    steps: int  # number of optimizer steps, ≥ 1
     text_field: str = "text"  # name of the text field (JSONL) or column
     # Maximum number of tokens of `data` to read; defaults to as many as `steps` need, and at least
-    # 1.3 million; with `epochs`, to all.
+    # 1.3 million.
     tokens: int | None = None
     # Sequence length in positions; defaults to the model's context length.
     seq_len: int | None = field(default=None, metadata=IS_LENGTH)
@@ -628,12 +604,6 @@ class Train:
     threads: int | None = None  # as in `evaluate`
 
     @property
-    def num_steps(self) -> int:
-        """The optimizer steps; with `epochs`, they are known once the text was read."""
-        assert self.steps is not None
-        return self.steps
-
-    @property
     def trains_weights(self) -> bool:
         """Whether parameters other than position tables are trained."""
         return self.lora is not None or self.trainable in ("all-but-positions", "all")
@@ -675,35 +645,20 @@ class Train:
         yield from _device_errors(self.device)
         yield from _choice_errors("dtype", self.dtype, PRECISIONS[1:])
         yield from _choice_errors("save", self.save, ("best", "last"))
-        yield from _choice_errors("report_to", self.report_to, TRACKERS)
         yield from _choice_errors("contrastive", self.contrastive or None, ("passages", "pairs"))
         if not self.data:
             hint = "Pass some with --data, such as --data book.txt."
             yield ResizeError("No training text.", hint)
         yield from _positive_errors("lr", self.lr)
-        if self.steps is None and self.epochs is None:
-            hint = "Pass --steps N, or --epochs E to train on all of the text."
-            yield ResizeError("Neither --steps nor --epochs is given.", hint)
-        yield from _positive_errors("epochs", self.epochs)
-        epochs = self.epochs
-        if epochs is not None and is_number(epochs) and MAX_EPOCHS < epochs < math.inf:
-            message = f"--epochs must be at most {MAX_EPOCHS:,}, got {epochs:g}."
-            yield ResizeError(message)
         yield from _weight_errors("weight_decay", self.weight_decay)
         yield from _weight_errors("distill", self.distill)
 
     def _conflicts(self) -> Iterator[ResizeError]:
         """Yield values that cannot be combined, each valid by itself."""
-        yield from _step_conflicts(self)
         yield from _contrastive_conflicts(self)
         yield from _adapter_conflicts(self)
         yield from _window_conflicts(self)
         yield from _batch_conflicts(self)
-
-
-def _step_conflicts(train: Train) -> Iterator[ResizeError]:
-    if train.steps is not None and train.epochs is not None:
-        yield ResizeError("--steps cannot be used with --epochs.", "Remove one of them.")
 
 
 def _window_conflicts(train: Train) -> Iterator[ResizeError]:

@@ -85,7 +85,7 @@ def _signal(
     signal = figure.signal(
         positions.tolist(),
         heights[positions].tolist(),
-        marker=[marks[styles[position]] for position in positions],
+        marker=[marks[styles[position]] for position in positions.tolist()],
     )
     return signal.lines(True)
 

@@ -122,7 +122,6 @@ MEANINGS = (
         typed=("iterations", "max-steps", "num-steps", "train-steps"),
         flags=("--steps",),
     ),
-    Meaning(typed=("num-epochs", "num-train-epochs"), flags=("--epochs",)),
     Meaning(typed=("overwrite", "replace", "y", "yes"), flags=("--force",)),
     Meaning(typed=("lora-r", "lora-rank", "peft", "rank"), flags=("--lora",)),
     Meaning(typed=("arch", "architecture", "family", "type"), flags=("--model-type",)),

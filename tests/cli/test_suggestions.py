@@ -94,7 +94,6 @@ def test_unknown_flags_are_understood(typed: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
-        ("resize m --epochs 2", "--epochs is a flag of ctxextend train."),
         ("resize m --lr 1", "--lr is a flag of ctxextend train and compare."),
         ("resize m --learning-rate 1", "--lr is a flag of ctxextend train and compare."),
         ("verify m --max-len 5", "--to is a flag of ctxextend resize, convert, flags and compare."),
