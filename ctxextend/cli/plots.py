@@ -36,10 +36,11 @@ class Curve(NamedTuple):
 
 def add_chart(page: Page, title: str, curves: Sequence[Curve]) -> None:
     """Add a key and up to three curves; nothing if no value is finite."""
-    values = np.concatenate([np.array(curve.values, np.float64) for curve in curves])
-    values = values[np.isfinite(values)]
-    if not values.size:
+    curves = [curve for curve in curves if np.isfinite(curve.values).any()]
+    if not curves:
         return
+    values = np.concatenate([curve.values for curve in curves])
+    values = values[np.isfinite(values)]
     is_logarithmic = needs_log_scale(np.array([]), values)
     parts: list[Pieces] = [[(title, "title")]]
     if is_logarithmic:
