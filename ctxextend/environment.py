@@ -31,6 +31,7 @@ REQUIRED = (
     "huggingface-hub",
     "ml-dtypes",
     "numpy",
+    "plotext",
     "pyyaml",
     "rich",
     "safetensors",

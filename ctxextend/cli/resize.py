@@ -28,9 +28,6 @@ def resize(
         int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")
     ] = None,
     part: options.Part = None,
-    query_scale: Annotated[
-        str | None, basic("--query-scale S", "Multiply attention queries: auto, or a number.")
-    ] = None,
     runtime: options.ForRuntime = None,
     tokenizer: options.Tokenizer = None,
     model_type: options.ModelType = None,
@@ -109,7 +106,6 @@ def resize(
             method=method,
             keep_first=keep_first,
             part=part,
-            query_scale=query_scale,
             fix_limits=fix_limits,
         )
     recipe = Recipe(ref, resize=settings, train=training)

@@ -2,7 +2,7 @@
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.wrappers import has_adapters
-from ctxextend.errors import SPECIFY_TABLE, CheckpointError, CtxextendError, UnsupportedModelError
+from ctxextend.errors import CheckpointError, CtxextendError, UnsupportedModelError
 from ctxextend.families.known_types import unclear_settings, update_hint, why_unclear
 from ctxextend.families.lookup import Architecture
 from ctxextend.families.unsupported import FAMILIES_HINT, SAME_SETTINGS, UPDATE_BOTH
@@ -62,7 +62,7 @@ def _with_cause(
     for name in checkpoint.weights.entries:
         if name.endswith(endings):
             return CheckpointError(
-                f"{message} It has {name}, but not all names have that prefix.",
+                f"{message} It has {name}, which transformers does not load.",
                 "Save only the model's tensors: torch.save(model.state_dict(), NAME).",
             )
     stated = stated_positions(checkpoint.config)
@@ -136,4 +136,4 @@ def _describe_unknown(checkpoint: Checkpoint, model_type: str) -> str:
 
 def _suggest_type(likely: str) -> str:
     """Return the hint to pass another model type."""
-    return f"Did you mean {likely}? {SPECIFY_TABLE}--model-type {likely}"
+    return f"Did you mean {likely}? Specify it: --model-type {likely}"

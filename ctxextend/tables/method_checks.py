@@ -26,13 +26,14 @@ def setting_errors(
     """
     is_count = type(keep_first) is int and COUNT.allows(keep_first)
     if keep_first is not None and not is_count:
-        yield ResizeError(f"--keep-first must be {COUNT.must}, got {keep_first!r}.")
+        message = f"--keep-first must be {COUNT.must}, got {keep_first!r}."
+        yield ResizeError(message, setting="keep_first")
     if method is None:
         return
     if keep_first and "keep_first" in given:
         text = method_text(method.name, given)
         message = f"--keep-first is given twice: also in --method {text}."
-        yield ResizeError(message, "Remove one of them.")
+        yield ResizeError(message, "Remove one of them.", "keep_first")
     yield from inapplicable_count(method, given.get("keep_first") or keep_first or 0)
     yield from _unused_by_bands(method, given)
 
@@ -41,7 +42,7 @@ def inapplicable_count(method: Method, keep_first: int) -> Iterator[ResizeError]
     """Yield an error if rows are to be kept by a method that does not accept it."""
     if keep_first and method.keep_first is None:
         message = f"--keep-first does not apply to --method {method.name}."
-        yield ResizeError(message, "Remove --keep-first.")
+        yield ResizeError(message, "Remove --keep-first.", "keep_first")
 
 
 def _unused_by_bands(method: Method, given: Mapping[str, Any]) -> Iterator[ResizeError]:
@@ -51,7 +52,7 @@ def _unused_by_bands(method: Method, given: Mapping[str, Any]) -> Iterator[Resiz
     for key in ("repeat", "high_gain"):
         if key in given:
             message = f"--method bands: {key.replace('_', '-')} has no effect with sigma=0."
-            yield ResizeError(message, "Remove one of them.")
+            yield ResizeError(message, "Remove one of them.", "method")
 
 
 # ---- settings for a table

@@ -46,8 +46,9 @@ def method_errors(method: str | None, keep_first: int | None) -> Iterator[Resize
         facts, given = parse_method(method)
     except ResizeError as error:
         yield from setting_errors(None, {}, keep_first)
-        yield error
-        yield from error.others
+        for invalid in (error, *error.others):
+            invalid.setting = "method"
+            yield invalid
     else:
         yield from setting_errors(facts, given, keep_first)
 

@@ -2,19 +2,21 @@
 
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.helpers import pico, rotary_models
-from tests.helpers.kv_caches import CACHE
 from tests.helpers.trainings import invoke, succeed, unwrapped
 from tests.helpers.word_tokenizer import add_tokenizer
 
+CACHE = "cache" if Version(version("transformers")) >= Version("5.24") else "past_key_values"
 SIZES = {**pico.ENCODER, "num_key_value_heads": 1, "vocab_size": 32, "max_position_embeddings": 16}
 
 

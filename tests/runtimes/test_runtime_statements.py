@@ -427,7 +427,7 @@ def test_no_runtime_is_named_without_a_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "is_alone", "length"),
+    ("base", "has_one_dialect", "length"),
     [
         ({}, False, 256),
         # Without a key next to the settings, it takes the length key.
@@ -437,9 +437,9 @@ def test_no_runtime_is_named_without_a_rule() -> None:
     ],
 )
 def test_vllm_takes_the_key_next_to_lists_for_the_length(
-    base: dict[str, Any], is_alone: bool, length: int, monkeypatch: pytest.MonkeyPatch
+    base: dict[str, Any], has_one_dialect: bool, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if is_alone:
+    if has_one_dialect:
         rotary_configs.write_one_dialect(monkeypatch)
     folder = rotary_configs.save("llama", **base)
     planned = plan_resize(folder, rotary_configs.NEW, "switch")
