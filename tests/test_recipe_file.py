@@ -276,8 +276,8 @@ def test_parse_recipe_reports_value_errors_next_to_type_errors() -> None:
         "line 3: Unknown method",
         "line 3: resize.to must",
         "line 4: --seq-len must",
-        "line 4: Neither --steps nor --epochs is given",
         "line 4: train.data is missing",
+        "line 4: train.steps is missing",
     ]
     for line, start in zip(error_lines(text), expected, strict=True):
         assert start in line

@@ -11,7 +11,6 @@ from ctxextend.checkpoints.folder import (
     ADAPTER_PREFIX,
     Checkpoint,
     open_checkpoint,
-    with_code,
 )
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
 from ctxextend.checkpoints.gguf_file import is_gguf
@@ -50,10 +49,6 @@ class OpenedModel:
     checkpoint: Checkpoint
     architecture: Architecture
     tables: tuple[FoundTable, ...]  # its position tables, in registry order
-
-    def with_code(self) -> "OpenedModel":
-        """Return the model with code files in its folder copied instead of skipped."""
-        return replace(self, checkpoint=with_code(self.checkpoint))
 
     def without_other_format(self) -> "OpenedModel":
         """Return the model without its files in Mistral's own format, which have other weights."""

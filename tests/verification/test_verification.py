@@ -94,7 +94,7 @@ FLAGS = [
     ("hierarchical:alpha=0.3", {}),
     ("random:seed=5", {}),
     ("stretch", {"keep_first": 0}),
-    ("linear", {"keep_first": 1, "drop_last": 2}),
+    ("linear", {"keep_first": 1}),
 ]
 
 
