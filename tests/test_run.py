@@ -219,15 +219,15 @@ def test_outputs_contain_only_relative_paths_and_file_names(tmp_path: Path) -> N
 
     provenance = read_provenance(open_reference(CheckpointRef(str(third))))
     assert provenance
-    bases = [Path(step.base.source).resolve() for step in provenance.chain]
-    assert bases == [second.resolve(), first.resolve(), source]
+    bases = [Path(step.source.source).resolve() for step in provenance.steps]
+    assert bases == [source, first.resolve(), second.resolve()]
     shared = without_folders((third / "ctxextend.yaml").read_text())
     lines = [line.strip() for line in shared.splitlines()]
     assert ".." not in shared
     assert [line for line in lines if "source:" in line] == [
         "source: ./second",
-        "source: ./first",
-        "source: ./source",
+        "- source: ./source",
+        "- source: ./first",
     ]
 
 

@@ -257,8 +257,8 @@ def _without_held_out(run: Mapping[str, Any]) -> dict[str, Any]:
 
 def _own_tokenizer(checkpoint: Checkpoint, provenance: Provenance | None) -> str | Path:
     """Return the tokenizer that the recipe of a checkpoint names, or else that in its folder."""
-    if provenance is not None and provenance.base.tokenizer:
-        return provenance.base.tokenizer
+    if provenance is not None and provenance.steps[-1].source.tokenizer:
+        return provenance.steps[-1].source.tokenizer
     return checkpoint.root / checkpoint.model
 
 

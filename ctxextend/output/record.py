@@ -13,7 +13,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.provenance import read_provenance, trainings
+from ctxextend.provenance import earlier_steps, read_provenance, trainings
 from ctxextend.recipe import CheckpointRef, Recipe, Resize
 from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.tables.method_facts import TRUNCATE
@@ -98,10 +98,10 @@ def resize_recipe_text(plan: Plan, folder: Path, hashes: Hashes) -> str:
     """Return the recipe of a resized checkpoint; see `recipe_text`."""
     settings = recorded_settings(plan)
     facts = _facts(plan, settings, hashes.tables)
-    before = read_provenance(plan.checkpoint)
-    if before is not None and not plan.is_changed:
+    steps = earlier_steps(read_provenance(plan.checkpoint))
+    if steps and not plan.is_changed:
         # A copy: its rows are what the earlier resize or training made of them.
-        facts["source_recipe"] = before.values
+        facts["steps"] = steps
     return recipe_text(
         Recipe(pinned_ref(plan.model.ref, plan.checkpoint), resize=settings),
         plan.checkpoint,

@@ -250,7 +250,7 @@ def _second_scale(plan: Plan) -> Iterator[str]:
     if not plan.scaled_tensors:
         return
     recipe = read_provenance(plan.checkpoint)
-    earlier = [step.settings.query_scale for step in recipe.chain] if recipe else []
+    earlier = [step.settings.query_scale for step in recipe.steps] if recipe else []
     for scale in earlier:
         if scale not in (None, 1):
             yield (

@@ -88,7 +88,7 @@ def _keeps_dialect(run: FinishedRun) -> bool:
     """Whether a resize before the training wrote only the dialect of its source."""
     settings = [run.recipe.resize]
     if run.task.origin.provenance is not None:
-        settings += [step.settings for step in run.task.origin.provenance.chain]
+        settings += [step.settings for step in run.task.origin.provenance.steps]
     return any(item is not None and item.dialect != BOTH for item in settings)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.output.record import table_hash
+from ctxextend.provenance import earlier_steps, trainings
 from ctxextend.recipe import CheckpointRef
 from ctxextend.recipe_text import recipe_values, yaml_text
 from ctxextend.training.finished_run import FinishedRun
@@ -19,17 +20,20 @@ def trained_recipe(run: FinishedRun) -> str:
     """Return the recipe that reproduces a run, with the provenance of its output."""
     recipe = replace(run.recipe, checkpoint=_pinned_reference(run), train=run.settings)
     values = recipe_values(recipe)
-    before = dict[str, Any]()  # the recipe in the folder of the trained checkpoint
-    if run.task.origin.provenance is not None:
-        before |= run.task.origin.provenance.values
+    before = run.task.origin.provenance
     if recipe.resize is not None or recipe.convert is not None:
-        # That of the resize or conversion, to which training is added.
-        provenance = _with_hashes(before.pop("provenance"), _table_hashes(run))
-        values = before | {name: values[name] for name in ("train", "evaluate") if name in values}
+        # The recipe of the resize or conversion, to which training is added.
+        assert before is not None
+        provenance = _with_hashes(before.values["provenance"], _table_hashes(run))
+        steps = {name: values[name] for name in ("train", "evaluate") if name in values}
+        values = dict(before.values) | steps
     else:
         provenance = _provenance(run)
-        if before:
-            provenance["source_recipe"] = before
+        if before is not None:
+            provenance["steps"] = earlier_steps(before)
+        earlier_runs = trainings(before)
+        if earlier_runs:
+            provenance["source_trainings"] = earlier_runs
     provenance = provenance | {"trained": _facts(run)}
     return yaml_text(values | {"provenance": provenance}, run.result.output)
 
@@ -81,7 +85,6 @@ def _provenance(run: FinishedRun) -> dict[str, Any]:
     table = {"name": files.table_name, "rows_before": files.rows, "rows_after": files.rows}
     return {
         "model_type": files.tables[0].location.family.model_type,
-        "max_len": files.max_len,
         "revision": files.checkpoint.source.revision,
         "source_fingerprint": files.checkpoint.weights.fingerprint(),
         "tables": [table | _table_hashes(run).get(files.table_name, {})],

@@ -58,7 +58,7 @@ class CheckpointOrigin:
         """Whether it was converted to another position scheme; attention windows keep it."""
         if self.provenance is None:
             return False
-        conversions = [step.convert for step in self.provenance.chain if step.convert]
+        conversions = [step.convert for step in self.provenance.steps if step.convert]
         return any(convert.scheme != ATTENTION_WINDOWS for convert in conversions)
 
 

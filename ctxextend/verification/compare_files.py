@@ -143,7 +143,8 @@ def _compared_files(expected: Expected, resized: Checkpoint) -> set[str]:
     if {resized.relative(file) for file in resized.weights.files.values()} != excluded:
         excluded.add(base.weights.index_file)  # other shards need another index
     code = set(code_files(base)) & set(code_files(resized))  # code files are optional in an output
-    files = {*expected.files.texts, *expected.files.copied, *code} - excluded
+    output = expected.planned.output
+    files = {*output.texts, *output.files.copied, *output.files.linked, *code} - excluded
     files -= expected.stale_files
     return {name for name in files if not _is_not_compared(name)}
 
@@ -161,7 +162,7 @@ def _omitted_files(resized: Checkpoint) -> Iterator[UnexpectedFile]:
 
 def _added_files(expected: Expected, resized: Checkpoint) -> Iterator[UnexpectedFile]:
     """Yield the files that are neither in the output nor created by transformers."""
-    known = {*expected.files.names, *code_files(expected.base)} - expected.stale_files
+    known = {*expected.planned.output.file_sizes, *code_files(expected.base)} - expected.stale_files
     if not expected.base.has_config and _states_lengths(expected, resized):
         known.add(resized.config_file)  # a bare weights file needs one
     for name in (*resized.copied, *code_files(resized)):
@@ -174,7 +175,7 @@ def _added_files(expected: Expected, resized: Checkpoint) -> Iterator[Unexpected
 
 def _states_lengths(expected: Expected, resized: Checkpoint) -> bool:
     """Whether the config of a resized checkpoint states the new lengths of all tables."""
-    for table in expected.tables:
+    for table in expected.plan.tables:
         length = table.location.key_value(table.max_len_after)
         if nested(resized.config, table.location.length_paths[0]) != length:
             return False
@@ -201,7 +202,7 @@ def _compare_file(expected: Expected, resized: Checkpoint, name: str) -> list[Fi
         return [MissingFile(name)]
     path = resized.root / name
     base_path = expected.base.root / name
-    text = expected.files.texts.get(name)
+    text = expected.planned.output.texts.get(name)
     try:
         if text is None:
             if _have_same_bytes(base_path, path):
@@ -235,7 +236,7 @@ def _other_values(expected: Expected, name: str, before: Any, after: Any) -> Ite
     if is_config:
         changes = [change for change in changes if not _is_engine_key(expected, change)]
     if is_config and changes:
-        changes = changed_meaning(expected.base, expected.tables, before, after, changes)
+        changes = changed_meaning(expected.base, expected.plan.tables, before, after, changes)
     lengths = _edited_lengths(expected, name)
     for path, old, new in changes:
         is_length = any(path[: len(edited)] == edited for edited in lengths)
@@ -248,7 +249,7 @@ def _is_engine_key(expected: Expected, change: ValueChange) -> bool:
     Outputs of earlier versions lack it as their bases do, and those that were only trained state it
     although their bases do not.
     """
-    for table in expected.tables:
+    for table in expected.plan.tables:
         key = table.location.engine_paths.get(change.path)
         if key is None:
             continue
@@ -263,5 +264,5 @@ def _is_engine_key(expected: Expected, change: ValueChange) -> bool:
 
 def _edited_lengths(expected: Expected, name: str) -> list[Keys]:
     """Return the paths of the lengths that the resize writes to a file; others are rotary."""
-    paths = [edit.path for edit in expected.files.edits if edit.file == name]
+    paths = [edit.path for edit in expected.plan.edits if edit.file == name]
     return [path for path in paths if not any("rope" in key for key in path)]

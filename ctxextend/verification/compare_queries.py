@@ -48,7 +48,7 @@ def compare_queries(expected: Expected, resized: Checkpoint) -> ComparedQueries:
     count = 0
     size = 0
     adapted = 0
-    for tensor in expected.scaled:
+    for tensor in expected.plan.scaled_tensors:
         entry = base.weights.entries[tensor.name]
         wrong_form = find_wrong_form(resized, tensor.name, form_of(entry))
         if wrong_form is not None:
@@ -63,7 +63,7 @@ def compare_queries(expected: Expected, resized: Checkpoint) -> ComparedQueries:
         if found is not None:
             wrong.append(found)
     return ComparedQueries(
-        factor=expected.scaled[0].factor,
+        factor=expected.plan.scaled_tensors[0].factor,
         wrong_forms=tuple(wrong_forms),
         wrong=tuple(wrong),
         count=count,

@@ -64,14 +64,6 @@ class ComparedPositions:
     layers: tuple[ComparedLayers, ...]
     error: str = ""  # why the settings of the resized checkpoint cannot be read
 
-    @property
-    def matches(self) -> Mask:
-        """Whether each inverse frequency is the planned one, of all types of layers."""
-        if self.error:
-            return np.zeros(1, np.bool_)
-        masks = [item.frequencies.matches for item in self.layers if item.frequencies]
-        return np.concatenate([np.ones(0, np.bool_), *masks])
-
 
 def compare_positions(table: TablePlan, resized: Checkpoint) -> ComparedPositions:
     """Compare the rotary settings of a resized checkpoint with the planned ones, if it has any.

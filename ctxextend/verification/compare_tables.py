@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.output.record import table_hash
+from ctxextend.plan.choose import resize_rows
 from ctxextend.plan.found_table import computed_shape
 from ctxextend.plan.table_checks import width_fault
 from ctxextend.plan.table_plan import TablePlan
@@ -17,7 +20,9 @@ from ctxextend.recipe import FROZEN
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.verification.compare_rope import ComparedPositions, Mask, compare_positions
 from ctxextend.verification.compare_tensors import TensorForm, WrongForm, find_wrong_form
-from ctxextend.verification.expected import Expected, ExpectedRows, Recorded, TableValues
+from ctxextend.verification.expected import Expected, Recorded
+
+TableValues = NDArray[Any]  # the values of a table, shape (rows, hidden_size)
 
 
 class RecordedHash(Enum):
@@ -48,16 +53,6 @@ class UncheckedRows:
     recorded_hash: RecordedHash
 
 
-@dataclass(frozen=True, eq=False)
-class RecreatedTable:
-    """A table before and after the resize, and as recreated: each of shape (rows, hidden_size)."""
-
-    before: TableValues
-    after: TableValues
-    expected: TableValues
-    matches: Mask  # whether each row is the expected one, shape (rows_after,)
-
-
 @dataclass(frozen=True)
 class ChangedRows:
     """How much the learned rows of a table have changed."""
@@ -74,6 +69,8 @@ class ComparedRows:
 
     table: TablePlan
     width_fault: str  # a config key that states another width; empty if none does
+    # Of rows that are not copied, relative to the median norm; 0: bit for bit.
+    tolerance: float
     matching: int  # rows that are as expected
     wrong: Sequence[int]  # rows that are not, although no training has changed them
     nonfinite: Sequence[int]  # rows with NaN or infinity, which the resize does not have
@@ -105,28 +102,6 @@ def compare_table(expected: Expected, table: TablePlan, resized: Checkpoint) -> 
     return _compare_rows(expected, table, resized)
 
 
-def recreate_table(
-    rows: ExpectedRows, table: TablePlan, base: Checkpoint, resized: Checkpoint
-) -> RecreatedTable:
-    """Recreate a stored table and compare: kept rows bit for bit, others within the tolerance.
-
-    Raises:
-        CheckpointError: A file cannot be read.
-        ResizeError: The method does not apply, for example since it needs more rows.
-    """
-    before = base.weights.read_floats(table.name)
-    after = resized.weights.read_floats(table.name)
-    recreated = rows.resize(before)
-    matches = equal_rows(recreated, after)
-    if rows.tolerance:
-        exact = recreated.astype(np.float64)
-        distances = np.linalg.norm(exact - after.astype(np.float64), axis=1)
-        is_close = distances <= rows.tolerance * np.median(np.linalg.norm(exact, axis=1))
-        is_close[: rows.kept] = False  # kept rows must be identical
-        matches |= is_close
-    return RecreatedTable(before=before, after=after, expected=recreated, matches=matches)
-
-
 def _compare_computed(table: TablePlan, resized: Checkpoint) -> ComputedTable:
     try:
         shape = computed_shape(replace(table.location, config=resized.config))
@@ -152,17 +127,31 @@ def _unchecked_rows(
 
 
 def _compare_rows(expected: Expected, table: TablePlan, resized: Checkpoint) -> ComparedRows:
-    found = recreate_table(expected.rows[table.name], table, expected.base, resized)
-    untrained = _untrained_rows(expected.recorded, table, found)
-    nonfinite = {*nonfinite_rows(found.after)} - {*nonfinite_rows(found.expected)}
+    """Recreate a stored table and compare: kept rows bit for bit, others within the tolerance."""
+    choice = expected.plan.choice_of(table)
+    before = expected.base.weights.read_floats(table.name)
+    after = resized.weights.read_floats(table.name)
+    recreated = resize_rows(table, before, choice)
+    matches = equal_rows(recreated, after)
+    tolerance = choice.facts.tolerance if expected.plan.creates_rows else 0.0
+    if tolerance:
+        learned = min(table.rows_before, table.rows_after) - table.reserved_rows
+        exact = recreated.astype(np.float64)
+        distances = np.linalg.norm(exact - after.astype(np.float64), axis=1)
+        is_close = distances <= tolerance * np.median(np.linalg.norm(exact, axis=1))
+        is_close[: table.reserved_rows + choice.kept_rows(learned)] = False
+        matches |= is_close
+    untrained = _untrained_rows(expected.recorded, table, before, recreated)
+    nonfinite = {*nonfinite_rows(after)} - {*nonfinite_rows(recreated)}
     return ComparedRows(
         table=table,
         width_fault=_width_fault(table, resized),
-        matching=int(found.matches.sum()),
-        wrong=np.flatnonzero(untrained & ~found.matches).tolist(),
+        tolerance=tolerance,
+        matching=int(matches.sum()),
+        wrong=np.flatnonzero(untrained & ~matches).tolist(),
         nonfinite=sorted(nonfinite),
-        recorded_hash=_compare_hash(expected.recorded, table, found.after),
-        learned=_changed_rows(found.before, found.after),
+        recorded_hash=_compare_hash(expected.recorded, table, after),
+        learned=_changed_rows(before, after),
     )
 
 
@@ -182,17 +171,19 @@ def _compare_hash(recorded: Recorded, table: TablePlan, after: TableValues) -> R
     return RecordedHash.OTHER
 
 
-def _untrained_rows(recorded: Recorded, table: TablePlan, found: RecreatedTable) -> Mask:
+def _untrained_rows(
+    recorded: Recorded, table: TablePlan, before: TableValues, recreated: TableValues
+) -> Mask:
     """Return which rows no training has changed, according to the recipe, shape (rows_after,)."""
     if recorded.trainable in FROZEN:
         return np.ones(table.rows_after, np.bool_)
     if recorded.trainable != "new":
         return np.zeros(table.rows_after, np.bool_)
     reserved = table.reserved_rows
-    learned = learned_before(recorded.chain, table.name, reserved, table.rows_after)
+    learned = learned_before(recorded.provenance, table.name, reserved, table.rows_after)
     if learned is None or len(learned) != table.rows_after - reserved:
-        # The recipes do not say which rows were learned: the rows do.
-        learned = learned_rows(found.before[reserved:], found.expected[reserved:])
+        # The recipe does not say which rows were learned: the rows do.
+        learned = learned_rows(before[reserved:], recreated[reserved:])
     return np.concatenate([np.ones(reserved, np.bool_), learned])
 
 

@@ -130,10 +130,10 @@ def find_wrong_form(resized: Checkpoint, name: str, expected: TensorForm) -> Wro
 def _kept_tensors(expected: Expected) -> dict[str, TensorEntry]:
     """Return the tensors of the base that stay as they are, by name."""
     changed = {
-        *(table.name for table in expected.stored),
-        *(tensor.name for tensor in expected.scaled),
-        *(buffer.name for buffer in expected.buffers.rebuilt),
-        *expected.buffers.dropped,
+        *(table.name for table in expected.plan.stored),
+        *(tensor.name for tensor in expected.plan.scaled_tensors),
+        *(buffer.name for buffer in expected.plan.rebuilt_buffers),
+        *expected.plan.dropped,
     }
     return {
         name: entry for name, entry in expected.base.weights.entries.items() if name not in changed
@@ -150,13 +150,13 @@ def _added_tensors(expected: Expected, resized: Checkpoint) -> Iterator[str]:
 
 
 def _outdated_buffers(expected: Expected, resized: Checkpoint) -> Iterator[str]:
-    for name in expected.buffers.dropped:
+    for name in expected.plan.dropped:
         if name in resized.weights.entries and not _is_right_buffer(expected, resized, name):
             yield name
 
 
 def _wrong_buffers(expected: Expected, resized: Checkpoint) -> Iterator[WrongBuffer]:
-    for buffer in expected.buffers.rebuilt:
+    for buffer in expected.plan.rebuilt_buffers:
         name = buffer.name
         if name not in resized.weights.entries or not _is_right_buffer(expected, resized, name):
             form = find_wrong_form(resized, name, TensorForm(buffer.dtype, buffer.shape))
@@ -166,7 +166,7 @@ def _wrong_buffers(expected: Expected, resized: Checkpoint) -> Iterator[WrongBuf
 def _is_right_buffer(expected: Expected, resized: Checkpoint, name: str) -> bool:
     """Whether a tensor is a position buffer for the new length, in the dtype of the file."""
     entry = resized.weights.entries[name]
-    for table in expected.tables:
+    for table in expected.plan.tables:
         buffer = table.location.buffer(name)
         if buffer is not None and entry.dtype in NUMPY_DTYPES:
             if not _has_length(entry, BUFFER_AXES[buffer.content], _key_value(table)):

@@ -38,10 +38,9 @@ from ctxextend.verification.compare_tables import (
     UncheckedRows,
 )
 from ctxextend.verification.compare_tensors import ComparedTensors, WrongBuffer, WrongForm
-from ctxextend.verification.expected import Expected, FoundBy
+from ctxextend.verification.expected import Expected
 from ctxextend.verification.json_changes import json_text
 
-CLOSEST_METHOD = "closest of all methods"
 # Why rows should match although a checkpoint was trained, by `trainable`. With its other values,
 # all rows were trained, so none is wrong.
 UNTRAINED_ROWS: dict[str | None, str] = {
@@ -120,7 +119,8 @@ def _computed_tensors_text(
     relation = "are byte-identical to" if compared.are_identical else "compared with"
     adapted = expected.recorded.adapted
     of_adapters = [name for name in conversion.origins if layer_pattern(name) in adapted]
-    counts = count_origins(conversion, without={*expected.rows, *of_adapters})
+    tables = [table.name for table in expected.plan.stored]
+    counts = count_origins(conversion, without={*tables, *of_adapters})
     computed = ", ".join(f"{count} {how}" for how, count in counts.items())
     return (
         f"{compared.count:,} tensors {relation} those computed from the base "
@@ -130,7 +130,7 @@ def _computed_tensors_text(
 
 def _kept_tensors_text(expected: Expected, compared: ComparedTensors) -> str:
     """Say how many tensors were compared that a resize keeps as they are."""
-    tensors = "other tensors" if expected.stored else "tensors"
+    tensors = "other tensors" if expected.plan.stored else "tensors"
     relation = "are byte-identical " if compared.are_identical else ""
     return f"{compared.count:,} {tensors} {relation}({compared.size:,} bytes compared)"
 
@@ -277,7 +277,7 @@ def _wrong_rows_text(expected: Expected, compared: ComparedRows) -> str:
         fault = "are not the angles of their positions"
     else:
         reason = UNTRAINED_ROWS.get(expected.recorded.trainable, "")
-        fault = f"do not match method {expected.rows[name].method}{reason}"
+        fault = f"do not match method {expected.method_of(compared.table)}{reason}"
     count = f"{len(compared.wrong)} of {compared.table.rows_after} rows"
     return f"{name}: {count} {fault}: {describe_rows(compared.wrong)}"
 
@@ -285,13 +285,12 @@ def _wrong_rows_text(expected: Expected, compared: ComparedRows) -> str:
 def _matching_rows_text(expected: Expected, compared: ComparedRows) -> str:
     """Say how many rows match the method, how exactly, and whether the table was trained."""
     table = compared.table
-    rows = expected.rows[table.name]
-    origin = f"method {rows.method}" if expected.changes_positions else "the base"
+    origin = f"method {expected.method_of(table)}" if expected.plan.is_changed else "the base"
     exactness = "bit for bit"
-    if rows.tolerance:
-        exactness = f"within {rows.tolerance:g} of the median norm"
+    if compared.tolerance:
+        exactness = f"within {compared.tolerance:g} of the median norm"
     matching = f"{compared.matching} of {table.rows_after} rows match {origin}"
-    parts = [_size_text(table), f"{matching} ({_found_by(expected)}) {exactness}"]
+    parts = [_size_text(table), f"{matching} ({expected.basis}) {exactness}"]
     if expected.recorded.trainable:
         parts.append(_training_text(expected.recorded.trainable, compared.recorded_hash))
     return "; ".join(parts)
@@ -305,21 +304,6 @@ def _training_text(trainable: str, recorded_hash: RecordedHash) -> str:
     if recorded_hash is not RecordedHash.NONE:
         text += ", SHA-256 as recorded"
     return text
-
-
-def _found_by(expected: Expected) -> str:
-    match expected.how_found.found_by:
-        case FoundBy.PLAN:
-            return "as planned"
-        case FoundBy.RECIPE:
-            return "from the recipe"
-        case FoundBy.CLOSEST:
-            return CLOSEST_METHOD
-        case FoundBy.DETECTION:
-            keep_first = expected.how_found.keep_first
-            if keep_first:
-                return f"detected, --keep-first {keep_first}"
-            return "detected"
 
 
 def _learned_rows_text(learned: ChangedRows) -> str:
@@ -416,7 +400,7 @@ def _value_text(item: OtherValue) -> str:
 
 def _changes_text(expected: Expected) -> str:
     """Say which values the resize or conversion has changed, and which files it has generated."""
-    written = [edit for edit in expected.files.edits if edit.file not in expected.stale_files]
+    written = [edit for edit in expected.plan.edits if edit.file not in expected.stale_files]
     edits = "; ".join(f"{edit.file} {edit.key} {shown_value(edit.after)}" for edit in written)
     if expected.conversion:
         text = "as the conversion writes them"

@@ -58,7 +58,7 @@ def compare_metadata(expected: Expected, resized: Checkpoint) -> ComparedMetadat
     """
     before = _header(expected.base)
     after = _header(resized)
-    edits = {edit.key: edit for edit in expected.files.edits}
+    edits = {edit.key: edit for edit in expected.plan.edits}
     wrong = list[WrongPair]()
     keys = {**before.pairs, **edits, **after.pairs}.keys() - {RECIPE_KEY}
     for key in sorted(keys):
@@ -68,7 +68,7 @@ def compare_metadata(expected: Expected, resized: Checkpoint) -> ComparedMetadat
     wrong_version = None
     if before.version != after.version:
         wrong_version = (after.version, before.version)
-    changed = {table.name for table in expected.stored if table.is_changed}
+    changed = {table.name for table in expected.plan.stored if table.is_changed}
     wrong_after = _wrong_after(gguf_file(expected.base), gguf_file(resized), changed)
     return ComparedMetadata(
         count=len(keys),
@@ -195,7 +195,7 @@ def metadata_check(expected: Expected, compared: ComparedMetadata) -> Check:
     for name in compared.wrong_after:
         place = name or "the header"
         faults.append(f"after {place}, the file has other bytes that belong to no tensor")
-    edits = "; ".join(f"{edit.key} {edit.after}" for edit in expected.files.edits)
+    edits = "; ".join(f"{edit.key} {edit.after}" for edit in expected.plan.edits)
     changes = f"only {edits} changed" if edits else "nothing changed"
     finding = f"{counted(compared.count, 'key')} compared (recipe excluded): {changes}"
     if faults:

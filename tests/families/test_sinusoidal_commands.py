@@ -226,11 +226,11 @@ def test_encoder_decoders_are_refused_but_verified(model_type: str, name: str) -
 
 
 @pytest.mark.parametrize("model_type", COMPUTED)
-def test_verify_detects_the_formula_of_a_computed_table(model_type: str) -> None:
+def test_verify_of_a_computed_table_without_a_recipe(model_type: str) -> None:
     source = make(model_type)
     ctxextend.resize(source, to=NEW, output="out")
     Path("out/ctxextend.yaml").unlink()
-    verified = ctxextend.verify("out", source)
+    verified = ctxextend.verify("out", source, method="formula", to=NEW)
     assert verified.passed is True
     assert verified.method == "formula"
     assert verified.what == "limits"
