@@ -1,6 +1,5 @@
 """The provenance of an output: what its recipe records about how it was created."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -34,10 +33,9 @@ from ctxextend.tables.apply import learned_rows_after
 from ctxextend.tables.method_facts import TRUNCATE
 from ctxextend.tables.methods import METHODS
 
-FINGERPRINT = "source_fingerprint"  # of all weights; see `Weights.fingerprint`
-SHA256 = re.compile(r"[0-9a-f]{64}")
 # What the recipe of an output records of each earlier step, besides its settings.
 STEP_FACTS = ("source_fingerprint", "method", "max_len_before", "tables")
+TRAINED_FACTS = ("adapted", "saved_step")
 
 
 class Step(NamedTuple):
@@ -56,7 +54,7 @@ class Step(NamedTuple):
     methods: Mapping[str, str] = {}  # per table, if they differ
     # Per table, before and after, if recorded.
     rows: Mapping[str, tuple[int, int]] = {}
-    hashes: Mapping[str, str] = {}  # see `source_hashes`
+    fingerprint: str | None = None  # of the source; see `Weights.fingerprint`
     written: Mapping[str, str] = {}  # SHA-256 of each written table
     max_len_before: Any = None  # the length before a conversion, as recorded
 
@@ -80,7 +78,7 @@ class Provenance(NamedTuple):
     def steps_since(self, fingerprint: str) -> tuple[Step, ...]:
         """Return the steps since the one whose source has a fingerprint; all if none has it."""
         for index in reversed(range(len(self.steps))):
-            if self.steps[index].hashes.get(FINGERPRINT) == fingerprint:
+            if self.steps[index].fingerprint == fingerprint:
                 return self.steps[index:]
         return self.steps
 
@@ -105,8 +103,7 @@ class BaseCheckpoint(NamedTuple):
     """The base checkpoint of a resized or trained one."""
 
     ref: CheckpointRef
-    # Expected hashes of its weights; see `source_hashes`.
-    hashes: Mapping[str, str] = {}
+    fingerprint: str | None = None  # the expected one of its weights
     provenance: Provenance | None = None  # None if the user named the base
 
 
@@ -147,7 +144,7 @@ def find_base(
     first = provenance.steps[0]
     tokenizers = (tokenizer, *(step.source.tokenizer for step in reversed(provenance.steps)))
     ref = replace(first.source, tokenizer=next(filter(None, tokenizers), None))
-    return BaseCheckpoint(ref, first.hashes, provenance)
+    return BaseCheckpoint(ref, first.fingerprint, provenance)
 
 
 def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
@@ -183,10 +180,7 @@ def earlier_steps(provenance: Provenance | None) -> list[dict[str, Any]]:
     step = {key: value for key, value in values.items() if key not in ("evaluate", "output")}
     step["provenance"] = {key: facts[key] for key in STEP_FACTS if key in facts}
     trained = facts.get("trained") or {}
-    if trained:
-        step["provenance"]["trained"] = {
-            key: trained[key] for key in ("adapted", "saved_step") if key in trained
-        }
+    step["provenance"]["trained"] = {key: trained[key] for key in TRAINED_FACTS if key in trained}
     return [*steps, step]
 
 
@@ -205,8 +199,8 @@ def parse_provenance(text: str, name: str, folder: Path | None = None) -> Proven
         file, unregistered = _parse(text, name, folder)
         steps = list[Step]()
         for values in file.provenance.get("steps", []):
-            steps.append(_step_of(*_parse(yaml_text(values), name)))
-        steps.append(_step_of(file, unregistered))
+            steps.append(step_of(*_parse(yaml_text(values), name)))
+        steps.append(step_of(file, unregistered))
     except (*YAML_ERRORS, CtxextendError) as error:
         message = f"{name} is not a valid recipe of an output: {one_line(error)}"
         raise RecipeError(message, "Create the output again, or remove that file.") from None
@@ -233,50 +227,61 @@ def _parse(text: str, name: str, folder: Path | None = None) -> tuple[RecipeFile
         raise error
 
 
-def _step_of(file: RecipeFile, unregistered: str | None) -> Step:
+def step_of(file: RecipeFile, unregistered: str | None = None) -> Step:
+    """Return what a recipe records.
+
+    Args:
+        file: The recipe.
+        unregistered: Its method, if that is not registered.
+
+    Raises:
+        RecipeError: Its provenance is malformed.
+    """
     recipe = file.recipe
     facts = file.provenance
     settings = recipe.resize
     if recipe.convert is not None:
-        if recipe.convert.to is None:
-            raise RecipeError("convert: to is missing, which every output states.")
-        settings = Resize(recipe.convert.to, method=recipe.convert.method)
-    methods = table_methods(file)
-    trainable, adapted = _trained_parts(recipe, facts)
-    return Step(
-        source=recipe.checkpoint,
-        settings=settings or Resize("1x"),
-        is_resize=settings is not None,
-        convert=recipe.convert,
-        trainable=trainable,
-        adapted=adapted,
-        method=_first_method(facts, methods, unregistered),
-        unregistered=unregistered,
-        methods=methods,
-        rows=_recorded_rows(facts),
-        hashes=source_hashes(facts),
-        written=_written_hashes(facts),
-        max_len_before=facts.get("max_len_before"),
-    )
+        settings = Resize(recipe.convert.to or "1x", method=recipe.convert.method)
+    try:
+        tables = {str(table["name"]): table for table in facts.get("tables", [])}
+        methods = dict[str, str]()
+        # The recipe's method may have been changed since.
+        if recipe.resize is not None and recipe.resize.method == facts.get("method"):
+            methods = {
+                name: str(item["method"]) for name, item in tables.items() if "method" in item
+            }
+        trainable, adapted = _trained_parts(recipe, facts.get("trained") or {})
+        fingerprint = None
+        if facts.get("source_fingerprint") is not None:
+            fingerprint = str(facts["source_fingerprint"])
+        return Step(
+            source=recipe.checkpoint,
+            settings=settings or Resize("1x"),
+            is_resize=settings is not None,
+            convert=recipe.convert,
+            trainable=trainable,
+            adapted=adapted,
+            method=_first_method(facts, methods, unregistered),
+            unregistered=unregistered,
+            methods=methods,
+            rows={name: _recorded_rows(table) for name, table in tables.items()},
+            fingerprint=fingerprint,
+            written={
+                name: str(item["sha256"]) for name, item in tables.items() if "sha256" in item
+            },
+            max_len_before=facts.get("max_len_before"),
+        )
+    except YAML_ERRORS as error:
+        raise RecipeError(f"its provenance is malformed: {one_line(error)}") from None
 
 
-def _written_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the recorded SHA-256 of each table that was written."""
-    hashes = dict[str, str]()
-    for name, table in _tables(facts).items():
-        if "sha256_after" in table:
-            hashes[name] = str(table["sha256_after"])
-    return hashes
-
-
-def _trained_parts(recipe: Recipe, facts: Mapping[str, Any]) -> tuple[str | None, frozenset[str]]:
+def _trained_parts(recipe: Recipe, trained: Mapping[str, Any]) -> tuple[str | None, frozenset[str]]:
     """Return what was trained, as one of `TRAINABLE`, and the tensors that adapters changed."""
     if recipe.train is None:
         return None, frozenset()
     adapted = frozenset[str]()
     if recipe.train.lora:
-        adapted = frozenset(map(str, facts["trained"]["adapted"]))
-    trained = facts.get("trained") or {}
+        adapted = frozenset(map(str, trained.get("adapted", ())))
     if trained.get("saved_step") == 0:  # no step was better than the untrained weights
         return None, adapted
     trainable = recipe.train.trainable or "positions"
@@ -296,54 +301,18 @@ def _first_method(
     return None
 
 
-def _recorded_rows(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Return the numbers of rows before and after, by table, if they are recorded."""
-    rows = dict[str, tuple[int, int]]()
-    for name, table in _tables(facts).items():
-        before: Any = table.get("rows_before")
-        after: Any = table.get("rows_after")
-        if _is_count(before) and _is_count(after):
-            rows[name] = (before, after)
-    return rows
+def _recorded_rows(table: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the numbers of rows of a table, before and after.
 
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_CONTEXT
-
-
-def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return what is recorded about each table, by its name."""
-    recorded = facts.get("tables")
-    if not isinstance(recorded, list):
-        return {}
-    tables = dict[str, Mapping[str, Any]]()
-    for item in recorded:
-        if isinstance(item, Mapping) and isinstance(item.get("name"), str):
-            tables[item["name"]] = item
-    return tables
-
-
-def source_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the recorded hashes of the source: SHA-256 by table, then its `FINGERPRINT`."""
-    hashes = {name: str(table.get("sha256_before")) for name, table in _tables(facts).items()}
-    hashes[FINGERPRINT] = str(facts.get(FINGERPRINT))
-    return {name: value for name, value in hashes.items() if SHA256.fullmatch(value)}
-
-
-def table_methods(file: RecipeFile) -> dict[str, str]:
-    """Return the recorded method of each table if they differ.
-
-    It is empty if the recipe's method was changed since.
+    Raises:
+        ValueError: They are not numbers of rows.
     """
-    resize = file.recipe.resize
-    facts = file.provenance
-    if resize is None or resize.method != facts.get("method"):
-        return {}
-    methods = dict[str, str]()
-    for name, table in _tables(facts).items():
-        if "method" in table:
-            methods[name] = replace(resize, method=str(table["method"])).choice.text
-    return methods
+    before = table["rows_before"]
+    after = table["rows_after"]
+    for count in (before, after):
+        if type(count) is not int or not 0 <= count <= MAX_CONTEXT:
+            raise ValueError("rows_before and rows_after must be numbers of rows")
+    return before, after
 
 
 def learned_before(

@@ -80,7 +80,7 @@ def test_run_rejects_a_source_whose_table_changed(tmp_path: Path) -> None:
     pico.make(source, "gpt2", initializer_range=0.5)
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.exit_code == 1
-    message = f"{source} has changed since the recipe was written: table transformer.wpe"
+    message = f"{source} has changed since the recipe was written."
     assert message in done.stderr
     assert not Path("again").exists()
 
@@ -130,13 +130,12 @@ def test_run_rejects_a_source_whose_other_weights_changed(offset: float, as_pick
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.exit_code == 1
     assert done.stdout == ""
-    message = "has changed since the recipe was written: its tables are the same, but other"
-    assert message in done.stderr
+    assert "has changed since the recipe was written" in done.stderr
 
     Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 200)
     flags = ["--data", "book.txt", "--tokens", "320", "--measure", "position"]
     evaluated = CliRunner().invoke(build_app(), ["evaluate", "first", *flags])
-    assert "has changed since the recipe was written: its tables are" in evaluated.stderr
+    assert "has changed since the recipe was written" in evaluated.stderr
 
 
 def test_run_misses_changes_between_the_samples_of_a_large_tensor() -> None:

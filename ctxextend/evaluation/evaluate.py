@@ -193,7 +193,7 @@ def open_base(
         return None, []
     try:
         base = eval_model.open_eval_model(
-            stated.ref, settings.precision, stated.hashes, settings.device
+            stated.ref, settings.precision, stated.fingerprint, settings.device
         )
         if base.kind != kind:
             message = f"{base.name} is {KIND_NAMES[base.kind]}, but {name} is {KIND_NAMES[kind]}."

@@ -56,7 +56,7 @@ def _learned_rows(files: ResizableFiles, base: BaseCheckpoint | None) -> BoolRow
     if learned is not None and len(learned) == files.max_len:
         return learned
     opened = open_model(base.ref)
-    eval_model.check_source(opened.checkpoint, base.ref, base.hashes)
+    eval_model.check_source(opened.checkpoint, base.ref, base.fingerprint)
     before = opened.read_table()
     after = files.opened.read_table()
     if before is None or after is None or not _is_comparable(before, after):

@@ -1,6 +1,6 @@
 """The recipe of a trained output, which reproduces the run and records what was trained."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -24,7 +24,7 @@ def trained_recipe(run: FinishedRun) -> str:
     if recipe.resize is not None or recipe.convert is not None:
         # The recipe of the resize or conversion, to which training is added.
         assert before is not None
-        provenance = _with_hashes(before.values["provenance"], _table_hashes(run))
+        provenance = dict(before.values["provenance"])
         steps = {name: values[name] for name in ("train", "evaluate") if name in values}
         values = dict(before.values) | steps
     else:
@@ -34,7 +34,9 @@ def trained_recipe(run: FinishedRun) -> str:
         earlier_runs = trainings(before)
         if earlier_runs:
             provenance["source_trainings"] = earlier_runs
-    provenance = provenance | {"trained": _facts(run)}
+    if "tables" in provenance:
+        provenance["tables"] = _tables(run, provenance["tables"])
+    provenance["trained"] = _facts(run)
     return yaml_text(values | {"provenance": provenance}, run.result.output)
 
 
@@ -46,48 +48,24 @@ def _pinned_reference(run: FinishedRun) -> CheckpointRef:
     return replace(run.recipe.checkpoint, revision=origin.revision)
 
 
-def _table_hashes(run: FinishedRun) -> dict[str, dict[str, str]]:
-    """Return the hashes before and after training of each stored table, by name."""
-    files = run.task.files
-    hashes = dict[str, dict[str, str]]()
-    for table in files.tables:
-        if table.name in files.checkpoint.weights.entries:
-            hashes[table.name] = {"sha256_after": table_hash(run.weights.tensor(table.name))}
-    if run.source_sha256 is not None:
-        hashes[files.table_name] = {"sha256_before": run.source_sha256} | hashes[files.table_name]
-    return hashes
-
-
-def _with_hashes(
-    provenance: Mapping[str, Any], hashes: Mapping[str, Mapping[str, str]]
-) -> dict[str, Any]:
-    """Return a provenance with other hashes of its tables, where it records them.
-
-    A conversion records none of the table before, which no file has.
-    """
-    changed = dict(provenance)
-    if "tables" in provenance:
-        changed["tables"] = [
-            _with_recorded(table, hashes.get(table["name"], {})) for table in provenance["tables"]
-        ]
-    return changed
-
-
-def _with_recorded(table: Mapping[str, Any], hashes: Mapping[str, str]) -> dict[str, Any]:
-    """Return a table's facts with the hashes that it already records."""
-    recorded = {name: value for name, value in hashes.items() if name in table}
-    return {**table, **recorded}
+def _tables(run: FinishedRun, recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what a recipe records about tables, with their hashes after training if stored."""
+    tables = list[dict[str, Any]]()
+    for table in recorded:
+        tables.append(dict(table))
+        if table["name"] in run.task.files.checkpoint.weights.entries:
+            tables[-1]["sha256"] = table_hash(run.weights.tensor(table["name"]))
+    return tables
 
 
 def _provenance(run: FinishedRun) -> dict[str, Any]:
     """Return what the recipe of a run that only trains states about its source."""
     files = run.task.files
-    table = {"name": files.table_name, "rows_before": files.rows, "rows_after": files.rows}
     return {
         "model_type": files.tables[0].location.family.model_type,
         "revision": files.checkpoint.source.revision,
         "source_fingerprint": files.checkpoint.weights.fingerprint(),
-        "tables": [table | _table_hashes(run).get(files.table_name, {})],
+        "tables": [{"name": files.table_name, "rows_before": files.rows, "rows_after": files.rows}],
         "versions": {"ctxextend": __version__},
     }
 

@@ -320,7 +320,7 @@ def _open_teacher(task: TrainingTask, kind: str) -> EvalModel | None:
         files = eval_model.open_files(task.source)
         return eval_model.load_eval_model(files, task.dtype, device)
     try:
-        return eval_model.open_eval_model(base.ref, task.dtype, base.hashes, device)
+        return eval_model.open_eval_model(base.ref, task.dtype, base.fingerprint, device)
     except SourceError as error:
         source = task.files.ref.source
         message = f"Cannot distil from the base checkpoint of {source}: {error.message}"

@@ -12,7 +12,6 @@ from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.planned import Planned, prepare_convert, prepare_plan
 from ctxextend.provenance import (
-    FINGERPRINT,
     Provenance,
     Step,
     first_resize,
@@ -136,7 +135,7 @@ def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:
         trainable=trained_by(steps),
         adapted=frozenset().union(*(one.adapted for one in steps)),
         unregistered_method=step.unregistered,
-        fingerprint=steps[0].hashes.get(FINGERPRINT),
+        fingerprint=steps[0].fingerprint,
         hashes=provenance.steps[-1].written,
         provenance=provenance,
     )

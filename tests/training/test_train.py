@@ -324,6 +324,7 @@ def test_train_of_a_trained_checkpoint_mentions_log_and_recipe_once_in_the_card(
     source = make_source(Path("source"), "gpt2")
     train(source, "once", steps=1)
     train("once", "twice", steps=1)
+    assert invoke("verify", "twice").exit_code == 0
     card = Path("twice/README.md").read_text()
     assert card.count("## Trained at 16") == 2
     assert card.count(LOG_POINTER) == 1

@@ -74,7 +74,7 @@ def pair(sharded: Path, tmp_path: Path) -> tuple[Path, Path]:
 def forget_hash(folder: Path) -> None:
     """Remove the hash of the written table from a recipe, as if the table were as written."""
     recipe = folder / RECIPE_FILE
-    without_hash = re.sub(r" +sha256_after: .*\n", "", recipe.read_text())
+    without_hash = re.sub(r" +sha256: .*\n", "", recipe.read_text())
     recipe.write_text(without_hash)
 
 
@@ -555,6 +555,9 @@ def test_verify_does_not_trust_the_recipes_table(pair: tuple[Path, Path]) -> Non
         "[",
         "!!python/object/apply:os.system ['id']",
         f"source: x\nresize: {{to: 0x{'f' * 8000}}}",
+        "rows_before: -5",
+        f"rows_before: 0x1{'f' * 4000}",
+        "rows_before: x",
     ],
     ids=lambda recipe: recipe[:20],
 )
@@ -562,23 +565,13 @@ def test_verify_refuses_an_invalid_recipe_and_inspect_ignores_it(
     recipe: str, pair: tuple[Path, Path]
 ) -> None:
     base, out = pair
+    if recipe.startswith("rows_before"):  # one invalid line in a valid recipe
+        valid = (out / RECIPE_FILE).read_text()
+        recipe = valid.replace("rows_before: 128", recipe, 1)
     (out / RECIPE_FILE).write_text(recipe)
     with pytest.raises(RecipeError, match="is not a valid recipe of an output"):
         verify(out, base)
     assert inspect(out).tables[0].new_rows is None
-
-
-@pytest.mark.parametrize("rows", [-5, f"0x1{'f' * 3000}", "x"])
-def test_verify_and_inspect_ignore_invalid_rows_in_a_recipe(
-    rows: object, pair: tuple[Path, Path]
-) -> None:
-    base, out = pair
-    recipe = (out / RECIPE_FILE).read_text()
-    (out / RECIPE_FILE).write_text(recipe.replace("rows_before: 128", f"rows_before: {rows}", 1))
-    assert passed_checks(verify(out, base))
-    assert inspect(out).tables[0].new_rows is None
-    rewrite(out, TABLE, add_one)
-    assert set(failed_checks(verify(out, base))) == {"table"}
 
 
 # After training
