@@ -76,7 +76,6 @@ class Planned(Result, shows=("plan",)):
             "notes": self.explanation.notes,
             "edits": self.plan.edits,
             "runtimes": self.explanation.runtimes,
-            "kv_cache": self.plan.kv_cache,
         }
         if self.conversion is not None:
             return values | _conversion_values(self.conversion, self.plan)
@@ -162,20 +161,8 @@ def _resize_values(plan: Plan) -> dict[str, Any]:
         "max_len_after": _only([table.max_len_after for table in plan.tables]),
         "tables": plan.tables,
         "config": {edit.key: (edit.before, edit.after) for edit in changed},
-        "query_scale": _query_scale_values(plan),
         "dropped": plan.dropped,
         "rebuilt_buffers": [buffer.name for buffer in plan.rebuilt_buffers],
-    }
-
-
-def _query_scale_values(plan: Plan) -> dict[str, Any] | None:
-    """Return the JSON values of a query scale; None without one."""
-    if plan.query_scale is None:
-        return None
-    return {
-        "factor": plan.query_scale.factor,
-        "layers": plan.query_scale.layers,
-        "tensors": [tensor.name for tensor in plan.scaled_tensors],
     }
 
 

@@ -18,7 +18,7 @@ from ctxextend.checkpoints.exports import (
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import CACHED_MODEL, Source, cached_id, points_outside
 from ctxextend.checkpoints.training_files import find_parts, may_be_model
-from ctxextend.errors import PASS_HUB_ID, CheckpointError
+from ctxextend.errors import CheckpointError
 
 WEIGHTS_SUFFIXES = (
     ".bin",
@@ -87,7 +87,7 @@ def _hub_cache_error(folder: Path) -> CheckpointError | None:
     if not root.name.startswith(CACHED_MODEL):
         return None
     message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
-    hint = f"{PASS_HUB_ID}{cached_id(root.name)}"
+    hint = f"Pass the Hub id: {cached_id(root.name)}"
     snapshots = sorted(path.parent for path in root.glob("snapshots/*/config.json"))
     if snapshots:
         listed = ", ".join(shlex.quote(str(path)) for path in snapshots)

@@ -27,7 +27,7 @@ from ctxextend.checkpoints.filenames import (
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.remote_header import RemoteHeader
 from ctxextend.checkpoints.training_files import DISTRIBUTED, distributed_error
-from ctxextend.errors import PASS_HUB_ID, CheckpointError, SourceError, did_you_mean
+from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 
 BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}  # by name
 
@@ -126,7 +126,7 @@ def resolve_source(
         raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
     elif Path(text).name.startswith(CACHED_MODEL) and not os.path.lexists(path):
         message = f"{text} is named as a folder of the Hub cache, and does not exist here."
-        raise SourceError(message, f"{PASS_HUB_ID}{cached_id(Path(text).name)}")
+        raise SourceError(message, f"Pass the Hub id: {cached_id(Path(text).name)}")
     elif text.lower().endswith(WEIGHTS_ENDINGS) and not os.path.lexists(path):
         raise SourceError(f"The file {text} does not exist.", "Check the path.")
     elif os.path.lexists(path) or not is_hub_id(text):

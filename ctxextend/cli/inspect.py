@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ctxextend.inspection.inspection_result import Inspection, Limit, ModelTable
     from ctxextend.inspection.scheme_report import PositionReport, RopeReport, SchemeReport
     from ctxextend.inspection.table_report import TableReport
-    from ctxextend.plan.cache_cost import CacheSize
     from ctxextend.tables.sinusoids import LayoutFit
 
 # The limit of a library, and what happens to longer inputs.
@@ -252,8 +251,6 @@ def add_inspections(
         page.text(_of("Limits of", inspection, names) or "Limits", "title")
         _add_limits(page, inspection)
         _add_libraries(page, inspection)
-        if inspection.kv_cache is not None:
-            _add_cache(page, inspection.kv_cache)
 
 
 def _prefix(inspection: "Inspection", names: Mapping[int, str]) -> str:
@@ -568,18 +565,6 @@ def _add_libraries(page: Page, inspection: "Inspection") -> None:
     for library in inspection.libraries:
         limit = BEYOND_LIMIT[library.beyond].format(library.tokens)
         page.values([(library.name, f"{limit} ({library.decided_by})")], margin=22)
-
-
-def _add_cache(page: Page, cache: "CacheSize") -> None:
-    """Add the size of the key-value cache, and of what it consists."""
-    from ctxextend.plan.cache_cost import describe_layers
-
-    length = counted(cache.tokens, "token")
-    page.text(f"KV cache of one sequence of {length}", "title")
-    page.values(
-        [(cache.cache.dtype, f"{size_text(cache.bytes)} ({describe_layers(cache.cache)})")],
-        margin=22,
-    )
 
 
 # Statistics of rows

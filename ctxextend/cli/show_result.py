@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 from ctxextend.cli.console import Console
 from ctxextend.cli.run_steps import push, show_training, steps_after_training
 from ctxextend.cli.tables import Page
-from ctxextend.errors import OutputError, counted, size_text, time_text
+from ctxextend.errors import OutputError, size_text, time_text
 from ctxextend.json_output import to_json
 from ctxextend.runtimes.commands import not_an_option
 
 if TYPE_CHECKING:
     from ctxextend.limits.length_edits import Edit
-    from ctxextend.plan.cache_cost import CacheCost
     from ctxextend.plan.for_runtime import RuntimePlan
-    from ctxextend.plan.query_scale import PlannedQueryScale
     from ctxextend.plan.table_plan import TablePlan
     from ctxextend.planned import Planned, ResizeResult
     from ctxextend.recipe import Recipe
@@ -124,10 +122,6 @@ def _plan_items(planned: "Planned", output: Path) -> Items:
         yield "method", planned.explanation.summary
         for table in plan.tables:
             yield from _table_items(table)
-        if plan.query_scale is not None:
-            yield from _scale_items(plan.query_scale)
-    if plan.kv_cache is not None:
-        yield from _cache_items(plan.kv_cache)
     yield from _edit_items(plan.edits)
     yield from _file_items(planned, output)
 
@@ -148,23 +142,6 @@ def _table_items(table: "TablePlan") -> Items:
     if table.reserved_rows:
         rows += f", {table.reserved_rows} of them reserved"
     yield "", rows
-
-
-def _scale_items(planned: "PlannedQueryScale") -> Items:
-    """Yield the line of a query scale."""
-    if not planned.tensors:
-        yield "queries", "unchanged"
-        return
-    layers = counted(planned.layers, "layer")
-    yield "queries", f"projections of {layers} multiplied by {planned.factor:.6g}"
-
-
-def _cache_items(cost: "CacheCost") -> Items:
-    """Yield the lines of the key-value cache: its size, and its layers."""
-    from ctxextend.plan.cache_cost import describe_cost, describe_layers
-
-    yield "KV cache", describe_cost(cost)
-    yield "", describe_layers(cost.cache)
 
 
 def _edit_items(edits: "Sequence[Edit]") -> Items:
@@ -236,8 +213,6 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     if result.verified:
         console.note("Verified: every check of `ctxextend verify` passed.")
     console.note(*explanation.details, *result.choices, *explanation.runtime_notes)
-    if explanation.cost:
-        console.note(explanation.cost)
     console.note(*_skipped_notes(result))
     console.note(*_link_notes(result))
     if result.add_weights:

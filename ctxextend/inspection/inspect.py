@@ -29,7 +29,6 @@ from ctxextend.inspection.scheme_report import (
 )
 from ctxextend.inspection.stated_limits import find_limits, width_limits
 from ctxextend.inspection.table_report import TableReport, report_table
-from ctxextend.plan.cache_cost import CacheSize, find_kv_cache, generating
 from ctxextend.plan.found_table import ignored_tensors, tables_of_part
 from ctxextend.plan.gguf_model import is_quantised
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -108,18 +107,8 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         schemes=tuple(report for report in selected if isinstance(report, SchemeReport)),
         limits=tuple(limits),
         libraries=tuple(libraries),
-        kv_cache=_cache_size(model, list(reports.values())),
         notes=tuple(notes),
     )
-
-
-def _cache_size(model: OpenedModel, reports: Sequence[PositionReport]) -> CacheSize | None:
-    """Return the key-value cache of a sequence of the present length; None if it is not known."""
-    report = reports[generating([report.location for report in reports])]
-    cache = find_kv_cache(model.checkpoint, model.architecture, report.location)
-    if cache is None:
-        return None
-    return CacheSize(cache=cache, tokens=report.positions)
 
 
 def _count_parameters(model: OpenedModel) -> int:

@@ -11,7 +11,6 @@ from ctxextend.errors import counted
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport, describe_defects
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.plan.cache_cost import CacheSize
 from ctxextend.recipe import FROZEN
 
 MAX_LISTED_LIMITS = 2  # in a verdict
@@ -120,8 +119,6 @@ class Inspection(Result, shows=("source", "model_type", "verdict")):
     schemes: tuple[SchemeReport, ...]
     limits: tuple[Limit, ...]  # all length limits in the checkpoint
     libraries: tuple[LibraryLimit, ...]  # the effective limit per library
-    # Of one sequence of the present length; None if it is not known, or if the model has none.
-    kv_cache: CacheSize | None
     notes: tuple[str, ...]  # how the reference was resolved, and about the recipe
 
     json_properties: ClassVar = ("verdict", "agrees", "findings")

@@ -17,9 +17,8 @@ from ctxextend.checkpoints.folder import LINKED, Checkpoint
 from ctxextend.checkpoints.mistral_files import has_only_format
 from ctxextend.checkpoints.safetensors_file import read_tensor
 from ctxextend.checkpoints.source import IRREGULAR, OUTSIDE, dereference_hint
-from ctxextend.errors import CheckpointError, one_line, size_text
+from ctxextend.errors import CheckpointError, one_line
 from ctxextend.models.extend import to_tensor
-from ctxextend.progress import working_on
 
 if TYPE_CHECKING:
     import torch
@@ -104,9 +103,6 @@ def load(
     model_type = checkpoint.config.get("model_type")
     has_values = active_fake_mode() is None
     torch.manual_seed(0)
-    if has_values:
-        size = sum(entry.size for entry in checkpoint.weights.entries.values())
-        working_on(f"Loading {checkpoint.source.name} ({size_text(size)})")
     with quiet_transformers():
         try:
             # Finding a class imports its module, which may need a library that is not installed.

@@ -33,7 +33,6 @@ from ctxextend.checkpoints.wrappers import (
     is_wrapped_model,
 )
 from ctxextend.errors import (
-    SPECIFY_TABLE,
     CheckpointError,
     ResizeError,
     UnsupportedModelError,
@@ -266,7 +265,7 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
         if len(matching) > MAX_LISTED_TYPES:
             listed += " and others"
         message = f"{file} has no model_type, and its tensors match {listed}."
-        raise CheckpointError(message, f"{SPECIFY_TABLE}--model-type TYPE")
+        raise CheckpointError(message, "Specify it: --model-type TYPE")
     note = f"{file} has no model_type; detected {matching[0]} from its tensors."
     return _with_note(checkpoint, note), matching[0]
 

@@ -47,7 +47,6 @@ NOT_IN_FLAGS = (
     "keep_first",
     "drop_last",
     "part",
-    "query_scale",
     "fix_limits",
     "dialect",
     "copy_code",
@@ -183,7 +182,7 @@ def find_flags_runtime(key: str) -> Runtime:
 def _effects_on_short_inputs(planned: RuntimePlan) -> Iterator[str]:
     """Yield what happens to outputs, as `resize` says it, if those for short inputs change."""
     plan = planned.plan
-    if plan.keeps_short_inputs or plan.rounds_short_inputs:
+    if plan.keeps_learned_rows or plan.rounds_short_inputs:
         return
     hint = suggest_kept_rows(plan, planned.runtime)
     yield f"{describe_effects(plan)} {hint}".strip()

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import FLOATS, TensorEntry
-from ctxextend.errors import SPECIFY_TABLE
 from ctxextend.plan.scanned_class import dependent_tensors
 from ctxextend.recipe import flag_words
 
@@ -124,7 +123,7 @@ def _hint(candidates: list[TensorCandidate], config: Mapping[str, Any]) -> str:
             f"In transformers' {first.model_class}, {first.entry.name} has a row for each unit of "
             f"{first.key}. "
         )
-    return f"{source}Candidate position tables: {shown}. {note}{SPECIFY_TABLE}{shlex.join(flags)}"
+    return f"{source}Candidate position tables: {shown}. {note}Specify it: {shlex.join(flags)}"
 
 
 def _candidates_of_class(checkpoint: Checkpoint, table: str | None) -> list[TensorCandidate]:

@@ -2,7 +2,7 @@
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.wrappers import has_adapters
-from ctxextend.errors import SPECIFY_TABLE, CheckpointError, CtxextendError, UnsupportedModelError
+from ctxextend.errors import CheckpointError, CtxextendError, UnsupportedModelError
 from ctxextend.families.known_types import unclear_settings, update_hint, why_unclear
 from ctxextend.families.lookup import Architecture
 from ctxextend.families.unsupported import FAMILIES_HINT, SAME_SETTINGS, UPDATE_BOTH
@@ -136,4 +136,4 @@ def _describe_unknown(checkpoint: Checkpoint, model_type: str) -> str:
 
 def _suggest_type(likely: str) -> str:
     """Return the hint to pass another model type."""
-    return f"Did you mean {likely}? {SPECIFY_TABLE}--model-type {likely}"
+    return f"Did you mean {likely}? Specify it: --model-type {likely}"

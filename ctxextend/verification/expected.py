@@ -67,11 +67,8 @@ class Expected:
 
     @property
     def keeps_positions(self) -> bool:
-        """Whether no position of the base changes its meaning, and no query its scale.
-
-        Short inputs then give its outputs.
-        """
-        return not self.plan.creates_rows or self.plan.keeps_short_inputs
+        """Whether no position of the base changes its meaning: short inputs give its outputs."""
+        return not self.plan.creates_rows or self.plan.keeps_learned_rows
 
     @property
     def replaces_positions(self) -> bool:

@@ -271,8 +271,8 @@ def test_several_formats_are_all_named(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("other.safetensors", "Pass the file itself"),
-        ("model.fp16.safetensors", 'variant="fp16"'),
-        ("large/config.json", "Pass one with subfolder"),
+        ("model.fp16.safetensors", "--variant fp16"),
+        ("large/config.json", "Pass one with --subfolder"),
     ],
 )
 def test_weights_next_to_an_export_are_suggested_instead(

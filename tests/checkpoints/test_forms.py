@@ -267,7 +267,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {},
             CheckpointError,
             "No config.json found next to .*mine.safetensors",
-            'model_type="gpt2"',
+            "--model-type gpt2",
         ),
         (
             OUTSIDE,
@@ -275,7 +275,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"model_type": "bert"},
             CheckpointError,
             "in a bert model it is",
-            "match model_type in config.json, or the one passed with model_type",
+            "match model_type in config.json, or the one passed with --model-type",
         ),
         *(
             (
@@ -293,8 +293,8 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             "model.gguf",
             {"model_type": "gpt2"},
             ResizeError,
-            "model_type does not apply to .*model.gguf: a GGUF file states",
-            "Remove model_type",
+            "--model-type does not apply to .*model.gguf: a GGUF file states",
+            "Remove --model-type",
         ),
         (
             "tf_model.h5",
@@ -310,13 +310,20 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 SINGLE,
                 {flag: "x"},
                 SourceError,
-                f'{flag}="x" does not apply to the local file',
-                f"Remove {flag}",
+                f"--{flag} x does not apply to the local file",
+                f"Remove --{flag}",
             )
             for flag in ("revision", "subfolder", "variant")
         ),
         *(
-            (SINGLE, ".", {"variant": name}, ResizeError, f"variant='{name}' must", "such as fp16")
+            (
+                SINGLE,
+                ".",
+                {"variant": name},
+                ResizeError,
+                f"--variant '{name}' must",
+                "such as fp16",
+            )
             for name in ("", "../x", "a b", "fp16.safetensors")
         ),
         (
@@ -325,7 +332,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"variant": "fp16"},
             CheckpointError,
             r"has no model\.fp16\.safe",
-            "Remove variant",
+            "Remove --variant",
         ),
         (
             "model.bf16.bin",
@@ -333,7 +340,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"variant": "fp16"},
             CheckpointError,
             "only model.bf16.bin",
-            'variant="bf16"',
+            "--variant bf16",
         ),
         *(
             (
@@ -352,7 +359,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {},
             CheckpointError,
             r"has no model\.safetensors",
-            "^Download the missing file. If edit_only=True",
+            "^Download the missing file. If --edit-only",
         ),
         (
             SINGLE,
@@ -360,14 +367,14 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"subfolder": "large"},
             SourceError,
             "has no subfolder large",
-            "Check subfolder",
+            "Check --subfolder",
         ),
         (
             SINGLE,
             ".",
             {"subfolder": "../x"},
             ResizeError,
-            'subfolder="../x" is not a folder inside MODEL',
+            "--subfolder ../x is not a folder inside MODEL",
             "as on the Hub",
         ),
         (
@@ -447,7 +454,7 @@ def test_resize_of_a_variant(variant_source: pico.Pico) -> None:
     add_side_files(variant_source.folder)
     names = set(pico.contents(variant_source.folder))
     hint = assert_rejected(CheckpointError, r"has no model\.safetensors", variant_source.folder)
-    assert hint == 'Choose one: variant="fp16".'
+    assert hint == "Choose one: --variant fp16."
     result = resize_and_check(variant_source.folder, variant_source.folder, before, variant="fp16")
     written = set(pico.contents(result.output))
     assert written == names | {"README.md", "ctxextend.yaml"}
@@ -537,7 +544,7 @@ def test_resize_of_a_folder_of_checkpoints_lists_them(make_pico: MakePico, tmp_p
     for name in ("all/small", "all/large one"):
         make_pico("gpt2", name=name)
     hint = assert_rejected(CheckpointError, r"has no config\.json", tmp_path / "all")
-    assert hint == "Found checkpoints in: 'large one', small. Pass one with subfolder."
+    assert hint == "Found checkpoints in: 'large one', small. Pass one with --subfolder."
 
 
 def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
@@ -847,7 +854,7 @@ def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
     (base / "config.json").write_text('{"model_type": "a secret"}')
     hint = assert_rejected(CheckpointError, f"{base}, whose config is not read", source)
     assert f"Resize {base}, then load the adapter. If the adapter contains the table" in hint
-    assert hint.endswith('for example model_type="gpt2".')
+    assert hint.endswith("for example --model-type gpt2.")
     done = invoke("resize", source, "--to", NEW, "--model-type", "gpt2", "-o", "out")
     assert done.exit_code == 0
     assert f"{base} at 40 positions" in done.stderr
@@ -1014,12 +1021,10 @@ def test_resize_with_tensor_and_config_key(
     assert_recipe_reproduces(result.output)
 
 
-def suggested_command(stderr: str) -> list[str]:
-    """Return the arguments of the command that an error suggests."""
+def suggested_flags(stderr: str) -> list[str]:
+    """Return the flags that an error suggests."""
     last_line = stderr.strip().splitlines()[-1]
-    command = last_line.split("Specify it: ")[1]
-    _, *arguments = shlex.split(command)
-    return arguments
+    return shlex.split(last_line.split("Specify it: ")[1])
 
 
 @pytest.mark.parametrize(
@@ -1031,7 +1036,7 @@ def suggested_command(stderr: str) -> list[str]:
         (16, "net.pos.weight", {"block_size": 16}, {"block_size": 40}),
     ],
 )
-def test_resize_of_an_unknown_type_suggests_a_command(
+def test_resize_of_an_unknown_type_suggests_flags(
     rows: int, table: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
 ) -> None:
     folder = tmp_path / "it's mine"
@@ -1041,7 +1046,8 @@ def test_resize_of_an_unknown_type_suggests_a_command(
     assert list(Path().iterdir()) == []
     assert "Unknown model type 'mine'" in rejected.stderr
     assert f"{table} [{rows}, 8]" in rejected.stderr
-    done = invoke(*suggested_command(rejected.stderr), "-o", "out")
+    flags = suggested_flags(rejected.stderr)
+    done = invoke("resize", source, "--to", NEW, *flags, "-o", "out")
     assert done.exit_code == 0, done.stderr
     before_tensors = pico.tensor_bytes(source)
     after_tensors = pico.tensor_bytes(Path("out"))
@@ -1050,17 +1056,10 @@ def test_resize_of_an_unknown_type_suggests_a_command(
     assert pico.config_of("out") == stated | after
 
 
-def test_evaluate_of_an_unknown_type_suggests_commands_with_tensor(tmp_path: Path) -> None:
-    Path("text.txt").write_text("text " * 400)
-    source = custom_model(tmp_path / "mine", 16, max_len=16)
-    rejected = invoke("evaluate", source, "--data", "text.txt")
-    assert "resize MODEL --to N --tensor " in rejected.stderr
-
-
 def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> None:
     source = custom_model(tmp_path / "other", 16)
     hint = assert_rejected(CtxextendError, "mine", source)
-    assert 'tensor="net.pos.weight", config_key=KEY' in hint
+    assert "--tensor net.pos.weight --config-key KEY" in hint
     source = custom_model(tmp_path / "mine", 16, max_len=16)
     hint = assert_rejected(CtxextendError, "mine", source)
     assert hint.count("net.pos.weight [") == 1
@@ -1089,31 +1088,36 @@ WPOS = {"tensor": "net.pos.weight"}
         (
             {"tensor": "net.nothing"},
             CheckpointError,
-            'tensor="net.nothing": no such tensor in ',
-            'tensor="net.pos',
+            "--tensor net.nothing: no such tensor in ",
+            "--tensor net.pos",
         ),
-        (WPOS, CheckpointError, "add config_key", 'config_key="max_len"'),
+        (WPOS, CheckpointError, "add --config-key", "--config-key max_len"),
         (
             WPOS | {"config_key": "nothing"},
             CheckpointError,
             "config.json: nothing is",
-            'config_key="max_len"',
+            "--config-key max_len",
         ),
         (
             WPOS | {"config_key": "width"},
             CheckpointError,
             "config.json: width is",
-            'config_key="max_len"',
+            "--config-key max_len",
         ),
         (
             WPOS | {"config_key": "text.max_len"},
             CheckpointError,
             "text.max_len",
-            'config_key="max_len"',
+            "--config-key max_len",
         ),
-        ({"reserved_rows": 2}, ResizeError, "config_key require tensor", "Add tensor"),
-        ({"config_key": "max_len"}, ResizeError, "config_key require tensor", "Add tensor"),
-        (WPOS | {"config_key": "max_len", "model_type": "gpt2"}, ResizeError, "^tensor cannot", ""),
+        ({"reserved_rows": 2}, ResizeError, "--reserved-rows requires --tensor", "Add --tensor"),
+        ({"config_key": "max_len"}, ResizeError, "--config-key requires --tensor", "Add --tensor"),
+        (
+            WPOS | {"config_key": "max_len", "model_type": "gpt2"},
+            ResizeError,
+            "^--tensor cannot",
+            "",
+        ),
     ],
 )
 def test_resize_with_tensor_rejects_invalid_flags(
@@ -1128,11 +1132,11 @@ def test_resize_with_tensor_rejects_a_single_value(tmp_path: Path) -> None:
     pico.add_tensors(source, {"net.scale": torch.tensor(1.0)})
     hint = assert_rejected(
         CheckpointError,
-        r'tensor="net.scale": it has shape \[\], expected',
+        r"--tensor net.scale: it has shape \[\], expected",
         source,
         tensor="net.scale",
     )
-    assert 'tensor="net.pos' in hint
+    assert "--tensor net.pos" in hint
 
 
 def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:
@@ -1178,7 +1182,7 @@ def test_resize_of_an_unknown_type_suggests_a_known_type(
     rejected = invoke("resize", folder, "--to", NEW)
     assert "Did you mean roberta? Specify it: " in rejected.stderr
     assert "--tensor" not in rejected.stderr
-    succeed(*suggested_command(rejected.stderr), "-o", "out")
+    succeed("resize", folder, "--to", NEW, *suggested_flags(rejected.stderr), "-o", "out")
     succeed("inspect", "out")
     tensors = pico.tensor_bytes(Path("out"))
     _, shape, _ = tensors["roberta.embeddings.position_embeddings.weight"]
@@ -1189,11 +1193,11 @@ def test_resize_of_an_unknown_type_suggests_reserved_rows(tmp_path: Path) -> Non
     table = "net.embeddings.position_embeddings.weight"
     source = custom_model(tmp_path / "mine", 16, max_len=16)
     hint = assert_rejected(CtxextendError, "mine", source)
-    assert "If rows are reserved before position 0, add reserved_rows=K. Specify it" in hint
+    assert "If rows are reserved before position 0, add --reserved-rows K. Specify it" in hint
 
     like_roberta = custom_model(tmp_path / "like", 18, table, max_len=18, pad_token_id=1)
     hint = assert_rejected(CtxextendError, "mine", like_roberta)
-    assert hint.endswith(f'Specify it: tensor="{table}", reserved_rows=2, config_key="max_len"')
+    assert hint.endswith(f"Specify it: --tensor {table} --reserved-rows 2 --config-key max_len")
     plan = plan_resize(like_roberta, to=NEW, tensor=table, reserved_rows=2, config_key="max_len")
     assert plan.plan.max_len_before == 16
     assert plan.plan.tables[0].rows_after == NEW + 2
@@ -1308,7 +1312,7 @@ def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: Mak
     problem = r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta"
     assert re.search(problem, message)
     flags = ("--model-type", "roberta")
-    assert message.endswith(f"--to {NEW} -o out --model-type TYPE")
+    assert message.endswith("Specify it: --model-type TYPE")
     _, _, types = message.partition("fit ")
     assert types.count(",") < 5
     succeed("resize", folder, "--to", NEW, "-o", "out", *flags)

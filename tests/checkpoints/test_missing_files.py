@@ -34,9 +34,9 @@ def test_a_folder_of_the_hub_cache_names_its_snapshots_and_the_hub_id(below: str
 
 def test_a_folder_two_levels_above_a_checkpoint_names_it() -> None:
     resize("tiny-gpt2", 256, output="top/middle/longer")
-    assert error_of("top").hint == "Found checkpoints in: middle/longer. Pass one with subfolder."
+    assert error_of("top").hint == "Found checkpoints in: middle/longer. Pass one with --subfolder."
     resize("tiny-gpt2", 256, output="top/other")
-    assert error_of("top").hint == "Found checkpoints in: other. Pass one with subfolder."
+    assert error_of("top").hint == "Found checkpoints in: other. Pass one with --subfolder."
 
 
 def test_variables_of_tensorflow_1_are_converted_with_transformers_4() -> None:

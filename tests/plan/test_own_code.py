@@ -323,19 +323,19 @@ def test_resize_offers_a_table_if_the_config_says_that_positions_are_learned() -
     table = torch.zeros(OLD, 8)
     write("mine", config, PROJECTIONS | {"transformer.wpe.weight": table})
     refused = invoke("resize", "mine", "--to", NEW)
-    arguments = suggested(refused.stderr)
-    assert "transformer.wpe.weight" in arguments
-    succeed(*arguments)
+    flags = suggested(refused.stderr)
+    assert "transformer.wpe.weight" in flags
+    succeed("resize", "mine", "--to", NEW, *flags)
 
 
 # ---- suggested model types
 
 
 def suggested(stderr: str) -> list[str]:
-    """Return the arguments of the command at the end of an error; empty if there is none."""
+    """Return the flags at the end of an error; empty if there are none."""
     last_line = stderr.strip().splitlines()[-1]
-    _, _, command = last_line.partition("Specify it: ")
-    return shlex.split(command)[1:]
+    _, _, flags = last_line.partition("Specify it: ")
+    return shlex.split(flags)
 
 
 def test_resize_suggests_a_rotary_type_by_the_class_of_the_weights() -> None:
@@ -346,8 +346,8 @@ def test_resize_suggests_a_rotary_type_by_the_class_of_the_weights() -> None:
     )
     refused = invoke("resize", "mine", "--to", NEW)
     assert "Did you mean llama?" in refused.stderr
-    arguments = suggested(refused.stderr)
-    done = invoke(*arguments, "--output", "out")
+    flags = suggested(refused.stderr)
+    done = invoke("resize", "mine", "--to", NEW, *flags, "--output", "out")
     assert done.exit_code == 0
     assert pico.config_of("out")["model_type"] == "llama"
 
@@ -376,8 +376,8 @@ def test_resize_suggests_the_type_whose_table_is_in_the_weights(make_pico: MakeP
     pico.edit_json(folder / "config.json", model_type="gpt2")
     refused = invoke("resize", folder, "--to", NEW)
     assert "in a gpt2 model it is" in refused.stderr
-    arguments = suggested(refused.stderr)
-    done = invoke(*arguments, "--output", "out")
+    flags = suggested(refused.stderr)
+    done = invoke("resize", folder, "--to", NEW, *flags, "--output", "out")
     assert done.exit_code == 0
     assert (
         "config.json keeps model_type gpt2: transformers loads the output as gpt2." in done.stderr

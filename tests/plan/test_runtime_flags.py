@@ -368,7 +368,7 @@ def test_runtime_flags_refuse_a_method_that_the_runtime_does_not_apply() -> None
         "vLLM does not load the dynamic settings of llama models: its table of angles ends at the "
         "old length."
     )
-    assert caught.value.hint == 'Use method="yarn" or "theta" or "linear".'
+    assert caught.value.hint == "Use --method yarn or theta or linear."
 
 
 def test_runtime_flags_refuse_a_length_that_needs_no_change() -> None:

@@ -41,8 +41,8 @@ def test_resize_suggests_the_table_that_follows_from_a_length_in_the_class(
         f"In transformers' {model_class.__name__}, {table} has a row for each unit of "
         in refused.stderr
     )
-    command = refused.stderr.partition("Specify it: ")[2].strip()
-    done = invoke(*shlex.split(command)[1:], "--output", "out")
+    flags = refused.stderr.partition("Specify it: ")[2].strip()
+    done = invoke("resize", "new", "--to", NEW, *shlex.split(flags), "--output", "out")
     assert done.exit_code == 0, done.stderr
     model = model_class.from_pretrained("out")
     assert model.get_parameter(table).shape[0] == NEW + reserved
@@ -58,7 +58,7 @@ def test_resize_suggests_no_flags_if_several_tables_share_a_length(
     assert caught.value.hint == (
         "In transformers' BartModel, encoder.embed_positions.weight and "
         "decoder.embed_positions.weight have a row for each unit of max_position_embeddings: all "
-        "of them must change, and tensor changes one."
+        "of them must change, and --tensor changes one."
     )
 
 

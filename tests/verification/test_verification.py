@@ -155,7 +155,7 @@ def test_verify_fails_if_the_recipe_is_for_another_base(sharded: Path, tmp_path:
     failed = failed_checks(verify(out, sharded))
     assert failed["table"] == (
         f"The recipe is for a table with 256 rows, and {TABLE} of {sharded} has 128. | Pass the "
-        "checkpoint that was resized: base=MODEL."
+        "checkpoint that was resized: --base MODEL."
     )
 
 
@@ -233,7 +233,7 @@ def test_verify_accepts_an_explicit_table(make_pico: MakePico, tmp_path: Path) -
     table: dict[str, Any] = {"tensor": TABLE, "config_key": "n_positions"}
     out = resize(source, to=40, output=tmp_path / "out", **table).output
     assert passed_checks(verify(out, source, **table))
-    with pytest.raises(UnsupportedModelError, match='model_type="gpt2"'):
+    with pytest.raises(UnsupportedModelError, match="--model-type gpt2"):
         verify(out, source)
 
 
