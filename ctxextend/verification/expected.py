@@ -9,7 +9,6 @@ from ctxextend.conversion.conversion import Conversion
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
-from ctxextend.plan.table_plan import TablePlan
 from ctxextend.planned import Planned, prepare_convert, prepare_plan
 from ctxextend.provenance import (
     Provenance,
@@ -98,12 +97,6 @@ class Expected:
     def kind(self) -> str:
         """What creates the checkpoint from its base, as a noun."""
         return "conversion" if self.conversion else "resize"
-
-    def method_of(self, table: TablePlan) -> str:
-        """Return the method of a stored table; one without new rows is cut, or stays as it is."""
-        if table.choice is None:
-            return self.plan.method
-        return self.plan.choice_of(table).name
 
 
 def expect_recorded(model: OpenedModel, provenance: Provenance) -> Expected:

@@ -26,18 +26,12 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.provenance import Provenance, find_base, parse_provenance
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, accepts_settings, reference_name
 from ctxextend.verification.checks import Check, Evidence
-from ctxextend.verification.compare_files import compare_files
-from ctxextend.verification.compare_links import changed_links
-from ctxextend.verification.compare_tables import compare_table
-from ctxextend.verification.compare_tensors import compare_tensors
+from ctxextend.verification.compare_files import check_files
+from ctxextend.verification.compare_tables import check_tables
+from ctxextend.verification.compare_tensors import check_tensors
 from ctxextend.verification.conclusion import Changed, Verification
-from ctxextend.verification.evidence import (
-    files_check,
-    tables_check,
-    tensors_check,
-)
 from ctxextend.verification.expected import Expected, expect_recorded, expect_resize
-from ctxextend.verification.gguf_metadata import compare_metadata, metadata_check
+from ctxextend.verification.gguf_metadata import check_metadata
 from ctxextend.verification.open_resized import open_resized
 
 NO_OUTPUT = (
@@ -147,7 +141,7 @@ def verify_resized(
             expected = expect_recorded(model, recipe)
         except ResizeError as error:
             return _failed(ref, reference, "table", error)
-    checks = check_files(expected, resized, progress)
+    checks = compare(expected, resized, progress)
     if deep:
         from ctxextend.verification.deep import check_models
 
@@ -185,7 +179,7 @@ def check_output(planned: Planned, folder: Path) -> None:
             resized = open_gguf_checkpoint(
                 source._replace(kind="file", folder=folder.parent, file=folder.name)
             )
-        checks = check_files(Expected(planned, "as planned"), resized, no_progress)
+        checks = compare(Expected(planned, "as planned"), resized, no_progress)
     except CtxextendError as error:
         message = f"The output could not be verified: {error.message}"
         raise VerificationError(message, NO_OUTPUT) from error
@@ -245,21 +239,18 @@ def _raise_failed(checks: Sequence[Check], problem: str) -> None:
         raise VerificationError(f"The output {problem}. {'; '.join(failed)}.", NO_OUTPUT)
 
 
-def check_files(expected: Expected, resized: Checkpoint, progress: Progress) -> list[Check]:
+def compare(expected: Expected, resized: Checkpoint, progress: Progress) -> list[Check]:
     """Compare the files of a resized checkpoint with the expected ones.
 
     Raises:
         CheckpointError: A file cannot be read.
         ResizeError: The tables of the base cannot be resized.
     """
-    tensors = compare_tensors(expected, resized, progress)
-    tables = [compare_table(expected, table, resized) for table in expected.plan.tables]
-    links = changed_links(expected, resized)
-    checks = [tensors_check(expected, tensors, links), tables_check(expected, tables)]
+    checks = [check_tensors(expected, resized, progress), check_tables(expected, resized)]
     if gguf_of(expected.base) is not None:
-        checks.append(metadata_check(expected, compare_metadata(expected, resized)))
+        checks.append(check_metadata(expected, resized))
     else:
-        checks.append(files_check(expected, compare_files(expected, resized)))
+        checks.append(check_files(expected, resized))
     return checks
 
 

@@ -56,7 +56,9 @@ def test_verify_takes_the_method_without_a_recipe(method: str, base: Path, tmp_p
     resize(base, LONGER, method, output=tmp_path / "out.gguf")
     bare = tmp_path / "bare.gguf"
     remove_recipe(tmp_path / "out.gguf", bare)
-    with pytest.raises(ResizeError, match="has no recipe, so verify needs --base, --method and --to"):
+    with pytest.raises(
+        ResizeError, match="has no recipe, so verify needs --base, --method and --to"
+    ):
         verify(bare)
     result = verify(bare, base, method=method, to=LONGER)
     assert result, result.checks
