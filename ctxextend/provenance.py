@@ -76,9 +76,12 @@ class Provenance(NamedTuple):
         return trained_by(self.steps)
 
     def steps_since(self, fingerprint: str) -> tuple[Step, ...]:
-        """Return the steps since the one whose source has a fingerprint; all if none has it."""
-        for index in reversed(range(len(self.steps))):
-            if self.steps[index].fingerprint == fingerprint:
+        """Return the steps since the first one whose source has a fingerprint; all if none has it.
+
+        A resize that writes only settings keeps the fingerprint.
+        """
+        for index, step in enumerate(self.steps):
+            if step.fingerprint == fingerprint:
                 return self.steps[index:]
         return self.steps
 
@@ -179,8 +182,10 @@ def earlier_steps(provenance: Provenance | None) -> list[dict[str, Any]]:
     steps = facts.get("steps", [])
     step = {key: value for key, value in values.items() if key not in ("evaluate", "output")}
     step["provenance"] = {key: facts[key] for key in STEP_FACTS if key in facts}
-    trained = facts.get("trained") or {}
-    step["provenance"]["trained"] = {key: trained[key] for key in TRAINED_FACTS if key in trained}
+    trained = facts.get("trained")
+    if trained:
+        kept = {key: trained[key] for key in TRAINED_FACTS if key in trained}
+        step["provenance"]["trained"] = kept
     return [*steps, step]
 
 
