@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+MAX_NAMES = 5  # of a list in messages
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")  # Hub access tokens
 # Control characters, bidirectional controls, and lone surrogates (invalid UTF-8): checkpoints may
 # have them in names.
@@ -159,6 +160,15 @@ def joined(names: Sequence[str]) -> str:
     """Return names as a list in a sentence: ``a``, ``a and b``, ``a, b and c``."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    text = ", ".join(names[:MAX_NAMES])
+    more = len(names) - MAX_NAMES
+    if more > 0:
+        return f"{text} and {more} more"
+    return text
 
 
 def counted(number: int, noun: str) -> str:

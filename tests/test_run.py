@@ -50,7 +50,7 @@ def write(text: str) -> str:
         {"to": 512},
         {"to": 100},
         {"to": 128, "fix_limits": True},
-        {"to": 300, "method": "stretch", "keep_first": 4, "drop_last": 2},
+        {"to": 300, "method": "stretch", "keep_first": 4},
     ],
     ids=str,
 )

@@ -179,7 +179,7 @@ class InMemoryTrainer:
     def tokens(self) -> int:
         """The number of tokens that training reads."""
         settings = self.task.settings
-        return settings.num_steps * settings.batch_size * self.task.lengths.length
+        return settings.steps * settings.batch_size * self.task.lengths.length
 
     @property
     def held_out_windows(self) -> list[NDArray[Any]]:
@@ -199,7 +199,7 @@ class InMemoryTrainer:
         return replace(
             task,
             text=replace(task.text, held_out=held_out._replace(spans=sequence)),
-            settings=replace(task.settings, eval_every=task.settings.num_steps),
+            settings=replace(task.settings, eval_every=task.settings.steps),
         )
 
 

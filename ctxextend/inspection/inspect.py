@@ -9,11 +9,10 @@ from typing import Any
 from ctxextend.checkpoints.folder import Checkpoint, source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.gguf_file import GgufFile
-from ctxextend.checkpoints.mistral_files import has_params
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.families.lookup import positive_numbers
 from ctxextend.inspection.effective_limits import library_limits
-from ctxextend.inspection.fixes import with_fixes, without_fix
+from ctxextend.inspection.fixes import with_fixes
 from ctxextend.inspection.gguf_limits import (
     gguf_libraries,
     gguf_limits,
@@ -124,18 +123,9 @@ def _folder_limits(
     model: OpenedModel, reports: dict[str, PositionReport], selected: Sequence[PositionReport]
 ) -> list[Limit]:
     """Return the length limits in the files of a folder."""
-    fixable = list(find_limits(model, selected))
-    settings = list[Limit]()
-    if has_params(model.checkpoint):
-        from ctxextend.inspection.params_limits import params_limits, params_setting_limits
-
-        fixable += params_limits(model, selected)
-        settings += params_setting_limits(model, selected)
-    limits = list(with_fixes(model, reports, fixable))
+    limits = list(with_fixes(model, reports, find_limits(model, selected)))
     limits += width_limits(model.checkpoint, selected)
-    if settings:  # no resize is planned while these disagree
-        limits = [without_fix(limit) for limit in limits]
-    return [*limits, *settings]
+    return limits
 
 
 def _notes(
@@ -144,10 +134,6 @@ def _notes(
     """Yield how the reference was resolved, and what the files do not tell."""
     checkpoint = model.checkpoint
     yield from source_notes(checkpoint)
-    if has_params(model.checkpoint):
-        from ctxextend.inspection.params_limits import params_notes
-
-        yield from params_notes(model)
     if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."
     yield from ignored_tensors(checkpoint, model.tables)

@@ -82,7 +82,6 @@ class TableReport(
             "norm": {**_summary(stats.finite_norms), "variation": stats.norm_variation},
             "neighbour_cosine": {**_summary(cosines), "worst_row": worst_row},
             "effective_rank": stats.effective_rank,
-            "components": stats.components,
             "mean_row_norm": stats.mean_norm,
             "outliers": [
                 {"row": position + first, "reason": reason}

@@ -118,7 +118,7 @@ def recorded_settings(plan: Plan) -> Resize:
     settings = plan.settings
     if not plan.creates_rows:
         method = TRUNCATE if plan.is_changed else None
-        return replace(settings, method=method, keep_first=None, drop_last=0)
+        return replace(settings, method=method, keep_first=None)
     methods = set(plan.methods.values())
     if len(methods) == 1:
         return replace(settings, method=methods.pop(), keep_first=plan.main_choice.keep_first)

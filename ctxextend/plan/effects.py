@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ctxextend.checkpoints.mistral_files import params_path
+from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
 from ctxextend.families.schema import BEYOND
 from ctxextend.plan.limit_warnings import low_limits
@@ -132,7 +132,7 @@ def _suggest_switch(plan: Plan, runtime: Runtime | None) -> str:
     """Suggest lists of factors for rotary positions, and name the runtimes that apply them."""
     table = plan.tables[0]
     facts = table.location.table.rope
-    if any(edit.file == params_path(plan.checkpoint) for edit in plan.edits):
+    if mistral_params(plan.checkpoint) is not None:
         return ""  # it cannot state such settings
     applies = facts is not None and SWITCH in facts.methods
     if not applies or not all(can_switch(item.before.parameters) for item in table.rope):

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from ctxextend.checkpoints.folder import source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.checkpoints.mistral_files import has_params, is_translated
 from ctxextend.families.rope import read_rope
 from ctxextend.limits.generation import generates_text
 from ctxextend.plan.edits import plan_edits
@@ -67,7 +66,6 @@ def explain(plan: Plan) -> Explanation:
         notes=(
             *model_notes(plan),
             *growth_notes(plan.tables, generates=_generates(plan)),
-            *_params_notes(plan),
             *_generation_notes(plan),
         ),
         warnings=(
@@ -87,11 +85,9 @@ def explain(plan: Plan) -> Explanation:
 def _summarise(plan: Plan) -> str:
     """Return the methods with their settings, or what else creates the output, in a few words."""
     parts = list(dict.fromkeys(plan.methods.values())) or [plan.method]
-    if plan.creates_rows:
-        if plan.settings.choice.keep_first:
-            parts.append(f"--keep-first {plan.settings.choice.keep_first}")
-        if plan.settings.drop_last:
-            parts.append(f"--drop-last {plan.settings.drop_last}")
+    kept = plan.settings.choice.keep_first
+    if plan.creates_rows and kept:
+        parts.append(f"--keep-first {kept}")
     return ", ".join(parts)
 
 
@@ -169,14 +165,6 @@ def _window_notes(table: TablePlan) -> Iterator[str]:
         )
 
 
-def _params_notes(plan: Plan) -> Iterator[str]:
-    """Yield what to know of a folder with Mistral's params.json, which few folders have."""
-    if has_params(plan.checkpoint):
-        from ctxextend.plan.params_notes import params_notes
-
-        yield from params_notes(plan)
-
-
 def _generates(plan: Plan) -> bool:
     """Whether the model writes text token by token."""
     model_class = plan.checkpoint.model_class or ""
@@ -236,7 +224,7 @@ def _limits_differ(plan: Plan) -> bool:
 def _missing_config(plan: Plan) -> Iterator[str]:
     """Yield a warning if transformers needs a config to load the output."""
     checkpoint = plan.checkpoint
-    if checkpoint.has_config or is_translated(checkpoint) or checkpoint.adapter_of:
+    if checkpoint.has_config or checkpoint.adapter_of:
         return
     if gguf_of(checkpoint) is not None:
         return

@@ -94,8 +94,6 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
     if adapters:
         facts["adapted"] = sorted({layer_pattern(name) for name in adapters})  # for `verify`
     facts |= _shortened(facts)
-    if run.task.epochs is not None:
-        facts["steps"] = result.run.steps
     if run.task.planned_steps != result.run.steps:
         facts["planned_steps"] = run.task.planned_steps
     libraries = ["torch", "transformers", "accelerate"]

@@ -26,16 +26,13 @@ SAVE = "checkpoint-"  # transformers' prefix of a saved state; the step follows
 # Settings of training that may differ when a run is resumed.
 CHANGEABLE = (
     "steps",
-    "epochs",
     "per_device_batch_size",
     "eval_every",
     "save_every",
     "report_to",
-    "copy_code",
     *MACHINE_KEYS,
 )
 PLANNED_STEPS = "planned_steps"
-EPOCHS = "train.epochs"
 # Run folders that were opened, to say what they keep if the command is interrupted.
 opened: list["RunFolder"] = []
 
@@ -240,7 +237,7 @@ def _check_settings(
         hint = "Resume it with --resume, or restart with --force."
     elif changes:
         problem = f"contains a different run: {'; '.join(changes)}"
-    elif steps is not None and steps < saved:
+    elif steps < saved:
         problem = f"contains a run at step {saved}, but --steps is {steps}"
     else:
         return
@@ -251,9 +248,6 @@ def _changes(before: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str
     """Return the settings that differ and may not, as text."""
     ignored = {PLANNED_STEPS, *(f"train.{name}" for name in CHANGEABLE)}
     changes = list[str]()
-    # A run of steps may have read only the start of the text.
-    if (before.get(EPOCHS) is None) != (settings.get(EPOCHS) is None):
-        ignored.discard(EPOCHS)
     for name in sorted({*before, *settings} - ignored):
         was = before.get(name)
         now = settings.get(name)

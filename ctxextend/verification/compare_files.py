@@ -7,9 +7,8 @@ from typing import Any
 
 from ctxextend.checkpoints.copy import reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
-from ctxextend.checkpoints.folder import Checkpoint, code_files
+from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
-from ctxextend.checkpoints.mistral_files import STALE_FORMAT
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.lookup import Keys, nested
 from ctxextend.limits.length_edits import shown_value
@@ -101,9 +100,8 @@ def _compared_files(expected: Expected, resized: Checkpoint) -> set[str]:
     excluded = set(base.weights.files)
     if {resized.relative(file) for file in resized.weights.files.values()} != excluded:
         excluded.add(base.weights.index_file)  # other shards need another index
-    code = set(code_files(base)) & set(code_files(resized))  # code files are optional in an output
     output = expected.planned.output
-    files = {*output.texts, *output.files.copied, *output.files.linked, *code} - excluded
+    files = {*output.texts, *output.files.copied, *output.files.linked} - excluded
     files -= expected.stale_files
     return {name for name in files if not _is_not_compared(name)}
 
@@ -115,20 +113,18 @@ def _is_not_compared(name: str) -> bool:
 def _omitted_files(resized: Checkpoint) -> Iterator[str]:
     """Yield the files in the folder that do not belong to a checkpoint, such as other weights."""
     for name, reason in resized.omitted.items():
-        if PurePosixPath(name).name not in IGNORED_NAMES and name not in code_files(resized):
+        if PurePosixPath(name).name not in IGNORED_NAMES:
             yield f"unexpected {name}: {reason}"
 
 
 def _added_files(expected: Expected, resized: Checkpoint) -> Iterator[str]:
     """Yield the files that are neither in the output nor created by transformers."""
-    known = {*expected.planned.output.file_sizes, *code_files(expected.base)} - expected.stale_files
+    known = {*expected.planned.output.file_sizes} - expected.stale_files
     if not expected.base.has_config and _states_lengths(expected, resized):
         known.add(resized.config_file)  # a bare weights file needs one
-    for name in (*resized.copied, *code_files(resized)):
+    for name in resized.copied:
         is_known = name in known or _is_not_compared(name)
-        if name in expected.stale_files:
-            yield f"unexpected {name}: {STALE_FORMAT}"
-        elif not is_known and not _repeats_config(resized, name):
+        if not is_known and not _repeats_config(resized, name):
             yield f"{name} is not in the base"
 
 
@@ -155,7 +151,7 @@ def _repeats_config(resized: Checkpoint, name: str) -> bool:
 
 def _compare_file(expected: Expected, resized: Checkpoint, name: str) -> list[str]:
     """Return how one file differs from the base's file with its edits."""
-    if name not in resized.files and name not in code_files(resized):
+    if name not in resized.files:
         if name in resized.omitted:  # reported as unexpected
             return []
         return [f"{name} is missing"]

@@ -301,8 +301,8 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             "tf_model.h5",
             {"model_type": "gpt2"},
             CheckpointError,
-            "has only tensorflow weights",
-            "Convert them in a separate environment",
+            "is a file of TensorFlow weights",
+            "Load it in transformers 4 with from_tf=True",
         ),
         *(
             (
@@ -348,10 +348,10 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 ".",
                 {},
                 CheckpointError,
-                rf"has no weights of transformers, only .* \({name}\)",
+                rf", only {name}: ",
                 "Resize the checkpoint that it was made from",
             )
-            for name in ("model.gguf", "model.onnx", "rust_model.ot")
+            for name in ("model.onnx", "rust_model.ot")
         ),
         (
             "weights.h5",
@@ -653,9 +653,8 @@ def test_resize_of_flax_weights_on_the_hub_suggests_a_conversion(
     folder = make_pico("gpt2").folder
     (folder / SINGLE).rename(folder / "flax_model.msgpack")
     hub.add("owner/model", folder)
-    hint = assert_rejected(CheckpointError, "only flax weights", "owner/model")
-    code = "GPT2LMHeadModel.from_pretrained('owner/model', from_flax=True)"
-    assert code in " ".join(shlex.split(hint))
+    hint = assert_rejected(CheckpointError, "only flax_model.msgpack", "owner/model")
+    assert "from_flax=True" in hint
     assert "flax_model.msgpack" not in hub.downloaded()
 
 

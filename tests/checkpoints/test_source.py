@@ -151,6 +151,6 @@ def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_
     assert "Unknown model type 'brt'.\nDid you mean bert?" in done.stderr
     # --model-type takes precedence over the config.
     assert (
-        "only a GGUF file (model-q4.gguf)"
+        "only model-q4.gguf: a GGUF file."
         in invoke("inspect", tmp_path / "xlnet", "--model-type", "bert").stderr
     )

@@ -319,11 +319,6 @@ def test_train_states_both_dialects_of_a_folder_that_transformers_saved_again() 
     assert config["rope_theta"] == 10_000.0
     assert config["rope_parameters"] == pico.config_of("again")["rope_parameters"]
 
-    kept = resize("llama", NEW, output="kept", dialect="keep").output
-    train("kept", "book.txt", 1, output="kept-trained", **settings)
-    before = (kept / "config.json").read_bytes()
-    assert Path("kept-trained/config.json").read_bytes() == before
-
     train("llama", "book.txt", 1, output="base-trained", **settings)
     assert pico.config_of("base-trained")["rope_theta"] == 10_000.0
     assert "rope_scaling" not in pico.config_of("base-trained")

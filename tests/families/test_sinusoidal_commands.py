@@ -286,9 +286,7 @@ def test_verify_deep_passes_and_extend_model_agrees(model_type: str, to: int) ->
     assert torch.equal(extended, pico.logits(loaded, to))
 
 
-@pytest.mark.parametrize(
-    ("flag", "value"), [("keep_first", 2), ("drop_last", 2), ("method", "linear")]
-)
+@pytest.mark.parametrize(("flag", "value"), [("keep_first", 2), ("method", "linear")])
 def test_extend_model_rejects_settings_that_do_not_apply_to_computed_sinusoids(
     flag: str, value: Any
 ) -> None:
