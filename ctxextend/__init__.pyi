@@ -358,8 +358,8 @@ def run(
     """Run the steps of a recipe: resize or convert, train, evaluate.
 
     Paths in a recipe file are relative to its folder. For the recipe of an output, the source must
-    have the recorded table hashes and fingerprint, which samples tensors larger than 12 KiB, and a
-    training text the recorded SHA-256.
+    have the recorded fingerprint, which samples tensors larger than 12 KiB, and a training text the
+    recorded SHA-256.
 
     Args:
         recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one,
@@ -687,6 +687,8 @@ def verify(
     reference: str | PathLike[str],
     base: str | PathLike[str] | None = None,
     *,
+    method: str | None = None,
+    to: int | str | None = None,
     deep: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -701,12 +703,14 @@ def verify(
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
-    with the recipe's settings, or else with each method's defaults; other files are compared with
+    with the recipe's settings, or else with those that are given; other files are compared with
     what the resize should have written.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
         base: The base checkpoint, as in `resize`. Defaults to the one named in the recipe.
+        method: Of a checkpoint without a recipe: the method that resized it, as in `resize`.
+        to: Of a checkpoint without a recipe: its context length, as in `resize`.
         deep: Also load both in transformers, run the resized model at its new length, and compare
             outputs.
         ref: Fields of the base's checkpoint reference, as in `resize`; they override the recipe.
@@ -714,6 +718,7 @@ def verify(
     Raises:
         SourceError: A reference does not exist, or both are the same checkpoint.
         CheckpointError: A file of the base is missing or malformed, or transformers cannot load it.
+        RecipeError: The recipe is invalid.
         UnsupportedModelError: The base has no supported position table.
-        ResizeError: The arguments conflict.
+        ResizeError: The arguments conflict, or one is missing.
     """

@@ -283,9 +283,10 @@ def test_parse_recipe_reports_value_errors_next_to_type_errors() -> None:
         assert start in line
 
 
-def test_parse_provenance_rejects_deeply_nested_recipes() -> None:
-    text = "{source: a, resize: {to: 2}, provenance: {source_recipe: " * 17 + "null" + "}}" * 17
-    with pytest.raises(RecipeError, match="more than 16 nested recipes"):
+@pytest.mark.parametrize("steps", ["5", "[5]", "text", "[{source: a}]", "{source: a}"])
+def test_parse_provenance_rejects_steps_that_are_no_list_of_recipes(steps: str) -> None:
+    text = f"{{source: a, resize: {{to: 2}}, provenance: {{steps: {steps}}}}}"
+    with pytest.raises(RecipeError, match="is not a valid recipe of an output"):
         parse_provenance(text, "ctxextend.yaml")
 
 

@@ -207,9 +207,10 @@ def _new_rows(plan: Plan) -> NDArray[np.bool_]:
     """Return the mask of the rows of the first table that are not learned ones, shape (rows,)."""
     table = plan.tables[0]
     reserved = table.reserved_rows
-    created = (table.rows_after - reserved, plan.choice_of(table))
+    before = table.rows_before - reserved
+    after = table.rows_after - reserved
     rows = np.zeros(table.rows_after, np.bool_)
-    rows[reserved:] = ~learned_rows_after(table.rows_before - reserved, [created])
+    rows[reserved:] = ~learned_rows_after(before, after, plan.choice_of(table))
     return rows
 
 

@@ -1,6 +1,6 @@
 """Resize a stored position table in its dtype, with a method that was chosen for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -270,26 +270,21 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
     return learned
 
 
-def learned_rows_after(rows_before: int, resizes: Sequence[tuple[int, MethodChoice]]) -> Mask:
-    """Return a mask of the rows that are learned after a sequence of resizes.
+def learned_rows_after(rows_before: int, rows: int, choice: MethodChoice) -> Mask:
+    """Return a mask of the rows that are learned after a resize.
 
     Uses a random float32 table: in the real one, low precision can make an interpolated row equal
     to a learned one.
 
     Args:
-        rows_before: The number of learned rows before the first resize.
-        resizes: The number of rows, and the method, of each resize.
-
-    Returns:
-        A mask of the rows after the last resize.
+        rows_before: The number of rows before, all learned.
+        rows: The number of rows after.
+        choice: The method.
 
     Raises:
-        ResizeError: A method cannot extend its table.
+        ResizeError: The method cannot extend the table.
     """
     before = np.random.default_rng(0).normal(size=(rows_before, 8)).astype(np.float32)
-    table = before
-    for rows, choice in resizes:
-        if choice.name == FORMULA:  # a random table has none; like `copy`, it keeps learned rows
-            choice = read_choice(COPY, choice.keep_first)
-        table = resize_table(table, rows, choice)
-    return learned_rows(before, table)
+    if choice.name == FORMULA:  # a random table has none; like `copy`, it keeps learned rows
+        choice = read_choice(COPY, choice.keep_first)
+    return learned_rows(before, resize_table(before, rows, choice))

@@ -17,7 +17,6 @@ class FinishedRun:
 
     recipe: Recipe  # as the user gave it
     source: OpenedModel  # the checkpoint that it started from, before a resize or conversion
-    source_sha256: str | None  # of the source's first table; None if it has no rows
     task: TrainingTask
     weights: TrainedWeights
     folder: RunFolder

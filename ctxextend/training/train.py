@@ -103,7 +103,6 @@ def train_recipe(
             finished = FinishedRun(
                 recipe=recipe,
                 source=run.source.model,
-                source_sha256=run.source.table_sha256,
                 task=setup.task,
                 weights=weights,
                 folder=run.folder,
@@ -196,7 +195,7 @@ def _prepared_folder(
         yield replace(RunFolder.for_output(output), keeps_saves=keeps_saves)
         return
     source.check_output(output, force=force)
-    identity = run_settings(source.recipe, source.model, source.table_sha256)
+    identity = run_settings(source.recipe, source.model)
     with open_run_folder(output, identity, resume=resume, force=force) as folder:
         # The folder of a run to resume has the text as token ids already.
         if folder.save is None:

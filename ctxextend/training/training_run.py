@@ -1,7 +1,7 @@
 """The folder of a training run, next to its output, from which the run is resumed.
 
 NAME.training/
-  run.json         settings of the run, and hashes of the source's table and of all its weights
+  run.json         settings of the run, and the fingerprint of the source's weights
   resized/         the resized checkpoint, if the run resizes first
   data.bin         the text of --data as token ids; eval_data.bin is that of --eval-data
   texts.json       the files that both were read from
@@ -109,8 +109,8 @@ class RunFolder:
                 atomic_output.remove_atomically(self.saves / f"{SAVE}{step}")
 
 
-def run_settings(recipe: Recipe, source: OpenedModel, table_sha256: str | None) -> dict[str, Any]:
-    """Return what identifies a run, by name: the settings of its steps, and hashes of its source.
+def run_settings(recipe: Recipe, source: OpenedModel) -> dict[str, Any]:
+    """Return what identifies a run, by name: the settings of its steps, and its source.
 
     A run is only resumed with the same ones, except `CHANGEABLE`.
     """
@@ -122,7 +122,6 @@ def run_settings(recipe: Recipe, source: OpenedModel, table_sha256: str | None) 
     for section, step in steps.items():
         if step is not None:
             settings |= {f"{section}.{key}": value for key, value in asdict(step).items()}
-    settings[f"sha256 of {source.tables[0].name}"] = table_sha256
     settings["fingerprint of all weights"] = source.checkpoint.weights.fingerprint()
     return settings
 

@@ -12,7 +12,6 @@ from ctxextend.checkpoints.mistral_files import format_files
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
-from ctxextend.output.record import table_hash
 from ctxextend.output.write import output_path
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.found_table import context_length
@@ -42,7 +41,6 @@ class TrainingSource:
     recipe: Recipe
     planned: Planned | None  # a resize or conversion; None: the checkpoint is trained as it is
     model: OpenedModel
-    table_sha256: str | None  # of the first table; None if no rows are stored
 
     @classmethod
     def open(cls, recipe: Recipe, planned: Planned | None) -> "TrainingSource":
@@ -52,11 +50,7 @@ class TrainingSource:
             CtxextendError: It cannot be opened.
         """
         model = planned.model if planned is not None else open_model(recipe.checkpoint)
-        table = model.read_table()
-        sha256 = None
-        if table is not None:
-            sha256 = table_hash(table)
-        return cls(recipe=recipe, planned=planned, model=model, table_sha256=sha256)
+        return cls(recipe=recipe, planned=planned, model=model)
 
     def output_path(self, output: str | os.PathLike[str] | None) -> Path:
         """Return the output folder: the given one, or the default."""
@@ -144,7 +138,7 @@ class TrainingSource:
         path = self.output_path(output)
         self.check_output(path, force=force)
         if resume is not None and RunFolder.for_output(path).step:
-            identity = run_settings(self.recipe, self.model, self.table_sha256)
+            identity = run_settings(self.recipe, self.model)
             check_run_folder(path, identity, resume=resume, force=force)
         if resume is not None and settings.fsdp:
             check_processes()

@@ -57,7 +57,7 @@ class CheckpointOrigin:
         """Whether it was converted to another position scheme; attention windows keep it."""
         if self.provenance is None:
             return False
-        conversions = [step.convert for step in self.provenance.chain if step.convert]
+        conversions = [step.convert for step in self.provenance.steps if step.convert]
         return any(convert.scheme != ATTENTION_WINDOWS for convert in conversions)
 
 
@@ -292,7 +292,7 @@ def _open_teacher(task: TrainingTask, kind: str) -> EvalModel | None:
         files = eval_model.open_files(task.source)
         return eval_model.load_eval_model(files, task.dtype, device)
     try:
-        return eval_model.open_eval_model(base.ref, task.dtype, base.hashes, device)
+        return eval_model.open_eval_model(base.ref, task.dtype, base.fingerprint, device)
     except SourceError as error:
         source = task.files.ref.source
         message = f"Cannot distil from the base checkpoint of {source}: {error.message}"

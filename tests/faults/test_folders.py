@@ -83,7 +83,7 @@ def test_commands_reject_irregular_files_and_outside_links(
     commands = (
         lambda: resize(folder, to=NEW, output="out"),
         lambda: inspect(folder),
-        lambda: verify(folder, folder),
+        lambda: verify(folder, folder, method="copy", to=NEW),
     )
     for command in commands:
         with time_limit(2), pytest.raises(CheckpointError) as caught:
@@ -234,6 +234,7 @@ def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
     plain = model(tmp_path / "plain", pack(valid, bytes(64)), "mystery")
     valid_flags = ("--tensor", "wpe.weight", "--config-key", "n_positions")
     hostile_flags = ("--tensor", HOSTILE_NAME, "--config-key", "n_positions")
+    resized = ("--method", "copy", "--to", "32")
     commands = (
         ("inspect", hostile),  # an error with candidates
         ("inspect", hostile, *hostile_flags),  # a table
@@ -241,8 +242,7 @@ def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
         ("resize", hostile, *hostile_flags, "--to", "32", "-o", "out"),  # notes
         ("resize", hostile, *valid_flags, "--to", "32", "-o", "other"),  # warnings
         ("verify", "out", "--base", hostile, *hostile_flags),  # checks
-        ("verify", plain, "--base", hostile, *valid_flags),  # checks that fail
-        ("verify", hostile, "--base", plain),
+        ("verify", plain, "--base", hostile, *valid_flags, *resized),  # checks that fail
         ("resize", hostile, *valid_flags[:2], "--config-key", HOSTILE_NAME, "--to", "32"),
     )
     output = ""

@@ -180,8 +180,6 @@ def test_verify_accepts_a_folder_with_one_dialect(removed: list[str]) -> None:
     pico.write_json(Path("llama-64/config.json"), one)
     succeed("verify", "llama-64")
     succeed("verify", "llama-64", "--deep")
-    Path("llama-64/ctxextend.yaml").unlink()
-    succeed("verify", "llama-64", "--base", "llama")
 
 
 def test_inspect_says_for_which_readers_rotary_settings_are_stated() -> None:
