@@ -10,9 +10,6 @@ from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
 
-# Precedes the flags that identify the position table at the end of a hint; the command line inserts
-# the command.
-SPECIFY_TABLE = "Specify it: "
 # Precedes the Hub id of a model that was named by its folder in the Hub cache.
 PASS_HUB_ID = "Pass the Hub id: "
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")  # Hub access tokens

@@ -38,7 +38,6 @@ from ctxextend.cli.tables import Page
 from ctxextend.cli.values import read_plain_values
 from ctxextend.errors import (
     PASS_HUB_ID,
-    SPECIFY_TABLE,
     CtxextendError,
     MethodError,
     TrainingInterrupted,
@@ -72,8 +71,6 @@ EXIT_CODES: dict[type[CtxextendError], int] = {
     VerificationError: FAILED_CHECK,
     MethodError: WRONG_USAGE,
 }
-WITH_TABLE_FLAGS = ("resize", "inspect", "verify")  # commands that have --tensor
-TABLE_FLAG = re.compile(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?")
 TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default in parentheses
 HELP_ALL = "--help-all"  # also lists the advanced options
 SHOW_COMPLETION = ", to copy it or customize the installation"  # too long for one line
@@ -263,17 +260,12 @@ def _exit_code(stop: BaseException) -> int:
 
 
 def _known_hint(context: Any, hint: str | None, words: Sequence[str]) -> str | None:
-    """Return the hint of a known error, with a command to type if it lacks only flags."""
+    """Return the hint of a known error, with a command to type if it lacks only a Hub id."""
     if hint is None:
         return None
     if hint.startswith(PASS_HUB_ID):
         return f"{PASS_HUB_ID}{_with_hub_id(context, hint.removeprefix(PASS_HUB_ID), words)}"
-    command = "resize MODEL --to N"
-    if context.invoked_subcommand in WITH_TABLE_FLAGS:
-        others = TABLE_FLAG.sub("", shlex.join(words)).rstrip()
-        command = f"{context.invoked_subcommand} {others}"
-    typed = f"{SPECIFY_TABLE}{context.info_name} {command} "
-    return in_words_of_command(context, hint.replace(SPECIFY_TABLE, typed))
+    return in_words_of_command(context, hint)
 
 
 def _with_hub_id(context: Any, found: str, words: Sequence[str]) -> str:
