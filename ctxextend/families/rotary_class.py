@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 
 from ctxextend.errors import one_line
-from ctxextend.families.lookup import TableLocation
-from ctxextend.families.rope import NEW, OLD, read_rope, rotary_dim
 from ctxextend.families.rows import language_model
 from ctxextend.families.schema import LENGTH, Family, RotaryFacts, RotaryPositions
 from ctxextend.progress import working_on
@@ -23,6 +21,9 @@ from ctxextend.tables.method_facts import FOLLOWING_METHODS, SCALING_METHODS
 from ctxextend.tables.rope_types import FACTOR, PARTIAL, THETA, TRAINED, TYPE
 from ctxextend.tables.rotary import frequencies
 
+# The settings in the config of transformers 5, and before it.
+NEW = "rope_parameters"
+OLD = "rope_scaling"
 HEAD_DIM = "head_dim"
 LATENT_DIM = "qk_rope_head_dim"  # of latent attention, which rotates a part of each head
 # Keys with these in their names change frequencies, or choose positions, unless they are listed.
@@ -79,9 +80,9 @@ def _class_family(model_type: str) -> Family:
     else:
         defaults["hidden_size"] = config.hidden_size
         defaults["num_attention_heads"] = config.num_attention_heads
-    family = Family(model_type, tables=(RotaryPositions(rope=facts),), defaults=defaults)
-    _check_frequencies(family, config_class)
-    return family
+        dim = config.hidden_size // config.num_attention_heads
+    _check_frequencies(facts, config, dim)
+    return Family(model_type, tables=(RotaryPositions(rope=facts),), defaults=defaults)
 
 
 def _check_keys(config: Any) -> None:
@@ -101,33 +102,33 @@ def _check_keys(config: Any) -> None:
             raise UnclearClassError(f"its config has the key {key}")
 
 
-def _check_frequencies(family: Family, config_class: Any) -> None:
+def _check_frequencies(facts: RotaryFacts, config: Any, dim: int) -> None:
     """Check that the rotary class of a type computes the frequencies that ctxextend does.
 
+    Args:
+        facts: Of the type.
+        config: Its default config.
+        dim: The default size of a head.
+
     Raises:
-        UnclearClassError: There is no such class, or it computes others.
+        UnclearClassError: The class is missing, or computes others.
     """
-    rotary_class = _rotary_class(config_class)
-    (table,) = family.tables
-    assert table.rope is not None
-    dim_key = table.rope.dim_key
-    length = family.defaults[LENGTH]
+    rotary_class = _rotary_class(type(config))
+    length = config.max_position_embeddings
     base = {THETA: 20_000.0}
     scaled = {TYPE: "yarn", FACTOR: 4.0, TRAINED: length // 4}
-    for stated in (
-        {},
-        base,
-        {dim_key: 32, NEW: scaled | base},
-        {dim_key: 32, OLD: scaled, **base},
+    size = {facts.dim_key: 32}
+    for stated, settings, head_dim in (
+        ({}, {}, dim),
+        (base, base, dim),
+        (size | {NEW: scaled | base}, scaled | base, 32),
+        (size | {OLD: scaled} | base, scaled | base, 32),
     ):
-        config = config_class.from_dict(copy.deepcopy(stated))
-        module = rotary_class(config)
+        module = rotary_class(type(config).from_dict(copy.deepcopy(stated)))
         if not hasattr(module, "inv_freq"):
             raise UnclearClassError(f"{rotary_class.__name__} has no inv_freq")
-        location = TableLocation(family=family, config=stated, table=table)
-        (layers,) = read_rope(location)
-        dim = rotary_dim(location, layers.parameters)
-        expected = frequencies(layers.parameters, dim, length).inverse
+        rope = {TYPE: "default", THETA: facts.theta[""], PARTIAL: facts.partial} | settings
+        expected = frequencies(rope, int(head_dim * facts.partial), length).inverse
         found = module.inv_freq.double().numpy()
         if found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-5, atol=0):
             raise UnclearClassError(

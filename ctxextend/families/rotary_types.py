@@ -1,9 +1,9 @@
 """Model types with rotary, ALiBi or relative positions.
 
 `rotary_types.json` has a row for each type with one kind of rotary positions, in groups that share
-`RotaryFacts`, and one for each multimodal type with one text model: of any type, or of its own. The
-others are here: they have several text models, other keys of the length, or positions that depend
-on a key.
+`RotaryFacts`, and one for each multimodal type with one text model, of any type or always the same.
+The others are here: they have several text models, other keys of the length, or positions that
+depend on a key.
 """
 
 import json

@@ -5,7 +5,7 @@ from ctxextend.checkpoints.wrappers import has_adapters
 from ctxextend.errors import CheckpointError, CtxextendError, UnsupportedModelError
 from ctxextend.families.known_types import describe_unknown
 from ctxextend.families.lookup import Architecture
-from ctxextend.families.unsupported import FAMILIES_HINT, SAME_SETTINGS
+from ctxextend.families.unsupported import FAMILIES_HINT
 from ctxextend.plan.named_table import table_flags
 from ctxextend.plan.own_code import (
     ANGLE_BUFFERS,
@@ -19,6 +19,10 @@ from ctxextend.plan.own_code import (
 )
 from ctxextend.plan.table_names import expected_names, no_table_error
 from ctxextend.plan.usable_types import known_parts
+
+SAME_SETTINGS = (
+    "If the weights are those of a known type with the same settings, name it: --model-type TYPE."
+)
 
 
 def missing_table_error(checkpoint: Checkpoint, architecture: Architecture) -> CtxextendError:
