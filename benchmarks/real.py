@@ -23,6 +23,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.held_out_rows import BEYOND, measure_methods, paired
 from benchmarks.long_range import documents as long_range_documents
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
@@ -61,6 +63,7 @@ from ctxextend.evaluation.evaluation_result import (
     SearchResult,
     estimate,
 )
+from ctxextend.recipe import Evaluate
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.report.phrases import tokens_of_document
 
@@ -118,9 +121,10 @@ resize."""
 HELD_OUT_ROWS = """
 ## Held-out rows
 
-Each table is cut to its first N rows and extended back to M by every method: `ctxextend compare
-MODEL --hold-out N --to M`. Perplexity of the tokens from position N on, and its ratio to that of
-the reference rows, paired by text; for MiniLM, the cosine to embeddings with the reference rows."""
+Each table is cut to its first N rows and extended back to M by every method: `python -m
+benchmarks.held_out_rows MODEL TEXT --hold-out N --to M`. Perplexity of the tokens from position N
+on, and its ratio to that of the reference rows, paired by text; for MiniLM, the cosine to
+embeddings with the reference rows."""
 NEW_LENGTH = """
 ## New length
 
@@ -160,8 +164,8 @@ figure; as trained, at 512 tokens, 41.0):
 | interpolation | `linear` | 45.9 | 50.0 | 54.7 |
 | interpolation, tuned | `linear`, and training of positions | 47.3 | 52.4 | 56.6 |
 
-One difference: these figures include a query scale of log n / log 512 in every layer, by attention
-that is patched. All rows above are read by stock attention, without a query scale."""
+One difference: these figures include queries that are multiplied by log n / log 512 in every layer,
+by attention that is patched. All rows above are read by stock attention."""
 CRITERION = f"""
 ## The default against copy
 
@@ -345,12 +349,9 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     from ctxextend.plan.opened_model import open_model
     from ctxextend.recipe import CheckpointRef
 
-    hold_out = None
-    if part.hold_out:
-        hold_out = part.before
     others = {name: value for name, value in settings.items() if name != "data"}
     text_use = TextUse.from_values(settings["data"], 0, others)
-    requested = Compare.from_request(part.to, text_use, part.methods, hold_out)
+    requested = Compare.from_request(part.to, text_use, part.methods)
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(open_model(CheckpointRef(source)), requested, Path(folder))
         with torch_threads(run.resizer.model.model, None):
@@ -369,7 +370,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
                 "method": row.method,
                 "score": row.final.score,
                 "against copy": estimate([own - copy for own, copy in pairs]),
-                "against base": row.final.against_base,  # or against the reference rows
+                "against base": row.final.against_base,
                 "search": search,
             }
         )
@@ -380,6 +381,31 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
         "auto": auto,
         "rows": rows,
         "seconds": found.seconds,
+    }
+
+
+def measure_held_out(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same of a part with held-out rows, which are the base."""
+    started = time.perf_counter()
+    found = measure_methods(source, part.before, part.to, part.methods, Evaluate(**settings))
+    copy = found.methods[COPY][BEYOND]
+    rows = []
+    for method, scores in found.methods.items():
+        rows.append(
+            {
+                "method": method,
+                "score": found.mean(scores, BEYOND),
+                "against copy": paired(scores[BEYOND], copy),
+                "against base": found.change(scores, found.reference, BEYOND),
+                "search": {},
+            }
+        )
+    return {
+        "metric": found.metric,
+        "base": found.mean(found.reference, BEYOND),
+        "auto": found.auto,
+        "rows": rows,
+        "seconds": round(time.perf_counter() - started, 3),
     }
 
 
@@ -639,6 +665,8 @@ def _write_result(part: AnyPart, arguments: argparse.Namespace) -> None:
         result = measure_minute(part, source, texts, tables)
     elif isinstance(part, MinuteSearch):
         result = measure_minute_search(part, source, _search_settings(arguments), tables)
+    elif part.hold_out:
+        result = measure_held_out(part, source, _text_settings(part, arguments))
     else:
         result = measure(part, source, _text_settings(part, arguments))
     text_of_result = json.dumps(result, indent=1, default=vars)

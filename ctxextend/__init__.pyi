@@ -111,7 +111,6 @@ def compare(
     *,
     methods: str | Sequence[str] = (),
     steps: int = 0,
-    hold_out: int | str | None = None,
     quick: bool = False,
     tune: bool = False,
     progress: Progress = ...,
@@ -154,21 +153,17 @@ def compare(
 
     Args:
         reference: As in `resize`.
-        to: New context length in positions. With `hold_out`: of the cut tables, by default the
-            model's own. With `quick`, by default twice the model's.
+        to: New context length in positions. With `quick`, by default twice the model's.
         data: As in `evaluate`; with `steps`, the training text; with `quick`, by default Python's
             documentation.
         methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the
             default without `steps`): every one. With `steps`, the default is ``auto``, the default
             method. ``bands+tuned``: the table of the method is also trained on the text, as
             `resize` does with `data`, for ``budget`` seconds (by default 60); all methods are then
-            measured on windows held out of it. Without `steps`, `hold_out`, `quick` and ``corpus``.
+            measured on windows held out of it. Without `steps`, `quick` and ``corpus``.
         steps: Optimizer steps of training; 0: no training.
-        hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare
-            with the rows that were cut off, the reference rows: loss at these positions, or cosine
-            to the reference embeddings.
         quick: Compare five methods, or all of rotary positions, on what can be read in half a
-            minute. Without `methods`, `steps`, `hold_out`, ``length``, ``measure`` and ``corpus``.
+            minute. Without `methods`, `steps`, ``length``, ``measure`` and ``corpus``.
         tune: Also search the settings that `yarn` and `switch` leave open, on every other window of
             the text, for ``budget`` seconds (by default 60) of reading; the other windows rank the
             methods, which takes as long as without a search.
@@ -341,7 +336,6 @@ def extend_model(
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
-    query_scale: float | str | None = None,
 ) -> None:
     """Resize the position tables of a loaded model, or change its rotary settings, in place.
 
@@ -361,11 +355,10 @@ def extend_model(
             as BertModel, counts as such even if its checkpoint has one.
         trained_length: Of rotary positions: the length of the first training, in tokens, where the
             config misstates it.
-        keep_first, drop_last, part, query_scale: See `Resize`.
+        keep_first, drop_last, part: See `Resize`.
 
     Raises:
-        UnsupportedModelError: The model has no known position table or, with `query_scale`, no
-            known query projections.
+        UnsupportedModelError: The model has no known position table.
         CheckpointError: The model does not contain its position table, or its config disagrees with
             it.
         ResizeError: The length, method or another setting is invalid for this model.
@@ -452,7 +445,6 @@ def plan_resize(
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
-    query_scale: float | str | None = None,
     fix_limits: bool = False,
     dialect: str = "both",
     copy_code: bool = False,
@@ -548,7 +540,6 @@ def resize(
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
-    query_scale: float | str | None = None,
     fix_limits: bool = False,
     dialect: str = "both",
     copy_code: bool = False,
@@ -582,7 +573,7 @@ def resize(
         lora: Rank of adapters that are trained too.
         verify: Verify the output before it is moved into place.
         settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``,
-            ``query_scale``, ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
+            ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
             and ``tensor`` for a custom model type), as keyword arguments.
 
     Raises:
@@ -770,8 +761,8 @@ def verify(
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
-    with the recipe's settings, or else with each method's defaults, and query projections with the
-    recipe's factor; other files are compared with what the resize should have written.
+    with the recipe's settings, or else with each method's defaults; other files are compared with
+    what the resize should have written.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.

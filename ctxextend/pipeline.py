@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.gguf_file import is_gguf
-from ctxextend.errors import DataError, RecipeError, SourceError, joined
+from ctxextend.errors import DataError, RecipeError, joined
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
@@ -245,8 +244,7 @@ def plan_run(file: RecipeFile) -> Planned | None:
     if recipe.resize is None and recipe.convert is None and not hashes:
         return None
     only_resizes = recipe.convert is None and recipe.train is None and recipe.evaluate is None
-    with _naming_the_source(recipe.checkpoint):
-        model = open_model(recipe.checkpoint, reads_gguf=only_resizes)
+    model = open_model(recipe.checkpoint, reads_gguf=only_resizes)
     # The hashes are of tables by the names that they have in an open model.
     check_source(model.checkpoint, recipe.checkpoint, hashes)
     if recipe.convert is not None:
@@ -255,21 +253,6 @@ def plan_run(file: RecipeFile) -> Planned | None:
         planned = prepare_resize(model, recipe.resize, table_methods(file))
         return _with_notes(planned, _kept_settings(file, planned))
     return None
-
-
-NAME_SOURCE = "If it is elsewhere, name it in place of the recipe's: --set source=PATH."
-
-
-@contextmanager
-def _naming_the_source(ref: CheckpointRef) -> Iterator[None]:
-    """Name the key of a recipe in the error of a source that does not exist."""
-    try:
-        yield
-    except SourceError as error:
-        if Path(ref.source).expanduser().exists():
-            raise
-        hints = filter(None, (error.hint, NAME_SOURCE))
-        raise SourceError(error.message, " ".join(hints)) from error
 
 
 def _kept_settings(file: RecipeFile, planned: Planned) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """Resize or convert a checkpoint as the commands do: plan, choose on text, write, train, verify."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import (
-    CtxextendError,
     MethodError,
     RemoteWeightsError,
     ResizeError,
@@ -183,7 +181,7 @@ def resize(
         lora: Rank of adapters that are trained too.
         verify: Verify the output before it is moved into place.
         settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``,
-            ``query_scale``, ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
+            ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
             and ``tensor`` for a custom model type), as keyword arguments.
 
     Raises:
@@ -489,8 +487,7 @@ def check_can_write(
     check_libraries(recipe.train)
     folder = RunFolder.for_output(output_path(output, planned.output.default_folder))
     if folder.save is None:  # else it has the text already
-        with _text_is_train():
-            check_train_texts(recipe.train)
+        check_train_texts(recipe.train)
 
 
 def announce(planned: Planned, events: Events, known: Planned | None = None) -> None:
@@ -623,7 +620,7 @@ def _tune(
 ) -> ResizeResult:
     """Tune a table on a text, and write it; what the text does not improve stays as planned."""
     from ctxextend.comparison.tune_table import TuningRequest, tune_table
-    from ctxextend.report.tuning import describe_tuning, suggest_query_scale
+    from ctxextend.report.tuning import describe_tuning
 
     if not dry_run:
         _check_run_folder(output_path(output, planned.output.default_folder), force=force)
@@ -644,9 +641,6 @@ def _tune(
 
     tuned = tune_table(planned, request, events, plan_again)
     events.note(describe_tuning(tuned.tuning))
-    suggestion = suggest_query_scale(tuned.tuning)
-    if suggestion is not None:
-        events.note(suggestion)
     if tuned.trained is None:
         result = _make(
             recipe,
@@ -748,8 +742,7 @@ def _train(
 
     folder = RunFolder.for_output(output_path(output, planned.output.default_folder))
     resume = not force and folder.save is not None
-    with _text_is_train():
-        run = run_recipe(recipe, planned, output, force=force, resume=resume, events=events)
+    run = run_recipe(recipe, planned, output, force=force, resume=resume, events=events)
     assert run.training is not None
     return _trained_result(planned, run.training)
 
@@ -765,15 +758,3 @@ def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
         seconds=round(trained.cost.seconds, 3),
         training=trained,
     )
-
-
-@contextmanager
-def _text_is_train() -> Iterator[None]:
-    """Name the training text in errors as callers do that resize before: not data, but train."""
-    try:
-        yield
-    except CtxextendError as error:
-        error.flag_message = error.flag_message.replace("--data", "--train")
-        if error.flag_hint is not None:
-            error.flag_hint = error.flag_hint.replace("--data", "--train")
-        raise

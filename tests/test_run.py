@@ -470,7 +470,7 @@ def test_run_names_the_key_that_takes_the_length_of_the_table(tmp_path: Path) ->
     assert "resize with --fix-limits, which takes the length of the table" in message
 
 
-def test_run_of_a_recipe_from_elsewhere_names_the_key_of_the_source(tmp_path: Path) -> None:
+def test_run_of_a_recipe_from_elsewhere_takes_the_source_that_is_set(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
     output = resize(source, to=32, output=tmp_path / "sent/out").output
     moved = tmp_path / "received/from/somebody/out"
@@ -478,9 +478,7 @@ def test_run_of_a_recipe_from_elsewhere_names_the_key_of_the_source(tmp_path: Pa
     output.rename(moved)
     refused = invoke(str(moved / "ctxextend.yaml"), "-o", "again")
     assert refused.exit_code == 1
-    message = " ".join(refused.stderr.split())
-    assert "source is not an existing folder" in message
-    assert "name it in place of the recipe's: --set source=PATH" in message
+    assert "source is not an existing folder" in refused.stderr
 
     done = invoke(str(moved / "ctxextend.yaml"), "--set", f"source={source}", "-o", "again")
     assert done.exit_code == 0

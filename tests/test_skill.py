@@ -123,19 +123,6 @@ def test_skill_leaves_nothing_if_it_fails(monkeypatch: pytest.MonkeyPatch) -> No
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [
-        ("skills add", "Did you mean: ctxextend skill"),
-        ("skill add", "Run ctxextend skill, without add."),
-    ],
-)
-def test_commands_of_other_programs_are_understood(typed: str, hint: str) -> None:
-    done = CliRunner().invoke(build_app(), typed.split())
-    assert done.exit_code == 2
-    assert hint in done.stderr
-
-
 def test_skill_global_needs_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "")
     done = invoke("--global")

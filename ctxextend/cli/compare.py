@@ -14,7 +14,6 @@ from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import ResizeError, counted, flag_name
 from ctxextend.json_output import to_json
-from ctxextend.length_text import is_length
 from ctxextend.progress import Progress
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 OF_ONE_MODEL = (
     "to",
     "quick",
-    "hold_out",
     "tune",
     "method",
     "eval_data",
@@ -63,7 +61,6 @@ def compare(
     quick: Annotated[
         bool, options.basic("--quick", "Advice within a minute; --to is 2x by default.")
     ] = False,
-    hold_out: options.HoldOut = None,
     tune: Annotated[
         bool, options.basic("--tune", "Also search the settings that yarn and switch leave open.")
     ] = False,
@@ -123,13 +120,12 @@ def compare(
 
     Examples:
         ctxextend compare gpt2 --quick
-        ctxextend compare gpt2 --hold-out 512 --data a.jsonl
         ctxextend compare gpt2-bands gpt2-rotary --data a.jsonl --length 4096
 
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by
     nDCG@10 in a search set (--corpus, --queries, --qrels). With --steps, each method is first
-    trained. With --quick, five methods on Python's text. With --hold-out, the rows cut off are the
-    reference. METHOD+tuned also trains its rows, as resize --data does.
+    trained. With --quick, five methods on Python's text. METHOD+tuned also trains its rows, as
+    resize --data does.
     """
     flags = options.given(context)
     _check_flags(flags)
@@ -165,9 +161,6 @@ def compare(
 def _check_flags(flags: Mapping[str, Any]) -> None:
     """Raise BadParameter for flags that cannot be used together."""
     sources = flags["source"]
-    for source in sources[1:]:
-        if is_length(source) and not Path(source).exists():
-            raise options.MisplacedLength("compare", source)
     for name in OF_ONE_MODEL:
         if len(sources) > 1 and flags[name]:
             found = f"{flag_name(name)} is for one MODEL, got {len(sources)}: {', '.join(sources)}."
@@ -183,7 +176,7 @@ def _no_text(flags: Mapping[str, Any]) -> ResizeError:
     if flags["to"] is not None:
         words += ["--to", flags["to"]]
     hint = f"Pass text: {shlex.join([*words, '--data', 'TEXT'])}"
-    if len(flags["source"]) == 1 and flags["hold_out"] is None and not flags["tune"]:
+    if len(flags["source"]) == 1 and not flags["tune"]:
         quick = shlex.join([*words, "--quick"])
         hint = f"Compare on Python's documentation: {quick}, or pass text: --data TEXT"
     return ResizeError("compare needs text, and --data is missing.", hint)
@@ -219,7 +212,6 @@ def _read_flags(flags: Mapping[str, Any]) -> Run:
             flags["to"],
             text_use,
             flags["method"] or (),
-            flags["hold_out"],
             search_seconds=search_seconds,
         )
     return lambda progress: compare_model(open_model(ref), settings, progress)
@@ -314,8 +306,6 @@ def _length(comparison: "Comparison") -> str:
             parts.append(f"base {comparison.source}: {comparison.max_len_before:,} tokens")
         return "; ".join(parts)
     parts = [f"{comparison.max_len_before} -> {comparison.max_len_after} positions"]
-    if comparison.hold_out is not None:
-        parts.append("held-out rows as reference")
     parts.append(counted(len(comparison.rows), comparison.row_type))
     return ", ".join(parts)
 
@@ -328,12 +318,7 @@ def _add_column_notes(page: Page, comparison: "Comparison") -> None:
         page.text(chunks_note(measured))
     if any(row.final.is_tied for row in comparison.rows[1:]):
         page.text("Tied: the 95 % interval of the paired difference contains 0.")
-    if comparison.hold_out is not None:
-        page.text(
-            "Cost on short inputs: vs. the reference rows, on the first "
-            f"{comparison.hold_out} tokens."
-        )
-    elif _has_short_inputs(comparison):
+    if _has_short_inputs(comparison):
         page.text(f"Cost on short inputs: {short_inputs_cost(comparison)}.")
 
 
@@ -352,7 +337,7 @@ def _has_short_inputs(comparison: "Comparison") -> bool:
 
 
 def _add_ranking(page: Page, comparison: "Comparison") -> None:
-    """Add the rows as a table, after that of the reference rows if there are any."""
+    """Add the rows as a table."""
     numbers = page.numbers
     ranked = [
         _ranked_cells(number, row, comparison, numbers)
@@ -360,8 +345,6 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
     ]
     header = list(ranked[0])
     rows = [[*cells.values()] for cells in ranked]
-    if comparison.hold_out is not None:
-        rows.insert(0, _reference_cells(comparison, numbers))
     page.table(header, rows)
 
 
@@ -379,22 +362,12 @@ def _ranked_cells(
     cells[numbers.head(column)] = _score(comparison, score, numbers)
     cells[numbers.head(f"delta vs. best{unit}")] = _delta(outcome, numbers)
     cells |= _against_chunks(row, numbers)
-    for name, (own, _) in _against_reference(row, numbers).items():
-        cells[numbers.head(name)] = own
     if comparison.steps:
         cells[numbers.head("untrained")] = _score(comparison, row.untrained.score, numbers)
     if _has_short_inputs(comparison):
         short = _short_inputs(row, numbers)
         cells[numbers.head(f"cost on short inputs{unit}")] = short
     return cells | _facts(row, numbers)
-
-
-def _reference_cells(comparison: "Comparison", numbers: "NumberFormat") -> list[Cell]:
-    """Return the cells of the reference rows, which have no delta and no cost."""
-    against = _against_reference(comparison.rows[0], numbers).values()
-    references = [reference for _, reference in against]
-    score = _score(comparison, comparison.base, numbers)
-    return ["   reference", score, "-", *references, "-"]
 
 
 def _score(comparison: "Comparison", score: "Estimate | None", numbers: "NumberFormat") -> str:
@@ -475,19 +448,3 @@ def _add_reading_modes(page: Page, comparison: "Comparison") -> None:
     page.table(["documents as", TOKENS_COLUMN, page.numbers.head(metric_column(comparison))], rows)
     page.text(tokens_note(measured.tokens_read))
     page.line()
-
-
-def _against_reference(row: "Row", numbers: "NumberFormat") -> dict[str, tuple[str, str]]:
-    """Return a row's cells with held-out rows, and those of the reference, by column."""
-    held_out = row.final.evaluation.held_out_rows
-    if held_out is None:
-        return {}
-    scores = held_out.scores
-    if held_out.buckets:
-        return {"delta vs. reference (nats)": (numbers.change(scores["beyond"].change), "-")}
-    cells = dict[str, tuple[str, str]]()
-    for column, key in (("MRR", "reciprocal_rank"), ("recall@1", "recall")):
-        if key in scores:
-            score = scores[key]
-            cells[column] = (numbers.estimate(score.model), numbers.estimate(score.reference))
-    return cells

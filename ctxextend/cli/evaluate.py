@@ -151,8 +151,6 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
         )
     if evaluation.retrieval is not None:
         _add_retrieval(page, evaluation.retrieval)
-    if evaluation.shift is not None:
-        _add_shift(page, evaluation.shift)
     if evaluation.search is not None:
         _add_search(page, evaluation.search, evaluation)
 
@@ -342,32 +340,6 @@ def _add_retrieval(page: Page, retrieval: "results.Retrieval") -> None:
     if clauses:
         page.text(f"The model: {'; '.join(clauses)}.")
     page.text(tokens_note(retrieval.tokens_read))
-
-
-def _add_shift(page: Page, shift: "results.Shift") -> None:
-    from ctxextend.report.verdicts import shift_verdict
-    from ctxextend.tables.stats import describe_range
-
-    page.line()
-    numbers = page.numbers
-    is_loss = shift.points[0].loss is not None
-    header = ["positions"]
-    if is_loss:
-        header += [numbers.head("perplexity"), numbers.head("nats vs. position 0")]
-    else:
-        header.append(numbers.head("cosine"))
-    rows = []
-    for point in shift.points:
-        cells = [describe_range(point.start, point.start + shift.size)]
-        if is_loss:
-            cells.append(numbers.perplexity(point.loss))
-        cells.append(numbers.estimate(point.effect, signed=is_loss))
-        rows.append(cells)
-    passages = counted(shift.passages, "passage")
-    page.text(f"{passages} of {shift.size} tokens at growing positions", "title")
-    page.table(header, rows)
-    style = SIGN_STYLES[shift.effect.sign] if is_loss else ""
-    page.text(shift_verdict(shift, numbers), style)
 
 
 def _add_search(

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ctxextend.inspection.inspection_result import Inspection, Limit, ModelTable
     from ctxextend.inspection.scheme_report import PositionReport, RopeReport, SchemeReport
     from ctxextend.inspection.table_report import TableReport
-    from ctxextend.plan.cache_cost import CacheSize
     from ctxextend.tables.sinusoids import LayoutFit
 
 # The limit of a library, and what happens to longer inputs.
@@ -252,8 +251,6 @@ def add_inspections(
         page.text(_of("Limits of", inspection, names) or "Limits", "title")
         _add_limits(page, inspection)
         _add_libraries(page, inspection)
-        if inspection.kv_cache is not None:
-            _add_cache(page, inspection.kv_cache)
 
 
 def _prefix(inspection: "Inspection", names: Mapping[int, str]) -> str:
@@ -544,16 +541,13 @@ def _limit_row(inspection: "Inspection", limit: "Limit") -> list[Cell]:
     value = "unset"
     if limit.tokens is not None:
         value = str(limit.tokens)
-    elif limit.is_setting and limit.value is not None:
-        value = str(limit.value)
     elif isinstance(limit.value, str):
         value = limit.value
     if limit.key in parts:
         key = f"{parts.get(limit.table, '')} rows minus reserved".lstrip()
     else:
         key = limit.key
-        is_number = isinstance(limit.value, int) and not limit.is_setting
-        if is_number and limit.value != limit.tokens:
+        if isinstance(limit.value, int) and limit.value != limit.tokens:
             value = f"{limit.value} = {value}"
     used_by = "unused" if limit.used_by == "none" else limit.used_by
     if limit.agrees:
@@ -568,18 +562,6 @@ def _add_libraries(page: Page, inspection: "Inspection") -> None:
     for library in inspection.libraries:
         limit = BEYOND_LIMIT[library.beyond].format(library.tokens)
         page.values([(library.name, f"{limit} ({library.decided_by})")], margin=22)
-
-
-def _add_cache(page: Page, cache: "CacheSize") -> None:
-    """Add the size of the key-value cache, and of what it consists."""
-    from ctxextend.plan.cache_cost import describe_layers
-
-    length = counted(cache.tokens, "token")
-    page.text(f"KV cache of one sequence of {length}", "title")
-    page.values(
-        [(cache.cache.dtype, f"{size_text(cache.bytes)} ({describe_layers(cache.cache)})")],
-        margin=22,
-    )
 
 
 # Statistics of rows

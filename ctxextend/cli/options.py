@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them), which would load numpy for --help.
-MEASURES = ("position", "context", "effective", "retrieval", "shift")
+MEASURES = ("position", "context", "effective", "retrieval")
 # Duplicates ctxextend.recipe.SCHEMES too, and the runtimes whose options `flags` knows.
 SCHEMES = ("rotary", "alibi", "window", "none")
 FLAGS_RUNTIMES = ("vllm", "sglang", "llama.cpp")
@@ -59,19 +59,13 @@ def heading(title: str) -> Any:
 class WrongFlags(typer.BadParameter):
     """Flags or values that cannot be used, and what to do instead."""
 
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(f"{message} {hint}")
-        self.problem = message
+    def __init__(self, message: str, hint: str | None) -> None:
+        super().__init__(message)
         self.hint = hint
 
-
-class MisplacedLength(typer.BadParameter):
-    """A length where a model is expected."""
-
-    def __init__(self, command: str, length: str) -> None:
-        super().__init__(f"Unexpected argument: {length}.")
-        self.command = command
-        self.length = length
+    def format_message(self) -> str:
+        """Return the message, without the flag that Typer would add."""
+        return self.message
 
 
 def read_length(text: str) -> int | str:
@@ -172,9 +166,6 @@ def output_folder(default: str | bool, help_text: str = "Output folder.") -> Any
 
 Model = Annotated[str, model("Local folder, bundled model (tiny-gpt2) or Hub id.")]
 To = Annotated[str, basic("--to N", "New context length, e.g. 4096, 4k, 1m or 4x.")]
-HoldOut = Annotated[
-    int | None, basic("--hold-out N", "Judge methods by the rows from N on.", parser=read_length)
-]
 Part = Annotated[
     str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")
 ]
@@ -206,7 +197,7 @@ Measure = Annotated[
     measures(
         "--measure NAME",
         f"One of {', '.join(MEASURES)}.",
-        "all that apply but shift",
+        "all that apply",
         complete_measure,
     ),
 ]
@@ -338,7 +329,7 @@ def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
     try:
         yield
     except caught as error:
-        raise typer.BadParameter(str(error)) from error
+        raise WrongFlags(error.message, error.hint) from error
 
 
 def given(context: typer.Context) -> dict[str, Any]:

@@ -31,9 +31,6 @@ def resize(
         int, basic("--drop-last K", "Create no rows from the last K learned ones.")
     ] = 0,
     part: options.Part = None,
-    query_scale: Annotated[
-        str | None, basic("--query-scale S", "Multiply attention queries: auto, or a number.")
-    ] = None,
     runtime: options.ForRuntime = None,
     tokenizer: options.Tokenizer = None,
     model_type: options.ModelType = None,
@@ -120,7 +117,6 @@ def resize(
             keep_first=keep_first,
             drop_last=drop_last,
             part=part,
-            query_scale=query_scale,
             fix_limits=fix_limits,
             dialect=dialect,
             copy_code=copy_code,

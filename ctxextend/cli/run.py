@@ -1,7 +1,5 @@
 """`ctxextend run`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +12,6 @@ from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.run_steps import execute, push
 from ctxextend.cli.show_result import show_plan
 from ctxextend.cli.tables import Page
-from ctxextend.errors import RecipeError
 from ctxextend.json_output import to_json
 
 
@@ -55,8 +52,7 @@ def run(
     from ctxextend.resizing import announce, check_can_write, check_upload
 
     console = Console(as_json, quiet)
-    with _errors_in_changes():
-        recipe_file = with_recorded_threads(read_recipe(recipe, changes or ()))
+    recipe_file = with_recorded_threads(read_recipe(recipe, changes or ()))
     settings = recipe_file.recipe
     folder = output
     if folder is None and settings.output:
@@ -88,14 +84,3 @@ def run(
     add_evaluation(page, evaluation)
     console = replace(console, is_path_only=result.output is not None)
     console.measurement("run", evaluation, page.lines, files=[], value=values)
-
-
-@contextmanager
-def _errors_in_changes() -> Iterator[None]:
-    """Turn the errors of a recipe into a usage error if all of them are in values of --set."""
-    try:
-        yield
-    except RecipeError as error:
-        if all(line.startswith("--set ") for line in error.message.split("\n")):
-            raise typer.BadParameter(str(error)) from error
-        raise

@@ -8,12 +8,11 @@ import numpy as np
 
 from ctxextend.comparison.bands_search import MOST_BANDS, BandsSearch
 from ctxextend.comparison.in_memory import InMemoryResizer
-from ctxextend.comparison.tuning_result import ScaleEffect
-from ctxextend.errors import CtxextendError, ResizeError
+from ctxextend.errors import ResizeError
 from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.plan.plan import Plan, plan_model
-from ctxextend.recipe import AUTO, Resize
+from ctxextend.recipe import Resize
 from ctxextend.tables.bands import has_free_settings
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.training.sequence_losses import SequenceLosses, read_sequences
@@ -99,7 +98,6 @@ class RowsChoice:
     losses: dict[Resize, SequenceLosses] = field(default_factory=dict)  # in the order of reading
     best: Resize = field(init=False)
     lead: Estimate | None = None  # of the best one on held-out sequences; None if it is the first
-    query_scale: ScaleEffect | None = None  # with the best rows; None if it was not measured
     # Losses on held-out sequences of the first and of the best candidate, if they differ.
     confirmed: Mapping[Resize, SequenceLosses] = field(default_factory=dict)
 
@@ -136,7 +134,6 @@ class RowsChoice:
         self._search_bands(items)
         if self.best != first:
             self._confirm(first)
-        self._measure_query_scale()
 
     def _try_methods(self, items: NumberedItems) -> None:
         first = self.reader.plan.settings
@@ -188,33 +185,6 @@ class RowsChoice:
         self.losses.update(search.losses)
         if self._leads(found, self.best):
             self.best = found
-
-    def _measure_query_scale(self) -> None:
-        """Measure what the default query scale is worth with the best rows, if there is time.
-
-        It changes more than the table, so it is not chosen here.
-        """
-        if self.best.query_scale is not None:
-            return
-        scaled = replace(self.best, query_scale=AUTO)
-        try:
-            plan = self.reader.plan_of(scaled)
-        except CtxextendError:  # the model type has no rule, or its weights are quantised
-            return
-        assert plan.query_scale is not None
-        if plan.query_scale.factor == 1:
-            return
-        held_out = self.reader.setup.held_out
-        before = self.confirmed.get(self.best)
-        passes = 1 if before is not None else 2
-        if not self.has_time(passes * len(held_out)):
-            return
-        if before is None:
-            before = self.reader.read(self.best, held_out)
-        after = self.reader.read(scaled, held_out)
-        self.query_scale = ScaleEffect(
-            factor=plan.query_scale.factor, improvement=after.improvement(before)
-        )
 
     def _confirm(self, first: Resize) -> None:
         """Go back to the first candidate unless the best one leads on held-out sequences too."""

@@ -8,7 +8,6 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import compare_model
 from ctxextend.comparison.comparison_settings import Compare, TextUse, search_time
 from ctxextend.comparison.quick import check_quick, compare_quickly
-from ctxextend.errors import arguments_renamed
 from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
@@ -40,7 +39,6 @@ UNCOMPARED = (
 @accepts_settings(
     CheckpointRef, Evaluate, Train, without=(*TENSOR_KEYS, *UNCOMPARED, "base", "no_base")
 )
-@arguments_renamed(method="methods")
 def compare(
     reference: str | os.PathLike[str],
     to: int | str | None = None,
@@ -48,7 +46,6 @@ def compare(
     *,
     methods: str | Sequence[str] = (),
     steps: int = 0,
-    hold_out: int | str | None = None,
     quick: bool = False,
     tune: bool = False,
     progress: Progress = no_progress,
@@ -64,21 +61,17 @@ def compare(
 
     Args:
         reference: As in `resize`.
-        to: New context length in positions. With `hold_out`: of the cut tables, by default the
-            model's own. With `quick`, by default twice the model's.
+        to: New context length in positions. With `quick`, by default twice the model's.
         data: As in `evaluate`; with `steps`, the training text; with `quick`, by default Python's
             documentation.
         methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the
             default without `steps`): every one. With `steps`, the default is ``auto``, the default
             method. ``bands+tuned``: the table of the method is also trained on the text, as
             `resize` does with `data`, for ``budget`` seconds (by default 60); all methods are then
-            measured on windows held out of it. Without `steps`, `hold_out`, `quick` and ``corpus``.
+            measured on windows held out of it. Without `steps`, `quick` and ``corpus``.
         steps: Optimizer steps of training; 0: no training.
-        hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare
-            with the rows that were cut off, the reference rows: loss at these positions, or cosine
-            to the reference embeddings.
         quick: Compare five methods, or all of rotary positions, on what can be read in half a
-            minute. Without `methods`, `steps`, `hold_out`, ``length``, ``measure`` and ``corpus``.
+            minute. Without `methods`, `steps`, ``length``, ``measure`` and ``corpus``.
         tune: Also search the settings that `yarn` and `switch` leave open, on every other window of
             the text, for ``budget`` seconds (by default 60) of reading; the other windows rank the
             methods, which takes as long as without a search.
@@ -102,7 +95,6 @@ def compare(
         given = others | {
             "methods": methods,
             "steps": steps,
-            "hold_out": hold_out,
             "tune": tune,
         }
         check_quick(given)
@@ -110,5 +102,5 @@ def compare(
     search_seconds = search_time(tune=tune, budget=others.get("budget"))
     others["eval_data"] = path_names(others.get("eval_data") or (), "eval_data")
     text_use = TextUse.from_values(text, steps, others, methods)
-    requested = Compare.from_request(to, text_use, methods, hold_out, search_seconds=search_seconds)
+    requested = Compare.from_request(to, text_use, methods, search_seconds=search_seconds)
     return compare_model(open_model(ref), requested, progress)

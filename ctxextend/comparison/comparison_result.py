@@ -30,9 +30,6 @@ class Outcome:
     - Encoders: the score is the mean reciprocal rank, or nDCG@10 in a search set. The cost on short
       inputs is only measured of checkpoints: 1 - cosine of embeddings to the base's, or without a
       base to those of the first checkpoint.
-    - Methods on held-out rows: the score is the loss at the positions of these rows or, of an
-      encoder, the cosine to the reference embeddings. The cost on short inputs is how much worse
-      that of short texts is than with the reference rows.
     """
 
     score: Estimate
@@ -54,12 +51,10 @@ class Outcome:
         """The score minus that of the base in pieces, paired; None if it was not measured.
 
         Of encoders, the pieces are chunks of whole documents; `document_scores` also has chunks of
-        the text that the model reads. On held-out rows, the reference rows take the place of the
-        base. A loss below that of the base is better, any other score above it.
+        the text that the model reads. A loss below that of the base is better, any other score
+        above it.
         """
         evaluation = self.evaluation
-        if evaluation.held_out_rows is not None:
-            return evaluation.held_out_rows.scores["beyond"].change
         if evaluation.positions is not None:
             return evaluation.positions.changes.get(SLIDING)
         if self.document_scores is not None:
@@ -149,8 +144,6 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     - Methods: `source` is the reference of the checkpoint that the user passed. The base is this
       checkpoint as it is: `max_len_before` is its context length, and `base` its score on the same
       text in pieces: in sliding windows that overlap by half, or with whole documents in chunks.
-    - Methods on held-out rows (`hold_out`): `max_len_before` is the context length of the cut
-      tables, and `base` the score of the reference rows.
     - Checkpoints (`row_type`): `source` is their common base, or empty; `model_type`, `table` and
       `auto` are empty. `max_len_before` is the context length of the base or, without one, the
       length of short inputs; `max_len_after` is the length of the windows that they read.
@@ -166,8 +159,6 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     base: Estimate | None  # a score; None until a row was measured, or without a base
     rows: tuple[Row, ...]  # best first, by `Row.final`
     row_type: str = "method"  # or ``checkpoint``
-    # the first held-out row, a position; None: the tables are longer than the base's
-    hold_out: int | None = None
     is_quick: bool = False  # whether a few methods were compared on little text, for advice
     next_command: str = ""  # `resize` of the base with the recommended method
     auto: str = ""  # the method that `auto` takes for this resize
@@ -251,7 +242,7 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     def pieces_win(self) -> bool:
         """Whether the base in pieces is better than the recommended method before training."""
         row = self.recommended_row
-        if row is None or self.hold_out is not None or self.has_little_text:
+        if row is None or self.has_little_text:
             return False
         change = row.untrained.against_base
         return change is not None and METRICS[self.metric].is_worse(change)

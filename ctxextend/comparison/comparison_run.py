@@ -56,14 +56,13 @@ from ctxextend.evaluation.evaluation_run import (
     plan_evaluation,
 )
 from ctxextend.evaluation.losses import LossTask
-from ctxextend.evaluation.reference_rows import HeldOutText, plan_held_out_rows, read_texts
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import Ids, shared_texts, split_documents
 from ctxextend.models.devices import torch_threads
 from ctxextend.output.record import recorded_settings
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
-from ctxextend.progress import Progress, no_progress, working_on
+from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_parser import split_tuned
 from ctxextend.tables.open_settings import OPEN_IN
@@ -105,7 +104,6 @@ def compare_model(
         try:
             with torch_threads(run.resizer.model.model, settings.evaluate.threads):
                 run.measure(progress)
-                working_on("Summarising")
         except KeyboardInterrupt:
             raise ComparisonInterrupted(run.report(complete=False)) from None
         return run.report(complete=True)
@@ -149,8 +147,7 @@ class ComparisonRun:
         def advance(name: str) -> Callable[[int], None]:
             return lambda tokens: progress(tokens, total + self.tuning_tokens, name)
 
-        base = "the base" if self.settings.hold_out is None else "the reference rows"
-        self.evaluation.run_base(advance(base))
+        self.evaluation.run_base(advance("the base"))
         for candidate in self.candidates:
             if not _is_tuned(candidate):
                 self._measure_untrained(candidate, advance(candidate.name))
@@ -247,23 +244,19 @@ class ComparisonRun:
         """Return the results so far."""
         model = self.resizer.model
         settings = self.settings
-        metric = choose_metric(
-            model.kind, settings.evaluate, has_held_out_rows=settings.hold_out is not None
-        )
         comparison = measured_comparison(
             self.candidates,
-            metric,
+            choose_metric(model.kind, settings.evaluate),
             self.evaluation,
             self.started,
             source=self.files.name,
             model_type=model.model_type,
             table=self.files.table_name,
-            max_len_before=settings.hold_out or self.files.max_len,
+            max_len_before=self.files.max_len,
             max_len_after=model.max_len,
         )
         comparison = replace(
             comparison,
-            hold_out=settings.hold_out,
             is_quick=settings.is_quick,
             auto=self.methods.auto,
             skipped=self.methods.skipped,
@@ -285,7 +278,7 @@ class ComparisonRun:
     def _next_command(self, comparison: Comparison) -> str:
         """Return the command that resizes the checkpoint by the recommended method."""
         method, is_tuned = split_tuned(comparison.recommended)
-        to = self.methods.resize_to
+        to = self.methods.max_len
         tuned = self.settings.tuned
         if is_tuned and tuned is not None:
             return self.files.ref.resize_command(
@@ -305,7 +298,6 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     files = open_files(opened)
     methods = plan_methods(files, settings)
     _check_search(settings, methods)
-    held_out_text = _read_held_out_text(files, settings, methods)
     settings, notes = _choose_trainable(files, settings)
     tuning_task = None
     if settings.tuned is not None:
@@ -336,19 +328,15 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         documents = unseen.text.windows[::2]
     notes = (*base.notes, *notes)
     advice = little_text(methods.auto)
-    if held_out_text is not None:
-        resizer.set_reference_rows(methods.first)
-        evaluation = plan_held_out_rows(resizer.model, evaluate, held_out_text)
-    else:
-        evaluation = plan_evaluation(
-            resizer.model,
-            base,
-            evaluate,
-            documents,
-            search_set=search_set,
-            short_hint=f"Pass more text with --data, or use a smaller --to. {advice}",
-            notes=notes,
-        )
+    evaluation = plan_evaluation(
+        resizer.model,
+        base,
+        evaluate,
+        documents,
+        search_set=search_set,
+        short_hint=f"Pass more text with --data, or use a smaller --to. {advice}",
+        notes=notes,
+    )
     if unseen is not None:
         evaluation.warnings += unseen.warnings
         evaluation.text = replace(unseen.text, windows=evaluation.text.windows)
@@ -408,16 +396,6 @@ def _check_text(settings: Compare) -> None:
         message = f"{names} is passed to both --data (training) and --eval-data (evaluation)."
         hint = "Remove --eval-data to evaluate on 5 % of --data, held out of training."
         raise DataError(message, hint)
-
-
-def _read_held_out_text(
-    files: ResizableFiles, settings: Compare, methods: MethodPlans
-) -> HeldOutText | None:
-    """Return texts with tokens beyond the first held-out row; None without held-out rows."""
-    if settings.hold_out is None:
-        return None
-    advice = little_text(methods.auto)
-    return read_texts(files, settings.evaluate, settings.hold_out, methods.max_len, advice)
 
 
 def _choose_trainable(files: ResizableFiles, settings: Compare) -> tuple[Compare, tuple[str, ...]]:

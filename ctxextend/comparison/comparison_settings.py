@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from ctxextend.errors import MethodError, ResizeError, flag_name, raise_first
+from ctxextend.errors import ResizeError, flag_name, raise_first
 from ctxextend.evaluation.eval_model import ENCODER
-from ctxextend.length_text import LENGTH_FORMS, parse_length
 from ctxextend.recipe import MIN_WINDOW, SEARCH_SECONDS, Evaluate, Resize, Train
 from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
 from ctxextend.tables.method_parser import (
@@ -132,15 +131,11 @@ class TextUse(NamedTuple):
 class Compare:
     """What to compare, and how."""
 
-    # New context length in positions, as `Resize.to`. With `hold_out`, it is the length that the
-    # cut tables get; None is then the checkpoint's own length.
-    to: int | str | None
+    to: int | str  # new context length in positions, as `Resize.to`
     evaluate: Evaluate  # on windows held out of `train.data`, unless `train.eval_data` is given
     methods: tuple[CandidateRequest, ...]
     train: Train | None  # None: no training
     tuned: TunedText | None = None  # None: no candidate is tuned
-    # The first held-out row, a position; None: extend the tables as they are.
-    hold_out: int | None = None
     # Time for reading text, which sets the number of windows; `compare_quickly` sets it. None: a
     # full comparison.
     seconds: float | None = None
@@ -153,7 +148,6 @@ class Compare:
         to: int | str | None,
         text_use: TextUse,
         methods: Sequence[str] = (),
-        hold_out: int | str | None = None,
         *,
         can_skip_methods: bool = False,
         search_seconds: float | None = None,
@@ -165,22 +159,19 @@ class Compare:
             text_use: How methods are evaluated and trained.
             methods: Methods with settings, or ``all``; by default all, or `DEFAULT_METHOD` if
                 methods are trained.
-            hold_out: The first held-out row, also as text, such as ``1k``.
             can_skip_methods: Whether `methods` may include some that do not apply to the
                 checkpoint.
             search_seconds: Time to search settings that methods leave open.
 
         Raises:
             ResizeError: A value is invalid, or values do not go together.
-            MethodError: A method is unknown, or `hold_out` is too short.
+            MethodError: A method is unknown.
         """
-        first_row = None
-        if hold_out is None:
-            _check_length_given(to)
-        else:
-            first_row = _read_hold_out(hold_out, text_use)
+        if to is None:
+            hint = "Pass a longer context length, such as --to 4x."
+            raise ResizeError("--to is missing.", hint)
         if search_seconds is not None:
-            _check_search(first_row, text_use)
+            _check_search(text_use)
         length = _read_length(to, text_use.evaluate)
         if text_use.train is not None and not methods:
             methods = [DEFAULT_METHOD]
@@ -190,7 +181,6 @@ class Compare:
             methods=read_methods(methods, can_be_skipped=can_skip_methods),
             train=text_use.train,
             tuned=text_use.tuned,
-            hold_out=first_row,
             search_seconds=search_seconds,
         )
 
@@ -258,48 +248,10 @@ def _read_train(data: Sequence[str], steps: int, given: Mapping[str, Any]) -> Tr
     return Train(tuple(data), steps, save="last", **values)
 
 
-def _check_length_given(to: int | str | None) -> None:
-    """Raise ResizeError if a new length is missing. Only --hold-out works without one."""
-    if to is None:
-        hint = "Pass a longer context length, such as --to 4x."
-        raise ResizeError("--to or --hold-out is missing.", hint)
-
-
-def _read_hold_out(requested: int | str, text_use: TextUse) -> int:
-    """Return the first held-out row, and check that the settings apply to held-out rows.
-
-    Raises:
-        MethodError: `hold_out` is too short.
-        ResizeError: A setting does not apply.
-    """
-    hold_out = parse_length(requested)
-    if not isinstance(hold_out, int):
-        raise ResizeError(f"--hold-out must be {LENGTH_FORMS}, got {requested}.")
-    if hold_out < MIN_WINDOW:
-        raise MethodError(f"--hold-out must be at least {MIN_WINDOW}, got {hold_out}.")
-    evaluate = text_use.evaluate
-    is_set = {
-        "--steps": text_use.train is not None,
-        f"{TUNED_SUFFIX} in --method": text_use.tuned is not None,
-        "--length": bool(evaluate.length),
-        "--measure": bool(evaluate.measure),
-        "--corpus": bool(evaluate.corpus),
-    }
-    for flag, value in is_set.items():
-        if value:
-            reason = (
-                f"{flag} cannot be used with --hold-out, which measures untrained methods "
-                "its own way."
-            )
-            raise ResizeError(reason, "Remove one of them.")
-    return hold_out
-
-
-def _check_search(hold_out: int | None, text_use: TextUse) -> None:
+def _check_search(text_use: TextUse) -> None:
     """Raise ResizeError for what a search for settings cannot be combined with."""
     is_set = {
         "--steps": text_use.train is not None,
-        "--hold-out": hold_out is not None,
         "--corpus": text_use.evaluate.corpus is not None,
     }
     for flag, value in is_set.items():
@@ -314,15 +266,13 @@ def search_time(*, tune: bool, budget: int | None) -> float | None:
     return budget or SEARCH_SECONDS
 
 
-def _read_length(to: int | str | None, evaluate: Evaluate) -> int | str | None:
+def _read_length(to: int | str, evaluate: Evaluate) -> int | str:
     """Return the new context length as `Resize` reads it; factors are not checked further.
 
     Raises:
         ResizeError: It is invalid, too short to compare methods, or shorter than a length to
             measure.
     """
-    if to is None:
-        return None
     length = Resize(to).to
     if isinstance(length, str):  # a factor, such as ``4x``
         return length

@@ -27,7 +27,7 @@ SECONDS = 35.0  # for reading text, so that loading and all else fit a minute to
 MORE_WINDOWS = 20  # to suggest if the time is enough for fewer than a choice needs
 NEXT_STEPS = 200  # of training, to suggest if the base in pieces is better
 # Settings of a full comparison only.
-NOT_QUICK = ("steps", "methods", "length", "measure", "hold_out", "corpus", "tune")
+NOT_QUICK = ("steps", "methods", "length", "measure", "corpus", "tune")
 
 
 def check_quick(given: Mapping[str, Any]) -> None:

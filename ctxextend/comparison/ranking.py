@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from ctxextend.comparison.candidates import Candidate, Measurement
 from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
@@ -79,16 +78,13 @@ def _outcome(measured: Measurement, best: Measurement | None, metric: Metric) ->
     return Outcome(
         score=metric.mean(measured.scores),
         delta=delta,
-        short_inputs=_short_inputs(measured.evaluation, metric),
+        short_inputs=_short_inputs(measured.evaluation),
         evaluation=measured.evaluation,
     )
 
 
-def _short_inputs(evaluation: Evaluation, metric: Metric) -> Estimate | None:
+def _short_inputs(evaluation: Evaluation) -> Estimate | None:
     """Return the cost on short inputs; None if it was not measured."""
-    if evaluation.held_out_rows is not None:
-        change = evaluation.held_out_rows.scores["short"].change
-        return replace(change, mean=metric.sign * change.mean)
     if evaluation.contexts is None:
         return None
     for point in evaluation.contexts.points:
@@ -146,7 +142,7 @@ def measured_comparison(
 
 
 def _score_of_base(evaluation: Evaluation) -> Estimate | None:
-    """Return the score of the base in pieces, or of the reference rows; None without them."""
+    """Return the score of the base in pieces; None without a base."""
     has_base = evaluation.base is not None
     if evaluation.search is not None and has_base:
         return evaluation.search.scores[CHUNKS][NDCG_AT_10]
@@ -154,6 +150,4 @@ def _score_of_base(evaluation: Evaluation) -> Estimate | None:
         return evaluation.retrieval.modes[CHUNKS].reciprocal_rank
     if evaluation.positions is not None and has_base:
         return evaluation.positions.losses[SLIDING]
-    if evaluation.held_out_rows is not None:
-        return evaluation.held_out_rows.scores["beyond"].reference
     return None

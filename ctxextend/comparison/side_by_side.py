@@ -18,7 +18,7 @@ from ctxextend.comparison.comparison_settings import with_ranking
 from ctxextend.comparison.costs import measure_cost
 from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
-from ctxextend.errors import CheckpointError, ResizeError, joined
+from ctxextend.errors import CheckpointError, joined
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.effective import EffectiveTask, effective_lengths
 from ctxextend.evaluation.embedding import open_embedder
@@ -86,9 +86,6 @@ def compare_checkpoints(
     """
     _, others = split_ref("", settings)
     requested = Evaluate(path_names(data), **others)
-    if "shift" in requested.measure:
-        message = "--measure shift reads one checkpoint."
-        raise ResizeError(message, "Use `ctxextend evaluate MODEL --measure shift`.")
     refs = [CheckpointRef(reference_name(reference)) for reference in references]
     run = open_side_by_side(refs, requested)
     try:

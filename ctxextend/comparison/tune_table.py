@@ -14,7 +14,6 @@ from ctxextend.comparison.comparison_result import Trial
 from ctxextend.comparison.in_memory import open_resizer
 from ctxextend.comparison.tuning_result import (
     PartLosses,
-    ScaleEffect,
     TableTraining,
     Tuning,
 )
@@ -81,7 +80,6 @@ class _ChosenRows(NamedTuple):
     chosen: Trial
     trials: tuple[Trial, ...]
     lead: Estimate | None
-    query_scale: ScaleEffect | None
     # On held-out sequences, of the rows without a text and of the chosen ones, if these differ.
     losses_before: SequenceLosses | None
     losses_chosen: SequenceLosses | None
@@ -214,7 +212,6 @@ def _start_of(choice: RowsChoice, setup: TrainingSetup, warnings: tuple[str, ...
         chosen=trials[choice.best],
         trials=tuple(trials.values()),
         lead=choice.lead,
-        query_scale=choice.query_scale,
         losses_before=choice.confirmed.get(first),
         losses_chosen=choice.confirmed.get(choice.best),
         is_encoder=setup.model.kind == ENCODER,
@@ -316,7 +313,6 @@ def _report(
         chosen=start.chosen,
         trials=start.trials,
         lead=start.lead,
-        query_scale=start.query_scale,
         training=training,
         improvement=improvement,
         short=None if short is None else PartLosses(*short),

@@ -16,14 +16,6 @@ class PartLosses(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ScaleEffect:
-    """What the default query scale is worth with the rows that training starts from."""
-
-    factor: float
-    improvement: Estimate  # of the held-out loss, paired by window
-
-
-@dataclass(frozen=True)
 class TableTraining:
     """The training of a table: on whole texts and windows of them, or on windows only."""
 
@@ -50,7 +42,6 @@ class Tuning(Result, shows=("method", "steps", "seconds")):
     trials: tuple[Trial, ...]
     # How much lower the held-out loss of `chosen` is than that of `before`; None if it is the same.
     lead: Estimate | None
-    query_scale: ScaleEffect | None  # a suggestion; None if it was not measured
     training: TableTraining | None  # None if there was no time, or nothing was trained
     # How much lower the held-out loss of the written table is than that of `before`, paired by
     # window; None if it is the same.

@@ -40,12 +40,9 @@ def plan_twin(conversion: Conversion) -> Plan:
     identified = identify_model(twin_checkpoint(conversion), ref_without_type)
     twin = replace(identified, ref=source_ref)
     plan = plan_model(twin, _resize_of(conversion))
-    kv_cache = plan.kv_cache
-    if kv_cache is not None:
-        kv_cache = replace(kv_cache, tokens_before=conversion.max_len_before)
     # Where generated texts stop is the user's choice: it is not raised, but noted.
     edits = tuple(change for change in plan.edits if not raises_generation_limit(change))
-    return _with_complete_config(replace(plan, edits=edits, kv_cache=kv_cache))
+    return _with_complete_config(replace(plan, edits=edits))
 
 
 def _with_complete_config(plan: Plan) -> Plan:

@@ -186,8 +186,6 @@ class EvalModel:
     notes: tuple[str, ...] = ()
     unusable_rows: int = 0  # see `ModelFiles`
     trainings: Sequence[Mapping[str, Any]] = ()  # see `ModelFiles`
-    # position id of the first token of each text; None: the model's default
-    first_position: int | None = None
 
     @property
     def max_text(self) -> int:
@@ -198,14 +196,6 @@ class EvalModel:
     def precision(self) -> str:
         """The dtype of the forward passes, as torch names it."""
         return str(self.model.dtype).removeprefix("torch.")
-
-    def position_ids(self, ids: "torch.Tensor") -> "torch.Tensor | None":
-        """Return the position ids of texts, both (b, w); None for the model's default."""
-        import torch
-
-        if self.first_position is None:
-            return None
-        return self.first_position + torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
 
 
 ModelOrFiles = EvalModel | ModelFiles

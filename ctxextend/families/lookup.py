@@ -225,15 +225,9 @@ class Architecture(NamedTuple):
         hint = f"{advice} {FAMILIES_HINT}".strip()
         if len(parts) == 1 and not parts[0].part:
             return UnsupportedModelError(parts[0].message, hint)
-        reasons = "; ".join(_as_clause(part) for part in parts)
-        message = f"This {self.family.model_type} model has nothing to resize: {reasons}."
+        reasons = " ".join(f"{part.part}: {part.message}" for part in parts)
+        message = f"This {self.family.model_type} model has nothing to resize. {reasons}"
         return UnsupportedModelError(message, hint)
-
-
-def _as_clause(part: UnsupportedPart) -> str:
-    """Return the message of a part, a sentence, as a clause."""
-    start = part.message[0].lower()
-    return f"its {part.part}: {start}{part.message[1:-1]}"
 
 
 def whole_number(value: Any) -> int | None:

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.checkpoints.filenames import first_weights
 from ctxextend.checkpoints.folder import LINKED, Checkpoint
-from ctxextend.checkpoints.mistral_files import has_only_format
 from ctxextend.checkpoints.safetensors_file import read_tensor
 from ctxextend.checkpoints.source import IRREGULAR, OUTSIDE, dereference_hint
-from ctxextend.errors import CheckpointError, one_line, size_text
+from ctxextend.errors import CheckpointError, one_line
 from ctxextend.models.extend import to_tensor
-from ctxextend.progress import working_on
 
 if TYPE_CHECKING:
     import torch
@@ -59,13 +57,6 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
             if reason == IRREGULAR:
                 raise CheckpointError(message, "Remove it, or replace it with a file.")
             raise CheckpointError(message, dereference_hint(checkpoint.root))
-    if has_only_format(checkpoint):
-        message = (
-            f"{checkpoint.root} has only weights in Mistral's own format, which transformers does "
-            "not load."
-        )
-        hint = "Pass the folder in the format of transformers, if there is one."
-        raise CheckpointError(message, hint)
     if checkpoint.adapter_of or not checkpoint.has_config:
         kind = "a weights file without a config.json"
         if checkpoint.adapter_of:
@@ -104,9 +95,6 @@ def load(
     model_type = checkpoint.config.get("model_type")
     has_values = active_fake_mode() is None
     torch.manual_seed(0)
-    if has_values:
-        size = sum(entry.size for entry in checkpoint.weights.entries.values())
-        working_on(f"Loading {checkpoint.source.name} ({size_text(size)})")
     with quiet_transformers():
         try:
             # Finding a class imports its module, which may need a library that is not installed.

@@ -155,7 +155,7 @@ def _tensor_bytes(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> int:
 
 
 def compute_tables(plan: Plan, source: Checkpoint, recipe: RecipeOf, folder: Path) -> NewTensors:
-    """Create the new tables and buffers of an output; scaled tensors are created when written.
+    """Create the new tables and buffers of an output.
 
     Args:
         plan: What changes.
@@ -180,15 +180,8 @@ def compute_tables(plan: Plan, source: Checkpoint, recipe: RecipeOf, folder: Pat
         tensors[table.name] = after
         hashes[table.name] = TableHashes(before=table_hash(before), after=table_hash(after))
         warnings += _nonfinite_warnings(table, before, after)
-    scaled = {tensor.name: tensor for tensor in plan.scaled_tensors}
-
-    def tensor_of(name: str) -> NDArray[Any]:
-        if name in scaled:  # one at a time, since all of them can fill memory
-            return scaled[name].compute(plan.checkpoint.weights.read_floats(name))
-        return tensors[name]
-
     return NewTensors(
-        tensor=tensor_of,
+        tensor=tensors.__getitem__,
         recipe=recipe(folder, Hashes(fingerprint=fingerprint, tables=hashes)),
         warnings=tuple(warnings),
     )

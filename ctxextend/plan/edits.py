@@ -6,7 +6,7 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.checkpoints.mistral_files import has_params
+from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
 from ctxextend.families.rope_changes import (
@@ -51,8 +51,8 @@ def plan_edits(
         edits += _config_edits(model.checkpoint, model.architecture, tables, settings)
     if edits and rewrites_model_type(model.checkpoint, model.ref):
         edits.append(_type_edit(model))
-    if has_params(model.checkpoint):
-        from ctxextend.plan.params_edits import params_edits
+    if mistral_params(model.checkpoint) is not None:
+        from ctxextend.plan.params_edits import params_edits  # few folders have this file
 
         edits += params_edits(model, tables, fix_limits=fix_limits)
     edits += _tokenizer_edits(model, tables, fix_limits=fix_limits)

@@ -1,37 +1,24 @@
 """Open a checkpoint: detect its architecture, and find its position tables."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.filenames import PARAMS_FILE
 from ctxextend.checkpoints.folder import (
     ADAPTER_PREFIX,
     Checkpoint,
     open_checkpoint,
     open_config,
     with_code,
-    with_short_names,
 )
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
 from ctxextend.checkpoints.gguf_file import is_gguf
-from ctxextend.checkpoints.mistral_files import (
-    has_consolidated,
-    has_params,
-    is_translated,
-    without_format,
-)
+from ctxextend.checkpoints.mistral_files import mistral_params, without_format
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.checkpoints.wrappers import (
-    MODEL_PREFIX,
-    common_prefix,
-    has_adapters,
-    is_wrapped_model,
-)
 from ctxextend.errors import (
     CheckpointError,
     ResizeError,
@@ -59,8 +46,6 @@ from ctxextend.plan.usable_types import check_model_type, is_unknown
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef
 
 MAX_LISTED_TYPES = 5
-# Types of transformers whose own names start with ``model.model.``.
-HAVE_MODEL_TWICE = ("shieldgemma2",)
 
 CheckType = Callable[[str], None]  # raises for a model type that the caller does not support
 
@@ -229,7 +214,6 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     architecture = _with_schemes(architecture)
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
     architecture = _with_params(architecture, checkpoint)
-    checkpoint = _without_prefix(checkpoint, architecture)
     matches = match_names(architecture, checkpoint.weights.entries, str(checkpoint.root))
     if not matches:
         raise missing_table_error(checkpoint, architecture)
@@ -289,19 +273,18 @@ def _with_schemes(architecture: Architecture) -> Architecture:
 
 
 def _with_params(architecture: Architecture, checkpoint: Checkpoint) -> Architecture:
-    """Return an architecture that states no ``rope_scaling`` next to Mistral's own format.
+    """Return an architecture that states no ``rope_scaling`` next to Mistral's params.json.
 
     vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the result if
     it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
     vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
     """
-    if not (has_params(checkpoint) and has_consolidated(checkpoint)):
+    if mistral_params(checkpoint) is None:
         return architecture
     locations = list[TableLocation]()
     for location in architecture.locations:
         is_outer = location.table.rope is not None and not location.path
-        file = PARAMS_FILE if is_translated(checkpoint) else location.file
-        locations.append(replace(location, without_scaling_key=is_outer, file=file))
+        locations.append(replace(location, without_scaling_key=is_outer))
     return architecture._replace(locations=tuple(locations))
 
 
@@ -384,28 +367,3 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
         verb = "changes"
         hint = f"Merge it into {base} with merge_and_unload(), and resize that."
     raise CheckpointError(f"The PEFT adapter in {checkpoint.root} {verb} the position table.", hint)
-
-
-# ---- names of wrappers
-
-
-def _without_prefix(checkpoint: Checkpoint, architecture: Architecture) -> Checkpoint:
-    """Return a checkpoint without a prefix of all names that only a wrapper has added."""
-    tables = [location for location in architecture.locations if location.table.has_rows]
-    expected = {name for location in tables for name in location.names}
-    if checkpoint.adapter_of or not expected.isdisjoint(checkpoint.weights.entries):
-        return checkpoint
-    prefix = _wrapper_prefix(checkpoint.weights.entries, expected, architecture.family.model_type)
-    if not prefix or has_adapters(checkpoint.weights.entries):
-        return checkpoint
-    return with_short_names(checkpoint, prefix)
-
-
-def _wrapper_prefix(names: Collection[str], expected: Collection[str], model_type: str) -> str:
-    """Return the prefix that a wrapper has added to all names; empty if none has."""
-    prefix = common_prefix(names, expected)
-    if prefix:
-        return prefix
-    if model_type not in HAVE_MODEL_TWICE and is_wrapped_model(names):
-        return MODEL_PREFIX
-    return ""

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from ctxextend.checkpoints.filenames import PARAMS_FILE
 from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.errors import MethodError, ResizeError, flag_name
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
@@ -205,9 +204,6 @@ def _no_change_needed(
         )
     if is_gguf(location.file):
         return ResizeError(message, f"To use less memory in llama.cpp, pass it -c {after}.")
-    if location.file == PARAMS_FILE:
-        hint = "If vLLM takes another length, pass --fix-limits to state this one for it too."
-        return ResizeError(message, hint)
     return ResizeError(
         message,
         f'To truncate texts at {after} tokens, set "model_max_length": {after} in '

@@ -7,20 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ctxextend.checkpoints.mistral_files import params_path
+from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import ResizeError, joined
 from ctxextend.families.lookup import Keys, TableLocation, nested
-from ctxextend.families.mistral_params import MAX_POSITIONS, MAX_SEQ_LEN
 from ctxextend.families.rope import NEW, read_rope
 from ctxextend.families.rope_dialects import new_half, with_value, with_values
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.limits.params_file import ParamsFile, find_params
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.for_runtime import RuntimePlan, plan_for_runtime
 from ctxextend.plan.limit_warnings import missing_scaling
-from ctxextend.plan.opened_model import OpenedModel, open_without_weights
-from ctxextend.plan.params_edits import check_params_agree
+from ctxextend.plan.opened_model import open_without_weights
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, scales
 from ctxextend.recipe import TENSOR_KEYS, CheckpointRef, Resize, accepts_settings, split_ref
@@ -47,7 +44,6 @@ NOT_IN_FLAGS = (
     "keep_first",
     "drop_last",
     "part",
-    "query_scale",
     "fix_limits",
     "dialect",
     "copy_code",
@@ -135,16 +131,13 @@ def find_flags(ref: CheckpointRef, settings: Resize, key: str) -> RuntimeFlags:
         hint = f"Write a folder: {write_folder}. Runtimes with flags: {joined(list(_WRITERS))}."
         raise ResizeError(message, hint)
     model = open_without_weights(ref, instead=f"Write a folder: {write_folder}.")
-    params = find_params(model.checkpoint)
-    planned = plan_for_runtime(_without_params(model), settings, key)
+    planned = plan_for_runtime(model, settings, key)
     plan = planned.plan
     if not plan.is_changed:
         message = f"The model reads {plan.max_len_before} tokens already, without any flags."
         serve = base_command(runtime, ref.source, "").strip()
         raise ResizeError(message, f"Serve it as it is: {serve}")
-    if key == "vllm" and params is not None and params.is_read_first:
-        check_params_agree(model, params, plan.tables)
-    written = writer(planned, params)
+    written = writer(planned)
     flags = shlex.join(written.words)
     statements = [item for item in (planned.statement,) if item is not None]
     return RuntimeFlags(
@@ -183,24 +176,16 @@ def find_flags_runtime(key: str) -> Runtime:
 def _effects_on_short_inputs(planned: RuntimePlan) -> Iterator[str]:
     """Yield what happens to outputs, as `resize` says it, if those for short inputs change."""
     plan = planned.plan
-    if plan.keeps_short_inputs or plan.rounds_short_inputs:
+    if plan.keeps_learned_rows or plan.rounds_short_inputs:
         return
     hint = suggest_kept_rows(plan, planned.runtime)
     yield f"{describe_effects(plan)} {hint}".strip()
 
 
-def _without_params(model: OpenedModel) -> OpenedModel:
-    """Return a model without Mistral's params.json, which flags do not edit."""
-    checkpoint = model.checkpoint
-    params = params_path(checkpoint)
-    copied = tuple(name for name in checkpoint.copied if name != params)
-    return replace(model, checkpoint=replace(checkpoint, copied=copied))
-
-
 # Runtimes that take values of config.json as JSON
 
 
-def _vllm_flags(planned: RuntimePlan, params: ParamsFile | None) -> _FlagWords:
+def _vllm_flags(planned: RuntimePlan) -> _FlagWords:
     """Return the flags of vLLM.
 
     It replaces a value at the top level, and merges those of a nested config. The config is one of
@@ -210,10 +195,8 @@ def _vllm_flags(planned: RuntimePlan, params: ParamsFile | None) -> _FlagWords:
     Source: vllm/config/model.py#L527 and vllm/transformers_utils/config.py of version 0.33.0.
     """
     override = config_override(planned.plan)
-    if params is not None and params.is_read_first:
+    if mistral_params(planned.plan.checkpoint) is not None:
         override = _with_second_length(override)
-        if params.is_only_config and params.has_other_inputs:
-            override = {"text_config": override}
     return _json_flags(planned, "--hf-overrides", override)
 
 
@@ -222,28 +205,21 @@ def _with_second_length(override: Mapping[str, Any]) -> dict[str, Any]:
     values = dict[str, Any]()
     for key, value in override.items():
         values[key] = value
-        if key == MAX_POSITIONS:
-            values[MAX_SEQ_LEN] = value
+        if key == "max_position_embeddings":
+            values["max_seq_len"] = value
         elif isinstance(value, Mapping) and key != NEW:
             values[key] = _with_second_length(value)
     return values
 
 
-def _sglang_flags(planned: RuntimePlan, params: ParamsFile | None) -> _FlagWords:
-    """Return the flags of SGLang, which reads params.json only if its name is that of a few models.
+def _sglang_flags(planned: RuntimePlan) -> _FlagWords:
+    """Return the flags of SGLang.
 
     It copies the values of a text config to the top level before it applies the flag, and some
     models read them there: they are stated at both places.
 
-    Source: sglang/srt/utils/hf_transformers/config.py#L256 and #L405 of version 0.5.23, and
-    ``is_mistral_model`` of mistral_utils.py next to it.
-
-    Raises:
-        ResizeError: The folder has no config.json.
+    Source: sglang/srt/utils/hf_transformers/config.py#L256 and #L405 of version 0.5.23.
     """
-    if params is not None and params.is_only_config:
-        message = f"SGLang does not read {params.name} of this folder, and config.json is missing."
-        raise ResizeError(message, "Use vLLM, or pass the folder in the format of transformers.")
     override = config_override(planned.plan)
     copied = dict[str, Any]()
     for value in override.values():
@@ -311,7 +287,7 @@ def _loaded_path(plan: Plan, path: Keys) -> Keys:
 # Runtimes with options for rotary settings
 
 
-def _llama_cpp_flags(planned: RuntimePlan, params: ParamsFile | None) -> _FlagWords:
+def _llama_cpp_flags(planned: RuntimePlan) -> _FlagWords:
     """Return the flags of llama.cpp, which replace what the GGUF file of the checkpoint states.
 
     Source: ``common/arg.cpp`` of llama.cpp: ``--rope-scaling``, ``--rope-scale``,
@@ -363,7 +339,7 @@ def _number(value: float) -> str:
     return f"{value:.15g}"
 
 
-_WRITERS: Mapping[str, Callable[[RuntimePlan, ParamsFile | None], _FlagWords]] = {
+_WRITERS: Mapping[str, Callable[[RuntimePlan], _FlagWords]] = {
     "vllm": _vllm_flags,
     "sglang": _sglang_flags,
     "llama.cpp": _llama_cpp_flags,

@@ -64,7 +64,7 @@ def _with_cause(
     for name in checkpoint.weights.entries:
         if name.endswith(endings):
             return CheckpointError(
-                f"{message} It has {name}, but not all names have that prefix.",
+                f"{message} It has {name}, which transformers does not load.",
                 "Save only the model's tensors: torch.save(model.state_dict(), NAME).",
             )
     stated = stated_positions(checkpoint.config)

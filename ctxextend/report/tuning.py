@@ -35,17 +35,6 @@ def describe_tuning(tuning: Tuning) -> str:
     return result
 
 
-def suggest_query_scale(tuning: Tuning) -> str | None:
-    """Return a suggestion to scale queries; None if that is not better by more than chance."""
-    found = tuning.query_scale
-    if found is None or found.improvement.sign != 1:
-        return None
-    return (
-        f"--query-scale auto ({found.factor:.3g}) lowers the loss of the rows before training by "
-        f"{_amount(found.improvement)} nats/token; it changes other weights, and short inputs more"
-    )
-
-
 def _choice(tuning: Tuning) -> str:
     """Return which candidates were tried, and which one won."""
     name = tuning.chosen.name  # its settings are in the recipe

@@ -4,6 +4,30 @@ import shlex
 
 from ctxextend.runtimes.rule_schema import Runtime, RuntimeStatement
 
+# Tasks of Optimum, which infers none from a folder, by how the names of classes end in
+# transformers; of models that generate, with a cache of keys and values. The first row that fits
+# applies. Source: optimum/exporters/tasks.py, 2.3.
+EXPORT_TASKS = {
+    "WhisperForConditionalGeneration": "automatic-speech-recognition-with-past",
+    "ForConditionalGeneration": "text2text-generation-with-past",
+    "ForCausalLM": "text-generation-with-past",
+    "LMHeadModel": "text-generation-with-past",
+    "ForMaskedLM": "fill-mask",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMultipleChoice": "multiple-choice",
+    "Model": "feature-extraction",
+}
+
+
+def export_task(model_class: str | None) -> str:
+    """Return the task of Optimum for a class of transformers; TASK if it is not known."""
+    for ending, task in EXPORT_TASKS.items():
+        if model_class is not None and model_class.endswith(ending):
+            return task
+    return "TASK"
+
 
 def serving_command(
     runtime: Runtime,

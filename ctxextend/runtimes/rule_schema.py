@@ -138,8 +138,6 @@ class FolderFacts:
     has_sentence_length: bool = False
     has_tokenizer_length: bool = False  # whether tokenizer_config.json states it
     table_name: str = ""  # of a table of rows, with the prefix of its model
-    # Keys of the runtimes that read the folder, if it is not in the format of transformers.
-    only_read_by: tuple[str, ...] = ()
 
 
 class RuntimeOutcome(StrEnum):

@@ -45,23 +45,24 @@ def check_counts(choice: MethodChoice) -> None:
 def _count_errors(key: str, value: int | None) -> Iterator[ResizeError]:
     is_count = type(value) is int and COUNT.allows(value)
     if value is not None and not is_count:
-        yield ResizeError(f"{flag_name(key)} must be {COUNT.must}, got {value!r}.")
+        message = f"{flag_name(key)} must be {COUNT.must}, got {value!r}."
+        yield ResizeError(message, setting=key)
 
 
 def _given_twice(key: str, method: Method, given: Mapping[str, Any]) -> ResizeError:
     text = method_text(method.name, given)
     message = f"{flag_name(key)} is given twice: also in --method {text}."
-    return ResizeError(message, "Remove one of them.")
+    return ResizeError(message, "Remove one of them.", key)
 
 
 def _inapplicable_counts(method: Method, keep_first: int, drop_last: int) -> Iterator[ResizeError]:
     if keep_first and method.keep_first is None:
         message = f"--keep-first does not apply to --method {method.name}."
-        yield ResizeError(message, "Remove --keep-first.")
+        yield ResizeError(message, "Remove --keep-first.", "keep_first")
     if drop_last and not method.reads_learned_rows:
         reason = "which reads no learned rows"
         message = f"--drop-last has no effect with --method {method.name}, {reason}."
-        yield ResizeError(message, "Remove --drop-last.")
+        yield ResizeError(message, "Remove --drop-last.", "drop_last")
 
 
 def _unused_by_bands(method: Method, given: Mapping[str, Any]) -> Iterator[ResizeError]:
@@ -71,7 +72,7 @@ def _unused_by_bands(method: Method, given: Mapping[str, Any]) -> Iterator[Resiz
     for key in ("repeat", "high_gain"):
         if key in given:
             message = f"--method bands: {key.replace('_', '-')} has no effect with sigma=0."
-            yield ResizeError(message, "Remove one of them.")
+            yield ResizeError(message, "Remove one of them.", "method")
 
 
 # ---- settings for a table

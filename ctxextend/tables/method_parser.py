@@ -56,8 +56,9 @@ def method_errors(
         facts, given = parse_method(method)
     except ResizeError as error:
         yield from setting_errors(None, {}, counts)
-        yield error
-        yield from error.others
+        for invalid in (error, *error.others):
+            invalid.setting = "method"
+            yield invalid
     else:
         yield from setting_errors(facts, given, counts)
 

@@ -15,7 +15,7 @@ from ctxextend.checkpoints.atomic_output import (
     check_disk_space,
     nearest_existing_parent,
 )
-from ctxextend.errors import ResizeError, TrainingError, counted, one_line
+from ctxextend.errors import ResizeError, TrainingError, counted, listed, one_line
 from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from accelerate import PartialState
 
 Notify = Callable[[str], None]
-MAX_LISTED_NAMES = 3  # of text files in a warning
 
 
 def train_recipe(
@@ -398,7 +397,7 @@ def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
     settings = task.settings
     shared = shared_texts(settings.eval_data, settings.data) if settings.eval_data else ()
     if shared:
-        names = ", ".join(str(text) for text in shared[:MAX_LISTED_NAMES])
+        names = listed([str(text) for text in shared])
         yield (
             f"{names} is in both --data and --eval-data: the held-out loss does not measure new "
             "text."

@@ -30,7 +30,7 @@ from ctxextend.errors import OutputError, TrainingError, TrainingInterrupted, on
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER
 from ctxextend.models.devices import peak_memory
 from ctxextend.models.load import quiet_transformers
-from ctxextend.progress import Progress, working_on
+from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers
 from ctxextend.training.objectives import Contrastive
 from ctxextend.training.parallel import shard
@@ -399,7 +399,6 @@ class RunTrainer(Trainer):
         ``eval_runtime`` and, of language models, ``eval_loss_short`` and ``eval_loss_long``.
         """
         start_time = time.perf_counter()
-        working_on("Measuring the held-out loss")
         if self.setup.pairs_sequences:
             totals = self._sums_of_sequences()
         else:
@@ -504,7 +503,6 @@ class RunTrainer(Trainer):
         Raises:
             OutputError: The state cannot be written.
         """
-        working_on(f"Saving step {self.state.global_step}")
         unfinished = self.folder.saves / UNFINISHED
         if self.is_world_process_zero():
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -709,7 +707,6 @@ class StopRequest(ExitStack):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.signal is None:
-            working_on("Stopping after this step")
             self.signal = number
             self._received_at = time.monotonic()
         elif time.monotonic() - self._received_at > SAME_SIGNAL:

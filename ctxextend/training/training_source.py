@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ctxextend.checkpoints.atomic_output import check_output
 from ctxextend.checkpoints.folder import protected_paths
-from ctxextend.checkpoints.mistral_files import STALE_FORMAT, format_files
+from ctxextend.checkpoints.mistral_files import format_files
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import TrainingError, install_command
 from ctxextend.models.devices import check_device
@@ -127,10 +127,7 @@ class TrainingSource:
             warnings = self.planned.warnings
         stale = format_files(self.model.checkpoint)
         if stale:
-            warnings += (
-                f"Not in the output: {', '.join(stale)}, in {STALE_FORMAT}. vLLM reads "
-                "config.json instead.",
-            )
+            warnings += (f"Not in the output: {', '.join(stale)}, in Mistral's own format.",)
         return warnings
 
     @property

@@ -13,7 +13,6 @@ from ctxextend.errors import DataError, flag_name
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
-from ctxextend.progress import working_on
 from ctxextend.recipe import Train
 from ctxextend.training import train_data
 from ctxextend.training.pair_rows import read_pairs
@@ -149,7 +148,6 @@ def _tokenize(
     notify: Callable[[str], None],
 ) -> None:
     """Write the tokens of each text into the run folder, then the names of the files read."""
-    working_on("Tokenizing text")
     read = dict[str, list[Facts]]()
     pairs = dict[str, list[PairRow]]()
     for name, (paths, maximum) in _texts_to_read(settings, lengths).items():
@@ -214,10 +212,7 @@ def _check_length(texts: Mapping[str, _ReadText], lengths: SequenceLengths) -> N
         tokens = len(text.tokens)
         if tokens < required:
             label = f"The text of {flag_name(name)}" if len(texts) > 1 else "The text"
-            hint = (
-                "Pass more text with --data, held-out text with --eval-data, or use a shorter "
-                "--seq-len or --window."
-            )
+            hint = "Pass more text, or use a shorter --seq-len or --window of ctxextend train."
             raise ShortTextError(
                 f"{label} has {tokens:,} tokens, but {use} {required:,}.", hint, tokens
             )

@@ -10,7 +10,6 @@ from ctxextend.checkpoints.copy import reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint, code_files
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
-from ctxextend.checkpoints.mistral_files import STALE_FORMAT
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Keys, nested
 from ctxextend.limits.statements import GENERATION_CONFIG
@@ -166,9 +165,7 @@ def _added_files(expected: Expected, resized: Checkpoint) -> Iterator[Unexpected
         known.add(resized.config_file)  # a bare weights file needs one
     for name in (*resized.copied, *code_files(resized)):
         is_known = name in known or _is_not_compared(name)
-        if name in expected.stale_files:
-            yield UnexpectedFile(name, STALE_FORMAT)
-        elif not is_known and not _repeats_config(resized, name):
+        if not is_known and not _repeats_config(resized, name):
             yield UnexpectedFile(name, "")
 
 

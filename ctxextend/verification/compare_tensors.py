@@ -1,4 +1,4 @@
-"""Compare all tensors but tables and scaled queries: names, forms, buffers and bytes."""
+"""Compare all tensors but tables: names, forms, buffers and bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class ComparedTensors:
 
 
 def compare_tensors(expected: Expected, resized: Checkpoint, progress: Progress) -> ComparedTensors:
-    """Compare all tensors but tables and scaled queries, and check position buffers.
+    """Compare all tensors but tables, and check position buffers.
 
     Of tensors that adapters changed, only name, dtype and shape are compared. `progress` is called
     with the bytes compared since the last call, and the total.
@@ -131,7 +131,6 @@ def _kept_tensors(expected: Expected) -> dict[str, TensorEntry]:
     """Return the tensors of the base that stay as they are, by name."""
     changed = {
         *(table.name for table in expected.stored),
-        *(tensor.name for tensor in expected.scaled),
         *(buffer.name for buffer in expected.buffers.rebuilt),
         *expected.buffers.dropped,
     }

@@ -29,7 +29,6 @@ class Verification(Result, shows=("conclusion",)):
     adapted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # for example how the method was determined
     what: Changed = field(default="resized", metadata=not_in_json)
-    scales_queries: bool = field(default=False, metadata=not_in_json)  # by a query scale
 
     json_properties: ClassVar = ("passed", "conclusion")
 
@@ -75,8 +74,6 @@ def _verified(result: Verification) -> str:
         places.append(f"its position table ({_trained_rows(result)})")
     elif result.what in CHANGED_PLACES:
         places.append(CHANGED_PLACES[result.what])
-    if result.scales_queries:
-        places.append("its query projections")
     if result.adapted:
         places.append("tensors with adapters")
     if not places:

@@ -23,7 +23,6 @@ from ctxextend.verification.compare_files import (
     UnreadableFile,
     WrongVariant,
 )
-from ctxextend.verification.compare_queries import ComparedQueries, WrongQueries
 from ctxextend.verification.compare_rope import (
     ComparedFrequencies,
     ComparedLayers,
@@ -332,34 +331,6 @@ def _learned_rows_text(learned: ChangedRows) -> str:
     return (
         f"{text}; {rows} {describe_rows(learned.changed)} changed by up to {learned.largest:.3g} "
         f"(median norm {learned.median_norm:.3g})"
-    )
-
-
-# ---- query projections
-
-
-def queries_check(expected: Expected, compared: ComparedQueries) -> Check:
-    """Return the check of the tensors that a query scale multiplies."""
-    faults = [_form_text(wrong) for wrong in compared.wrong_forms]
-    faults += [_wrong_queries_text(compared, wrong) for wrong in compared.wrong]
-    right = compared.count - len(compared.wrong)
-    summary = (
-        f"query projections: {right:,} of {compared.count:,} tensors are {compared.factor:.6g} "
-        f"times the base's, bit for bit ({compared.size:,} bytes compared)"
-    )
-    if compared.adapted:
-        summary += f"; {compared.adapted:,} with adapters not compared"
-    return Evidence(failures=faults, findings=[summary]).check("queries")
-
-
-def _wrong_queries_text(compared: ComparedQueries, wrong: WrongQueries) -> str:
-    if wrong.is_unscaled:
-        return f"{wrong.name} is not multiplied by {compared.factor:.6g}: it is the base's"
-    if wrong.is_scaled_twice:
-        return f"{wrong.name} is multiplied by {compared.factor:.6g} twice"
-    return (
-        f"{wrong.name}: {wrong.count:,} values are not {compared.factor:.6g} times the base's, or "
-        "not the base's keys and values"
     )
 
 

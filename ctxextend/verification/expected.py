@@ -15,7 +15,6 @@ from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import BufferPlan
 from ctxextend.plan.choose import resize_rows
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.query_scale import ScaledTensor
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.planned import Planned
 from ctxextend.provenance import Provenance
@@ -106,11 +105,9 @@ class Expected:
     files: ExpectedFiles
     has_other_tables: bool  # whether the model has several tables, also unchanged ones
     changes_positions: bool  # whether any table or rotary setting changes
-    # Whether no position of the base changes its meaning, and no query its scale, so that short
-    # inputs give its outputs.
+    # Whether no position of the base changes its meaning, so that short inputs give its outputs.
     keeps_positions: bool
     rounds_positions: bool  # whether they keep it but for rounding
-    scaled: tuple[ScaledTensor, ...]  # weights and biases whose queries are multiplied
     how_found: HowFound
     recorded: Recorded
 
@@ -162,7 +159,7 @@ def expect(
     method: str | None = plan.method
     if conversion is not None and not conversion.twin.has_windows:
         method = None
-    keeps_positions = plan.keeps_short_inputs if plan.creates_rows else True
+    keeps_positions = plan.keeps_learned_rows if plan.creates_rows else True
     keep_first = 0
     if found_by is FoundBy.DETECTION and plan.creates_rows:
         keep_first = plan.settings.choice.keep_first
@@ -184,7 +181,6 @@ def expect(
         changes_positions=plan.is_changed,
         keeps_positions=keeps_positions,
         rounds_positions=plan.rounds_short_inputs,
-        scaled=plan.scaled_tensors,
         how_found=HowFound(found_by=found_by, keep_first=keep_first, notes=notes),
         recorded=recorded or Recorded(),
     )

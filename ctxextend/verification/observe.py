@@ -20,7 +20,6 @@ from ctxextend.models.load import (
     separated_ids,
 )
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.progress import working_on
 from ctxextend.verification.expected import Expected
 
 SHORTEST_PAIR = 4  # tokens, of which three are separators
@@ -126,7 +125,6 @@ def run_inputs(
             folder = checkpoint.root / (table.location.tokenizer or checkpoint.model)
             inputs |= padded_texts(model, folder, table.max_len_before)
         for text, tokens in inputs.items():
-            working_on(f"Running {checkpoint.source.name} on {text}")
             outcomes[table.name, text] = _run(expected, model, table, tokens)
     return outcomes
 

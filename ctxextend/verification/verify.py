@@ -28,13 +28,11 @@ from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, refer
 from ctxextend.verification.checks import Check, Evidence
 from ctxextend.verification.compare_files import compare_files
 from ctxextend.verification.compare_links import changed_links
-from ctxextend.verification.compare_queries import compare_queries
 from ctxextend.verification.compare_tables import compare_table
 from ctxextend.verification.compare_tensors import compare_tensors
 from ctxextend.verification.conclusion import Changed, Verification
 from ctxextend.verification.evidence import (
     files_check,
-    queries_check,
     tables_check,
     tensors_check,
 )
@@ -64,8 +62,8 @@ def verify(
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
-    with the recipe's settings, or else with each method's defaults, and query projections with the
-    recipe's factor; other files are compared with what the resize should have written.
+    with the recipe's settings, or else with each method's defaults; other files are compared with
+    what the resize should have written.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
@@ -226,8 +224,6 @@ def check_files(expected: Expected, resized: Checkpoint, progress: Progress) -> 
     tables = [compare_table(expected, table, resized) for table in expected.tables]
     links = changed_links(expected, resized)
     checks = [tensors_check(expected, tensors, links), tables_check(expected, tables)]
-    if expected.scaled:
-        checks.append(queries_check(expected, compare_queries(expected, resized)))
     if gguf_of(expected.base) is not None:
         checks.append(metadata_check(expected, compare_metadata(expected, resized)))
     else:
@@ -296,7 +292,6 @@ def _conclude(
         adapted=tuple(sorted(recorded.adapted)),
         notes=notes,
         what=_changed(expected),
-        scales_queries=bool(expected.scaled),
     )
 
 

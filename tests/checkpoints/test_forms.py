@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -267,7 +266,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {},
             CheckpointError,
             "No config.json found next to .*mine.safetensors",
-            'model_type="gpt2"',
+            "--model-type gpt2",
         ),
         (
             OUTSIDE,
@@ -275,7 +274,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"model_type": "bert"},
             CheckpointError,
             "in a bert model it is",
-            "match model_type in config.json, or the one passed with model_type",
+            "match model_type in config.json, or the one passed with --model-type",
         ),
         *(
             (
@@ -293,16 +292,16 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             "model.gguf",
             {"model_type": "gpt2"},
             ResizeError,
-            "model_type does not apply to .*model.gguf: a GGUF file states",
-            "Remove model_type",
+            "--model-type does not apply to .*model.gguf: a GGUF file states",
+            "Remove --model-type",
         ),
         (
             "tf_model.h5",
             "tf_model.h5",
             {"model_type": "gpt2"},
             CheckpointError,
-            "has only tensorflow weights",
-            "Convert them in a separate environment",
+            "is a file of TensorFlow weights",
+            "Load it in transformers 4 with from_tf=True",
         ),
         *(
             (
@@ -310,13 +309,20 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 SINGLE,
                 {flag: "x"},
                 SourceError,
-                f'{flag}="x" does not apply to the local file',
-                f"Remove {flag}",
+                f"--{flag} x does not apply to the local file",
+                f"Remove --{flag}",
             )
             for flag in ("revision", "subfolder", "variant")
         ),
         *(
-            (SINGLE, ".", {"variant": name}, ResizeError, f"variant='{name}' must", "such as fp16")
+            (
+                SINGLE,
+                ".",
+                {"variant": name},
+                ResizeError,
+                f"--variant '{name}' must",
+                "such as fp16",
+            )
             for name in ("", "../x", "a b", "fp16.safetensors")
         ),
         (
@@ -325,7 +331,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"variant": "fp16"},
             CheckpointError,
             r"has no model\.fp16\.safe",
-            "Remove variant",
+            "Remove --variant",
         ),
         (
             "model.bf16.bin",
@@ -333,7 +339,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"variant": "fp16"},
             CheckpointError,
             "only model.bf16.bin",
-            'variant="bf16"',
+            "--variant bf16",
         ),
         *(
             (
@@ -341,10 +347,10 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 ".",
                 {},
                 CheckpointError,
-                rf"has no weights of transformers, only .* \({name}\)",
+                rf", only {name}: ",
                 "Resize the checkpoint that it was made from",
             )
-            for name in ("model.gguf", "model.onnx", "rust_model.ot")
+            for name in ("model.onnx", "rust_model.ot")
         ),
         (
             "weights.h5",
@@ -352,7 +358,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {},
             CheckpointError,
             r"has no model\.safetensors",
-            "^Download the missing file. If edit_only=True",
+            "^Download the missing file. If --edit-only",
         ),
         (
             SINGLE,
@@ -360,14 +366,14 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"subfolder": "large"},
             SourceError,
             "has no subfolder large",
-            "Check subfolder",
+            "Check --subfolder",
         ),
         (
             SINGLE,
             ".",
             {"subfolder": "../x"},
             ResizeError,
-            'subfolder="../x" is not a folder inside MODEL',
+            "--subfolder ../x is not a folder inside MODEL",
             "as on the Hub",
         ),
         (
@@ -447,7 +453,7 @@ def test_resize_of_a_variant(variant_source: pico.Pico) -> None:
     add_side_files(variant_source.folder)
     names = set(pico.contents(variant_source.folder))
     hint = assert_rejected(CheckpointError, r"has no model\.safetensors", variant_source.folder)
-    assert hint == 'Choose one: variant="fp16".'
+    assert hint == "Choose one: --variant fp16."
     result = resize_and_check(variant_source.folder, variant_source.folder, before, variant="fp16")
     written = set(pico.contents(result.output))
     assert written == names | {"README.md", "ctxextend.yaml"}
@@ -537,7 +543,7 @@ def test_resize_of_a_folder_of_checkpoints_lists_them(make_pico: MakePico, tmp_p
     for name in ("all/small", "all/large one"):
         make_pico("gpt2", name=name)
     hint = assert_rejected(CheckpointError, r"has no config\.json", tmp_path / "all")
-    assert hint == "Found checkpoints in: 'large one', small. Pass one with subfolder."
+    assert hint == "Found checkpoints in: 'large one', small. Pass one with --subfolder."
 
 
 def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
@@ -646,9 +652,8 @@ def test_resize_of_flax_weights_on_the_hub_suggests_a_conversion(
     folder = make_pico("gpt2").folder
     (folder / SINGLE).rename(folder / "flax_model.msgpack")
     hub.add("owner/model", folder)
-    hint = assert_rejected(CheckpointError, "only flax weights", "owner/model")
-    code = "GPT2LMHeadModel.from_pretrained('owner/model', from_flax=True)"
-    assert code in " ".join(shlex.split(hint))
+    hint = assert_rejected(CheckpointError, "only flax_model.msgpack", "owner/model")
+    assert "from_flax=True" in hint
     assert "flax_model.msgpack" not in hub.downloaded()
 
 
@@ -847,7 +852,7 @@ def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
     (base / "config.json").write_text('{"model_type": "a secret"}')
     hint = assert_rejected(CheckpointError, f"{base}, whose config is not read", source)
     assert f"Resize {base}, then load the adapter. If the adapter contains the table" in hint
-    assert hint.endswith('for example model_type="gpt2".')
+    assert hint.endswith("for example --model-type gpt2.")
     done = invoke("resize", source, "--to", NEW, "--model-type", "gpt2", "-o", "out")
     assert done.exit_code == 0
     assert f"{base} at 40 positions" in done.stderr
@@ -1058,31 +1063,36 @@ WPOS = {"tensor": "net.pos.weight"}
         (
             {"tensor": "net.nothing"},
             CheckpointError,
-            'tensor="net.nothing": no such tensor in ',
-            'tensor="net.pos',
+            "--tensor net.nothing: no such tensor in ",
+            "--tensor net.pos",
         ),
-        (WPOS, CheckpointError, "add config_key", 'config_key="max_len"'),
+        (WPOS, CheckpointError, "add --config-key", "--config-key max_len"),
         (
             WPOS | {"config_key": "nothing"},
             CheckpointError,
             "config.json: nothing is",
-            'config_key="max_len"',
+            "--config-key max_len",
         ),
         (
             WPOS | {"config_key": "width"},
             CheckpointError,
             "config.json: width is",
-            'config_key="max_len"',
+            "--config-key max_len",
         ),
         (
             WPOS | {"config_key": "text.max_len"},
             CheckpointError,
             "text.max_len",
-            'config_key="max_len"',
+            "--config-key max_len",
         ),
-        ({"reserved_rows": 2}, ResizeError, "config_key require tensor", "Add tensor"),
-        ({"config_key": "max_len"}, ResizeError, "config_key require tensor", "Add tensor"),
-        (WPOS | {"config_key": "max_len", "model_type": "gpt2"}, ResizeError, "^tensor cannot", ""),
+        ({"reserved_rows": 2}, ResizeError, "--reserved-rows requires --tensor", "Add --tensor"),
+        ({"config_key": "max_len"}, ResizeError, "--config-key requires --tensor", "Add --tensor"),
+        (
+            WPOS | {"config_key": "max_len", "model_type": "gpt2"},
+            ResizeError,
+            "^--tensor cannot",
+            "",
+        ),
     ],
 )
 def test_resize_with_tensor_rejects_invalid_flags(
@@ -1097,11 +1107,11 @@ def test_resize_with_tensor_rejects_a_single_value(tmp_path: Path) -> None:
     pico.add_tensors(source, {"net.scale": torch.tensor(1.0)})
     hint = assert_rejected(
         CheckpointError,
-        r'tensor="net.scale": it has shape \[\], expected',
+        r"--tensor net.scale: it has shape \[\], expected",
         source,
         tensor="net.scale",
     )
-    assert 'tensor="net.pos' in hint
+    assert "--tensor net.pos" in hint
 
 
 def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:
@@ -1245,7 +1255,7 @@ def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: Mak
     problem = r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta"
     assert re.search(problem, message)
     flags = ("--model-type", "roberta")
-    assert message.endswith(f"--to {NEW} -o out --model-type TYPE")
+    assert message.endswith("Name the type: --model-type TYPE.")
     _, _, types = message.partition("fit ")
     assert types.count(",") < 5
     succeed("resize", folder, "--to", NEW, "-o", "out", *flags)

@@ -72,7 +72,6 @@ OTHER_ERRORS = {
     "convert tiny-gpt2 --to 256 --scheme rotary --output exists": "exists exists.",
     "compare tiny-gpt2 --to 64 --data ok.txt": "--to 64 creates no new rows to compare",
     "compare tiny-gpt2 tiny-gpt2 --length 4k --data ok.txt": "too short for windows of 4096",
-    "compare tiny-gpt2 --hold-out 512 --data ok.txt": "no rows would be held out",
     "compare tiny-gpt2 --to 256 --method bandz --data ok.txt": "Unknown method 'bandz'.",
     "evaluate tiny-gpt2 --data ok.txt --tokenizer a/b/c": "neither a file or folder nor a Hub id",
     "verify tiny-gpt2 --deep --base missing": "missing",

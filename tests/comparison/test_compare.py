@@ -165,7 +165,7 @@ def test_compare_names_the_method_of_auto_if_no_other_applies() -> None:
     make_rotary("bloom", n_layer=2, seq_length=16)
     with pytest.raises(ResizeError, match="No method that is compared by default") as raised:
         ctxextend.compare("bloom", TO, texts, tokens=128)
-    assert raised.value.hint == 'To measure what auto does, use methods="limits".'
+    assert raised.value.hint == "To measure what auto does, use --method limits."
     found = ctxextend.compare("bloom", TO, texts, methods=["limits"], tokens=128)
     assert [row.method for row in found.rows] == ["limits"]
 
@@ -289,9 +289,9 @@ def test_compare_quickly_compares_few_methods_at_twice_the_length(
     assert found.tokens == 2 * 32
     methods = {row.method for row in found.rows}
     assert methods == {"copy", "linear", "bands", "bands:keep-first=16"}
-    with pytest.raises(ResizeError, match="quick=True cannot be used with steps"):
+    with pytest.raises(ResizeError, match="--quick cannot be used with --steps"):
         ctxextend.compare(source, data=texts, quick=True, steps=1)
-    with pytest.raises(ResizeError, match="quick=True cannot be used with methods"):
+    with pytest.raises(ResizeError, match="--quick cannot be used with --method"):
         ctxextend.compare(source, data=texts, quick=True, methods="copy")
 
 

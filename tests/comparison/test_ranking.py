@@ -106,7 +106,7 @@ def test_read_methods_expands_all_and_removes_duplicates(
         ("", "Unknown method ''"),
         ("linear:keep-first=x", "keep-first must be an integer"),
         ("linear --keep-first 5", "Unknown method 'linear --keep-first 5'"),
-        ("mean:seed=1", "method=\"mean\" has no setting 'seed'"),
+        ("mean:seed=1", "--method mean has no setting 'seed'"),
     ],
 )
 def test_read_methods_rejects_what_resize_rejects(spec: str, message: str) -> None:
@@ -120,14 +120,13 @@ def test_evaluate_for_adds_the_measure_that_ranks_methods() -> None:
     assert found.evaluate_for("encoder", 64).measure == ("context", "retrieval")
 
 
-@pytest.mark.parametrize("name", ["effective", "passkey"])
-def test_evaluate_for_ranks_by_the_effective_length_if_nothing_else_is_measured(name: str) -> None:
-    found = Compare.from_request(64, TextUse.from_values(["a"], 0, {"measure": (name,)}))
+def test_evaluate_for_ranks_by_the_effective_length_if_nothing_else_is_measured() -> None:
+    found = Compare.from_request(64, TextUse.from_values(["a"], 0, {"measure": ("effective",)}))
     for kind in ("causal", "masked", "encoder"):
         settings = found.evaluate_for(kind, 64)
         assert settings.measure == ("effective",)
         assert choose_metric(kind, settings) == FOUND
-    measured = {"measure": (name, "context")}
+    measured = {"measure": ("effective", "context")}
     found = Compare.from_request(64, TextUse.from_values(["a"], 0, measured))
     settings = found.evaluate_for("causal", 64)
     assert settings.measure == ("effective", "context", "position")

@@ -264,12 +264,12 @@ def test_resize_with_data_stays_within_its_budget(source: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [
-        ({"budget": 0}, ResizeError, "budget must be at least 1 second, got 0"),
+        ({"budget": 0}, ResizeError, "--budget must be at least 1 second, got 0"),
         ({"to": LEARNED}, ResizeError, "creates no new rows to tune"),
         ({"data": "little.txt"}, DataError, "has 15 windows of 48 tokens, but .* requires 16"),
         ({"data": "none.txt"}, DataError, "none.txt does not exist"),
-        ({"train": "book.txt", "steps": 1}, ResizeError, "train cannot be used with data"),
-        ({"edit_only": True}, ResizeError, "edit_only=True cannot be used with data"),
+        ({"train": "book.txt", "steps": 1}, ResizeError, "--train cannot be used with --data"),
+        ({"edit_only": True}, ResizeError, "--edit-only cannot be used with --data"),
     ],
 )
 def test_resize_with_data_rejects_bad_input_before_the_model_is_loaded(

@@ -431,7 +431,7 @@ def test_compare_needs_text_or_a_search_set() -> None:
 
 def test_search_set_needs_an_encoder(tmp_path: Path) -> None:
     source = make_source(tmp_path / "gpt2", "gpt2")
-    message = "does not apply to .*, a causal language model. Pass text with data"
+    message = "does not apply to .*, a causal language model. Pass text with --data"
     with pytest.raises(ResizeError, match=message):
         ctxextend.evaluate(source, **FILES)
 

@@ -61,7 +61,7 @@ def test_cut_windows_joins_documents_that_give_too_few_windows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "hint"), [(100, "length=64"), (8, "length=8"), (7, "Pass more text")]
+    ("tokens", "hint"), [(100, "--length 64"), (8, "--length 8"), (7, "Pass more text")]
 )
 def test_cut_windows_rejects_text_shorter_than_a_window(tokens: int, hint: str) -> None:
     with pytest.raises(DataError, match=f"{tokens} tokens; one window needs 128") as raised:

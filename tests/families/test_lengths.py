@@ -511,7 +511,7 @@ def test_extend_model_refuses_a_negative_trained_length() -> None:
     sizes: dict[str, Any] = dict(SIZES)
     config = transformers.LlamaConfig(**sizes)
     model = transformers.LlamaModel(config)
-    with pytest.raises(ctxextend.ResizeError, match="trained_length must be at least 1, got -5"):
+    with pytest.raises(ctxextend.ResizeError, match="--trained-length must be at least 1, got -5"):
         ctxextend.extend_model(model, 512, trained_length=-5)
 
 

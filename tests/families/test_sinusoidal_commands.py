@@ -294,7 +294,7 @@ def test_extend_model_rejects_settings_that_do_not_apply_to_computed_sinusoids(
     flag: str, value: Any
 ) -> None:
     model = transformers.CTRLLMHeadModel.from_pretrained(make("ctrl"))
-    problem = 'does not apply|has no effect|Only method="formula" applies'
+    problem = "does not apply|has no effect|Only --method formula applies"
     with pytest.raises(ctxextend.ResizeError, match=problem):
         ctxextend.extend_model(model, NEW, **{flag: value})
 

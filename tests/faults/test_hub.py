@@ -89,7 +89,7 @@ RESPONSES = [
         404,
         "EntryNotFound",
         "owner/model lists a file that does not exist on the Hub: ",
-        "pass a commit with revision",
+        "pass a commit with --revision",
     ),
     (404, "", "rejected the request (Client error '404", "HF_ENDPOINT"),
     (429, "", "too many requests (Client error '429", "Wait a few minutes"),

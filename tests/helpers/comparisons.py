@@ -13,13 +13,10 @@ from ctxextend.comparison.comparison_result import (
 from ctxextend.comparison.metrics import FOUND, LOSS, NDCG, RECIPROCAL_RANK
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
-    REFERENCE,
     SLIDING,
-    AgainstReference,
     Bucket,
     Estimate,
     Evaluation,
-    HeldOutRows,
     PositionLosses,
     Recall,
 )
@@ -239,40 +236,6 @@ def unknown_intervals() -> Comparison:
     return replace(found, rows=(first, replace(second, untrained=single)), skipped={})
 
 
-def held_out_rows() -> Comparison:
-    """Return a comparison with the rows of the checkpoint itself."""
-    rows = []
-    found = comparison(("bands", "linear", "copy"))
-    for row in found.rows:
-        beyond, within = METHODS[row.method]
-        old = estimate(0.4, 0.02)
-        new = estimate(0.4 + beyond + 0.15, 0.025)
-        scores = {
-            "beyond": AgainstReference(new, old, Estimate(new.mean - old.mean, 0.006, 1536, 48)),
-            "short": AgainstReference(new, old, Estimate(within, 0.002, 1536, 48)),
-        }
-        buckets = (Bucket(0, AFTER, {MODEL: new, REFERENCE: old}),)
-        measured = HeldOutRows(BEFORE, AFTER, 48, scores, buckets)
-        evaluation = replace(
-            row.untrained.evaluation,
-            positions=None,
-            contexts=None,
-            effective=None,
-            held_out_rows=measured,
-        )
-        untrained = replace(row.untrained, score=new, evaluation=evaluation)
-        rows.append(replace(row, untrained=untrained))
-    command = "ctxextend resize tiny-gpt2 --to 4x --method bands"
-    return replace(
-        found,
-        rows=tuple(rows),
-        base=estimate(0.4, 0.02),
-        hold_out=BEFORE,
-        next_command=command,
-        skipped={},
-    )
-
-
 def tuned() -> Comparison:
     """Return a comparison in which a tuned method is best."""
     found = comparison(("bands", "linear", "copy"))
@@ -296,7 +259,6 @@ COMPARISONS = {
     "compare-encoders": encoders(),
     "compare-search": searched(),
     "compare-effective": effective_only(),
-    "compare-held-out-rows": held_out_rows(),
     "compare-one-window": unknown_intervals(),
     "compare-tuned": tuned(),
     "compare-interrupted": interrupted_comparison(),

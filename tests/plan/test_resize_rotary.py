@@ -2,21 +2,23 @@
 
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from ctxextend import resize
 from ctxextend.errors import ResizeError
 from tests.helpers import pico, rotary_models
-from tests.helpers.kv_caches import CACHE
 from tests.helpers.trainings import invoke, succeed, unwrapped
 from tests.helpers.word_tokenizer import add_tokenizer
 
+CACHE = "cache" if Version(version("transformers")) >= Version("5.24") else "past_key_values"
 SIZES = {**pico.ENCODER, "num_key_value_heads": 1, "vocab_size": 32, "max_position_embeddings": 16}
 
 
@@ -123,7 +125,7 @@ def test_resize_refuses_an_unknown_dialect() -> None:
     done = invoke("resize", "llama", "--to", "64", "--dialect", "old")
     assert done.exit_code == 2
     assert "--dialect must be one of both, keep, got old." in unwrapped(done.stderr)
-    with pytest.raises(ResizeError, match="^dialect must be one of both, keep, got old"):
+    with pytest.raises(ResizeError, match="^--dialect must be one of both, keep, got old"):
         resize("llama", 64, dialect="old")
 
 

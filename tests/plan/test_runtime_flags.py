@@ -368,7 +368,7 @@ def test_runtime_flags_refuse_a_method_that_the_runtime_does_not_apply() -> None
         "vLLM does not load the dynamic settings of llama models: its table of angles ends at the "
         "old length."
     )
-    assert caught.value.hint == 'Use method="yarn" or "theta" or "linear".'
+    assert caught.value.hint == "Use --method yarn or theta or linear."
 
 
 def test_runtime_flags_refuse_a_length_that_needs_no_change() -> None:
@@ -504,51 +504,24 @@ def test_flags_downloads_only_the_config(hub: Hub) -> None:
     assert hub.downloaded() == {"config.json"}
 
 
-@pytest.mark.parametrize("is_only", [False, True])
-def test_flags_state_both_lengths_of_params_json(*, is_only: bool) -> None:
-    maker = mistral_format.make_only_params if is_only else mistral_format.make
-    folder = maker("mistral")
+def test_flags_state_both_lengths_of_params_json() -> None:
+    folder = mistral_format.make("mistral")
     override = runtime_flags(folder, NEW, "vllm").override
     assert override["max_position_embeddings"] == override["max_seq_len"] == NEW
     assert override["rope_parameters"]["rope_type"] == "yarn"
-    linear = runtime_flags(folder, NEW, "vllm", method="linear").override
-    assert linear["rope_parameters"]["rope_type"] == "linear"
-
-
-def test_flags_of_images_without_config_are_those_of_a_text_config() -> None:
-    folder = mistral_format.make_only_params(params={"vision_encoder": {"hidden_size": 8}})
-    override = runtime_flags(folder, NEW, "vllm").override
-    assert override.keys() == {"text_config"}
-    assert override["text_config"]["max_seq_len"] == NEW
-
-
-def test_flags_of_sglang_need_a_config() -> None:
-    folder = mistral_format.make("mistral")
-    assert "max_seq_len" not in runtime_flags(folder, NEW, "sglang").override
-    folder = mistral_format.make_only_params()
-    with pytest.raises(ResizeError, match="SGLang does not read params.json"):
-        runtime_flags(folder, NEW, "sglang")
-
-
-def test_flags_of_a_hub_model_read_params_json(hub: Hub) -> None:
-    hub.add("owner/model", mistral_format.make_only_params())
-    override = runtime_flags("owner/model", NEW, "vllm").override
-    assert override["max_seq_len"] == NEW
-    assert hub.downloaded() == {"params.json"}
 
 
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"rope_theta": 10_000.0}, "rope_theta 10000, the latter rope_theta 1000000"),
-        ({"max_seq_len": 100}, "max_seq_len 100, the latter max_position_embeddings 256"),
+        ({"rope_theta": 10_000.0}, "rope_theta is 10000.0, and by config.json 1000000.0"),
+        ({"max_seq_len": 100}, "max_seq_len is 100, and the context length 256"),
     ],
 )
 def test_flags_of_vllm_refuse_configs_that_disagree(params: dict[str, Any], message: str) -> None:
     mistral_format.make(params=params)
     with pytest.raises(CheckpointError, match=message):
         runtime_flags("mistral", NEW, "vllm")
-    assert runtime_flags("mistral", NEW, "sglang").flags  # it reads config.json only
 
 
 def test_flags_of_a_nested_text_config_have_its_values() -> None:

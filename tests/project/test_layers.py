@@ -19,7 +19,6 @@ from tests.helpers.repository import PACKAGE
 
 # Each package or module may import only from itself and those before it.
 LAYERS = [
-    "python_words",
     "errors",
     "version",
     "progress",

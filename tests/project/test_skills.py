@@ -13,7 +13,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from ctxextend.cli.app import build_app, command_flags
+from ctxextend.cli.app import build_app
 from ctxextend.families.listing import list_families
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from ctxextend.skill import SKILL_FILE, SKILL_NAME
@@ -22,6 +22,7 @@ from tests.helpers.gguf_files import write_gguf
 from tests.helpers.hub_server import serve
 from tests.helpers.page_sections import BLOCK
 from tests.helpers.repository import ROOT
+from tests.helpers.trainings import command_flags
 from tests.project.test_docs import LINK, linked_file, publish
 
 SKILLS = ROOT / "skills"

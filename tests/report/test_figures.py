@@ -32,7 +32,6 @@ from ctxextend.report.figures import (
     COLOURS,
     INK,
     OTHER,
-    SHIFT_TITLE,
     Bar,
     Panel,
     bar_plot,
@@ -424,12 +423,12 @@ MAP, RETRIEVAL = "Answers found (%)", "Retrieval"
 @pytest.mark.parametrize(
     ("evaluation", "titles"),
     [
-        (EXTENDED, [MAP, MAP, BY_POSITION, BY_CONTEXT, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
+        (EXTENDED, [MAP, MAP, BY_POSITION, BY_CONTEXT, RETRIEVAL, RETRIEVAL]),
         (WITHOUT_BASE, [MAP, MAP, BY_POSITION, BY_CONTEXT]),
         (EFFECTIVE, [MAP, MAP]),
         (INTERRUPTED, [""]),
         (MASKED, [""]),
-        (ENCODER, [MAP, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
+        (ENCODER, [MAP, RETRIEVAL, RETRIEVAL]),
         (replace(INTERRUPTED, positions=None), []),
     ],
 )

@@ -316,7 +316,7 @@ def test_bands_returns_finite_rows_for_any_length(
             20,
             "sigma=4",
             0,
-            'method="bands:sigma=4": sigma requires at least 32 source rows, got 20. Remove sigma',
+            "--method bands:sigma=4: sigma requires at least 32 source rows, got 20. Remove sigma",
         ),
         (
             20,

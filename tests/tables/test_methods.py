@@ -382,19 +382,19 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ),
         ({"method": "bnads"}, "Unknown method 'bnads'. Did you mean bands?"),
         ({"method": "magic:sigma=2"}, "Unknown method 'magic'"),
-        ({"keep_first": -1}, "^keep_first must be"),
-        ({"drop_last": True}, "^drop_last must be"),
+        ({"keep_first": -1}, "^--keep-first must be"),
+        ({"drop_last": True}, "^--drop-last must be"),
         (
             {"method": "last", "keep_first": 2},
-            'keep_first does not apply to method="last". Remove keep_first.',
+            "--keep-first does not apply to --method last. Remove --keep-first.",
         ),
         (
             {"method": "last:keep-first=2"},
-            "method=\"last\" has no setting 'keep-first'. Settings of last: drop-last.",
+            "--method last has no setting 'keep-first'. Settings of last: drop-last.",
         ),
         (
             {"method": "truncate:seed=2"},
-            "method=\"truncate\" has no setting 'seed'. Settings of truncate: none.",
+            "--method truncate has no setting 'seed'. Settings of truncate: none.",
         ),
         (
             {"method": "linear:alpha=0.3"},
@@ -404,10 +404,10 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
             {"method": "bands:sgima=3"},
             "has no setting 'sgima'. Did you mean sigma.* sigma, repeat, gain, high-gain, within,",
         ),
-        ({"method": "bands:sigma=3,sigma=4"}, 'method="bands": sigma is given twice. Remove one'),
+        ({"method": "bands:sigma=3,sigma=4"}, "--method bands: sigma is given twice. Remove one"),
         (
             {"method": "linear:keep-first=2", "keep_first": 3},
-            'keep_first is given twice: also in method="linear:keep-first=2"',
+            "--keep-first is given twice: also in --method linear:keep-first=2",
         ),
         ({"method": "linear:drop-last=-2"}, "drop-last must be an integer from 0"),
         ({"method": "hierarchical:alpha=0"}, "alpha must be between 0 and 1.*, got '0'"),
@@ -419,7 +419,7 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ({"method": "sinusoidal:scope=some"}, "scope must be new or all, got 'some'"),
         (
             {"method": "zero", "drop_last": 2},
-            'drop_last has no effect with method="zero", which reads no learned rows',
+            "--drop-last has no effect with --method zero, which reads no learned rows",
         ),
         (
             {"method": "zero:drop-last=2"},
@@ -536,7 +536,7 @@ def test_read_choice_accepts_only_the_settings_of_the_method(name: str) -> None:
             choice = read_choice(text)
             assert choice.settings == defaults | {key: value}
         else:
-            with pytest.raises(ResizeError, match=f"method=\"{name}\" has no setting '{key}'"):
+            with pytest.raises(ResizeError, match=f"--method {name} has no setting '{key}'"):
                 read_choice(text)
 
 
@@ -597,6 +597,6 @@ def test_keep_first_of_all_rows_says_that_the_method_keeps_them_already(method: 
     table = np.ones((40, 4), np.float32)
     for count in (40, 200):
         choice = read_choice(method, keep_first=count)
-        message = f"keep_first={count}: {method} keeps all 40 already. Remove keep_first"
+        message = f"--keep-first {count}: {method} keeps all 40 already. Remove --keep-first"
         with pytest.raises(ResizeError, match=message):
             resize_table(table, 80, choice)

@@ -132,7 +132,7 @@ def test_recipe_reports_epochs_of_another_type_once() -> None:
 def test_train_takes_either_steps_or_epochs(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ResizeError) as caught:
         Train(("book.txt",), **settings)
-    assert message in caught.value.flag_message
+    assert message in caught.value.message
     flags = [f"--{name}={value}" for name, value in settings.items()]
     done = invoke("train", "tiny-gpt2", "--data", "book.txt", *flags)
     assert done.exit_code == 2

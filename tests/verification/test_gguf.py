@@ -228,7 +228,7 @@ def test_verify_refuses_other_architectures_and_folders(resized: Path, tmp_path:
     other = write_gguf(tmp_path / "other.gguf", "qwen2")
     assert "architecture llama, and its base qwen2" in failures(verify(resized, other))["readable"]
     assert "only one is a GGUF file" in failures(verify(resized, "tiny-gpt2"))["readable"]
-    with pytest.raises(ResizeError, match="deep=True runs models in transformers"):
+    with pytest.raises(ResizeError, match="--deep runs models in transformers"):
         verify(resized, deep=True)
 
 
@@ -249,7 +249,7 @@ def test_verify_after_the_base_was_moved_asks_for_it(base: Path, resized: Path) 
     moved = base.rename(base.with_name("moved.gguf"))
     with pytest.raises(SourceError, match="The recipe of .* names its base, but") as caught:
         verify(resized)
-    assert "base=MODEL" in str(caught.value.hint)
+    assert "--base MODEL" in str(caught.value.hint)
     assert verify(resized, moved)
     with pytest.raises(SourceError, match="does not exist"):
         verify(resized, base)
