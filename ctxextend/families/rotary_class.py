@@ -16,7 +16,6 @@ import numpy as np
 from ctxextend.errors import one_line
 from ctxextend.families.rows import language_model
 from ctxextend.families.schema import LENGTH, Family, RotaryFacts, RotaryPositions
-from ctxextend.progress import working_on
 from ctxextend.tables.method_facts import FOLLOWING_METHODS, SCALING_METHODS
 from ctxextend.tables.rope_types import FACTOR, PARTIAL, THETA, TRAINED, TYPE
 from ctxextend.tables.rotary import frequencies
@@ -46,7 +45,6 @@ def class_family(model_type: str) -> Family:
     Raises:
         UnclearClassError: A class or a key is missing, or frequencies differ.
     """
-    working_on(f"Building the rotary class of {model_type} in transformers")
     try:
         return _class_family(model_type)
     except UnclearClassError:
@@ -82,7 +80,13 @@ def _class_family(model_type: str) -> Family:
         defaults["num_attention_heads"] = config.num_attention_heads
         dim = config.hidden_size // config.num_attention_heads
     _check_frequencies(facts, config, dim)
-    return Family(model_type, tables=(RotaryPositions(rope=facts),), defaults=defaults)
+    return Family(
+        model_type,
+        tables=(RotaryPositions(rope=facts),),
+        defaults=defaults,
+        note="it has no entry: its rotary class in transformers was built, and computes the same "
+        "frequencies",
+    )
 
 
 def _check_keys(config: Any) -> None:

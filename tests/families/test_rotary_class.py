@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from ctxextend import UnsupportedModelError, list_families, plan_resize, resize
-from ctxextend.families import rotary_class
 from ctxextend.families.known_types import FAMILIES
 from ctxextend.families.registry import ENTRIES
 from ctxextend.families.rotary_class import METHODS, class_family
 from tests.helpers.rotary_configs import NEW, SIZES, save_config
+from tests.helpers.trainings import succeed
 
 Forget = Callable[[str], None]
 
@@ -35,17 +35,12 @@ def test_class_family_finds_the_facts_of_the_entry(model_type: str) -> None:
     assert table.rope._replace(old=old) == positions.rope._replace(methods=METHODS)
 
 
-def test_resize_builds_the_class_of_a_type_without_an_entry(
-    forget: Forget, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resize_builds_the_class_of_a_type_without_an_entry(forget: Forget) -> None:
     forget("qwen3")
-    class_family.cache_clear()
-    shown = list[str]()
-    monkeypatch.setattr(rotary_class, "working_on", shown.append)
     config: dict[str, Any] = {"model_type": "qwen3", **SIZES, "rope_theta": 500_000.0}
     save_config(Path("source"), config)
-    resize("source", NEW, output="out")
-    assert "Building the rotary class of qwen3 in transformers" in shown
+    done = succeed("resize", "source", "--to", NEW, "--output", "out")
+    assert "qwen3: it has no entry: its rotary class in transformers was built" in done.stderr
     from transformers import AutoConfig
 
     loaded = AutoConfig.from_pretrained("out")
