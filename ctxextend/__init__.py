@@ -53,7 +53,7 @@ _MODULES = {
     "tables.method_facts": ("Method",),
     "tables.methods": ("list_methods", "register_method"),
     "training.start": ("plan_training", "train"),
-    "training.train_result": ("DeviceMemory", "LongContext", "TrainResult", "TrainingPlan"),
+    "training.train_result": ("TrainResult", "TrainingPlan"),
     "verification.checks": ("Check",),
     "verification.conclusion": ("Verification",),
     "verification.verify": ("verify",),

@@ -276,16 +276,17 @@ def test_parse_recipe_reports_value_errors_next_to_type_errors() -> None:
         "line 3: Unknown method",
         "line 3: resize.to must",
         "line 4: --seq-len must",
-        "line 4: Neither --steps nor --epochs is given",
         "line 4: train.data is missing",
+        "line 4: train.steps is missing",
     ]
     for line, start in zip(error_lines(text), expected, strict=True):
         assert start in line
 
 
-def test_parse_provenance_rejects_deeply_nested_recipes() -> None:
-    text = "{source: a, resize: {to: 2}, provenance: {source_recipe: " * 17 + "null" + "}}" * 17
-    with pytest.raises(RecipeError, match="more than 16 nested recipes"):
+@pytest.mark.parametrize("steps", ["5", "[5]", "text", "[{source: a}]", "{source: a}"])
+def test_parse_provenance_rejects_steps_that_are_no_list_of_recipes(steps: str) -> None:
+    text = f"{{source: a, resize: {{to: 2}}, provenance: {{steps: {steps}}}}}"
+    with pytest.raises(RecipeError, match="is not a valid recipe of an output"):
         parse_provenance(text, "ctxextend.yaml")
 
 

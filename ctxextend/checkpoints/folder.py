@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -52,7 +52,6 @@ LM_CLASSES = (
 LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
 
 # Why files are skipped.
-CODE = "code, never executed"
 LINKED = "a symlink to a folder"
 
 
@@ -158,18 +157,6 @@ def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
 
 
 # Checkpoints that differ from an opened one
-
-
-def code_files(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the code files of a checkpoint, which are copied only with --copy-code."""
-    return tuple(name for name, reason in checkpoint.omitted.items() if reason == CODE)
-
-
-def with_code(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint that also copies its code files."""
-    omitted = {name: reason for name, reason in checkpoint.omitted.items() if reason != CODE}
-    copied = sorted((*checkpoint.copied, *code_files(checkpoint)))
-    return replace(checkpoint, copied=tuple(copied), omitted=omitted)
 
 
 # What to say about a checkpoint
@@ -564,8 +551,6 @@ def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | No
         return stale
     if is_local and points_outside(source.folder, local):
         return OUTSIDE
-    if filenames.is_code(path):
-        return CODE
     if _is_other_weights(source, path):
         return "other weights, not rewritten"
     return None

@@ -4,13 +4,13 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -18,9 +18,6 @@ from ctxextend.errors import CtxextendError, OutputError, ResizeError
 from ctxextend.recipe_names import builtin_recipes
 from ctxextend.runtimes.runtimes import RUNTIME_KEYS
 from ctxextend.tables.method_names import rotary_method_names, table_method_names
-
-if TYPE_CHECKING:
-    from ctxextend.recipe import Train
 
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them), which would load numpy for --help.
@@ -93,13 +90,6 @@ def rarely(option: Any) -> Any:
 def completing(names: Callable[[], Iterable[str]]) -> Any:
     """Return a shell completion callback for names; without a match, shells offer files."""
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
-
-
-def hub_id(repo: str | None) -> str | None:
-    """Validate a Hub repository name; an invalid one is a usage error."""
-    if repo is not None and not re.fullmatch(r"(?:[\w][\w.-]*/)?[\w][\w.-]*", repo):
-        raise WrongFlags(f"{repo} is not a valid Hub repository name.", "Use OWNER/NAME.")
-    return repo
 
 
 def complete_recipe(incomplete: str) -> list[str]:
@@ -227,9 +217,6 @@ Report = Annotated[
 Plot = Annotated[
     Path | None, files("--plot FILE", "Write a figure: .png, .svg or .pdf.", readable=False)
 ]
-PushToHub = Annotated[
-    str | None, files("--push-to-hub REPO", "Upload to this model repository.", callback=hub_id)
-]
 DryRun = Annotated[bool, files("--dry-run", "Print the plan and write nothing.")]
 AsJson = Annotated[bool, files("--json", "Print one JSON object.")]
 Quiet = Annotated[bool, files("--quiet -q", "Suppress all stderr output except errors.")]
@@ -276,14 +263,7 @@ Subfolder = Annotated[
     str | None, advanced("--subfolder DIR", "Subfolder of MODEL that contains the checkpoint.")
 ]
 Variant = Annotated[str | None, advanced("--variant NAME", "Weights variant, e.g. fp16.")]
-Dialect = Annotated[
-    Literal["both", "keep"],
-    files("--dialect D", "Dialects of rotary settings: both, keep."),
-]
 Link = Annotated[bool, files("--link", "Link unchanged weights files instead of copying them.")]
-CopyCode = Annotated[
-    bool, advanced("--copy-code", "Also copy code files (*.py, ...); code is never executed.")
-]
 
 
 def read_range(text: str | None) -> tuple[int | None, int | None] | None:
@@ -305,7 +285,7 @@ def read_range(text: str | None) -> tuple[int | None, int | None] | None:
 
 
 def _invalid_range(text: str) -> typer.BadParameter:
-    return WrongFlags(f"--rows {text} is not a valid range.", "Use A:B for rows A to B-1.")
+    return WrongFlags(f"--rows {text} is not a valid range.", "Use A:B for rows A to B-1, or all.")
 
 
 def command_line() -> str:
@@ -369,29 +349,6 @@ def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: An
         )
     with usage_errors():
         return settings(**given_flags({**flags, **changes}, settings))
-
-
-def short_training(
-    data: Sequence[str] | None, steps: int | None, lora: int | None, *, verify: bool
-) -> "Train | None":
-    """Return the training of a command with --train and --steps; None without them.
-
-    Raises:
-        typer.BadParameter: The flags do not go together.
-    """
-    from ctxextend.recipe import Train
-
-    if bool(data) != (steps is not None):
-        raise WrongFlags(
-            "--train and --steps must be used together.", "Add the other, or remove both."
-        )
-    if data and steps is not None:
-        if verify:
-            raise WrongFlags("--verify cannot be used with --train.", "Remove one of them.")
-        return Train(tuple(data), steps, lora=lora)
-    if lora is not None:
-        raise WrongFlags("--lora requires --train.", "Add --train and --steps, or remove --lora.")
-    return None
 
 
 def check_files(plot: Path | None = None, report: Path | None = None) -> None:

@@ -32,9 +32,7 @@ CSS = {
     "right": "color: #388e3c",
     "learned": "color: #00838f",
     "second": "color: #388e3c",
-    "third": "color: #ab47bc",
     "new": "color: #a87000",
-    "reserved": "color: #ab47bc",
 }
 
 

@@ -1,8 +1,8 @@
 """The methods that create the rows of a longer position table, in the order of all listings.
 
 Each is a function that is decorated with its metadata. It gets the source rows, shape (n, d),
-float64, without reserved rows and those that ``--keep-first`` and ``--drop-last`` exclude, and the
-number of rows to return, m ≥ n. It returns shape (m, d), float64; methods that keep learned rows
+float64, without reserved rows and those that ``--keep-first`` excludes, and the number of rows to
+return, m ≥ n. It returns shape (m, d), float64; methods that keep learned rows
 return them first, unchanged.
 """
 
@@ -164,7 +164,6 @@ def sinusoidal(
 
 @method(
     keep_first=None,
-    reads_learned_rows=False,
     settings={
         "layout": named_setting("layout of sinusoids", LAYOUTS, default=None),
         "start": count_setting("t of the first row", default=None),
@@ -329,7 +328,6 @@ def mean(table: Rows, rows: int) -> Rows:
 
 @method(
     settings={"scope": named_setting("rows to fill", ("new", "all"), default="new")},
-    reads_learned_rows=False,
     convention="0 in every column",
     long_inputs=UNINFORMATIVE,
     when="you train a model without positions (scope=all), or need a baseline",
@@ -569,10 +567,10 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
         name: Lower-case letters, digits, ``-`` and ``_``, starting with a letter, and not yet in
             use.
         function: Called with the learned rows, shape (n, d), float64, a copy without reserved rows
-            and those that ``keep_first`` and ``drop_last`` exclude, and the number of rows to
-            return, m > n. Returns all rows, shape (m, d), finite, which are cast to the table's
-            dtype once. Keyword-only arguments with int, float or str defaults are its settings;
-            text must not contain commas or start or end with whitespace.
+            and those that ``keep_first`` excludes, and the number of rows to return, m > n. Returns
+            all rows, shape (m, d), finite, which are cast to the table's dtype once. Keyword-only
+            arguments with int, float or str defaults are its settings; text must not contain commas
+            or start or end with whitespace.
 
     Raises:
         ResizeError: The name is in use or invalid, or a default is a bool or invalid text. Also

@@ -136,7 +136,6 @@ def test_resize_json_prints_one_object_on_stdout() -> None:
     assert values["max_len_after"] == 512
     assert values["method"] == "sinusoidal"
     assert values["keep_first"] == 2
-    assert values["drop_last"] == 0
     assert values["methods"] == {
         "transformer.wpe.weight": "sinusoidal:scope=new,layout=interleaved"
     }
@@ -202,7 +201,7 @@ def test_resize_dry_run_says_that_an_output_would_not_be_replaced(
     ("flags", "method"),
     [
         ("--method random", "random:seed=0"),
-        ("--method hierarchical:alpha=0.3 --drop-last 1", "hierarchical:alpha=0.3, --drop-last 1"),
+        ("--method hierarchical:alpha=0.3", "hierarchical:alpha=0.3"),
         ("--method stretch", "stretch, --keep-first 20"),
         ("--method linear --keep-first 0", "linear"),
     ],
@@ -379,7 +378,9 @@ def test_resize_prints_an_error_before_notes_about_an_output_that_never_comes(
 ) -> None:
     Path("book.txt").write_text("The quick brown fox. " * 400)
     shutil.copytree(bundled_source("tiny-gpt2").folder, "source")
-    Path("source/modeling_own.py").write_text("raise SystemExit\n")
+    pico.edit_json(
+        Path("source/tokenizer_config.json"), auto_map={"AutoTokenizer": "own.Tokenizer"}
+    )
     written = run("resize", "source", "--to", "512", "-o", "out")
     assert "Warning: " in written.stderr
 
@@ -392,7 +393,9 @@ def test_resize_prints_an_error_before_notes_about_an_output_that_never_comes(
 
 def test_run_prints_an_error_before_notes_about_an_output_that_never_comes() -> None:
     shutil.copytree(bundled_source("tiny-gpt2").folder, "source")
-    Path("source/modeling_own.py").write_text("raise SystemExit\n")
+    pico.edit_json(
+        Path("source/tokenizer_config.json"), auto_map={"AutoTokenizer": "own.Tokenizer"}
+    )
     run("resize", "source", "--to", "512", "-o", "out")
     failed = run("run", "out/ctxextend.yaml", "-o", "out")
     assert failed.exit_code == 1

@@ -70,7 +70,7 @@ ARGUMENTS = [
     "methods",
     pytest.param("demo", marks=pytest.mark.slow),
     "inspect tiny-gpt2 --check",
-    "inspect tiny-gpt2 twin --all-rows",
+    "inspect tiny-gpt2 twin --rows all",
 ]
 FAILING = {
     "resize nothing-here --to 512": 1,
@@ -85,7 +85,6 @@ FAILING = {
     "compare tiny-gpt2 --to 256 --data no-such.txt": 1,
     "run no-such.yaml": 1,
     "train model.gguf --data no-such.txt --steps 1": 1,
-    "run tiny-gpt2-256/ctxextend.yaml --push-to-hub a/b/c": 2,
     "recipes no-such": 2,
 }
 

@@ -373,14 +373,14 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ({"method": "bnads"}, "Unknown method 'bnads'. Did you mean bands?"),
         ({"method": "magic:sigma=2"}, "Unknown method 'magic'"),
         ({"keep_first": -1}, "^--keep-first must be"),
-        ({"drop_last": True}, "^--drop-last must be"),
+        ({"keep_first": True}, "^--keep-first must be"),
         (
             {"method": "last", "keep_first": 2},
             "--keep-first does not apply to --method last. Remove --keep-first.",
         ),
         (
             {"method": "last:keep-first=2"},
-            "--method last has no setting 'keep-first'. Settings of last: drop-last.",
+            "--method last has no setting 'keep-first'. Settings of last: none.",
         ),
         (
             {"method": "truncate:seed=2"},
@@ -388,7 +388,7 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ),
         (
             {"method": "linear:alpha=0.3"},
-            "has no setting 'alpha'. Settings of linear: keep-first, drop-last.",
+            "has no setting 'alpha'. Settings of linear: keep-first.",
         ),
         (
             {"method": "bands:sgima=3"},
@@ -399,7 +399,7 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
             {"method": "linear:keep-first=2", "keep_first": 3},
             "--keep-first is given twice: also in --method linear:keep-first=2",
         ),
-        ({"method": "linear:drop-last=-2"}, "drop-last must be an integer from 0"),
+        ({"method": "linear:keep-first=-2"}, "keep-first must be an integer from 0"),
         ({"method": "hierarchical:alpha=0"}, "alpha must be between 0 and 1.*, got '0'"),
         ({"method": "hierarchical:alpha=nan"}, "alpha must be between 0 and 1"),
         ({"method": "hierarchical:alpha=0.5"}, "not 0.5"),
@@ -407,14 +407,6 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ({"method": "random:seed=-1"}, "seed must be an integer from 0"),
         ({"method": f"random:seed={2**63}"}, "seed must be an integer from 0"),
         ({"method": "sinusoidal:scope=some"}, "scope must be new or all, got 'some'"),
-        (
-            {"method": "zero", "drop_last": 2},
-            "--drop-last has no effect with --method zero, which reads no learned rows",
-        ),
-        (
-            {"method": "zero:drop-last=2"},
-            "has no setting 'drop-last'. Settings of zero: scope, keep-first.",
-        ),
         ({"method": "sinusoidal:radius=0"}, "radius must be above 0, got '0'"),
         (
             {"method": "sinusoidal:layout=half"},
@@ -471,7 +463,7 @@ def test_registering_refuses_methods_without_a_source_and_equal_names() -> None:
 
 def test_read_choice_reports_all_errors_at_once() -> None:
     with pytest.raises(ResizeError) as caught:
-        read_choice("bands:sigma=-1,gian=2", drop_last=-1)
+        read_choice("bands:sigma=-1,gian=2", keep_first=-1)
     error = caught.value
     assert len((error, *error.others)) == 3
 
