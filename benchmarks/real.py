@@ -159,7 +159,6 @@ figure; as trained, at 512 tokens, 41.0):
 | at LongEmbed | here | 1,024 | 2,048 | 4,096 |
 |---|---|---:|---:|---:|
 | parallel context windows | chunks of the same text | 44.4 | 48.1 | 51.2 |
-| grouped positions | `nearest` | 43.7 | 50.6 | 54.8 |
 | recurrent positions | `copy` | 46.6 | 50.9 | 54.3 |
 | interpolation | `linear` | 45.9 | 50.0 | 54.7 |
 | interpolation, tuned | `linear`, and training of positions | 47.3 | 52.4 | 56.6 |
@@ -201,7 +200,7 @@ class Part:
         if not self.hold_out:
             methods = [COPY, "linear", "bands"]
             if self.text != "qmsum":
-                methods += ["stretch", "last", "spectral"]
+                methods += ["stretch", "last"]
         return (*methods, AUTO, f"bands:keep-first={self.before}")
 
 

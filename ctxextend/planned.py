@@ -155,7 +155,6 @@ def _resize_values(plan: Plan) -> dict[str, Any]:
         "method": plan.method,
         "methods": plan.methods,
         "keep_first": plan.settings.choice.keep_first,
-        "drop_last": plan.settings.drop_last,
         "max_len_before": _only([table.max_len_before for table in plan.tables]),
         "max_len_after": _only([table.max_len_after for table in plan.tables]),
         "tables": plan.tables,

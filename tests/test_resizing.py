@@ -107,7 +107,6 @@ def test_resize_leaves_nothing_if_the_output_is_not_verified(
         ({"budget": 60}, "--budget requires --data"),
         ({"train": "book.txt"}, "--train and --steps must be used together"),
         ({"steps": 1}, "--train and --steps must be used together"),
-        ({"lora": 4}, "--lora requires --train"),
         (
             {"train": "book.txt", "steps": 1, "verify": True},
             "--verify cannot be used with --train",

@@ -45,7 +45,6 @@ from ctxextend.version import __version__
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
     "resize",
     "convert",
-    "flags",
     "train",
     "inspect",
     "verify",
@@ -56,9 +55,8 @@ COMMANDS = (  # in the order of --help; each is a function in the module of the 
     "families",
     "methods",
     "demo",
-    "skill",
-    "doctor",
 )
+SHOWN_LIBRARIES = ("torch", "transformers", "safetensors", "numpy")  # by --version
 # Exit codes of known errors; of others, 1.
 EXIT_CODES: dict[type[CtxextendError], int] = {
     VerificationError: FAILED_CHECK,
@@ -272,14 +270,25 @@ def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def _print_version(requested: bool) -> None:
-    if requested:
-        Console().data(f"ctxextend {__version__}")
-        raise typer.Exit
+    """Print our version, then those of Python and of the libraries that decide results."""
+    if not requested:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+    from platform import python_version
+
+    lines = [f"ctxextend {__version__}", f"python {python_version()}"]
+    for name in SHOWN_LIBRARIES:
+        try:
+            lines.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            lines.append(f"{name} missing")
+    Console().data("\n".join(lines))
+    raise typer.Exit
 
 
 def ctxextend(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, help="Print the versions.")
     ] = False,
 ) -> None:
     """Resize position embeddings; everything else stays byte-identical.

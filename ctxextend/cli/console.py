@@ -44,9 +44,7 @@ STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
     "right": {"fg": "green"},
     "learned": {"fg": "cyan"},
     "second": {"fg": "green"},
-    "third": {"fg": "magenta"},
     "new": {"fg": "yellow"},
-    "reserved": {"fg": "magenta"},
 }
 
 

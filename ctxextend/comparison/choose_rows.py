@@ -172,9 +172,8 @@ class RowsChoice:
             return
         table = plan.tables[0]
         learned = self.reader.resizer.learned[table.name][table.reserved_rows :]
-        used = learned[: len(learned) - plan.settings.choice.drop_last]
         search = BandsSearch(
-            table=used.astype(np.float64),
+            table=learned.astype(np.float64),
             rows=table.rows_after - table.reserved_rows,
             requested=requested,
             measure=lambda candidate: self.reader.read(candidate, items),

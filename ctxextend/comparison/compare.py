@@ -27,7 +27,6 @@ UNCOMPARED = (
     "save",
     "report_to",
     "dtype",
-    "copy_code",
     "distill",
     "contrastive",
     "lora",

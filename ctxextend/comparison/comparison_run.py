@@ -224,7 +224,7 @@ class ComparisonRun:
             with trainer.trained(self.resizer, plan, advance_training, deadline) as train:
                 seconds = time.perf_counter() - started
                 candidate.tuned = TuningSteps(
-                    steps=train.num_steps, seconds=round(seconds, 3), budget=tuned.seconds
+                    steps=train.steps, seconds=round(seconds, 3), budget=tuned.seconds
                 )
                 resize = recorded_settings(plan)
                 candidate.recipe = recipe_text(self.files.opened, resize, train)
@@ -267,7 +267,7 @@ class ComparisonRun:
         if settings.train is not None and self.trainer is not None:
             comparison = replace(
                 comparison,
-                steps=settings.train.num_steps,
+                steps=settings.train.steps,
                 trainable=str(settings.train.trainable),
                 seq_len=self.trainer.task.span,
             )

@@ -336,7 +336,7 @@ def _full_name(text: str) -> str:
     if is_tuned and untuned == EVERY_METHOD:
         message = f"--method {EVERY_METHOD}{TUNED_SUFFIX}: each tuned method takes a whole budget."
         raise ResizeError(message, f"Name those to tune, such as --method bands{TUNED_SUFFIX}.")
-    raise_first(method_errors(untuned, keep_first=None, drop_last=0))
+    raise_first(method_errors(untuned, keep_first=None))
     method, settings = parse_method(untuned)
     name = method_text(method.name, settings)
     if is_tuned:

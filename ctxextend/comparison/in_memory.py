@@ -179,7 +179,7 @@ class InMemoryTrainer:
     def tokens(self) -> int:
         """The number of tokens that training reads."""
         settings = self.task.settings
-        return settings.num_steps * settings.batch_size * self.task.lengths.length
+        return settings.steps * settings.batch_size * self.task.lengths.length
 
     @property
     def held_out_windows(self) -> list[NDArray[Any]]:
@@ -199,7 +199,7 @@ class InMemoryTrainer:
         return replace(
             task,
             text=replace(task.text, held_out=held_out._replace(spans=sequence)),
-            settings=replace(task.settings, eval_every=task.settings.num_steps),
+            settings=replace(task.settings, eval_every=task.settings.steps),
         )
 
 
@@ -207,9 +207,10 @@ def _new_rows(plan: Plan) -> NDArray[np.bool_]:
     """Return the mask of the rows of the first table that are not learned ones, shape (rows,)."""
     table = plan.tables[0]
     reserved = table.reserved_rows
-    created = (table.rows_after - reserved, plan.choice_of(table))
+    before = table.rows_before - reserved
+    after = table.rows_after - reserved
     rows = np.zeros(table.rows_after, np.bool_)
-    rows[reserved:] = ~learned_rows_after(table.rows_before - reserved, [created])
+    rows[reserved:] = ~learned_rows_after(before, after, plan.choice_of(table))
     return rows
 
 

@@ -40,7 +40,7 @@ from ctxextend.evaluation.windows import context_lengths
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.progress import Progress, no_progress
-from ctxextend.provenance import FINGERPRINT, BaseCheckpoint, find_base, read_provenance
+from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
 from ctxextend.recipe import (
     MIN_WINDOW,
     CheckpointRef,
@@ -334,7 +334,6 @@ def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckp
         if base is None and isinstance(files, StatedFiles):
             return None
         if base is None:
-            hashes = {FINGERPRINT: files.checkpoint.weights.fingerprint()}
-            base = BaseCheckpoint(files.ref, hashes)
-        bases[base.hashes.get(FINGERPRINT, base.ref.source)] = base
+            base = BaseCheckpoint(files.ref, files.checkpoint.weights.fingerprint())
+        bases[base.fingerprint or base.ref.source] = base
     return next(iter(bases.values())) if len(bases) == 1 else None

@@ -11,8 +11,6 @@ from ctxextend.checkpoints.folder import (
     ADAPTER_PREFIX,
     Checkpoint,
     open_checkpoint,
-    open_config,
-    with_code,
 )
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
 from ctxextend.checkpoints.gguf_file import is_gguf
@@ -21,7 +19,6 @@ from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import (
     CheckpointError,
-    ResizeError,
     UnsupportedModelError,
 )
 from ctxextend.families.lookup import (
@@ -30,7 +27,6 @@ from ctxextend.families.lookup import (
     find_architecture,
     matching_types,
 )
-from ctxextend.limits.statements import TOKENIZER_CONFIG
 from ctxextend.plan.found_table import FoundTable, measure_table
 from ctxextend.plan.gguf_model import (
     check_gguf_ref,
@@ -43,7 +39,7 @@ from ctxextend.plan.table_names import match_names
 from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.plan.unknown_models import missing_table_error, unknown_type_error
 from ctxextend.plan.usable_types import check_model_type, is_unknown
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef
+from ctxextend.recipe import CheckpointRef
 
 MAX_LISTED_TYPES = 5
 
@@ -58,10 +54,6 @@ class OpenedModel:
     checkpoint: Checkpoint
     architecture: Architecture
     tables: tuple[FoundTable, ...]  # its position tables, in registry order
-
-    def with_code(self) -> "OpenedModel":
-        """Return the model with code files in its folder copied instead of skipped."""
-        return replace(self, checkpoint=with_code(self.checkpoint))
 
     def without_other_format(self) -> "OpenedModel":
         """Return the model without its files in Mistral's own format, which have other weights."""
@@ -119,33 +111,6 @@ def open_model(
         UnsupportedModelError: The model has no supported position table.
     """
     checkpoint = open_reference(ref, check_type, reads_gguf=reads_gguf, only_headers=only_headers)
-    return identify_model(checkpoint, ref)
-
-
-def open_without_weights(ref: CheckpointRef, instead: str) -> OpenedModel:
-    """Open only the config of a model whose positions have no table of rows.
-
-    Args:
-        ref: The checkpoint.
-        instead: What to do with a model that has rows, as a sentence.
-
-    Raises:
-        SourceError: The checkpoint does not exist or cannot be reached.
-        CheckpointError: The config is missing or malformed.
-        UnsupportedModelError: The model has no positions to resize.
-        ResizeError: It has a table of rows.
-    """
-    source = resolve_source(ref.source, ref.revision, ref.subfolder, only_config=True)
-    if is_gguf(source.file):
-        message = f"{ref.source} is a GGUF file, and states its rotary settings itself."
-        raise ResizeError(message, f"Resize it: {ref.resize_command(to='N')}")
-    # These tell whether a length may have been raised by hand.
-    checkpoint = open_config(source, also=(TOKENIZER_CONFIG, RECIPE_FILE))
-    architecture = _find_architecture(checkpoint, ref)
-    for location in architecture.locations:
-        if location.table.has_rows:
-            message = f"A longer context needs new rows of {location.table.name}."
-            raise ResizeError(message, instead)
     return identify_model(checkpoint, ref)
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 HELD_OUT_TOKENS = 32_768  # maximum size of the held-out set
 # Minimum tokens to read, if the text has as many: one in 20 of them is held out.
 MIN_READ = 20 * 65_536
-WHOLE_TEXT = 2**40 - 1  # the most tokens of which `HeldOut` can hold out windows
 # Full-length windows are held out if the text is at least so many times as long.
 MIN_FULL_WINDOWS = 10
 MIN_WHOLE_WINDOWS = 8  # of all positions, that are held out of the training of a table in windows
@@ -178,11 +177,9 @@ def _texts_to_read(
     settings: Train, lengths: SequenceLengths
 ) -> dict[str, tuple[tuple[str, ...], int]]:
     """Return the paths and the maximum tokens of each text to read."""
-    maximum = WHOLE_TEXT
-    if settings.tokens is not None:
-        maximum = settings.tokens
-    elif settings.epochs is None:
-        trained = settings.num_steps * settings.batch_size * lengths.text
+    maximum = settings.tokens
+    if maximum is None:
+        trained = settings.steps * settings.batch_size * lengths.text
         # Short runs read more text than they train on, so that enough is held out.
         maximum = max(math.ceil(trained * 20 / 19), MIN_READ) + 2 * lengths.span
     texts = {"data": (settings.data, maximum)}

@@ -81,10 +81,6 @@ OTHER_ERRORS = {
     "train tiny-gpt2 --data ok.txt --steps 1 --contrastive without sentence_transformers": (
         "--contrastive requires sentence-transformers"
     ),
-    "train tiny-gpt2 --data ok.txt --steps 1 --report-to wandb without wandb": (
-        "--report-to wandb requires wandb"
-    ),
-    "train tiny-gpt2 --data ok.txt --steps 1 --report-to wamdb": "Did you mean wandb?",
     "resize tiny-gpt2 --to 256 --data ok.txt without accelerate": "requires accelerate",
     "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 without accelerate": "requires accelerate",
     "convert tiny-gpt2 --to 256 --scheme rotary --train ok.txt --steps 1 without accelerate": (
@@ -102,7 +98,6 @@ OTHER_ERRORS = {
     ),
     "train tiny-gpt2 --data ok.txt --steps 1 --base missing": "missing",
     "train tiny-gpt2 --data ok.txt --steps 1 --fsdp": "but there is only one.",
-    "train tiny-gpt2 --data ok.txt --steps 1 --push-to-hub a/b/c": "a/b/c is not a valid Hub",
 }
 
 

@@ -54,11 +54,6 @@ def interrupt(*_: object, **__: object) -> None:
             "verify tiny-gpt2 --deep",
             "Stopped: nothing was verified.\n",
         ),
-        (
-            "ctxextend.plan.runtime_flags.find_flags",
-            "flags tiny-gpt2 --to 4x --for vllm",
-            "Stopped: nothing was printed.\n",
-        ),
         ("ctxextend.comparison.quick.compare_quickly", "demo", NOTHING),
         (
             "ctxextend.evaluation.evaluate.open_text",
@@ -218,5 +213,5 @@ def test_a_signal_during_a_destructor_is_not_lost() -> None:
 
 
 def test_every_command_that_writes_no_checkpoint_has_a_word_for_what_was_not_done() -> None:
-    writing = {"resize", "convert", "train", "run", "demo", "skill"}
+    writing = {"resize", "convert", "train", "run", "demo"}
     assert {*COMMANDS} - writing == {*WITHOUT_OUTPUT}

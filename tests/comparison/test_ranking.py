@@ -69,7 +69,7 @@ def test_rank_puts_nan_last() -> None:
     [
         ("linear", "linear", {}),
         ("stretch:keep-first=5", "stretch", {"keep_first": 5}),
-        ("copy:keep-first=1,drop-last=2", "copy", {"keep_first": 1, "drop_last": 2}),
+        ("copy:keep-first=1", "copy", {"keep_first": 1}),
         ("hierarchical:alpha=0.3", "hierarchical:alpha=0.3", {}),
         ("bands:sigma=8,repeat=40:128", "bands:sigma=8,repeat=40:128", {}),
     ],
@@ -86,7 +86,7 @@ def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[
     [
         ([], []),
         (["all", "all"], []),
-        (["all", "last", "last", "copy:drop_last=1"], ["last", "copy:drop-last=1"]),
+        (["all", "last", "last", "copy:keep_first=1"], ["last", "copy:keep-first=1"]),
     ],
 )
 def test_read_methods_expands_all_and_removes_duplicates(

@@ -104,7 +104,7 @@ def test_resize_with_data_trains_the_rows_and_records_what_it_did(
     facts = recipe["provenance"]["trained"]
     assert facts["threads"] == 1
     assert list(facts["candidates"]) == [trial["method"] for trial in found["trials"]]
-    assert len(recipe["provenance"]["tables"][0]["sha256_after"]) == 64
+    assert len(recipe["provenance"]["tables"][0]["sha256"]) == 64
     card = Path("tuned/README.md").read_text()
     assert "to predict anywhere what its base checkpoint predicts in windows it can read" in card
 

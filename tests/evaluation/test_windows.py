@@ -68,7 +68,7 @@ def test_cut_windows_rejects_text_shorter_than_a_window(tokens: int, hint: str) 
         cut_windows(texts(tokens), 128, 10, None)
     message = str(raised.value)
     assert hint in message
-    assert ("length=" in message) == (tokens >= 8)
+    assert ("--length " in message) == (tokens >= 8)
 
 
 @pytest.mark.parametrize(

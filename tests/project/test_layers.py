@@ -29,8 +29,6 @@ LAYERS = [
     "limits",
     "runtimes",
     "length_text",
-    "shipped",
-    "skill",
     "recipe_names",
     "recipe",
     "recipe_paths",
@@ -40,7 +38,6 @@ LAYERS = [
     "plan",
     "output",
     "models",
-    "environment",
     "text_data",
     "held_out",
     "inspection",
@@ -77,7 +74,6 @@ ALLOWED = {
     "plan": set(),
     "output": {"ml_dtypes", "yaml"},
     "models": {"ml_dtypes", "torch", "transformers"},
-    "environment": {"packaging", "torch"},
     "evaluation": {"tokenizers", "torch", "transformers"},
     "text_data": {"datasets"},
     "training": {
@@ -239,7 +235,6 @@ FILES = {*HEAVY, "huggingface_hub", "safetensors"}
         (command("resize", "--help"), SCREEN),
         (command("--version"), SCREEN),
         (command("methods"), HEAVY),
-        (command("skill", "--claude"), SCREEN),
         (command("resize", "tiny-gpt2", "--to", "512", "--dry-run"), FILES),
         (
             command(

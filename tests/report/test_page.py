@@ -299,7 +299,7 @@ def test_report_labels_the_best_five_methods_and_draws_others_in_grey(tmp_path: 
 
 
 def test_report_says_what_a_broken_bar_means(tmp_path: Path) -> None:
-    found = without_small_plots(comparison(("linear", "copy", "mirror", "last")))
+    found = without_small_plots(comparison(("linear", "copy", "hierarchical", "last")))
     page = page_of(found, tmp_path)
     assert "beyond the axis" not in page
     assert "Incomplete" not in page
