@@ -179,7 +179,7 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(source_with_other_fil
         "tokenizer_config.json: model_max_length unset -> 40 (no limit was stated, and longer "
         "texts would fail)",
         "would make short texts as slow as long ones",
-        "skip      tf_model.h5 (TensorFlow weights, not rewritten)",
+        "skip      tf_model.h5",
         f"write     {kilobytes:.1f} kB",
     ):
         assert line in done.stdout
