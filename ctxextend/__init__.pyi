@@ -7,7 +7,6 @@ from typing import Any
 from torch.nn import Module
 
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.comparison.comparison_run import ComparisonInterrupted
 from ctxextend.environment import Environment
 from ctxextend.errors import (
     CheckpointError,
@@ -23,13 +22,12 @@ from ctxextend.errors import (
     UnsupportedModelError,
     VerificationError,
 )
-from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.families.listing import FamilyTable
 from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport
-from ctxextend.pipeline import RunInterrupted, RunResult
+from ctxextend.pipeline import RunResult
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_flags import RuntimeFlags
@@ -47,13 +45,11 @@ __all__ = [
     "Check",
     "CheckpointError",
     "Comparison",
-    "ComparisonInterrupted",
     "CtxextendError",
     "DataError",
     "DeviceMemory",
     "Environment",
     "Evaluation",
-    "EvaluationInterrupted",
     "Explanation",
     "FamilyTable",
     "Finding",
@@ -70,7 +66,6 @@ __all__ = [
     "ResizeError",
     "ResizeResult",
     "RopeReport",
-    "RunInterrupted",
     "RunResult",
     "RuntimeFlags",
     "SchemeReport",
@@ -110,10 +105,7 @@ def compare(
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
     methods: str | Sequence[str] = (),
-    steps: int = 0,
     hold_out: int | str | None = None,
-    quick: bool = False,
-    tune: bool = False,
     progress: Progress = ...,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -125,8 +117,8 @@ def compare(
     queries: str | PathLike[str] | None = None,
     qrels: str | PathLike[str] | None = None,
     length: int | str | Sequence[int | str] = (),
-    tokens: int | None = None,
-    batch_size: int = 8,
+    tokens: int = 65536,
+    batch_size: int | None = None,
     precision: str = "auto",
     seed: int = 0,
     measure: str | Sequence[str] = (),
@@ -134,55 +126,32 @@ def compare(
     text_field: str = "text",
     device: str | None = None,
     threads: int | None = None,
-    epochs: float | None = None,
-    seq_len: int | str | None = None,
-    window: int | str | None = None,
-    window_skip: bool = False,
-    trainable: str | None = None,
-    lr: float | None = None,
-    weight_decay: float = 0.0,
-    per_device_batch_size: int | None = None,
-    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
 ) -> Comparison:
     """Rank methods on one model, one text and one seed.
 
     The model is loaded once; only its tables change between methods, and equal those that `resize`
     writes, bit for bit. The base reads the same text once, in sliding windows or chunks. Language
     models are ranked by their loss on windows of the new length, encoders by document retrieval, or
-    by nDCG@10 in a search set. With `steps`, each method is evaluated before and after training,
-    from the same weights, on the same text in the same order.
+    by nDCG@10 in a search set.
 
     Args:
         reference: As in `resize`.
         to: New context length in positions. With `hold_out`: of the cut tables, by default the
-            model's own. With `quick`, by default twice the model's.
-        data: As in `evaluate`; with `steps`, the training text; with `quick`, by default Python's
-            documentation.
+            model's own.
+        data: As in `evaluate`, by default Python's documentation.
         methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the
-            default without `steps`): every one. With `steps`, the default is ``auto``, the default
-            method. ``bands+tuned``: the table of the method is also trained on the text, as
-            `resize` does with `data`, for ``budget`` seconds (by default 60); all methods are then
-            measured on windows held out of it. Without `steps`, `hold_out`, `quick` and ``corpus``.
-        steps: Optimizer steps of training; 0: no training.
+            default): every one.
         hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare
             with the rows that were cut off, the reference rows: loss at these positions, or cosine
             to the reference embeddings.
-        quick: Compare five methods, or all of rotary positions, on what can be read in half a
-            minute. Without `methods`, `steps`, `hold_out`, ``length``, ``measure`` and ``corpus``.
-        tune: Also search the settings that `yarn` and `switch` leave open, on every other window of
-            the text, for ``budget`` seconds (by default 60) of reading; the other windows rank the
-            methods, which takes as long as without a search.
         progress: Called with the number of tokens read since the last call, the total, and the name
             of the method.
-        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with
-            `steps`, also fields of `Train` without output, with ``eval_data`` for evaluation;
+        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …;
             ``revision``, … as in `resize`.
 
     Raises:
         ResizeError: Settings are invalid, or do not go together.
-        CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is
-            also trained on.
-        ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
+        CtxextendError: As `evaluate`; a named method does not apply.
     """
 
 def compare_checkpoints(
@@ -225,7 +194,6 @@ def compare_checkpoints(
     Raises:
         CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
             differently.
-        ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
 
 def doctor() -> Environment:
@@ -284,7 +252,6 @@ def evaluate(
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is
             shorter than one window, or a length or a measure does not apply to the model.
-        EvaluationInterrupted: Ctrl-C was pressed; it has the results so far.
     """
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
@@ -400,7 +367,6 @@ def run(
         CheckpointError: The source changed after the recipe was written.
         CtxextendError: As `resize`, `train` and `evaluate`.
         TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
-        RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
 
 def runtime_flags(
@@ -527,7 +493,7 @@ def resize(
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
-    data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    tune: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     budget: int | None = None,
     edit_only: bool = False,
     link: bool = False,
@@ -566,12 +532,10 @@ def resize(
         output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
             the current folder.
         force: Replace an existing checkpoint folder or GGUF file, once the new one is complete.
-        data: Text files or folders that make the result better. For a table of rows, methods and
-            settings of `bands` are compared, then the rows are trained so that a window of the
-            old length predicts the same everywhere. For rotary positions, a method is chosen and
-            the settings that `yarn` and `switch` leave open are searched. What is not better on
-            held-out text by more than its 95 % interval is not kept.
-        budget: With `data`: seconds, by default 60.
+        tune: Text files or folders. The rows of a table are trained so that a window of the old
+            length predicts the same everywhere; what is not better on held-out text by more than
+            its 95 % interval is not kept.
+        budget: With `tune`: seconds, by default 60.
         edit_only: Write only edited and created files, and no weights.
         link: Link weights files that stay as they are instead of copying them: by hard links or,
             from the Hub cache, by symbolic links.

@@ -80,7 +80,6 @@ MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 3
 MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 MIN_WINDOW = 8  # minimum window length in tokens
 MAX_EPOCHS = 1_000_000
-SEARCH_SECONDS = 60  # default time of a search for settings, for reading text
 # The scheme of a conversion that keeps positions, and attends in windows.
 ATTENTION_WINDOWS = "window"
 SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, NONE)  # of a conversion

@@ -79,8 +79,7 @@ def run(
     result = execute(console, settings, planned, output, force=force, resume=resume)
     evaluation = result.evaluation
     values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
-    if evaluation is None or evaluation.complete:
-        values |= push(console, result.output, push_to_hub)
+    values |= push(console, result.output, push_to_hub)
     if evaluation is None:
         console.result("run", values)
         return

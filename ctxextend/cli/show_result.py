@@ -380,4 +380,6 @@ def finish(
         console.next_steps(*steps_after_training(result.output))
     if not result.dry_run:
         values |= push(console, result.output, push_to_hub)
-    console.result(command, values, [*result.choice_warnings, *warnings])
+    if result.for_runtime is not None:
+        warnings = [*result.for_runtime.warnings, *warnings]
+    console.result(command, values, warnings)

@@ -115,7 +115,6 @@ class LossEstimate(Estimate):
 # What limited the text that was read, for messages.
 TEXT_LIMITS = {
     "tokens": "limited by --tokens",
-    "time": "limited by the time",
     "text": "limited by the end of the text",
 }
 
@@ -425,7 +424,7 @@ def _difference(measured: DocumentScores, mode: str) -> Estimate | None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation(Result, shows=("source", "base", "max_len", "tokens", "complete")):
+class Evaluation(Result, shows=("source", "base", "max_len", "tokens")):
     """How much a checkpoint's context length helps on a text."""
 
     source: str  # the evaluated checkpoint
@@ -449,7 +448,6 @@ class Evaluation(Result, shows=("source", "base", "max_len", "tokens", "complete
     search: SearchResult | None = None
     shift: Shift | None = None
     held_out_rows: HeldOutRows | None = None  # measured by `compare` only
-    complete: bool = True  # False if interrupted
     seconds: float = 0.0  # without loading
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()

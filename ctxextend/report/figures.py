@@ -834,8 +834,6 @@ def _shift_panel(evaluation: Evaluation) -> Panel | None:
 def evaluation_figure(evaluation: Evaluation) -> "Figure":
     """Return a figure of all measurements of `evaluate`."""
     title = f"{public_name(evaluation.source)}, {evaluation.max_len} tokens"
-    if not evaluation.complete:
-        title += "; incomplete"
     return panel_figure(evaluation_panels(evaluation), title)
 
 

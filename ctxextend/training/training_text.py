@@ -37,14 +37,6 @@ Facts = dict[str, Any]  # what a recipe records about a text
 PairRow = list[int]
 
 
-class ShortTextError(DataError):
-    """A text of so many `tokens` is too short for the sequences that it is needed for."""
-
-    def __init__(self, message: str, hint: str, tokens: int) -> None:
-        super().__init__(message, hint)
-        self.tokens = tokens
-
-
 class SequenceLengths(NamedTuple):
     """Lengths of the sequences of a run, in tokens or positions."""
 
@@ -218,9 +210,7 @@ def _check_length(texts: Mapping[str, _ReadText], lengths: SequenceLengths) -> N
                 "Pass more text with --data, held-out text with --eval-data, or use a shorter "
                 "--seq-len or --window."
             )
-            raise ShortTextError(
-                f"{label} has {tokens:,} tokens, but {use} {required:,}.", hint, tokens
-            )
+            raise DataError(f"{label} has {tokens:,} tokens, but {use} {required:,}.", hint)
 
 
 def _split_pairs(texts: Mapping[str, _ReadText]) -> tuple[PairedText, PairedText]:
