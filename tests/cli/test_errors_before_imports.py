@@ -48,9 +48,8 @@ READERS = (
     "train tiny-gpt2 --steps 1 --data",
     "train tiny-gpt2 --steps 1 --dry-run --data",
     "compare tiny-gpt2 --to 256 --data",
-    "compare tiny-gpt2 --quick --data",
     "compare tiny-gpt2 tiny-gpt2 --data",
-    "resize tiny-gpt2 --to 256 --data",
+    "resize tiny-gpt2 --to 256 --tune",
     "resize tiny-gpt2 --to 256 --steps 1 --train",
     "convert tiny-gpt2 --to 256 --scheme rotary --steps 1 --train",
 )
@@ -66,7 +65,7 @@ OTHER_ERRORS = {
     "train tiny-gpt2 --data ok.txt --steps 1 --window 512": "more than the 128 positions",
     "train tiny-gpt2 --data ok.txt --steps 1 --eval-data missing.txt": "missing.txt does not exist",
     "train tiny-gpt2 --pairs other.jsonl --steps 1": "does not have the fields anchor, positive",
-    "resize tiny-gpt2 --to 256 --data ok.txt --output exists": "exists exists.",
+    "resize tiny-gpt2 --to 256 --tune ok.txt --output exists": "exists exists.",
     "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 --output exists": "exists exists.",
     "resize tiny-gpt2 --to 256 --method bandz": "Unknown method 'bandz'.",
     "convert tiny-gpt2 --to 256 --scheme rotary --output exists": "exists exists.",
@@ -86,13 +85,9 @@ OTHER_ERRORS = {
         "--report-to wandb requires wandb"
     ),
     "train tiny-gpt2 --data ok.txt --steps 1 --report-to wamdb": "Did you mean wandb?",
-    "resize tiny-gpt2 --to 256 --data ok.txt without accelerate": "requires accelerate",
+    "resize tiny-gpt2 --to 256 --tune ok.txt without accelerate": "requires accelerate",
     "resize tiny-gpt2 --to 256 --train ok.txt --steps 1 without accelerate": "requires accelerate",
     "convert tiny-gpt2 --to 256 --scheme rotary --train ok.txt --steps 1 without accelerate": (
-        "requires accelerate"
-    ),
-    "compare tiny-gpt2 --to 256 --data ok.txt --steps 1 without accelerate": "requires accelerate",
-    "compare tiny-gpt2 --to 256 --data ok.txt --method bands+tuned without accelerate": (
         "requires accelerate"
     ),
     "train tiny-gpt2 --data ok.txt --steps 1 --output interrupted": (

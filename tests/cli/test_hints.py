@@ -195,8 +195,8 @@ def test_compare_accepts_several_models() -> None:
 MISUSE = [
     "resize tiny-gpt2 --to 4096 --train short.txt --steps 1",
     "resize tiny-gpt2 --to 256 --train no-such.txt --steps 1",
-    "resize tiny-gpt2 --to 256 --data short.txt",
-    "resize tiny-gpt2 --to 256 --data short.txt --hold-out 64",
+    "resize tiny-gpt2 --to 256 --tune short.txt",
+    "resize tiny-gpt2 --to 256 --tune short.txt --hold-out 64",
     "resize tiny-gpt2 --to 256 --part encoder",
     "resize tiny-gpt2 --to 256 --method linear --keep-first 200",
     "convert tiny-gpt2 --scheme rotary --to 4096 --train short.txt --steps 1",
@@ -208,7 +208,6 @@ MISUSE = [
     "evaluate tiny-gpt2 --data short.txt --length 4096",
     "compare tiny-gpt2 --to 4096 --data short.txt",
     "compare tiny-gpt2 --to 256 --data short.jsonl",
-    "compare tiny-gpt2 --to 256 --data short.txt --steps 1",
     "compare tiny-gpt2 tiny-gpt2 --data short.txt --length 4096",
     "compare tiny-gpt2 --to 256 --data short.txt --method linear:keep-first=200",
     "run recipe.yaml",

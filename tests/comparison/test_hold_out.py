@@ -40,7 +40,7 @@ def oracle(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def held_out(comparison: Comparison, method: str) -> HeldOutRows:
     (row,) = (row for row in comparison.rows if row.method == method)
-    found = row.final.evaluation.held_out_rows
+    found = row.evaluation.held_out_rows
     assert found is not None
     return found
 
@@ -144,7 +144,7 @@ def test_compare_hold_out_ranks_encoders_by_cosine_to_the_reference(
     assert found.metric == COSINE
     assert found.base is not None
     assert found.base.mean == 1
-    means = [row.final.score.mean for row in found.rows]
+    means = [row.score.mean for row in found.rows]
     assert means[0] == max(means)
     assert means[0] < 1
 

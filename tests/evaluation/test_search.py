@@ -313,8 +313,8 @@ def test_compare_scores_a_search_set_like_evaluate(encoder: Path, longer: Path) 
     assert compared.metric == "ndcg@10"
     assert compared.base == search.scores["chunks"]["nDCG@10"]
     (linear,) = (row for row in compared.rows if row.method == "linear")
-    assert linear.final.evaluation.search == search
-    assert linear.final.score == search.scores["model"]["nDCG@10"]
+    assert linear.evaluation.search == search
+    assert linear.score == search.scores["model"]["nDCG@10"]
     done = invoke("compare", encoder, "--to", 32, *FLAGS, "--method", "linear")
     assert "vs. same text" in done.stdout
     assert "vs. whole text" in done.stdout
@@ -336,7 +336,7 @@ def test_compare_of_checkpoints_reads_the_same_text_of_all_with_the_base(
         by_itself = ctxextend.evaluate(path, base=encoder, length=[length], **FILES).search
         assert by_itself is not None
         assert by_itself.tokens_read["chunks_of_same_text"].limit == length
-        assert row.final.evaluation.search == by_itself
+        assert row.evaluation.search == by_itself
 
 
 @pytest.mark.parametrize(

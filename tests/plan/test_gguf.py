@@ -510,7 +510,7 @@ def test_resize_refuses_an_unknown_architecture(tmp_path: Path) -> None:
         (["--for", "vllm"], "--for vllm: a GGUF file is planned as llama.cpp reads it"),
         (["--dialect", "keep"], "--dialect is about config.json"),
         (["--copy-code"], "--copy-code does not apply to a GGUF file"),
-        (["--data", "x.txt"], "--data runs the model in transformers"),
+        (["--tune", "x.txt"], "--tune runs the model in transformers"),
         (["--train", "x.txt", "--steps", "1"], "--train runs the model in transformers"),
         (["--edit-only"], "--edit-only does not apply to a GGUF file"),
         (["--model-type", "llama"], "--model-type does not apply"),

@@ -52,7 +52,6 @@ from tests.helpers.evaluations import (
     ENCODER,
     EXTENDED,
     EXTREMES,
-    INTERRUPTED,
     MASKED,
     WITHOUT_BASE,
     cell,
@@ -427,10 +426,8 @@ MAP, RETRIEVAL = "Answers found (%)", "Retrieval"
         (EXTENDED, [MAP, MAP, BY_POSITION, BY_CONTEXT, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
         (WITHOUT_BASE, [MAP, MAP, BY_POSITION, BY_CONTEXT]),
         (EFFECTIVE, [MAP, MAP]),
-        (INTERRUPTED, [""]),
         (MASKED, [""]),
         (ENCODER, [MAP, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
-        (replace(INTERRUPTED, positions=None), []),
     ],
 )
 def test_evaluation_figure_has_a_panel_per_measurement(

@@ -97,8 +97,7 @@ def without_small_plots(found: Comparison) -> Comparison:
     """Remove the data of small plots, effective lengths, from a comparison."""
     rows = []
     for row in found.rows:
-        evaluation = replace(row.untrained.evaluation, effective=None)
-        rows.append(replace(row, untrained=replace(row.untrained, evaluation=evaluation)))
+        rows.append(replace(row, evaluation=replace(row.evaluation, effective=None)))
     return replace(found, rows=tuple(rows))
 
 
@@ -112,12 +111,9 @@ def single_window() -> Comparison:
     return with_outcome(found, replace(found.rows[1].untrained, delta=Estimate(0.5, None, 64, 1)))
 
 
-INTERRUPTED = COMPARISONS["compare-interrupted"]
-
 # Results, and the number of plots in their reports.
 REPORTS: dict[str, tuple[Found, int]] = {
     "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 2 * 3),
-    "trained": (comparison(("bands", "stretch --keep-first 20"), steps=200), 2 + 2 + 2 * 2),
     "encoder": (without_small_plots(encoders()), 1 + 2),
     "one": (comparison(("linear",)), 2 + 2),
     "effective": (COMPARISONS["compare-effective"], 1 + 2 * 2),
@@ -248,7 +244,7 @@ def test_report_contains_all_losses_recipes_and_notes(tmp_path: Path) -> None:
     whole = " ".join(texts)
     for row in found.rows:
         assert row.recipe in whole
-        evaluation = row.final.evaluation
+        evaluation = row.evaluation
         assert evaluation.positions is not None
         assert evaluation.contexts is not None
         losses = [bucket.losses[MODEL] for bucket in evaluation.positions.buckets]
@@ -539,7 +535,7 @@ def test_report_and_figure_of_extreme_numbers(
 
 def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
     found = without_small_plots(comparison(("linear", "copy")))
-    evaluation = replace(found.rows[-1].final.evaluation, positions=None, contexts=None)
+    evaluation = replace(found.rows[-1].evaluation, positions=None, contexts=None)
     nothing = Outcome(Estimate(3.0, None, 1, 9), None, None, evaluation)
     PageParser(page_of(with_outcome(found, nothing), tmp_path))
     page = page_of(
@@ -598,15 +594,6 @@ def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
             single_window(),
             "worse by 0.500 nats/token; the ranking is based on one window or document, so it "
             "may be due to chance. ",
-        ),
-        (
-            INTERRUPTED,
-            "`bands` is best at 512 tokens after 100 steps of training the position table: "
-            "perplexity 20.54",
-        ),
-        (
-            replace(INTERRUPTED, rows=INTERRUPTED.rows[2:]),
-            "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3.",
         ),
     ],
 )
