@@ -17,7 +17,7 @@ from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint, protected_
 from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import compare_model
-from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.comparison_settings import Compare, EvaluateMethods
 from ctxextend.comparison.python_text import is_held_out, python_documents, write_documents
 from ctxextend.comparison.tuning_settings import tuning_settings
 from ctxextend.evaluation.eval_model import CAUSAL
@@ -27,7 +27,7 @@ from ctxextend.plan.opened_model import OpenedModel, identify_model
 from ctxextend.plan.plan import Plan
 from ctxextend.planned import prepare_resize
 from ctxextend.progress import Progress
-from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 
 DEMO_SOURCE = "tiny-gpt2"
 DEMO_METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first=128")
@@ -79,7 +79,7 @@ def compare_demo(progress: Progress, threads: int | None) -> Comparison:
     """Compare methods on the bundled checkpoint, at twice its length."""
     for module in ("torch", "transformers"):  # fail before anything is measured
         import_module(module)
-    evaluate = Evaluate(measure=("position",), threads=threads)
+    evaluate = EvaluateMethods(measure=("position",), threads=threads)
     settings = Compare.from_request("2x", evaluate, DEMO_METHODS)
     comparison = compare_model(_open_demo(), settings, progress)
     return replace(comparison, notes=(), warnings=())

@@ -104,20 +104,21 @@ def compare(
         )
 
     from ctxextend.comparison.comparison_run import compare_model
-    from ctxextend.comparison.comparison_settings import Compare
+    from ctxextend.comparison.comparison_settings import Compare, EvaluateMethods
     from ctxextend.comparison.side_by_side import compare_checkpoints
     from ctxextend.plan.opened_model import open_model
     from ctxextend.recipe import CheckpointRef, Evaluate
     from ctxextend.report.next_steps import after_comparison
 
-    evaluate = options.from_flags(Evaluate, flags)
     if len(source) > 1:
+        evaluate = options.from_flags(Evaluate, flags)
         with console.progress("Comparing", unit="tokens") as progress:
             result = compare_checkpoints(source, progress=progress, **vars(evaluate))
     else:
         ref = options.from_flags(CheckpointRef, flags, source=source[0])
+        evaluated = options.from_flags(EvaluateMethods, flags)
         with options.usage_errors():
-            settings = Compare.from_request(to, evaluate, method or (), hold_out)
+            settings = Compare.from_request(to, evaluated, method or (), hold_out)
         with console.progress("Comparing", unit="tokens") as progress:
             result = compare_model(open_model(ref), settings, progress)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import compare_model
-from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.comparison_settings import Compare, EvaluateMethods
 from ctxextend.errors import arguments_renamed
 from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
@@ -61,6 +61,6 @@ def compare(
     ref, others = split_ref(reference, settings)
     if isinstance(methods, str):
         methods = (methods,)
-    evaluate = Evaluate(path_names(data), **others)
+    evaluate = EvaluateMethods(path_names(data), **others)
     requested = Compare.from_request(to, evaluate, methods, hold_out)
     return compare_model(open_model(ref), requested, progress)

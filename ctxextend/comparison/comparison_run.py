@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ctxextend.comparison.candidates import Candidate, MethodPlans, method_recipes, plan_methods
 from ctxextend.comparison.comparison_result import Comparison
@@ -66,7 +67,7 @@ class ComparisonRun:
         for name, plan in plans.items():
             started = time.perf_counter()
             self.resizer.set_positions(plan)
-            self.evaluation.measure(lambda tokens, name=name: progress(tokens, total, name))
+            self.evaluation.measure(partial(_advance, progress, total, name))
             candidate = Candidate(
                 name=name,
                 evaluation=self.evaluation.report(),
@@ -105,6 +106,11 @@ class ComparisonRun:
             to=self.methods.resize_to, method=comparison.recommended
         )
         return replace(comparison, next_command=next_command)
+
+
+def _advance(progress: Progress, total: int, name: str, tokens: int) -> None:
+    """Report the tokens of a step."""
+    progress(tokens, total, name)
 
 
 def open_comparison(opened: OpenedModel, settings: Compare) -> ComparisonRun:

@@ -17,6 +17,15 @@ EVERY_METHOD = "all"  # every method of the registry with its defaults
 DEFAULT_MEASURES: tuple[str, ...] = ()  # all that apply, as in `Evaluate`
 
 
+@dataclass(frozen=True)
+class EvaluateMethods(Evaluate):
+    """How methods are evaluated; without text, on Python's documentation."""
+
+    def _text_errors(self) -> Iterator[ResizeError]:
+        if any((self.data, self.corpus, self.queries, self.qrels)):
+            yield from super()._text_errors()
+
+
 class CandidateRequest(NamedTuple):
     """A method to compare."""
 
@@ -36,7 +45,7 @@ class Compare:
     # New context length in positions, as `Resize.to`. With `hold_out`, it is the length that the
     # cut tables get; None is then the checkpoint's own length.
     to: int | str | None
-    evaluate: Evaluate  # without text: on Python's documentation
+    evaluate: EvaluateMethods
     methods: tuple[CandidateRequest, ...]
     # The first held-out row, a position; None: extend the tables as they are.
     hold_out: int | None = None
@@ -45,7 +54,7 @@ class Compare:
     def from_request(
         cls,
         to: int | str | None,
-        evaluate: Evaluate,
+        evaluate: EvaluateMethods,
         methods: Sequence[str] = (),
         hold_out: int | str | None = None,
     ) -> "Compare":

@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 
 from ctxextend.comparison.candidates import Candidate
-from ctxextend.comparison.comparison_settings import CandidateRequest, Compare, read_methods
+from ctxextend.comparison.comparison_settings import (
+    CandidateRequest,
+    Compare,
+    EvaluateMethods,
+    read_methods,
+)
 from ctxextend.comparison.metrics import FOUND, LOSS, choose_metric
 from ctxextend.comparison.ranking import rank
 from ctxextend.errors import ResizeError
-from ctxextend.recipe import Evaluate, Resize
+from ctxextend.recipe import Resize
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 from tests.helpers.evaluations import WITHOUT_BASE
@@ -97,19 +102,19 @@ def test_read_methods_rejects_what_resize_rejects(spec: str, message: str) -> No
 
 
 def test_evaluate_for_adds_the_measure_that_ranks_methods() -> None:
-    found = Compare.from_request(64, Evaluate(("a",), measure=("context",)))
+    found = Compare.from_request(64, EvaluateMethods(("a",), measure=("context",)))
     assert found.evaluate_for("causal", 64).measure == ("context", "position")
     assert found.evaluate_for("encoder", 64).measure == ("context", "retrieval")
 
 
 @pytest.mark.parametrize("name", ["effective", "passkey"])
 def test_evaluate_for_ranks_by_the_effective_length_if_nothing_else_is_measured(name: str) -> None:
-    found = Compare.from_request(64, Evaluate(("a",), measure=(name,)))
+    found = Compare.from_request(64, EvaluateMethods(("a",), measure=(name,)))
     for kind in ("causal", "masked", "encoder"):
         settings = found.evaluate_for(kind, 64)
         assert settings.measure == ("effective",)
         assert choose_metric(kind, settings) == FOUND
-    found = Compare.from_request(64, Evaluate(("a",), measure=(name, "context")))
+    found = Compare.from_request(64, EvaluateMethods(("a",), measure=(name, "context")))
     settings = found.evaluate_for("causal", 64)
     assert settings.measure == ("effective", "context", "position")
     assert choose_metric("causal", settings) == LOSS

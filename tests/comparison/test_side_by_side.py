@@ -240,11 +240,11 @@ def test_compare_by_effective_length_ranks_by_answers_found(
     assert values["metric"] == "found"
     assert values["base"] is None
     assert values["max_len_after"] == 256
-    scores = [row["untrained"]["score"]["mean"] for row in values["rows"]]
+    scores = [row["score"]["mean"] for row in values["rows"]]
     assert scores == sorted(scores, reverse=True)
     texts = []
     for row, score in zip(values["rows"], scores, strict=True):
-        evaluation = row["untrained"]["evaluation"]
+        evaluation = row["evaluation"]
         assert evaluation["positions"] is None
         tasks = evaluation["effective"]["tasks"]
         found = 0
@@ -260,7 +260,7 @@ def test_compare_by_effective_length_ranks_by_answers_found(
     single = ctxextend.evaluate("copy", text, tokens=1024, length=[128, 256], measure="effective")
     (copied,) = [row for row in values["rows"] if row["method"] == "copy"]
     assert (
-        copied["untrained"]["evaluation"]["effective"]["tasks"]
+        copied["evaluation"]["effective"]["tasks"]
         == to_json(single)["effective"]["tasks"]
     )
     assert "answers found" in Path("page.html").read_text()

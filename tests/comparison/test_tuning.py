@@ -215,7 +215,8 @@ def test_resize_tune_trains_nothing_if_reading_shows_that_it_takes_too_long(
     assert found["seconds"] < 4
     # Each of 20 steps reads two sequences, usually in five passes; 9 held-out ones are read twice.
     usual = 0.2 * (20 * 5 * 2 + 2 * 9)
-    assert found["seconds_needed"] == pytest.approx(usual / 0.95, rel=0.1)
+    spent = 0.95 * found["seconds_needed"] - usual
+    assert 0 < spent < 60
     line = "copy, not tuned: training the rows takes --budget "
     assert line in unwrapped(done.stderr)
 
