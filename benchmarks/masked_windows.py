@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.held_out_rows import paired
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
-from benchmarks.minute import BUDGET, SlidingBase, halves, paired, select, tune
+from benchmarks.minute import BUDGET, SlidingBase, halves, select, tune
 from ctxextend import convert, resize
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, estimate
 from ctxextend.plan.found_table import context_length

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.held_out_rows import BEYOND, SHORT, paired, read_scores, read_texts
 from benchmarks.machine import find_versions
 from benchmarks.measure import CTXEXTEND, python
 from benchmarks.points import ratio_point
@@ -24,22 +25,14 @@ from ctxextend import resize
 from ctxextend.evaluation.eval_model import ResizableFiles, open_eval_model, open_files
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, estimate
 from ctxextend.evaluation.losses import BY_POSITION, plan_losses
-from ctxextend.evaluation.reference_rows import (
-    BEYOND_CUT,
-    SHORT,
-    ReferenceLosses,
-    ReferenceTask,
-    Scores,
-    TextParts,
-    read_texts,
-)
 from ctxextend.evaluation.scorer import Scorer, open_scorer
 from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import cut_windows
 from ctxextend.held_out import Ids
 from ctxextend.plan.opened_model import open_model
-from ctxextend.recipe import AUTO, CheckpointRef, Evaluate
+from ctxextend.recipe import CheckpointRef, Evaluate
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.tables.method_facts import DEFAULT_METHOD
 
 __all__ = [
     "BUDGET",
@@ -77,7 +70,7 @@ class Minute:
     # Whether the model's own rows from `before` on are held out, and are the reference; else that
     # is the model as it is, in sliding windows.
     hold_out: bool
-    method: str = AUTO
+    method: str = DEFAULT_METHOD
     is_tuned_on: bool = False  # rates and objective were chosen on this model
     tokens: int = 16_384  # that judge
 
@@ -112,7 +105,7 @@ class Minute:
     @property
     def keeps_rows(self) -> bool:
         """Whether learned rows stay."""
-        return self.method != AUTO
+        return self.method != DEFAULT_METHOD
 
 
 @dataclass(frozen=True)
@@ -182,24 +175,14 @@ def against_reference_rows(
     minute: Minute, source: str, tables: tuple[Path, Path], judges: Evaluate
 ) -> dict[str, Any]:
     """Return the loss of the reference rows, and the changes before and after tuning."""
-    files = open_files(open_model(CheckpointRef(source)))
-    text = read_texts(files, judges, minute.before, minute.to, "").text
-
-    def read(folder: str) -> Scores:
-        model = open_eval_model(CheckpointRef(folder), "fp32")
-        parts = TextParts(texts=text.windows, hold_out=minute.before, tokenizer=model.tokenizer)
-        reader = ReferenceLosses(parts=parts, scorer=open_scorer(model), seed=0)
-        task = ReferenceTask(reader=reader, parts=parts, model=model, batch_size=None)
-        task.run_base(lambda tokens: None)
-        return reader.scores_of(task.reference_outputs)
-
-    reference = read(source)
+    texts = read_texts(source, judges, minute.before, minute.to)
+    reference = read_scores(source, texts)
     changes = {}
     for name, folder in zip(("before", "after"), tables, strict=True):
-        scores = read(str(folder))
-        changes[name] = paired(scores[BEYOND_CUT], reference[BEYOND_CUT])
+        scores = read_scores(str(folder), texts)
+        changes[name] = paired(scores[BEYOND], reference[BEYOND])
         changes[f"short {name}"] = paired(scores[SHORT], reference[SHORT])
-    return {"reference": estimate(reference[BEYOND_CUT]), **changes}
+    return {"reference": estimate(reference[BEYOND]), **changes}
 
 
 def against_sliding_windows(
@@ -276,13 +259,6 @@ def select(
 ) -> list[NDArray[np.float64]]:
     """Return the losses of each text under its mask."""
     return [values[mask] for values, mask in zip(losses, masks, strict=True)]
-
-
-def paired(
-    losses: Sequence[NDArray[np.float64]], references: Sequence[NDArray[np.float64]]
-) -> Estimate:
-    """Return the mean difference of losses, paired by token, with its interval by text."""
-    return estimate([loss - other for loss, other in zip(losses, references, strict=True)])
 
 
 def minute_tables(

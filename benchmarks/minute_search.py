@@ -1,8 +1,7 @@
-"""What tuning on documents, and a query scale, are worth to a sentence encoder in search.
+"""What tuning on documents is worth to a sentence encoder in search.
 
 The table is tuned on the first half of the documents of a search set; queries about the other half
-judge. Documents are read at the new length. `routed` embeds queries with the encoder as it is, and
-documents with the one of the query scale, as sentence-transformers' Router does.
+judge. Documents are read at the new length.
 """
 
 import statistics
@@ -25,7 +24,6 @@ from ctxextend.report.numbers import NumberFormat
 __all__ = ["TOKENS_HEAD", "MinuteSearch", "measure_minute_search", "search_lines"]
 
 NUMBERS = NumberFormat()
-QUERY_SCALE = 1.25
 COPY = "copy"
 TOKENS_HEAD = "tokens of each document, median"
 
@@ -56,9 +54,8 @@ def measure_minute_search(
     tuning = len(texts.documents) // 2
     text = write(folder / f"{part.name}-tuning.jsonl", texts.documents[:tuning])
     judging = documents_from(texts, tuning)
-    models = {name: folder / f"{part.name}-{name}" for name in (COPY, "tuned", "scaled")}
+    models = {name: folder / f"{part.name}-{name}" for name in (COPY, "tuned")}
     resize(source, part.to, COPY, output=models[COPY], force=True)
-    resize(source, part.to, COPY, query_scale=QUERY_SCALE, output=models["scaled"], force=True)
     run = tune(source, part.to, COPY, text, part.budget, models["tuned"])
 
     embedders = {
@@ -67,24 +64,18 @@ def measure_minute_search(
     }
     embedders["base"] = open_embedder(open_eval_model(CheckpointRef(source), "fp32"))
     modes = {
-        f"as it is, cut at {part.before}": ("base", "base"),
-        COPY: (COPY, COPY),
-        f"copy, tuned for {part.budget} s": ("tuned", "tuned"),
-        f"copy, query scale {QUERY_SCALE}": ("scaled", "scaled"),
-        "the same, queries by the model as it is": ("base", "scaled"),
+        f"as it is, cut at {part.before}": "base",
+        COPY: COPY,
+        f"copy, tuned for {part.budget} s": "tuned",
     }
-    rankings = {
-        mode: ndcg(embedders[of_queries], embedders[of_documents], judging)
-        for mode, (of_queries, of_documents) in modes.items()
-    }
+    rankings = {mode: ndcg(embedders[name], judging) for mode, name in modes.items()}
     rows = {}
     for mode, scores in rankings.items():
         change = estimate([*(scores - rankings[COPY]).reshape(-1, 1)])
-        _, of_documents = modes[mode]
         rows[mode] = {
             "ndcg": estimate([*scores.reshape(-1, 1)]),
             "change": change,
-            "tokens": median_tokens(embedders[of_documents], judging.documents),
+            "tokens": median_tokens(embedders[modes[mode]], judging.documents),
         }
     return {**run, "rows": rows}
 
@@ -118,10 +109,10 @@ def queries_about(texts: SearchSet, documents: range) -> dict[int, dict[int, int
     return found
 
 
-def ndcg(of_queries: Embedder, of_documents: Embedder, texts: SearchSet) -> Any:
+def ndcg(embedder: Embedder, texts: SearchSet) -> Any:
     """Return the nDCG@10 of each query, shape (queries,)."""
-    queries = of_queries.embed(token_ids(of_queries, texts.queries))
-    documents = of_documents.embed(token_ids(of_documents, texts.documents))
+    queries = embedder.embed(token_ids(embedder, texts.queries))
+    documents = embedder.embed(token_ids(embedder, texts.documents))
     cosines = queries.astype("float64") @ documents.astype("float64").T
     return score_rankings(cosines, texts.relevant)[NDCG_AT_10]
 

@@ -22,6 +22,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.held_out_rows import BEYOND, measure_methods, paired
 from benchmarks.long_range import documents as long_range_documents
 from benchmarks.long_range import write
 from benchmarks.machine import find_versions
@@ -60,6 +62,7 @@ from ctxextend.evaluation.evaluation_result import (
     SearchResult,
     estimate,
 )
+from ctxextend.recipe import Evaluate
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.report.phrases import tokens_of_document
 
@@ -117,9 +120,10 @@ resize."""
 HELD_OUT_ROWS = """
 ## Held-out rows
 
-Each table is cut to its first N rows and extended back to M by every method: `ctxextend compare
-MODEL --hold-out N --to M`. Perplexity of the tokens from position N on, and its ratio to that of
-the reference rows, paired by text; for MiniLM, the cosine to embeddings with the reference rows."""
+Each table is cut to its first N rows and extended back to M by every method: `python -m
+benchmarks.held_out_rows MODEL TEXT --hold-out N --to M`. Perplexity of the tokens from position N
+on, and its ratio to that of the reference rows, paired by text; for MiniLM, the cosine to
+embeddings with the reference rows."""
 NEW_LENGTH = """
 ## New length
 
@@ -154,13 +158,12 @@ figure; as trained, at 512 tokens, 41.0):
 | at LongEmbed | here | 1,024 | 2,048 | 4,096 |
 |---|---|---:|---:|---:|
 | parallel context windows | chunks of the same text | 44.4 | 48.1 | 51.2 |
-| grouped positions | `nearest` | 43.7 | 50.6 | 54.8 |
 | recurrent positions | `copy` | 46.6 | 50.9 | 54.3 |
 | interpolation | `linear` | 45.9 | 50.0 | 54.7 |
 | interpolation, tuned | `linear`, and training of positions | 47.3 | 52.4 | 56.6 |
 
-One difference: these figures include a query scale of log n / log 512 in every layer, by attention
-that is patched. All rows above are read by stock attention, without a query scale."""
+One difference: these figures include queries that are multiplied by log n / log 512 in every layer,
+by attention that is patched. All rows above are read by stock attention."""
 CRITERION = f"""
 ## The default against copy
 
@@ -196,7 +199,7 @@ class Part:
         if not self.hold_out:
             methods = [COPY, "linear", "bands"]
             if self.text != "qmsum":
-                methods += ["stretch", "last", "spectral"]
+                methods += ["stretch", "last"]
         return (*methods, AUTO, f"bands:keep-first={self.before}")
 
 
@@ -344,10 +347,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     from ctxextend.plan.opened_model import open_model
     from ctxextend.recipe import CheckpointRef
 
-    hold_out = None
-    if part.hold_out:
-        hold_out = part.before
-    requested = Compare.from_request(part.to, EvaluateMethods(**settings), part.methods, hold_out)
+    requested = Compare.from_request(part.to, EvaluateMethods(**settings), part.methods)
     run = open_comparison(open_model(CheckpointRef(source)), requested)
     with torch_threads(run.resizer.model.model, None):
         run.measure(lambda tokens, total, name="": None)
@@ -365,7 +365,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
                 "method": row.method,
                 "score": row.score,
                 "against copy": estimate([own - copy for own, copy in pairs]),
-                "against base": row.against_base,  # or against the reference rows
+                "against base": row.against_base,
                 "search": search,
             }
         )
@@ -376,6 +376,31 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
         "auto": auto,
         "rows": rows,
         "seconds": found.seconds,
+    }
+
+
+def measure_held_out(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same of a part with held-out rows, which are the base."""
+    started = time.perf_counter()
+    found = measure_methods(source, part.before, part.to, part.methods, Evaluate(**settings))
+    copy = found.methods[COPY][BEYOND]
+    rows = []
+    for method, scores in found.methods.items():
+        rows.append(
+            {
+                "method": method,
+                "score": found.mean(scores, BEYOND),
+                "against copy": paired(scores[BEYOND], copy),
+                "against base": found.change(scores, found.reference, BEYOND),
+                "search": {},
+            }
+        )
+    return {
+        "metric": found.metric,
+        "base": found.mean(found.reference, BEYOND),
+        "auto": found.auto,
+        "rows": rows,
+        "seconds": round(time.perf_counter() - started, 3),
     }
 
 
@@ -635,6 +660,8 @@ def _write_result(part: AnyPart, arguments: argparse.Namespace) -> None:
         result = measure_minute(part, source, texts, tables)
     elif isinstance(part, MinuteSearch):
         result = measure_minute_search(part, source, _search_settings(arguments), tables)
+    elif part.hold_out:
+        result = measure_held_out(part, source, _text_settings(part, arguments))
     else:
         result = measure(part, source, _text_settings(part, arguments))
     text_of_result = json.dumps(result, indent=1, default=vars)

@@ -7,7 +7,6 @@ from typing import Any
 from torch.nn import Module
 
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.environment import Environment
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -30,13 +29,12 @@ from ctxextend.inspection.table_report import TableReport
 from ctxextend.pipeline import RunResult
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.runtime_flags import RuntimeFlags
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Progress
 from ctxextend.recipe import Recipe
 from ctxextend.tables.method_facts import Method
-from ctxextend.training.train_result import DeviceMemory, LongContext, TrainingPlan, TrainResult
+from ctxextend.training.train_result import TrainingPlan, TrainResult
 from ctxextend.verification.checks import Check
 from ctxextend.verification.conclusion import Verification
 from ctxextend.version import __version__
@@ -47,8 +45,6 @@ __all__ = [
     "Comparison",
     "CtxextendError",
     "DataError",
-    "DeviceMemory",
-    "Environment",
     "Evaluation",
     "Explanation",
     "FamilyTable",
@@ -56,7 +52,6 @@ __all__ = [
     "Inspection",
     "LibraryLimit",
     "Limit",
-    "LongContext",
     "Method",
     "MethodError",
     "OutputError",
@@ -67,7 +62,6 @@ __all__ = [
     "ResizeResult",
     "RopeReport",
     "RunResult",
-    "RuntimeFlags",
     "SchemeReport",
     "SourceError",
     "TablePlan",
@@ -83,7 +77,6 @@ __all__ = [
     "compare",
     "compare_checkpoints",
     "convert",
-    "doctor",
     "evaluate",
     "extend_model",
     "inspect",
@@ -94,7 +87,6 @@ __all__ = [
     "register_method",
     "resize",
     "run",
-    "runtime_flags",
     "train",
     "verify",
 ]
@@ -105,7 +97,6 @@ def compare(
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
     methods: str | Sequence[str] = (),
-    hold_out: int | str | None = None,
     progress: Progress = ...,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -136,14 +127,10 @@ def compare(
 
     Args:
         reference: As in `resize`.
-        to: New context length in positions. With `hold_out`: of the cut tables, by default the
-            model's own.
+        to: New context length in positions.
         data: As in `evaluate`, by default Python's documentation.
         methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the
             default): every one.
-        hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare
-            with the rows that were cut off, the reference rows: loss at these positions, or cosine
-            to the reference embeddings.
         progress: Called with the number of tokens read since the last call, the total, and the name
             of the method.
         settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …;
@@ -194,13 +181,6 @@ def compare_checkpoints(
     Raises:
         CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
             differently.
-    """
-
-def doctor() -> Environment:
-    """Report versions, devices, caches and disks, and what is missing for which command.
-
-    It imports the required libraries, torch included, and asks torch for its devices. A library
-    that is missing or broken is reported, and raises nothing.
     """
 
 def evaluate(
@@ -306,9 +286,7 @@ def extend_model(
     *,
     trained_length: int | str | None = None,
     keep_first: int | None = None,
-    drop_last: int = 0,
     part: str | None = None,
-    query_scale: float | str | None = None,
 ) -> None:
     """Resize the position tables of a loaded model, or change its rotary settings, in place.
 
@@ -328,11 +306,10 @@ def extend_model(
             as BertModel, counts as such even if its checkpoint has one.
         trained_length: Of rotary positions: the length of the first training, in tokens, where the
             config misstates it.
-        keep_first, drop_last, part, query_scale: See `Resize`.
+        keep_first, part: See `Resize`.
 
     Raises:
-        UnsupportedModelError: The model has no known position table or, with `query_scale`, no
-            known query projections.
+        UnsupportedModelError: The model has no known position table.
         CheckpointError: The model does not contain its position table, or its config disagrees with
             it.
         ResizeError: The length, method or another setting is invalid for this model.
@@ -349,8 +326,8 @@ def run(
     """Run the steps of a recipe: resize or convert, train, evaluate.
 
     Paths in a recipe file are relative to its folder. For the recipe of an output, the source must
-    have the recorded table hashes and fingerprint, which samples tensors larger than 12 KiB, and a
-    training text the recorded SHA-256.
+    have the recorded fingerprint, which samples tensors larger than 12 KiB, and a training text the
+    recorded SHA-256.
 
     Args:
         recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one,
@@ -369,38 +346,6 @@ def run(
         TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
     """
 
-def runtime_flags(
-    reference: str | PathLike[str],
-    to: int | str,
-    runtime: str,
-    method: str | None = None,
-    *,
-    revision: str | None = None,
-    subfolder: str | None = None,
-    model_type: str | None = None,
-    trained_length: int | str | None = None,
-) -> RuntimeFlags:
-    """Return the flags with which a runtime reads a rotary model at a longer length.
-
-    They replace a new folder: the runtime loads the checkpoint as it is. Of a Hub id, only
-    config.json is downloaded.
-
-    Args:
-        reference: As in `resize`.
-        to: The new context length, as in `resize`.
-        runtime: ``"vllm"``, ``"sglang"`` or ``"llama.cpp"``.
-        method: As in `resize`; by default one that the runtime applies.
-        settings: Fields of `CheckpointRef` (``revision``, ``subfolder``, ``model_type``,
-            ``trained_length``), as keyword arguments.
-
-    Raises:
-        SourceError: The reference does not exist or cannot be reached.
-        CheckpointError: The config is missing or malformed.
-        UnsupportedModelError: The model has no positions to resize.
-        ResizeError: The runtime is unknown, has no such flags, or does not apply the method; or the
-            model has a table of rows.
-    """
-
 def plan_resize(
     reference: str | PathLike[str],
     to: int | str,
@@ -416,12 +361,8 @@ def plan_resize(
     tokenizer: str | None = None,
     trained_length: int | str | None = None,
     keep_first: int | None = None,
-    drop_last: int = 0,
     part: str | None = None,
-    query_scale: float | str | None = None,
     fix_limits: bool = False,
-    dialect: str = "both",
-    copy_code: bool = False,
 ) -> Planned:
     """Plan a resize from a checkpoint's config, headers and position tables; write nothing.
 
@@ -442,7 +383,6 @@ def convert(
     link: bool = False,
     train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     steps: int | None = None,
-    lora: int | None = None,
     verify: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -475,7 +415,7 @@ def convert(
         to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        link, train, steps, lora, verify: As in `resize`; only ``"none"`` leaves weights files as
+        link, train, steps, verify: As in `resize`; only ``"none"`` leaves weights files as
             they are.
         settings: Other fields of `Convert` (``theta``, ``encoder_only``, ``attention_window``,
             ``method``); ``revision``, … as in `resize`.
@@ -500,7 +440,6 @@ def resize(
     runtime: str | None = None,
     train: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     steps: int | None = None,
-    lora: int | None = None,
     verify: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -512,12 +451,8 @@ def resize(
     tokenizer: str | None = None,
     trained_length: int | str | None = None,
     keep_first: int | None = None,
-    drop_last: int = 0,
     part: str | None = None,
-    query_scale: float | str | None = None,
     fix_limits: bool = False,
-    dialect: str = "both",
-    copy_code: bool = False,
 ) -> ResizeResult:
     """Resize the positions of a checkpoint, and save the result as a new checkpoint.
 
@@ -543,10 +478,9 @@ def resize(
             ``ctxextend resize --help``). A method that it applies is chosen.
         train: Text files or folders to train on after the resize; requires `steps`.
         steps: Optimizer steps of the training.
-        lora: Rank of adapters that are trained too.
         verify: Verify the output before it is moved into place.
-        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``,
-            ``query_scale``, ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
+        settings: Other fields of `Resize` (``keep_first``, ``part``,
+            ``fix_limits``) and of `CheckpointRef` (``revision``, …,
             and ``tensor`` for a custom model type), as keyword arguments.
 
     Raises:
@@ -566,6 +500,8 @@ def list_methods() -> list[Method]:
 def register_method(name: str, function: Callable[..., Any]) -> None:
     """Register a function as a method that `resize`, `extend_model` and `compare` accept by name.
 
+    A rule that is not built in, such as grouped, reflected or rotated rows, takes a few lines.
+
         def fade(rows, length, *, power=1.0):
             new = np.arange(len(rows), length)[:, None] / len(rows)
             mean = rows.mean(axis=0)
@@ -581,10 +517,10 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
         name: Lower-case letters, digits, ``-`` and ``_``, starting with a letter, and not yet in
             use.
         function: Called with the learned rows, shape (n, d), float64, a copy without reserved rows
-            and those that ``keep_first`` and ``drop_last`` exclude, and the number of rows to
-            return, m > n. Returns all rows, shape (m, d), finite, which are cast to the table's
-            dtype once. Keyword-only arguments with int, float or str defaults are its settings;
-            text must not contain commas or start or end with whitespace.
+            and those that ``keep_first`` excludes, and the number of rows to return, m > n. Returns
+            all rows, shape (m, d), finite, which are cast to the table's dtype once. Keyword-only
+            arguments with int, float or str defaults are its settings; text must not contain commas
+            or start or end with whitespace.
 
     Raises:
         ResizeError: The name is in use or invalid, or a default is a bool or invalid text. Also
@@ -595,7 +531,7 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
 def plan_training(
     reference: str | PathLike[str],
     data: str | PathLike[str] | Sequence[str | PathLike[str]],
-    steps: int | None = None,
+    steps: int,
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
@@ -604,7 +540,6 @@ def plan_training(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
-    epochs: float | None = None,
     text_field: str = "text",
     tokens: int | None = None,
     seq_len: int | str | None = None,
@@ -628,15 +563,14 @@ def plan_training(
     distill: float | None = None,
     contrastive: str | None = None,
     dtype: str | None = None,
-    copy_code: bool = False,
     fsdp: bool = False,
     device: str | None = None,
     threads: int | None = None,
 ) -> TrainingPlan:
-    """Check a training run, and estimate the memory that it needs.
+    """Check a training run, and say what it would train.
 
     No weights are loaded, and only temporary files are written. Of a long text, only the start is
-    read, unless ``epochs`` are to be counted.
+    read.
 
     Args:
         reference, data, steps, output, force, settings: As in `train`.
@@ -648,7 +582,7 @@ def plan_training(
 def train(
     reference: str | PathLike[str],
     data: str | PathLike[str] | Sequence[str | PathLike[str]],
-    steps: int | None = None,
+    steps: int,
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
@@ -659,7 +593,6 @@ def train(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
-    epochs: float | None = None,
     text_field: str = "text",
     tokens: int | None = None,
     seq_len: int | str | None = None,
@@ -683,7 +616,6 @@ def train(
     distill: float | None = None,
     contrastive: str | None = None,
     dtype: str | None = None,
-    copy_code: bool = False,
     fsdp: bool = False,
     device: str | None = None,
     threads: int | None = None,
@@ -698,13 +630,13 @@ def train(
     Args:
         reference: As in `resize`.
         data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
-        steps: Optimizer steps, ≥ 1; or pass ``epochs``.
+        steps: Optimizer steps, ≥ 1.
         output: The new folder; by default ``<name>-trained`` in the current folder.
         force: Replace an existing checkpoint folder, and discard the saved state of an interrupted
             run.
         resume: Resume from the last saved state, if there is one.
         progress: Called with the tokens of each step, and its loss.
-        settings: Other fields of `Train`: ``epochs``, ``trainable``, ``seq_len``, ``window``, …;
+        settings: Other fields of `Train`: ``trainable``, ``seq_len``, ``window``, …;
             and ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
 
     Raises:
@@ -720,6 +652,8 @@ def verify(
     reference: str | PathLike[str],
     base: str | PathLike[str] | None = None,
     *,
+    method: str | None = None,
+    to: int | str | None = None,
     deep: bool = False,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -734,12 +668,14 @@ def verify(
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
     Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
-    with the recipe's settings, or else with each method's defaults, and query projections with the
-    recipe's factor; other files are compared with what the resize should have written.
+    with the recipe's settings, or else with those that are given; other files are compared with
+    what the resize should have written.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
         base: The base checkpoint, as in `resize`. Defaults to the one named in the recipe.
+        method: Of a checkpoint without a recipe: the method that resized it, as in `resize`.
+        to: Of a checkpoint without a recipe: its context length, as in `resize`.
         deep: Also load both in transformers, run the resized model at its new length, and compare
             outputs.
         ref: Fields of the base's checkpoint reference, as in `resize`; they override the recipe.
@@ -747,6 +683,7 @@ def verify(
     Raises:
         SourceError: A reference does not exist, or both are the same checkpoint.
         CheckpointError: A file of the base is missing or malformed, or transformers cannot load it.
+        RecipeError: The recipe is invalid.
         UnsupportedModelError: The base has no supported position table.
-        ResizeError: The arguments conflict.
+        ResizeError: The arguments conflict, or one is missing.
     """

@@ -4,17 +4,10 @@ Any other exception is a bug.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
-# Precedes the flags that identify the position table at the end of a hint; the command line inserts
-# the command.
-SPECIFY_TABLE = "Specify it: "
-# Precedes the Hub id of a model that was named by its folder in the Hub cache.
-PASS_HUB_ID = "Pass the Hub id: "
+MAX_NAMES = 5  # of a list in messages
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")  # Hub access tokens
 # Control characters, bidirectional controls, and lone surrogates (invalid UTF-8): checkpoints may
 # have them in names.
@@ -28,9 +21,6 @@ EXTRAS = {
 }
 
 
-_names_flags: ContextVar[bool] = ContextVar("names_flags", default=False)
-
-
 class CtxextendError(Exception):
     """Base class of known errors.
 
@@ -39,33 +29,10 @@ class CtxextendError(Exception):
         hint: What to do next, if anything.
     """
 
-    # Arguments of the function that was called whose names differ from those of other functions.
-    renamed: Mapping[str, str] = MappingProxyType({})
-
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint)  # both, so that pickling works
-        self.flag_message = message
-        self.flag_hint = hint
-
-    @property
-    def message(self) -> str:
-        """What was found and where; settings are named as flags or arguments, as by the caller."""
-        return self._in_words_of_caller(self.flag_message)
-
-    @property
-    def hint(self) -> str | None:
-        """What to do next, or None; settings are named as in the message."""
-        if self.flag_hint is None:
-            return None
-        return self._in_words_of_caller(self.flag_hint)
-
-    def _in_words_of_caller(self, text: str) -> str:
-        """Return a text that names flags in the words of the caller."""
-        if _names_flags.get() or "--" not in text:
-            return text
-        from ctxextend.python_words import in_words_of_python
-
-        return in_words_of_python(text, self.renamed)
+        self.message = message
+        self.hint = hint
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
@@ -84,9 +51,19 @@ class UnsupportedModelError(CtxextendError):
 
 
 class ResizeError(CtxextendError):
-    """A length, method or flag is invalid; `others` are further errors in the same settings."""
+    """A length, method or flag is invalid; `others` are further errors in the same settings.
+
+    Args:
+        message: As of `CtxextendError`.
+        hint: As of `CtxextendError`.
+        setting: The name of the setting that is invalid, such as ``keep_first``, if it is only one.
+    """
 
     others: tuple["ResizeError", ...] = ()
+
+    def __init__(self, message: str, hint: str | None = None, setting: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.setting = setting
 
 
 class MethodError(ResizeError):
@@ -98,7 +75,11 @@ class OutputError(CtxextendError):
 
 
 class RecipeError(CtxextendError):
-    """A recipe cannot be read, or contains invalid keys or values."""
+    """A recipe cannot be read, or contains invalid keys or values: a line of the message each."""
+
+
+class RecipeChangeError(RecipeError):
+    """A recipe is valid, but not the changes of its values; exit code 2."""
 
 
 class DataError(CtxextendError):
@@ -134,26 +115,6 @@ class VerificationError(CtxextendError):
     """An output failed a check; exit code 3."""
 
 
-@contextmanager
-def on_the_command_line() -> Iterator[None]:
-    """Let errors name flags, as someone who types commands reads them."""
-    token = _names_flags.set(True)
-    try:
-        yield
-    finally:
-        _names_flags.reset(token)
-
-
-@contextmanager
-def arguments_renamed(**names: str) -> Iterator[None]:
-    """Name arguments in errors as the called function does, by their names elsewhere."""
-    try:
-        yield
-    except CtxextendError as error:
-        error.renamed = names
-        raise
-
-
 def raise_first(errors: Iterable[ResizeError]) -> None:
     """Raise the first error, with the rest in its `others`; do nothing if there are none."""
     listed = tuple(errors)
@@ -162,18 +123,12 @@ def raise_first(errors: Iterable[ResizeError]) -> None:
         raise listed[0]
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the closest known name; None if none is close."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``Did you mean X?`` with the closest known name; empty if none is close."""
     from difflib import get_close_matches  # imported here because only errors need it
 
     near = get_close_matches(name.lower(), list(known), 1)
-    return near[0] if near else None
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``Did you mean X?`` with the closest known name; empty if none is close."""
-    near = nearest_name(name, known)
-    return f"Did you mean {near}?" if near else ""
+    return f"Did you mean {near[0]}?" if near else ""
 
 
 def install_command(library: str) -> str:
@@ -193,6 +148,15 @@ def joined(names: Sequence[str]) -> str:
     """Return names as a list in a sentence: ``a``, ``a and b``, ``a, b and c``."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    text = ", ".join(names[:MAX_NAMES])
+    more = len(names) - MAX_NAMES
+    if more > 0:
+        return f"{text} and {more} more"
+    return text
 
 
 def counted(number: int, noun: str) -> str:

@@ -35,11 +35,6 @@ def parse_length(value: Any) -> Any:
     return int(digits) * UNITS[match[2]]
 
 
-def is_length(text: str) -> bool:
-    """Whether a text is a length or a factor, such as ``4k`` or ``4x``."""
-    return isinstance(parse_length(text), int) or is_factor(text)
-
-
 def is_factor(text: str) -> bool:
     """Whether a text is a factor, such as ``4x``; it may be one that `times` refuses."""
     return re.fullmatch(f"{WHOLE_FACTOR}|{FRACTIONAL_FACTOR}", text.lower()) is not None

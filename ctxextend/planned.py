@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctxextend.checkpoints.exports import cached_task
 from ctxextend.checkpoints.folder import MODULES
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import MethodError
@@ -24,7 +23,7 @@ from ctxextend.plan.opened_model import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Convert, Resize, accepts_settings, split_ref
-from ctxextend.runtimes.commands import file_command, serving_command
+from ctxextend.runtimes.commands import export_task, file_command, serving_command
 from ctxextend.tables.rope_types import NONE
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ class Planned(Result, shows=("plan",)):
             "notes": self.explanation.notes,
             "edits": self.plan.edits,
             "runtimes": self.explanation.runtimes,
-            "kv_cache": self.plan.kv_cache,
         }
         if self.conversion is not None:
             return values | _conversion_values(self.conversion, self.plan)
@@ -157,25 +155,12 @@ def _resize_values(plan: Plan) -> dict[str, Any]:
         "method": plan.method,
         "methods": plan.methods,
         "keep_first": plan.settings.choice.keep_first,
-        "drop_last": plan.settings.drop_last,
         "max_len_before": _only([table.max_len_before for table in plan.tables]),
         "max_len_after": _only([table.max_len_after for table in plan.tables]),
         "tables": plan.tables,
         "config": {edit.key: (edit.before, edit.after) for edit in changed},
-        "query_scale": _query_scale_values(plan),
         "dropped": plan.dropped,
         "rebuilt_buffers": [buffer.name for buffer in plan.rebuilt_buffers],
-    }
-
-
-def _query_scale_values(plan: Plan) -> dict[str, Any] | None:
-    """Return the JSON values of a query scale; None without one."""
-    if plan.query_scale is None:
-        return None
-    return {
-        "factor": plan.query_scale.factor,
-        "layers": plan.query_scale.layers,
-        "tensors": [tensor.name for tensor in plan.scaled_tensors],
     }
 
 
@@ -275,7 +260,7 @@ class ResizeResult(Result, shows=("output", "seconds")):
                 self.for_runtime.statement,
                 str(self.output),
                 self.plan.max_len_after,
-                task=cached_task(self.plan.checkpoint.model_class),
+                task=export_task(self.plan.checkpoint.model_class),
             )
         if self.load_code is None:
             return None

@@ -1,6 +1,6 @@
 """What long operations report while they run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -14,27 +14,6 @@ class Progress(Protocol):
 
 def no_progress(advance: int, total: int, label: str = "") -> None:
     """Report nothing."""
-
-
-def _show_nothing(text: str) -> None:
-    """Show no status."""
-
-
-_show_status: Callable[[str], None] = _show_nothing
-
-
-def working_on(text: str) -> None:
-    """Say what is done now that may take seconds, such as ``Loading gpt2 (548.1 MB)``.
-
-    The command line shows it until something else is shown; in Python, nothing is.
-    """
-    _show_status(text)
-
-
-def show_status_with(show: Callable[[str], None]) -> None:
-    """Let a function show what `working_on` says."""
-    global _show_status
-    _show_status = show
 
 
 class Events(Protocol):

@@ -15,7 +15,7 @@ import numpy as np
 
 from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.errors import ResizeError, SourceError, did_you_mean, flag_name, raise_first
-from ctxextend.families.known_types import is_known, known_names
+from ctxextend.families.known_types import describe_unknown, is_known, known_names
 from ctxextend.length_text import (
     FORMS_WITH_FACTOR,
     IS_LENGTH,
@@ -24,50 +24,14 @@ from ctxextend.length_text import (
     parse_length,
 )
 from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.method_facts import COUNTS, TRUNCATE, Function, method_text
-from ctxextend.tables.method_parser import method_errors, read_choice, split_counts
+from ctxextend.tables.method_facts import TRUNCATE, Function, method_text
+from ctxextend.tables.method_parser import method_errors, read_choice, split_keep_first
 from ctxextend.tables.rope_types import NONE
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output
-MEASURES = ("position", "context", "effective", "retrieval", "shift")
-# Names of measures before version 3, and what has replaced them.
-MEASURE_ALIASES = {"passkey": "effective"}
-# In which dialects an output states rotary settings: both, or as the source.
-BOTH = "both"
-DIALECTS = (BOTH, "keep")
-AUTO = "auto"  # a query scale that the lengths decide
-# Arguments that other libraries, or other functions, name differently.
-OTHER_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "method": ("methods",),
-    "engine": ("runtime",),
-    "learning_rate": ("lr",),
-    "max_length": ("to", "length", "seq_len"),
-    "max_steps": ("steps",),
-    "num_train_epochs": ("epochs",),
-    "output_dir": ("output",),
-}
+MEASURES = ("position", "context", "effective", "retrieval")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-# Experiment trackers of transformers, with all that are installed, and none.
-# Source: transformers 5.24, integrations/integration_utils.py, INTEGRATION_TO_CALLBACK.
-TRACKERS = (
-    "none",
-    "all",
-    "azure_ml",
-    "clearml",
-    "codecarbon",
-    "comet_ml",
-    "dagshub",
-    "dvclive",
-    "flyte",
-    "kubeflow",
-    "mlflow",
-    "neptune",
-    "swanlab",
-    "tensorboard",
-    "trackio",
-    "wandb",
-)
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
 TRAINABLE = {
     "new": "the new rows of the position table",
@@ -79,7 +43,6 @@ FROZEN = (None, "all-but-positions")  # values of `trainable` that leave positio
 MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 MIN_WINDOW = 8  # minimum window length in tokens
-MAX_EPOCHS = 1_000_000
 # The scheme of a conversion that keeps positions, and attends in windows.
 ATTENTION_WINDOWS = "window"
 SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, NONE)  # of a conversion
@@ -124,28 +87,29 @@ class CheckpointRef:
     def _tensor_errors(self) -> Iterator[ResizeError]:
         """Yield an error for every setting that does not go with `tensor`, or without it."""
         if self.tensor is None:
-            if self.config_key is not None or self.reserved_rows:
-                message = "--reserved-rows and --config-key require --tensor."
-                yield ResizeError(message, "Add --tensor, or remove them.")
+            for key in ("reserved_rows", "config_key"):
+                if getattr(self, key):
+                    message = f"{flag_name(key)} requires --tensor."
+                    yield ResizeError(message, "Add --tensor, or remove it.", key)
             return
-        if self.model_type is not None:
-            yield ResizeError("--tensor cannot be used with --model-type.", "Remove one of them.")
-        if self.trained_length is not None:
-            message = "--tensor cannot be used with --trained-length."
-            yield ResizeError(message, "Remove one of them.")
+        for key in ("model_type", "trained_length"):
+            if getattr(self, key) is not None:
+                message = f"--tensor cannot be used with {flag_name(key)}."
+                yield ResizeError(message, "Remove one of them.", "tensor")
 
     def _name_errors(self) -> Iterator[ResizeError]:
         if self.subfolder is not None and not stays_inside(self.subfolder):
             message = f"--subfolder {self.subfolder} is not a folder inside MODEL."
-            yield ResizeError(message, "Pass a relative path, as on the Hub.")
+            hint = "Pass a relative path, as on the Hub."
+            yield ResizeError(message, hint, "subfolder")
         if self.variant is not None and not re.fullmatch(r"[\w-]+", self.variant):
             message = f"--variant {self.variant!r} must consist of letters, digits, - and _."
-            yield ResizeError(message, "Pass a name such as fp16.")
+            yield ResizeError(message, "Pass a name such as fp16.", "variant")
         if self.model_type is not None and not is_known(self.model_type):
             hint = did_you_mean(self.model_type, known_names())
             if not hint:
                 hint = "List supported model types with `ctxextend families`."
-            yield ResizeError(f"Unknown model type {self.model_type!r}.", hint)
+            yield ResizeError(describe_unknown(self.model_type), hint, "model_type")
 
     def resize_command(self, **flags: Any) -> str:
         """Return the command that resizes it, with the flags that are not None."""
@@ -184,16 +148,17 @@ class Convert:
             message = (
                 f"--encoder-only cannot be used with --scheme {NONE}, which keeps all weights."
             )
-            yield ResizeError(message, "Remove --encoder-only.")
+            yield ResizeError(message, "Remove --encoder-only.", "encoder_only")
         if self.theta is None:
             return
         if not is_number(self.theta):
             yield _number_error("theta", self.theta)
         elif not 1 < self.theta < math.inf:
-            yield ResizeError(f"--theta must be above 1, got {self.theta:g}.")
+            message = f"--theta must be above 1, got {self.theta:g}."
+            yield ResizeError(message, setting="theta")
         if self.scheme != "rotary":
             message = f"--theta applies to --scheme rotary, not to --scheme {self.scheme}."
-            yield ResizeError(message, "Remove --theta.")
+            yield ResizeError(message, "Remove --theta.", "theta")
 
     def _required_errors(self) -> Iterator[ResizeError]:
         """Yield an error for an invalid length, or for a missing one that has no default."""
@@ -201,7 +166,8 @@ class Convert:
             yield from _length_errors(self)
         elif self.scheme != NONE:
             message = f"--scheme {self.scheme} requires --to."
-            yield ResizeError(message, "Add the context length of the output: --to N.")
+            hint = "Add the context length of the output: --to N."
+            yield ResizeError(message, hint, "scheme")
 
     @property
     def half_window(self) -> int:
@@ -219,19 +185,21 @@ class Convert:
                         f"{flag} applies to --scheme {ATTENTION_WINDOWS}, not to --scheme "
                         f"{self.scheme}."
                     )
-                    yield ResizeError(message, f"Remove {flag}.")
+                    yield ResizeError(message, f"Remove {flag}.", key)
             return
-        yield from method_errors(self.method, None, 0)
+        yield from method_errors(self.method, None)
         yield from _length_field_errors(self, MIN_ATTENTION_WINDOW, "attention_window")
         window = self.attention_window
         if isinstance(window, int) and window % 2:
             message = (
                 f"--attention-window must be even, got {window}: half of it is on either side."
             )
-            yield ResizeError(message, f"Use --attention-window {window + 1}.")
+            hint = f"Use --attention-window {window + 1}."
+            yield ResizeError(message, hint, "attention_window")
         if isinstance(window, int) and isinstance(self.to, int) and window > self.to:
             message = f"--attention-window {window} is above --to {self.to}."
-            yield ResizeError(message, "Lower it, or use ctxextend resize, which attends to all.")
+            hint = "Lower it, or use ctxextend resize, which attends to all."
+            yield ResizeError(message, hint, "attention_window")
 
     @property
     def positions(self) -> int:
@@ -251,11 +219,12 @@ def _parse_lengths(settings: Any) -> None:
 
 def _length_errors(settings: "Convert | Resize") -> Iterator[ResizeError]:
     if settings.to is None:
-        yield ResizeError(f"--to must be {FORMS_WITH_FACTOR}, got None.")
+        yield ResizeError(f"--to must be {FORMS_WITH_FACTOR}, got None.", setting="to")
     elif not isinstance(settings.to, str):
         yield from _count_errors(settings, 1, "to", maximum=MAX_CONTEXT)
     elif not is_factor(settings.to):
-        yield ResizeError(f"--to must be {FORMS_WITH_FACTOR}, got {settings.to}.")
+        message = f"--to must be {FORMS_WITH_FACTOR}, got {settings.to}."
+        yield ResizeError(message, setting="to")
 
 
 def _length_field_errors(settings: Any, minimum: int, *names: str) -> Iterator[ResizeError]:
@@ -267,27 +236,10 @@ def _length_field_errors(settings: Any, minimum: int, *names: str) -> Iterator[R
         value = getattr(settings, name)
         for length in value if isinstance(value, tuple) else (value,):
             if isinstance(length, str):
-                yield ResizeError(f"{flag_name(name)} must be {LENGTH_FORMS}, got {length}.")
+                message = f"{flag_name(name)} must be {LENGTH_FORMS}, got {length}."
+                yield ResizeError(message, setting=name)
             elif length is not None:
                 yield from _number_errors(name, length, minimum, MAX_COUNT)
-
-
-def _parse_scale(scale: float | str | None) -> float | str | None:
-    """Return a query scale as a number, unless it is `AUTO`, None or invalid."""
-    if scale is None or scale == AUTO or isinstance(scale, bool):
-        return scale
-    try:
-        return float(scale)
-    except (TypeError, ValueError, OverflowError):
-        return scale
-
-
-def _scale_errors(scale: float | str | None) -> Iterator[ResizeError]:
-    if scale is None or scale == AUTO:
-        return
-    if type(scale) is not float or not 0 < scale < math.inf:
-        message = f"--query-scale must be {AUTO} or a number above 0, got {scale!s:.100}."
-        yield ResizeError(message, f"Use --query-scale {AUTO}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,17 +255,9 @@ class Resize:
     method: str | None = None
     # Positions at the start that the method does not change; None is the method's default.
     keep_first: int | None = None
-    drop_last: int = 0  # positions at the end that are not used to create new rows
     part: str | None = None  # resize only this table (encoder, text, …); defaults to all
-    # Multiply the queries of self-attention by this number, in the weights that compute them.
-    # `AUTO` depends on the lengths, and `Plan.settings` contains it as a number.
-    query_scale: float | str | None = None
     # Make all length limits in config and tokenizer files agree with the table.
     fix_limits: bool = False
-    # How config.json states rotary settings: ``both`` as ``rope_parameters`` of transformers 5 and
-    # as ``rope_scaling`` of older readers, where these can mean the same; ``keep`` as the source.
-    dialect: str = BOTH
-    copy_code: bool = False  # also copy code files (*.py, …); they are never run
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -321,22 +265,19 @@ class Resize:
             if isinstance(value, np.generic):
                 object.__setattr__(self, setting.name, value.item())
         _parse_lengths(self)
-        object.__setattr__(self, "query_scale", _parse_scale(self.query_scale))
         errors = list(_length_errors(self))
-        errors += _scale_errors(self.query_scale)
-        errors += method_errors(self.method, self.keep_first, self.drop_last)
-        errors += _choice_errors("dialect", self.dialect, DIALECTS)
+        errors += method_errors(self.method, self.keep_first)
         raise_first(errors)
         if self.method is not None:
-            method, counts = split_counts(self.method)
+            method, keep_first = split_keep_first(self.method)
             object.__setattr__(self, "method", method)
-            for key, count in counts.items():
-                object.__setattr__(self, key, count)
+            if keep_first is not None:
+                object.__setattr__(self, "keep_first", keep_first)
 
     @cached_property
     def choice(self) -> MethodChoice:
         """The requested method with all of its settings."""
-        return read_choice(self.method, self.keep_first, self.drop_last)
+        return read_choice(self.method, self.keep_first)
 
     def with_settings(self, **changes: Any) -> "Resize":
         """Return a copy with changed settings of the method; None unsets one."""
@@ -355,7 +296,8 @@ class Resize:
         flags = []
         if self.method is not None and self.method != TRUNCATE:
             flags.append("--method")
-        flags += [flag_name(key) for key in COUNTS if getattr(self, key)]
+        if self.keep_first:
+            flags.append("--keep-first")
         return tuple(flags)
 
 
@@ -365,14 +307,6 @@ TENSOR_KEYS = ("tensor", "config_key", "reserved_rows")
 TABLE_KEYS = (*TENSOR_KEYS, "trained_length")
 # Settings that depend on the machine, and are not written into recipes.
 MACHINE_KEYS = ("device", "threads", "fsdp")
-# Values by other names that people type, of all fields with choices.
-MEANT_CHOICES = {
-    "gpu": "cuda",
-    "metal": "mps",
-    "nope": "none",
-    "nvidia": "cuda",
-    "rope": "rotary",
-}
 
 
 def accepted_type(setting: Field[Any]) -> Any:
@@ -487,7 +421,7 @@ def accepts_settings(*kinds: type, without: Collection[str] = ()) -> Callable[[F
             if unknown:
                 name = min(unknown)
                 message = f"{function.__name__}() got an unexpected keyword argument {name!r}"
-                hint = _argument_hint(name, extended.parameters)
+                hint = did_you_mean(name, extended.parameters)
                 raise TypeError(f"{message}. {hint}" if hint else message)
             return function(*args, **settings)
 
@@ -495,14 +429,6 @@ def accepts_settings(*kinds: type, without: Collection[str] = ()) -> Callable[[F
         return call  # type: ignore[return-value]
 
     return decorate
-
-
-def _argument_hint(name: str, accepted: Collection[str]) -> str:
-    """Return the accepted argument that an unknown one probably means, as a question."""
-    for other in OTHER_ARGUMENTS.get(name, ()):
-        if other in accepted:
-            return f"Did you mean {other}?"
-    return did_you_mean(name, accepted)
 
 
 @dataclass(frozen=True)
@@ -524,8 +450,7 @@ class Evaluate:
     precision: str = "auto"
     seed: int = 0  # random seed for masks and needles
     # ``position`` (loss by position), ``context`` (loss by context length), ``effective`` (how far
-    # it reads), ``retrieval`` (document retrieval) and ``shift`` (one text at growing positions);
-    # default: all others that apply.
+    # it reads) and ``retrieval`` (document retrieval); default: all that apply.
     measure: tuple[str, ...] = ()
     budget: int = 120  # seconds for measuring how far it reads
     text_field: str = "text"  # name of the text field (JSONL) or column
@@ -540,8 +465,7 @@ class Evaluate:
 
     def __post_init__(self) -> None:
         if isinstance(self.measure, tuple):
-            measures = [MEASURE_ALIASES.get(name, name) for name in self.measure]
-            object.__setattr__(self, "measure", tuple(dict.fromkeys(measures)))
+            object.__setattr__(self, "measure", tuple(dict.fromkeys(self.measure)))
         _parse_lengths(self)
         raise_first(self._errors())
 
@@ -560,10 +484,12 @@ class Evaluate:
         if not self.no_base:
             return
         if self.base is not None:
-            yield ResizeError("--no-base cannot be used with --base.", "Remove one of them.")
+            message = "--no-base cannot be used with --base."
+            yield ResizeError(message, "Remove one of them.", "no_base")
         elif "retrieval" in self.measure:
             flag = "--measure retrieval, which requires the base checkpoint"
-            yield ResizeError(f"--no-base cannot be used with {flag}.", "Remove one of them.")
+            message = f"--no-base cannot be used with {flag}."
+            yield ResizeError(message, "Remove one of them.", "no_base")
 
     def _text_errors(self) -> Iterator[ResizeError]:
         files = (self.corpus, self.queries, self.qrels)
@@ -572,7 +498,7 @@ class Evaluate:
             yield ResizeError(message, "Pass all three, or none.")
         hint = "Pass files or folders: --data book.txt --data articles.jsonl."
         if self.measure and not self.data:
-            yield ResizeError("--measure applies to text.", hint)
+            yield ResizeError("--measure applies to text.", hint, "measure")
         elif not self.data and not any(files):
             yield ResizeError("No text given.", hint)
 
@@ -582,12 +508,10 @@ class Train:
     """How to fine-tune a checkpoint."""
 
     data: tuple[str, ...]  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
-    steps: int | None = None  # number of optimizer steps, ≥ 1; or `epochs`
-    # Instead of `steps`: how often to train on the text that is not held out, > 0.
-    epochs: float | None = None
+    steps: int  # number of optimizer steps, ≥ 1
     text_field: str = "text"  # name of the text field (JSONL) or column
     # Maximum number of tokens of `data` to read; defaults to as many as `steps` need, and at least
-    # 1.3 million; with `epochs`, to all.
+    # 1.3 million.
     tokens: int | None = None
     # Sequence length in positions; defaults to the model's context length.
     seq_len: int | None = field(default=None, metadata=IS_LENGTH)
@@ -629,17 +553,10 @@ class Train:
     contrastive: str | None = None
     # Dtype of the saved weights: ``fp32``, ``bf16`` or ``fp16``; defaults to the source's.
     dtype: str | None = None
-    copy_code: bool = False  # as in `resize`
     # Shard the model across processes, which are started by torchrun or accelerate.
     fsdp: bool = False
     device: str | None = None  # as in `evaluate`
     threads: int | None = None  # as in `evaluate`
-
-    @property
-    def num_steps(self) -> int:
-        """The optimizer steps; with `epochs`, they are known once the text was read."""
-        assert self.steps is not None
-        return self.steps
 
     @property
     def trains_weights(self) -> bool:
@@ -683,45 +600,31 @@ class Train:
         yield from _device_errors(self.device)
         yield from _choice_errors("dtype", self.dtype, PRECISIONS[1:])
         yield from _choice_errors("save", self.save, ("best", "last"))
-        yield from _choice_errors("report_to", self.report_to, TRACKERS)
         yield from _choice_errors("contrastive", self.contrastive or None, ("passages", "pairs"))
         if not self.data:
             hint = "Pass some with --data, such as --data book.txt."
             yield ResizeError("No training text.", hint)
         yield from _positive_errors("lr", self.lr)
-        if self.steps is None and self.epochs is None:
-            hint = "Pass --steps N, or --epochs E to train on all of the text."
-            yield ResizeError("Neither --steps nor --epochs is given.", hint)
-        yield from _positive_errors("epochs", self.epochs)
-        epochs = self.epochs
-        if epochs is not None and is_number(epochs) and MAX_EPOCHS < epochs < math.inf:
-            message = f"--epochs must be at most {MAX_EPOCHS:,}, got {epochs:g}."
-            yield ResizeError(message)
         yield from _weight_errors("weight_decay", self.weight_decay)
         yield from _weight_errors("distill", self.distill)
 
     def _conflicts(self) -> Iterator[ResizeError]:
         """Yield values that cannot be combined, each valid by itself."""
-        yield from _step_conflicts(self)
         yield from _contrastive_conflicts(self)
         yield from _adapter_conflicts(self)
         yield from _window_conflicts(self)
         yield from _batch_conflicts(self)
 
 
-def _step_conflicts(train: Train) -> Iterator[ResizeError]:
-    if train.steps is not None and train.epochs is not None:
-        yield ResizeError("--steps cannot be used with --epochs.", "Remove one of them.")
-
-
 def _window_conflicts(train: Train) -> Iterator[ResizeError]:
     if train.window is None:
         if train.window_skip:
-            yield ResizeError("--window-skip requires --window.", "Add --window.")
+            message = "--window-skip requires --window."
+            yield ResizeError(message, "Add --window.", "window_skip")
         return
     if train.seq_len is not None and train.window > train.seq_len:
         message = f"--window must be at most --seq-len {train.seq_len}, got {train.window}."
-        yield ResizeError(message, "Lower --window, or remove it.")
+        yield ResizeError(message, "Lower --window, or remove it.", "window")
 
 
 def _contrastive_conflicts(train: Train) -> Iterator[ResizeError]:
@@ -729,21 +632,23 @@ def _contrastive_conflicts(train: Train) -> Iterator[ResizeError]:
         return
     if train.window_skip:
         message = "--window-skip cannot be used with --contrastive or --pairs."
-        yield ResizeError(message, "Remove it.")
+        yield ResizeError(message, "Remove it.", "window_skip")
     if train.batch_size < 2:
         message = f"--batch-size must be at least 2 to compare texts, got {train.batch_size}."
-        yield ResizeError(message)
+        yield ResizeError(message, setting="batch_size")
 
 
 def _adapter_conflicts(train: Train) -> Iterator[ResizeError]:
     if train.lora is not None and train.trainable == "all":
         purpose = "--lora trains adapters instead of all weights"
         message = f"{purpose}, so it cannot be used with --trainable all."
-        yield ResizeError(message, "Remove one of them.")
+        yield ResizeError(message, "Remove one of them.", "lora")
     if train.save_adapter and train.lora is None:
-        yield ResizeError("--save-adapter requires --lora.", "Add --lora R.")
+        message = "--save-adapter requires --lora."
+        yield ResizeError(message, "Add --lora R.", "save_adapter")
     elif train.save_adapter and train.dtype:
-        yield ResizeError("--save-adapter cannot be used with --dtype.", "Remove it.")
+        message = "--save-adapter cannot be used with --dtype."
+        yield ResizeError(message, "Remove it.", "save_adapter")
 
 
 def _batch_conflicts(train: Train) -> Iterator[ResizeError]:
@@ -752,7 +657,7 @@ def _batch_conflicts(train: Train) -> Iterator[ResizeError]:
         expected = f"a multiple of --per-device-batch-size {size}"
         message = f"--batch-size must be {expected}, got {train.batch_size}."
         hint = "Change one of them: a step consists of whole micro-batches."
-        yield ResizeError(message, hint)
+        yield ResizeError(message, hint, "per_device_batch_size")
 
 
 @dataclass(frozen=True)
@@ -766,11 +671,6 @@ class Recipe:
     # Output folder; defaults to ``<name>-<length>``, or ``<name>-trained`` without `resize`.
     output: str | None = None
     convert: Convert | None = None  # instead of `resize`
-
-    @property
-    def copies_code(self) -> bool:
-        """Whether code files are copied to the output."""
-        return any(step is not None and step.copy_code for step in (self.resize, self.train))
 
 
 # The steps of a recipe by their names in it.
@@ -812,11 +712,14 @@ def _count_errors(
 def _number_errors(name: str, number: Any, minimum: int, maximum: int) -> Iterator[ResizeError]:
     flag = flag_name(name)
     if type(number) is not int:
-        yield ResizeError(f"{flag} must be an integer, got {number!r}.")
+        message = f"{flag} must be an integer, got {number!r}."
+        yield ResizeError(message, setting=name)
     elif number < minimum:
-        yield ResizeError(f"{flag} must be at least {minimum}, got {number!r}.")
+        message = f"{flag} must be at least {minimum}, got {number!r}."
+        yield ResizeError(message, setting=name)
     elif number > maximum:
-        yield ResizeError(f"{flag} must be at most {maximum:,}, got {number:,}.")
+        message = f"{flag} must be at most {maximum:,}, got {number:,}."
+        yield ResizeError(message, setting=name)
 
 
 def is_number(value: object) -> bool:
@@ -825,7 +728,8 @@ def is_number(value: object) -> bool:
 
 
 def _number_error(name: str, value: object) -> ResizeError:
-    return ResizeError(f"{flag_name(name)} must be a number, got {_shown(value)}.")
+    message = f"{flag_name(name)} must be a number, got {_shown(value)}."
+    return ResizeError(message, setting=name)
 
 
 def _positive_errors(name: str, value: float | None) -> Iterator[ResizeError]:
@@ -834,7 +738,8 @@ def _positive_errors(name: str, value: float | None) -> Iterator[ResizeError]:
     if not is_number(value):
         yield _number_error(name, value)
     elif not 0 < value < math.inf:
-        yield ResizeError(f"{flag_name(name)} must be positive, got {value:g}.")
+        message = f"{flag_name(name)} must be positive, got {value:g}."
+        yield ResizeError(message, setting=name)
 
 
 def _weight_errors(name: str, value: float | None) -> Iterator[ResizeError]:
@@ -843,7 +748,8 @@ def _weight_errors(name: str, value: float | None) -> Iterator[ResizeError]:
     if not is_number(value):
         yield _number_error(name, value)
     elif not 0 <= value < math.inf:
-        yield ResizeError(f"{flag_name(name)} must be at least 0, got {value:g}.")
+        message = f"{flag_name(name)} must be at least 0, got {value:g}."
+        yield ResizeError(message, setting=name)
 
 
 def _device_errors(device: str | None) -> Iterator[ResizeError]:
@@ -864,8 +770,4 @@ def _choice_errors(
     for item in values:
         if item not in choices:
             message = f"{flag_name(name)} must be one of {', '.join(choices)}, got {item}."
-            meant = MEANT_CHOICES.get(str(item).lower())
-            if meant in choices:
-                yield ResizeError(message, f"Did you mean {meant}?")
-            else:
-                yield ResizeError(message, did_you_mean(str(item), choices) or None)
+            yield ResizeError(message, did_you_mean(str(item), choices) or None, name)

@@ -1,7 +1,6 @@
 """Read recipe files: parse the YAML, apply changes, and check every key and value."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
 from functools import partial, reduce
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 import yaml
 
 from ctxextend.checkpoints.filenames import GGUF_SUFFIX
-from ctxextend.errors import RecipeError, ResizeError, did_you_mean, one_line
+from ctxextend.errors import RecipeChangeError, RecipeError, ResizeError, did_you_mean, one_line
 from ctxextend.recipe import SECTIONS, TABLE_KEYS, CheckpointRef, Recipe, accepted_type
 from ctxextend.recipe_names import builtin_recipes
 from ctxextend.recipe_paths import map_paths, read_path
@@ -30,8 +29,7 @@ TYPE_NAMES: dict[Any, str] = {
     tuple[str, ...]: "a string or a list of strings",
     tuple[int | str, ...]: "a length, such as 4096 or 4k, or a list of them",
 }
-# Finds the setting that an error message is about.
-MENTIONED = re.compile(r"(?:--|Unknown )([a-z][a-z-]*)")
+CHANGE = -1  # in place of the line of a value that a change sets
 MAX_CHARACTERS = 200_000  # of an untrusted recipe, which could otherwise take minutes to parse
 # Replace invalid or missing values, so that the remaining ones are checked too.
 PLACEHOLDERS: dict[Any, Any] = {int: 8, float: 1.0, int | str: 8, str: "-", tuple[str, ...]: ("-",)}
@@ -120,13 +118,13 @@ class Entry(NamedTuple):
     """The value of a key and where it was set."""
 
     value: Any
-    line: int  # from 1; 0 if there is none
+    line: int  # from 1; 0 if there is none; `CHANGE` with --set
     name: str  # file, or flag
 
     def error(self, message: str) -> tuple[int, str]:
         """Return an error message with its location, and the line to sort by."""
         where = self.name
-        if self.line:
+        if self.line > 0:
             where += f", line {self.line}"
         return self.line, f"{where}: {message}"
 
@@ -206,7 +204,7 @@ def parse_recipe(
             entries = _changed(entries, change)
         else:
             message = "expected key=value, such as train.steps=100"
-            errors.append((0, f"--set {change}: {message}"))
+            errors.append((CHANGE, f"--set {change}: {message}"))
     entries = {path: entry for path, entry in entries.items() if entry.value is not None}
     no_line = Entry(None, 0, name)
     errors += _key_errors(entries, no_line)
@@ -217,7 +215,10 @@ def parse_recipe(
         if section in entries and isinstance(entries[section].value, dict):
             steps[section] = _settings(kind, entries, entries[section], errors)
     if errors:
-        raise RecipeError("\n".join(message for _, message in sorted(set(errors))), KEYS_HINT)
+        kind = RecipeError
+        if all(line == CHANGE for line, _ in errors):
+            kind = RecipeChangeError
+        raise kind("\n".join(message for _, message in sorted(set(errors))), KEYS_HINT)
     return RecipeFile(
         recipe=Recipe(ref, **steps, output=top_level.get("output")),
         provenance=top_level.get("provenance", {}),
@@ -266,7 +267,7 @@ def _changed(entries: Mapping[str, Entry], change: str) -> dict[str, Entry]:
     added = {path: entry for path, entry in parsed.items() if entry.value is not None}
     section = key.partition(".")[0]
     if added and section in SECTIONS:
-        changed.setdefault(section, Entry({}, 0, flag))
+        changed.setdefault(section, Entry({}, CHANGE, flag))
     changed |= added
     _drop_wrong_provenance(changed, key)
     return changed
@@ -318,7 +319,7 @@ def parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
             raise ValueError(f"{len(text):,} characters, more than {MAX_CHARACTERS:,}")
         node = _NoAliasLoader(text).get_single_node()
         if key or isinstance(node, yaml.MappingNode):
-            return list(_entries(node, key, name, 0))
+            return list(_entries(node, key, name, CHANGE if key else 0))
         line = 0
         message = f"expected a mapping, got {_node_kind(node)}."
     except YAML_ERRORS as error:
@@ -328,7 +329,8 @@ def parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
             reason = "nested too deeply"
         line = 0 if mark is None or key else mark.line + 1
         message = f"invalid YAML: {one_line(reason)}."
-    raise RecipeError(Entry(None, line, name).error(message)[1], KEYS_HINT)
+    kind = RecipeChangeError if key else RecipeError
+    raise kind(Entry(None, line, name).error(message)[1], KEYS_HINT)
 
 
 def _node_kind(node: Any) -> str:
@@ -346,13 +348,13 @@ def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, 
         return
     if path:
         yield path, Entry({}, line, name)
-    is_flag = name.startswith("--set ")
     for key, value in node.value:
         text = key.value if isinstance(key, yaml.ScalarNode) else key.tag
         inner = str(text).replace("-", "_")
         if path:
             inner = f"{path}.{inner}"
-        line = 0 if is_flag else key.start_mark.line + 1
+        if line != CHANGE:
+            line = key.start_mark.line + 1
         yield from _entries(value, inner, name, line)
 
 
@@ -375,12 +377,14 @@ def _settings(
     given = _field_values(keys, entries, section, errors)
     if len(errors) > errors_before:
         given |= _placeholders(keys, entries, given)
+    places: dict[str | None, Entry] = {
+        key.name: entries[path] for path, key in keys.items() if path in entries
+    }
     try:
         settings = kind(**given)
     except ResizeError as error:
         for item in (error, *error.others):
-            entry = _mentioned(item.flag_message, keys, entries) or section
-            errors.append(entry.error(str(item)))
+            errors.append(places.get(item.setting, section).error(str(item)))
     if len(errors) > errors_before:
         return None
     return settings
@@ -430,15 +434,6 @@ def _type_error(path: str, entry: Entry, key: Key) -> tuple[int, str]:
     if key.type is str and not isinstance(entry.value, dict | list):
         message += ": put it in quotes"
     return entry.error(message)
-
-
-def _mentioned(message: str, paths: Iterable[str], entries: Mapping[str, Entry]) -> Entry | None:
-    """Return the entry that an error message is about, if it mentions one."""
-    names = {flag.replace("-", "_") for flag in MENTIONED.findall(message)}
-    for path in paths:
-        if path in entries and path.rpartition(".")[2] in names:
-            return entries[path]
-    return None
 
 
 def _converted(value: Any, kind: Any) -> Any:

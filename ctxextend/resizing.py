@@ -1,7 +1,6 @@
 """Resize or convert a checkpoint as the commands do: plan, tune, write, train, verify."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.errors import (
-    CtxextendError,
     MethodError,
     RemoteWeightsError,
     ResizeError,
@@ -31,7 +29,6 @@ from ctxextend.planned import (
 )
 from ctxextend.progress import Events, Silence
 from ctxextend.recipe import (
-    BOTH,
     TABLE_KEYS,
     CheckpointRef,
     Convert,
@@ -65,7 +62,6 @@ class ResizeOptions(NamedTuple):
     verify: bool = False  # verify the output before it is moved into place
     # A runtime that must read the output right: its key in `RUNTIMES`.
     runtime: str | None = None
-    uploads: bool = False  # the output is then uploaded
 
     def check(
         self,
@@ -134,7 +130,6 @@ def resize(
     runtime: str | None = None,
     train: Texts = (),
     steps: int | None = None,
-    lora: int | None = None,
     verify: bool = False,
     **settings: Any,
 ) -> ResizeResult:
@@ -162,10 +157,9 @@ def resize(
             ``ctxextend resize --help``). A method that it applies is chosen.
         train: Text files or folders to train on after the resize; requires `steps`.
         steps: Optimizer steps of the training.
-        lora: Rank of adapters that are trained too.
         verify: Verify the output before it is moved into place.
-        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``,
-            ``query_scale``, ``fix_limits``, ``copy_code``) and of `CheckpointRef` (``revision``, …,
+        settings: Other fields of `Resize` (``keep_first``, ``part``,
+            ``fix_limits``) and of `CheckpointRef` (``revision``, …,
             and ``tensor`` for a custom model type), as keyword arguments.
 
     Raises:
@@ -179,7 +173,7 @@ def resize(
         TrainingError: Training failed to start or finish.
     """
     ref, others = split_ref(reference, settings)
-    training = _training(train, steps, lora)
+    training = short_training(train, steps)
     options = ResizeOptions(
         tune=path_names(tune, "tune"),
         budget=budget,
@@ -204,7 +198,6 @@ def convert(
     link: bool = False,
     train: Texts = (),
     steps: int | None = None,
-    lora: int | None = None,
     verify: bool = False,
     **settings: Any,
 ) -> ResizeResult:
@@ -229,7 +222,7 @@ def convert(
         to: Context length of the output, as in `resize`. Defaults to the old one with ``"none"``.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        link, train, steps, lora, verify: As in `resize`; only ``"none"`` leaves weights files as
+        link, train, steps, verify: As in `resize`; only ``"none"`` leaves weights files as
             they are.
         settings: Other fields of `Convert` (``theta``, ``encoder_only``, ``attention_window``,
             ``method``); ``revision``, … as in `resize`.
@@ -240,28 +233,26 @@ def convert(
         CtxextendError: As `resize`.
     """
     ref, others = split_ref(reference, settings)
-    training = _training(train, steps, lora)
+    training = short_training(train, steps)
     options = ResizeOptions(link=link, verify=verify)
     options.check(is_trained=training is not None)
     recipe = Recipe(ref, train=training, convert=Convert(scheme, to, **others))
     return convert_checkpoint(recipe, output, force=force, link=link, verify=verify)
 
 
-def _training(data: Texts, steps: int | None, lora: int | None) -> Train | None:
+def short_training(data: Texts, steps: int | None) -> Train | None:
     """Return the training after a resize or conversion; None without text.
 
     Raises:
-        ResizeError: Only some of the settings are given.
+        ResizeError: Only one of both is given.
     """
     paths = path_names(data, "train")
     if bool(paths) != (steps is not None):
         message = "--train and --steps must be used together."
         raise ResizeError(message, "Add the other, or remove both.")
-    if steps is not None:
-        return Train(paths, steps, lora=lora)
-    if lora is not None:
-        raise ResizeError("--lora requires --train.", "Add --train and --steps, or remove --lora.")
-    return None
+    if steps is None:
+        return None
+    return Train(paths, steps)
 
 
 def resize_checkpoint(
@@ -348,17 +339,6 @@ def _plan_opened(
     return prepare_plan(for_runtime.plan), for_runtime
 
 
-def check_upload(checkpoint: Checkpoint) -> None:
-    """Check that the output of a resize can be uploaded.
-
-    Raises:
-        MethodError: It is a GGUF file.
-    """
-    if gguf_of(checkpoint) is not None:
-        message = "--push-to-hub uploads folders, and does not apply to a GGUF file."
-        raise MethodError(message, "Remove --push-to-hub.")
-
-
 def _check_gguf_options(checkpoint: Checkpoint, recipe: Recipe, options: ResizeOptions) -> None:
     """Check that no step is requested that a GGUF file cannot take.
 
@@ -370,8 +350,6 @@ def _check_gguf_options(checkpoint: Checkpoint, recipe: Recipe, options: ResizeO
         flag = "--train" if recipe.train is not None else "--tune"
         message = f"{flag} runs the model in transformers, and does not apply to a GGUF file."
         raise MethodError(message, f"Remove {flag}, or use it on the checkpoint it was made from.")
-    if options.uploads:
-        check_upload(checkpoint)
     if options.runtime not in (None, LLAMA_CPP):
         message = f"--for {options.runtime}: a GGUF file is planned as llama.cpp reads it."
         hint = (
@@ -379,12 +357,6 @@ def _check_gguf_options(checkpoint: Checkpoint, recipe: Recipe, options: ResizeO
             f"--for {options.runtime}."
         )
         raise MethodError(message, hint)
-    if recipe.resize.dialect != BOTH:
-        message = "--dialect is about config.json, and does not apply to a GGUF file."
-        raise MethodError(message, "Remove --dialect.")
-    if recipe.resize.copy_code:
-        message = "--copy-code does not apply to a GGUF file: no code belongs to it."
-        raise MethodError(message, "Remove --copy-code.")
 
 
 def convert_checkpoint(
@@ -451,8 +423,7 @@ def check_can_write(
     check_libraries(recipe.train)
     folder = RunFolder.for_output(output_path(output, planned.output.default_folder))
     if folder.save is None:  # else it has the text already
-        with _text_is_train():
-            check_train_texts(recipe.train)
+        check_train_texts(recipe.train)
 
 
 def announce(planned: Planned, events: Events) -> None:
@@ -582,8 +553,7 @@ def _train(
 
     folder = RunFolder.for_output(output_path(output, planned.output.default_folder))
     resume = not force and folder.save is not None
-    with _text_is_train():
-        run = run_recipe(recipe, planned, output, force=force, resume=resume, events=events)
+    run = run_recipe(recipe, planned, output, force=force, resume=resume, events=events)
     assert run.training is not None
     return _trained_result(planned, run.training)
 
@@ -599,15 +569,3 @@ def _trained_result(planned: Planned, trained: "TrainResult") -> ResizeResult:
         seconds=round(trained.cost.seconds, 3),
         training=trained,
     )
-
-
-@contextmanager
-def _text_is_train() -> Iterator[None]:
-    """Name the training text in errors as callers do that resize before: not data, but train."""
-    try:
-        yield
-    except CtxextendError as error:
-        error.flag_message = error.flag_message.replace("--data", "--train")
-        if error.flag_hint is not None:
-            error.flag_hint = error.flag_hint.replace("--data", "--train")
-        raise

@@ -58,7 +58,7 @@ def check_paths(paths: Paths) -> list[TextSource]:
             dataset = _dataset(name)
             sources[dataset] = dataset
     if not sources:
-        hint = "Pass files or folders: --data book.txt --data articles.jsonl."
+        hint = "Pass files or folders."
         raise DataError("No text given.", hint)
     for source in sources.values():
         needs_datasets = isinstance(source, str) or source.suffix.lower() in TABULAR

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend import recipe_names, recipe_paths, shipped
+from ctxextend import recipe_names, recipe_paths
 from ctxextend.errors import RecipeError
 from ctxextend.provenance import parse_provenance
 from ctxextend.recipe import MAX_COUNT, CheckpointRef, Evaluate, Recipe, Resize, Train
@@ -128,14 +128,14 @@ to: 4
     expected = [
         "recipe.yaml: source is missing",
         "recipe.yaml, line 1: unknown key sorce; did you mean source?",
-        "recipe.yaml, line 3: to must be at least 1, got 0.",
+        "recipe.yaml, line 3: --to must be at least 1, got 0.",
         "recipe.yaml, line 4: Unknown method 'magic'. Methods: auto, copy",
         "recipe.yaml, line 5: unknown key resize.kep_first; did you mean resize.keep_first?",
         "recipe.yaml, line 6: train.data is missing",
         "recipe.yaml, line 7: unknown key train.setps; did you mean train.steps?",
         "recipe.yaml, line 8: train.steps must be an integer, got a string",
         "recipe.yaml, line 9: train.lr must be a number, got a string",
-        "recipe.yaml, line 12: length must be at least 8, got 3.",
+        "recipe.yaml, line 12: --length must be at least 8, got 3.",
         "recipe.yaml, line 13: unknown key to; did you mean resize.to?",
     ]
     assert len(lines) == len(expected)
@@ -153,14 +153,14 @@ to: 4
         ("to: 64\n  part: 1", "resize.part must be a string, got an integer: put it in quotes"),
         (
             "to: 64\n  method: hierarchical:alpha=high",
-            'method="hierarchical": alpha must be between 0 and 1',
+            "--method hierarchical: alpha must be between 0 and 1",
         ),
-        ("to: 64\n  method: copy:alpha=0.3", "method=\"copy\" has no setting 'alpha'."),
+        ("to: 64\n  method: copy:alpha=0.3", "--method copy has no setting 'alpha'."),
         ("to: 64\n  method: 5", "resize.method must be a string, got an integer: put it in quotes"),
         ("to: 64\n  alpha: 0.3", "unknown key resize.alpha"),
         ("to: 64\n  to: 65", "duplicate key resize.to"),
         ("to: 64\n  keep-first: 0\n  keep_first: 0", "duplicate key resize.keep_first"),
-        ("to: 64\n  reserved_rows: 2", "reserved_rows and config_key require tensor."),
+        ("to: 64\n  reserved_rows: 2", "--reserved-rows requires --tensor."),
         ("to: 64\n  zzz: 2", "unknown key resize.zzz; use one of resize.tensor, resize.config_key"),
         ("to: 64\n  steps: 2", "unknown key resize.steps; did you mean train.steps?"),
     ],
@@ -207,11 +207,11 @@ def test_parse_recipe_rejects_invalid_recipes(text: str, message: str) -> None:
 def test_parse_recipe_reports_invalid_combinations_but_no_follow_up_errors() -> None:
     train = "source: a\ntrain:\n  data: b\n  steps: 2\n  "
     without_window = error_lines(f"{train}window_skip: true")
-    assert "window_skip=True requires window." in without_window[0]
+    assert "--window-skip requires --window." in without_window[0]
     with_invalid_window = error_lines(f"{train}window_skip: true\n  window: many")
     assert len(with_invalid_window) == 1
     uneven = error_lines(f"{train}seed: 1\n  per_device_batch_size: 3")
-    message = "line 6: batch_size must be a multiple of per_device_batch_size=3, got 8."
+    message = "line 6: --batch-size must be a multiple of --per-device-batch-size 3, got 8."
     assert message in uneven[0]
 
 
@@ -247,12 +247,12 @@ def test_parse_recipe_reports_errors_of_changes_but_not_of_replaced_values() -> 
 
     lines = error_lines(text, "source=a", "train=null", "resize.too=3", "steps", "resize.to=0")
     too_short, unknown, incomplete = lines
-    assert too_short.startswith('changes=["resize.to"]: ')
-    assert unknown.startswith('changes=["resize.too"]: ')
+    assert too_short.startswith("--set resize.to: ")
+    assert unknown.startswith("--set resize.too: ")
     assert "did you mean resize.to?" in unknown
-    assert incomplete.startswith('changes=["steps"]: ')
+    assert incomplete.startswith("--set steps: ")
     invalid = error_lines(text, "resize.part=[")
-    assert invalid[0].startswith('changes=["resize.part"]: invalid YAML')
+    assert invalid[0].startswith("--set resize.part: invalid YAML")
 
 
 def test_read_recipe_reports_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -272,20 +272,21 @@ def test_parse_recipe_reports_value_errors_next_to_type_errors() -> None:
     )
     expected = [
         "line 2: output must",
+        "line 3: --keep-first must",
         "line 3: Unknown method",
-        "line 3: keep_first must",
         "line 3: resize.to must",
-        "line 4: Neither steps nor epochs is given",
-        "line 4: seq_len must",
+        "line 4: --seq-len must",
         "line 4: train.data is missing",
+        "line 4: train.steps is missing",
     ]
     for line, start in zip(error_lines(text), expected, strict=True):
         assert start in line
 
 
-def test_parse_provenance_rejects_deeply_nested_recipes() -> None:
-    text = "{source: a, resize: {to: 2}, provenance: {source_recipe: " * 17 + "null" + "}}" * 17
-    with pytest.raises(RecipeError, match="more than 16 nested recipes"):
+@pytest.mark.parametrize("steps", ["5", "[5]", "text", "[{source: a}]", "{source: a}"])
+def test_parse_provenance_rejects_steps_that_are_no_list_of_recipes(steps: str) -> None:
+    text = f"{{source: a, resize: {{to: 2}}, provenance: {{steps: {steps}}}}}"
+    with pytest.raises(RecipeError, match="is not a valid recipe of an output"):
         parse_provenance(text, "ctxextend.yaml")
 
 
@@ -331,7 +332,7 @@ def test_recipes_support_windows_paths_and_drives(monkeypatch: pytest.MonkeyPatc
 def test_builtin_recipes_ignore_other_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped, "__file__", str(tmp_path / "ctxextend" / "shipped.py"))
+    monkeypatch.setattr(recipe_names, "__file__", str(tmp_path / "ctxextend" / "names.py"))
     project = tmp_path / "pyproject.toml"
     recipes = tmp_path / "recipes"
     recipes.mkdir()

@@ -104,15 +104,14 @@ def test_resize_leaves_nothing_if_the_output_is_not_verified(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"budget": 60}, "budget requires data"),
-        ({"train": "book.txt"}, "train and steps must be used together"),
-        ({"steps": 1}, "train and steps must be used together"),
-        ({"lora": 4}, "lora requires train"),
+        ({"budget": 60}, "--budget requires --data"),
+        ({"train": "book.txt"}, "--train and --steps must be used together"),
+        ({"steps": 1}, "--train and --steps must be used together"),
         (
             {"train": "book.txt", "steps": 1, "verify": True},
-            "verify=True cannot be used with train",
+            "--verify cannot be used with --train",
         ),
-        ({"edit_only": True, "verify": True}, "edit_only=True cannot be used with verify=True"),
+        ({"edit_only": True, "verify": True}, "--edit-only cannot be used with --verify"),
     ],
 )
 def test_resize_rejects_what_excludes_each_other(settings: dict[str, Any], message: str) -> None:

@@ -48,7 +48,7 @@ def write(text: str) -> str:
         {"to": 512},
         {"to": 100},
         {"to": 128, "fix_limits": True},
-        {"to": 300, "method": "stretch", "keep_first": 4, "drop_last": 2},
+        {"to": 300, "method": "stretch", "keep_first": 4},
     ],
     ids=str,
 )
@@ -78,7 +78,7 @@ def test_run_rejects_a_source_whose_table_changed(tmp_path: Path) -> None:
     pico.make(source, "gpt2", initializer_range=0.5)
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.exit_code == 1
-    message = f"{source} has changed since the recipe was written: table transformer.wpe"
+    message = f"{source} has changed since the recipe was written."
     assert message in done.stderr
     assert not Path("again").exists()
 
@@ -128,13 +128,12 @@ def test_run_rejects_a_source_whose_other_weights_changed(offset: float, as_pick
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.exit_code == 1
     assert done.stdout == ""
-    message = "has changed since the recipe was written: its tables are the same, but other"
-    assert message in done.stderr
+    assert "has changed since the recipe was written" in done.stderr
 
     Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 200)
     flags = ["--data", "book.txt", "--tokens", "320", "--measure", "position"]
     evaluated = CliRunner().invoke(build_app(), ["evaluate", "first", *flags])
-    assert "has changed since the recipe was written: its tables are" in evaluated.stderr
+    assert "has changed since the recipe was written" in evaluated.stderr
 
 
 def test_run_misses_changes_between_the_samples_of_a_large_tensor() -> None:
@@ -217,15 +216,15 @@ def test_outputs_contain_only_relative_paths_and_file_names(tmp_path: Path) -> N
 
     provenance = read_provenance(open_reference(CheckpointRef(str(third))))
     assert provenance
-    bases = [Path(step.base.source).resolve() for step in provenance.chain]
-    assert bases == [second.resolve(), first.resolve(), source]
+    bases = [Path(step.source.source).resolve() for step in provenance.steps]
+    assert bases == [source, first.resolve(), second.resolve()]
     shared = without_folders((third / "ctxextend.yaml").read_text())
     lines = [line.strip() for line in shared.splitlines()]
     assert ".." not in shared
     assert [line for line in lines if "source:" in line] == [
         "source: ./second",
-        "source: ./first",
-        "source: ./source",
+        "- source: ./source",
+        "- source: ./first",
     ]
 
 
@@ -464,7 +463,7 @@ def test_run_names_the_key_that_takes_the_length_of_the_table(tmp_path: Path) ->
     assert "resize with --fix-limits, which takes the length of the table" in message
 
 
-def test_run_of_a_recipe_from_elsewhere_names_the_key_of_the_source(tmp_path: Path) -> None:
+def test_run_of_a_recipe_from_elsewhere_takes_the_source_that_is_set(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
     output = resize(source, to=32, output=tmp_path / "sent/out").output
     moved = tmp_path / "received/from/somebody/out"
@@ -472,9 +471,7 @@ def test_run_of_a_recipe_from_elsewhere_names_the_key_of_the_source(tmp_path: Pa
     output.rename(moved)
     refused = invoke(str(moved / "ctxextend.yaml"), "-o", "again")
     assert refused.exit_code == 1
-    message = " ".join(refused.stderr.split())
-    assert "source is not an existing folder" in message
-    assert "name it in place of the recipe's: --set source=PATH" in message
+    assert "source is not an existing folder" in refused.stderr
 
     done = invoke(str(moved / "ctxextend.yaml"), "--set", f"source={source}", "-o", "again")
     assert done.exit_code == 0

@@ -157,7 +157,7 @@ def test_read_documents_reads_a_column_of_csv(name: str, separator: str, tmp_pat
     texts = list(read_documents([file], "body"))
     assert texts == ['two "lines",\nÄ', "42", *many]
     assert list(read_documents([tmp_path], "body")) == texts
-    message = rf"{re.escape(name)} has no field 'text'; found n, body\. Set .* with text_field"
+    message = rf"{re.escape(name)} has no field 'text'; found n, body\. Set .* with --text-field"
     with pytest.raises(DataError, match=message):
         list(read_documents([file]))
 
@@ -184,7 +184,7 @@ def test_read_documents_reads_a_column_of_parquet(tmp_path: Path) -> None:
     file = write_column(tmp_path / "a[1].PARQUET", texts, "body")
     assert list(read_documents([file], "body")) == ["one", "", "fünf", "one"]
     assert list(read_documents([tmp_path], "body", 2)) == ["on", "", "fü", "on"]
-    no_field = r"a\[1\].PARQUET has no field 'text'; found body, n\. Set .* with text_field"
+    no_field = r"a\[1\].PARQUET has no field 'text'; found body, n\. Set .* with --text-field"
     with pytest.raises(DataError, match=no_field):
         list(read_documents([file]))
     with pytest.raises(DataError, match=r"a\[1\].PARQUET has int instead of text in field 'n'"):
@@ -315,7 +315,7 @@ HUB_FAULTS = [
         "the network",
     ),
     ("hf:own/gated", "text", "gated", "hf auth login"),
-    ("hf:own/set/plain", "body", "has no field 'body'; found text, n", "with text_field"),
+    ("hf:own/set/plain", "body", "has no field 'body'; found text, n", "with --text-field"),
 ]
 
 

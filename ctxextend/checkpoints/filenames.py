@@ -1,4 +1,4 @@
-"""File names in a model folder: weights, stale files, code, and other known files.
+"""File names in a model folder: weights, stale files, and other known files.
 
 A pattern matches in the model's folder, with a leading ``**/`` at any depth, and with a trailing
 ``/*`` below a folder.
@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-
-from ctxextend.checkpoints.export_formats import EXPORT_FORMATS
 
 SAFETENSORS = ".safetensors"
 SINGLE_FILE = f"model{SAFETENSORS}"
@@ -24,19 +22,16 @@ NAMES = (
     "adapter_model.bin",
 )
 NANOGPT_FILE = "ckpt.pt"
-# Mistral's own format: its config, and its weights under the names that vLLM and mistral-inference
-# look for. It stands next to the files of transformers, or by itself.
+# Mistral's own format, next to the files of transformers: its config, and its weights.
 PARAMS_FILE = "params.json"
-CONSOLIDATED_INDEX = "consolidated.safetensors.index.json"
-CONSOLIDATED_NAMES = (CONSOLIDATED_INDEX, "consolidated.safetensors")
-CONSOLIDATED = "consolidated*.safetensors"
+CONSOLIDATED = "consolidated*"
 GGUF_SUFFIX = ".gguf"
 # Suffixes of weights files that belong to a folder and can be read.
 READABLE = (SAFETENSORS, ".bin", ".pt", ".pth", ".ckpt")
 # With a variant, such as ``model.fp16.safetensors``, compiled at use.
 VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^./]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
 
-# Files besides exports that contain the old position table or depend on its size, by kind.
+# Weights besides those of other programs that contain the old position table, by kind.
 STALE_KINDS = {
     "PyTorch weights": (
         "pytorch_model*.bin",
@@ -44,29 +39,8 @@ STALE_KINDS = {
         "pytorch_model*.safetensors",
     ),
     "other weights": ("model*.safetensors", "model*.safetensors.index*.json", "*.ckpt", "*.ckpt.*"),
-    "training state": (
-        "optimizer.pt",
-        "optimizer.bin",
-        "scheduler.pt",
-        "scaler.pt",
-        "rng_state*.pth",
-        "global_step*/*",
-    ),
     "another checkpoint": ("checkpoint-*/*",),
 }
-
-
-def _stale_patterns() -> dict[str, str]:
-    """Return why a stale file is skipped, by pattern."""
-    reasons = dict[str, str]()
-    for row in EXPORT_FORMATS:
-        reasons |= dict.fromkeys(row.files, row.reason)
-    for kind, patterns in STALE_KINDS.items():
-        reasons |= dict.fromkeys(patterns, f"{kind}, not rewritten")
-    return reasons
-
-
-STALE = _stale_patterns()
 
 # Files of version control, download tools and desktops, at any depth.
 IGNORED_NAMES = {
@@ -75,25 +49,6 @@ IGNORED_NAMES = {
     "__pycache__": "a cache",
     ".DS_Store": "desktop metadata",
 }
-
-# Suffixes of files that Python imports, systems load, or shells and interpreters run.
-CODE_TYPES = (
-    "py",
-    "pyc",
-    "pyd",
-    "pyo",
-    "pyw",
-    "pyx",
-    "so",
-    "so.*",
-    "dll",
-    "dylib",
-    "sh",
-    "bat",
-    "cmd",
-    "ps1",
-    "exe",
-)
 
 # Files that transformers, PEFT, sentence-transformers, their trainers and ctxextend write.
 KNOWN_FILES = (
@@ -105,7 +60,6 @@ KNOWN_FILES = (
     "model.safetensors.index.*.json",
     "adapter_model.safetensors",
     CONSOLIDATED,
-    CONSOLIDATED_INDEX,
     # configs
     PARAMS_FILE,
     "adapter_config.json",
@@ -154,7 +108,6 @@ KNOWN_FILES = (
 CHECKPOINT_MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
 CHECKPOINT_WEIGHTS = (
     "adapter_model.safetensors",
-    CONSOLIDATED,
     "model*.safetensors",
     "*/model*.safetensors",
     "pytorch_model*.bin",
@@ -170,22 +123,6 @@ def is_known(path: PurePosixPath) -> bool:
             return True
         path = PurePosixPath(path.name)
     return first_match(path, KNOWN_FILES) is not None
-
-
-def is_code(path: PurePosixPath) -> bool:
-    """Whether a file is code by its suffix, at any depth."""
-    return first_match(path, (f"**/*.{suffix}" for suffix in CODE_TYPES)) is not None
-
-
-def is_export(name: str) -> bool:
-    """Whether a file in a model's folder has the name of an export."""
-    patterns = (pattern for row in EXPORT_FORMATS for pattern in row.files)
-    return first_match(PurePosixPath(name), patterns) is not None
-
-
-def is_consolidated(name: str) -> bool:
-    """Whether weights, or their index, are in Mistral's own format by their name."""
-    return matches(name, CONSOLIDATED) or name == CONSOLIDATED_INDEX
 
 
 def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
@@ -211,14 +148,6 @@ def first_weights(folder: Path, variant: str | None) -> str | None:
     if variant is None and not (folder / "config.json").is_file():
         names.append(NANOGPT_FILE)
     for name in names:
-        if os.path.lexists(folder / name):
-            return name
-    return None
-
-
-def first_consolidated(folder: Path) -> str | None:
-    """Return the index or the only file of weights in Mistral's own format; None if none."""
-    for name in CONSOLIDATED_NAMES:
         if os.path.lexists(folder / name):
             return name
     return None

@@ -2,8 +2,9 @@
 
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -11,17 +12,15 @@ from typing import Any, NamedTuple
 from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.config_file import CONFIG, stated_class
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
+from ctxextend.checkpoints.foreign_files import STALE, find_foreign
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
-from ctxextend.checkpoints.params_source import (
-    find_consolidated,
-    has_params_format,
-    read_translated,
-)
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.source import (
+    CACHED_MODEL,
     OUTSIDE,
     ConfigCheck,
     Source,
+    cached_id,
     has_file,
     not_a_file,
     points_outside,
@@ -33,7 +32,7 @@ from ctxextend.checkpoints.weights import (
     open_shards,
     open_weights,
 )
-from ctxextend.checkpoints.wrappers import without_prefix, without_wrappers
+from ctxextend.checkpoints.wrappers import without_wrappers
 from ctxextend.errors import CheckpointError, size_text
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -53,7 +52,6 @@ LM_CLASSES = (
 LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
 
 # Why files are skipped.
-CODE = "code, never executed"
 LINKED = "a symlink to a folder"
 
 
@@ -75,9 +73,7 @@ class Checkpoint:
     adapter_of: str | None  # the base model of a PEFT adapter; None for other checkpoints
     # Parsed JSON files by name, so that a plan reads each only once, before anything is written.
     objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
-    # The name of the file that states its config: config.json, Mistral's params.json if there is
-    # no config.json, or a GGUF file.
-    config_name: str = CONFIG
+    config_name: str = CONFIG  # or that of a GGUF file, which states its config itself
 
     @property
     def root(self) -> Path:
@@ -92,7 +88,7 @@ class Checkpoint:
     @property
     def has_config(self) -> bool:
         """Whether it has a config.json, which must state the table's length."""
-        return self.config_name == CONFIG and self.config_file in (*self.copied, *self.generated)
+        return self.config_file in (*self.copied, *self.generated)
 
     @property
     def model_class(self) -> str | None:
@@ -163,37 +159,6 @@ def protected_paths(checkpoint: Checkpoint) -> tuple[Path, ...]:
 # Checkpoints that differ from an opened one
 
 
-def code_files(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the code files of a checkpoint, which are copied only with --copy-code."""
-    return tuple(name for name, reason in checkpoint.omitted.items() if reason == CODE)
-
-
-def with_code(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint that also copies its code files."""
-    omitted = {name: reason for name, reason in checkpoint.omitted.items() if reason != CODE}
-    copied = sorted((*checkpoint.copied, *code_files(checkpoint)))
-    return replace(checkpoint, copied=tuple(copied), omitted=omitted)
-
-
-def with_short_names(checkpoint: Checkpoint, prefix: str) -> Checkpoint:
-    """Return a checkpoint whose tensors have names without a prefix that all of them have.
-
-    Raises:
-        CheckpointError: Two names become one.
-    """
-    files = without_prefix(checkpoint.weights.files, prefix, str(checkpoint.root))
-    return _with_names(checkpoint, files)
-
-
-def _with_names(checkpoint: Checkpoint, files: Mapping[str, TensorFile]) -> Checkpoint:
-    """Return a checkpoint with other names of tensors in its weights, and in its index."""
-    if files == checkpoint.weights.files:
-        return checkpoint
-    weights = checkpoint.weights.renamed(files, checkpoint.model)
-    generated = {**checkpoint.generated, **weights.generated}
-    return replace(checkpoint, weights=weights, generated=generated)
-
-
 # What to say about a checkpoint
 
 
@@ -257,60 +222,33 @@ def open_checkpoint(
         return _open_folder(source, variant, check)
 
 
-def open_config(source: Source, also: Sequence[str] = ()) -> Checkpoint:
-    """Read only the config of a folder: a checkpoint without weights.
-
-    Args:
-        source: The folder.
-        also: Names of other files that the checkpoint has, of those that are here.
+def open_config(source: Source) -> Mapping[str, Any]:
+    """Read only the config of a folder.
 
     Raises:
-        CheckpointError: The config is missing, malformed or unreadable.
+        CheckpointError: It is missing, malformed or unreadable.
     """
     with reading(source.folder):
-        model = _model_folder(source)
-        config = _read_config(source, model, lambda *_: None)
-        if not config:
-            from ctxextend.checkpoints.missing_files import no_config
-
-            raise no_config(source.folder)
+        _reject_foreign(source)
         listed = [name for name in _list_files(source) if name not in source.not_downloaded]
-        names = (CONFIG, filenames.PARAMS_FILE, *also)
-        weights = [name for name in listed if fnmatch(name, filenames.CONSOLIDATED)]
-        paths = [(model / name).as_posix() for name in names]
-        return Checkpoint(
-            source=source,
-            model=model,
-            config=config,
-            weights=Weights(files={}),
-            generated={},
-            copied=(*(name for name in paths if name in listed), *weights),
-            omitted={},
-            fingerprints={},
-            adapter_of=None,
-            config_name=_config_name(source, model),
-        )
+        config = _read_config(source, _model_folder(source), listed, lambda *_: None)
+        if not config:
+            raise _no_config(source, listed)
+        return config
 
 
 def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:
     root = source.folder
-    if source.file is not None:
-        _reject_export(source, source.file)
+    _reject_foreign(source)
     listed = _list_files(source)
     # Before any file is read.
     fingerprints = {name: file_fingerprint(root / name) for name in listed}
     model = _model_folder(source)
-    config_name = _config_name(source, model)
-    path = _find_weights(source, root / model, variant, config_name)
-    if path is None and not _states_type(source, model):
-        _reject_exports(source, model, listed, variant)
-    config = _read_config(source, model, check)
+    config = _read_config(source, model, listed, check)
+    path = _find_weights(source, root / model, variant)
     if path is None:
         check(config or {}, False)
-        _reject_exports(source, model, listed, variant)
-        from ctxextend.checkpoints.missing_files import no_weights
-
-        raise no_weights(root / model, variant, source)
+        raise _no_weights(source, root / model, listed, variant)
     opened = _open_weights(source, model, path, config)
     weights = opened.weights
     read = {path.relative_to(root).as_posix()}
@@ -320,21 +258,22 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     for name, header in source.headers.items():
         fingerprints[name] = Fingerprint(size=header.size)
     copied, omitted = _split_others(source, model, listed, read)
-    checkpoint = Checkpoint(
+    generated = opened.generated
+    files = without_wrappers(weights.files, str(root / model))
+    if files != weights.files:
+        weights = weights.renamed(files, model)
+        generated = {**generated, **weights.generated}
+    return Checkpoint(
         source=source._replace(notes=(*source.notes, *opened.notes)),
         model=model,
         config=opened.config,
         weights=weights,
-        generated=opened.generated,
+        generated=generated,
         copied=copied,
         omitted=omitted,
         fingerprints=fingerprints,
         adapter_of=_base_of_adapter(source, path),
-        config_name=config_name,
     )
-    if filenames.is_consolidated(path.name):
-        return checkpoint
-    return _with_names(checkpoint, without_wrappers(weights.files, str(root / model)))
 
 
 class _OpenedWeights(NamedTuple):
@@ -367,10 +306,7 @@ def _open_weights(
     if fnmatch(path.name, "*.index*.json"):
         shards = open_shards(path, source, model, ties=ties)
         return _OpenedWeights(shards, config or {}, generated=dict(shards.generated), notes=())
-    output_name = path.name
-    if not filenames.is_consolidated(path.name):
-        output_name = filenames.output_name(path.name)
-    name = (model / output_name).as_posix()
+    name = (model / filenames.output_name(path.name)).as_posix()
     if path.name in source.headers:
         from ctxextend.checkpoints.remote_weights import open_remote
 
@@ -389,35 +325,80 @@ def _open_weights(
     return _OpenedWeights(weights, config, generated, notes=(NOTE,))
 
 
-def _reject_export(source: Source, file: str) -> None:
-    """Raise CheckpointError if the file that was passed is one that other programs made."""
-    from ctxextend.checkpoints.missing_files import unsupported_file
-
-    error = unsupported_file(source.reference, source.folder / file)
-    if error is not None:
-        raise error
-
-
-def _states_type(source: Source, model: PurePosixPath) -> bool:
-    """Whether a folder has a config with a model type, unlike those of other programs."""
-    path = source.folder / model / CONFIG
-    return has_file(source, path) and "model_type" in load_object(path)
+def _reject_foreign(source: Source) -> None:
+    """Raise CheckpointError if the file that was passed is one of another program."""
+    if source.file is None:
+        return
+    found = find_foreign((source.file,))
+    if found is not None:
+        _, row = found
+        raise CheckpointError(f"{source.reference} is {row.kind}.", row.hint)
 
 
-def _reject_exports(
-    source: Source, model: PurePosixPath, listed: list[str], variant: str | None
-) -> None:
-    """Raise CheckpointError if the only weights are those that other programs made."""
-    from ctxextend.checkpoints.missing_files import only_exports
+def _no_config(source: Source, listed: Sequence[str]) -> CheckpointError:
+    """Return the error for a folder without a config."""
+    folder = source.folder
+    message = f"{folder} has no config.json"
+    if folder.name.startswith(CACHED_MODEL):
+        message = f"{folder} is a folder of the Hub cache, and its checkpoints are below."
+        return CheckpointError(message, f"Pass the Hub id: {cached_id(folder.name)}")
+    subfolders = sorted(shlex.quote(path.parent.name) for path in folder.glob("*/config.json"))
+    if subfolders:
+        hint = f"Found checkpoints in: {', '.join(subfolders)}. Pass one with --subfolder."
+        return CheckpointError(f"{message}.", hint)
+    hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
+    return _with_foreign(message, hint, (*listed, *source.not_downloaded))
 
+
+def _no_weights(
+    source: Source, folder: Path, listed: Sequence[str], variant: str | None
+) -> CheckpointError:
+    """Return the error for a folder without weights that can be read.
+
+    Args:
+        source: The checkpoint's folder and its origin.
+        folder: The model's folder.
+        listed: All files of the checkpoint.
+        variant: The variant that the user asks for.
+    """
     names = list[str]()
     for name in (*listed, *source.not_downloaded):
-        path = PurePosixPath(name)
-        if model in path.parents:
-            names.append(path.relative_to(model).as_posix())
-    error = only_exports(source.folder / model, variant, source, names)
-    if error is not None:
-        raise error
+        path = source.folder / name
+        if folder in path.parents:
+            names.append(path.relative_to(folder).as_posix())
+    variants = dict.fromkeys(filter(None, map(filenames.variant_of, names)))
+    readable = list[str]()
+    for name in names:
+        is_local = name.endswith(filenames.READABLE) and (folder / name).is_file()
+        if is_local and "/" not in name and find_foreign((name,)) is None:
+            readable.append(name)
+    single = filenames.with_variant(filenames.SINGLE_FILE, variant)
+    pytorch = filenames.with_variant("pytorch_model.bin", variant)
+    message = f"{folder} has no {single}, {pytorch} or shard index"
+    if readable:
+        message += f", only {', '.join(readable)}"
+    if variant is not None and filenames.first_weights(folder, None):
+        return CheckpointError(f"{message}.", "Remove --variant, or download the missing file.")
+    if variants:
+        flags = " or ".join(f"--variant {name}" for name in variants)
+        return CheckpointError(f"{message}.", f"Choose one: {flags}.")
+    if readable:
+        hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
+        return CheckpointError(f"{message}.", hint)
+    hint = (
+        "Download the missing file. If --edit-only wrote the folder, run the command that it "
+        "printed."
+    )
+    return _with_foreign(message, hint, names)
+
+
+def _with_foreign(message: str, hint: str, names: Sequence[str]) -> CheckpointError:
+    """Return the error for a folder, with a file of another program if it has one."""
+    found = find_foreign(names)
+    if found is None:
+        return CheckpointError(f"{message}.", hint)
+    name, row = found
+    return CheckpointError(f"{message}, only {name}: {row.kind}.", row.hint)
 
 
 def _list_files(source: Source) -> list[str]:
@@ -436,7 +417,7 @@ def _is_single_file(source: Source) -> bool:
 
 
 def _read_config(
-    source: Source, model: PurePosixPath, check: ConfigCheck
+    source: Source, model: PurePosixPath, listed: Sequence[str], check: ConfigCheck
 ) -> Mapping[str, Any] | None:
     """Read and check the config; return None if there is none, and an empty one for an adapter."""
     root = source.folder
@@ -447,43 +428,14 @@ def _read_config(
         return config
     if has_file(source, root / ADAPTER_CONFIG):
         return {}  # the adapter's base model is elsewhere
-    if _config_name(source, model) == filenames.PARAMS_FILE:
-        translated = read_translated(root / model)
-        check(translated)
-        return translated
     if _is_single_file(source) or has_file(source, root / filenames.NANOGPT_FILE):
         return None
-    from ctxextend.checkpoints.missing_files import no_config
-
-    raise no_config(root)
+    raise _no_config(source, listed)
 
 
-def _config_name(source: Source, model: PurePosixPath) -> str:
-    """Return the name of the file that states the config, whether or not it is there."""
-    folder = source.folder / model
-    of_transformers = (folder / CONFIG, source.folder / ADAPTER_CONFIG)
-    if any(has_file(source, path) for path in of_transformers):
-        return CONFIG
-    if has_params_format(source, folder):
-        return filenames.PARAMS_FILE
-    return CONFIG
-
-
-def _find_weights(
-    source: Source, folder: Path, variant: str | None, config_name: str
-) -> Path | None:
-    """Return the path of the weights file, or of its index; None if there is none.
-
-    Raises:
-        CheckpointError: There are only shards next to params.json, without their index.
-    """
-    if config_name == filenames.PARAMS_FILE:
-        name: str | None = find_consolidated(source, folder)
-    else:
-        name = _find_index(folder, source) or source.file
-        name = name or filenames.first_weights(folder, variant)
-        if name is None and variant is None and has_params_format(source, folder):
-            name = find_consolidated(source, folder)
+def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | None:
+    """Return the path of the weights file, or of its index; None if there is none."""
+    name = _find_index(folder, source) or source.file or filenames.first_weights(folder, variant)
     if name is None and source.headers:
         name = filenames.with_variant(filenames.SINGLE_FILE, variant)
     if name is None:
@@ -599,8 +551,6 @@ def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | No
         return stale
     if is_local and points_outside(source.folder, local):
         return OUTSIDE
-    if filenames.is_code(path):
-        return CODE
     if _is_other_weights(source, path):
         return "other weights, not rewritten"
     return None
@@ -612,9 +562,9 @@ def _reason_stale(path: PurePosixPath, model: PurePosixPath) -> str | None:
     if model in path.parents:
         paths.append(path.relative_to(model))
     for relative in paths:
-        pattern = filenames.first_match(relative, filenames.STALE)
+        pattern = filenames.first_match(relative, STALE)
         if pattern is not None:
-            return filenames.STALE[pattern]
+            return STALE[pattern]
     return None
 
 

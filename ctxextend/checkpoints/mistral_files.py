@@ -1,43 +1,23 @@
-"""Mistral's own format in a checkpoint: next to the files of transformers, or by itself.
+"""Mistral's own format next to the files of transformers: params.json and consolidated weights.
 
-vLLM 0.33 reads params.json and consolidated weights, if a folder has both, before config.json and
-other weights: ``get_config`` of
+vLLM 0.33 reads both, if a folder has them, before config.json and other weights: ``get_config`` of
 https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/transformers_utils/config.py, and
 ``_prepare_weights`` of
 https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/model_executor/model_loader/default_loader.py.
 """
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Any
 
-from ctxextend.checkpoints.filenames import (
-    CONSOLIDATED,
-    CONSOLIDATED_INDEX,
-    PARAMS_FILE,
-    first_match,
-    is_consolidated,
-    matches,
-)
+from ctxextend.checkpoints.filenames import CONSOLIDATED, PARAMS_FILE, matches
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import CheckpointError
 
-# Why its files are skipped.
-STALE_FORMAT = "Meta's or Mistral's own format, not rewritten"
-
-# Its config, weights and index; the last one is from before safetensors.
-FORMAT_FILES = (PARAMS_FILE, CONSOLIDATED, CONSOLIDATED_INDEX, "consolidated.*.pth")
-
-
-def is_translated(checkpoint: Checkpoint) -> bool:
-    """Whether the config is params.json in the words of transformers, without a config.json."""
-    return checkpoint.config_name == PARAMS_FILE
-
-
-def has_only_format(checkpoint: Checkpoint) -> bool:
-    """Whether the weights are Mistral's own ones, with or without a config.json.
-
-    transformers does not load them.
-    """
-    return any(is_consolidated(PurePosixPath(name).name) for name in checkpoint.weights.files)
+# Keys that every params.json of a transformer has; many programs write a file of that name.
+SIGN = ("dim", "n_layers", "hidden_dim")
 
 
 def params_path(checkpoint: Checkpoint) -> str:
@@ -45,34 +25,26 @@ def params_path(checkpoint: Checkpoint) -> str:
     return (checkpoint.model / PARAMS_FILE).as_posix()
 
 
-def has_params(checkpoint: Checkpoint) -> bool:
-    """Whether a folder has a params.json, which may be that of another program."""
-    return params_path(checkpoint) in checkpoint.copied
-
-
-def has_consolidated(checkpoint: Checkpoint) -> bool:
-    """Whether a folder has weights that vLLM reads before those of transformers."""
-    names = (*checkpoint.copied, *checkpoint.weights.files, *checkpoint.source.not_downloaded)
-    for name in names:
-        path = PurePosixPath(name)
-        if path.parent == checkpoint.model and matches(path.name, CONSOLIDATED):
-            return True
-    return False
+def mistral_params(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
+    """Return Mistral's params.json; None if there is none, or only that of another program."""
+    name = params_path(checkpoint)
+    if name in checkpoint.copied:
+        with suppress(CheckpointError):
+            values = checkpoint.read_object(name)
+            if all(key in values for key in SIGN):
+                return values
+    return None
 
 
 def format_files(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the copied files of Mistral's own format: params.json and consolidated weights.
-
-    A params.json by itself may be that of another program.
-    """
+    """Return the copied files of Mistral's own format."""
     names = list[str]()
     for name in checkpoint.copied:
         path = PurePosixPath(name)
-        pattern = first_match(PurePosixPath(path.name), FORMAT_FILES)
-        if path.parent == checkpoint.model and pattern is not None:
+        if path.parent == checkpoint.model and matches(path.name, CONSOLIDATED):
             names.append(name)
-    if names == [params_path(checkpoint)]:
-        return ()
+    if mistral_params(checkpoint) is not None:
+        names.append(params_path(checkpoint))
     return tuple(names)
 
 
@@ -82,10 +54,9 @@ def without_format(checkpoint: Checkpoint) -> Checkpoint:
     In a folder with both formats, vLLM would read the old weights.
     """
     stale = format_files(checkpoint)
-    if not stale:
-        return checkpoint
+    skipped = dict.fromkeys(stale, "Mistral's own format, not rewritten")
     return replace(
         checkpoint,
         copied=tuple(name for name in checkpoint.copied if name not in stale),
-        omitted={**checkpoint.omitted, **dict.fromkeys(stale, STALE_FORMAT)},
+        omitted={**checkpoint.omitted, **skipped},
     )

@@ -27,15 +27,7 @@ from ctxextend.checkpoints.safetensors_file import (
     TensorFile,
     describe_tensors,
 )
-from ctxextend.checkpoints.training_files import (
-    CONVERT_MEGATRON,
-    DEEPSPEED,
-    MEGATRON,
-    check_content,
-    find_program,
-    save_state_command,
-)
-from ctxextend.checkpoints.wrappers import check_names, plain_names
+from ctxextend.checkpoints.wrappers import plain_names
 from ctxextend.errors import CheckpointError
 
 DATA = re.compile(r"[^/]+/data/[^/]+")  # the zip's records of tensor data
@@ -229,20 +221,9 @@ def _load_error(path: Path, error: Exception) -> CheckpointError:
     if match is not None:
         kind = f"{match[1].rstrip('.')}, which is not a tensor type"
         message = f"{path} references {kind}; no code was executed"
-        advice = _how_to_save_tensors(path)
+        advice = SAVE_TENSORS
     hint = f"Do not load it elsewhere unless you trust its source. {advice}"
     return CheckpointError(f"{message} ({type(error).__name__}).", hint)
-
-
-def _how_to_save_tensors(path: Path) -> str:
-    """Say how to save only the tensors of a file with other objects, which is not loaded."""
-    program = find_program(path)
-    if program == MEGATRON:
-        return f"It is a part of a {MEGATRON}. {CONVERT_MEGATRON}"
-    if program is None:
-        return SAVE_TENSORS
-    key = "module" if program == DEEPSPEED else "state_dict"
-    return f"It is a {program}. If you do, save only its tensors: {save_state_command(path, key)}"
 
 
 def _data_offsets(path: Path) -> set[int] | None:
@@ -310,8 +291,6 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
     Raises:
         CheckpointError: It contains no model, or values that safetensors cannot store.
     """
-    if isinstance(content, dict):
-        check_content(content, path)
     state = _state_dict(content)
     if not isinstance(state, dict) or not state:
         kind = type(state).__name__
@@ -322,7 +301,6 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
         if problem is not None:
             raise CheckpointError(f"{path}: {key!r:.200} is {problem}.", SAVE_TENSORS)
     plain = plain_names(state, str(path))
-    check_names("\n".join(plain.values()), str(path))  # it searches one text, which is faster
     tensors: dict[str, torch.Tensor] = {}
     for key, value in state.items():
         name = _current_name(plain[key])

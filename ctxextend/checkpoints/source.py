@@ -11,23 +11,20 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from ctxextend.checkpoints.filenames import (
+    CONSOLIDATED,
     GGUF_SUFFIX,
     IGNORED_NAMES,
     NAMES,
-    PARAMS_FILE,
     READABLE,
     SAFETENSORS,
     SINGLE_FILE,
-    STALE,
     first_match,
-    is_consolidated,
-    is_export,
     with_variant,
 )
+from ctxextend.checkpoints.foreign_files import STALE, find_foreign
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.remote_header import RemoteHeader
-from ctxextend.checkpoints.training_files import DISTRIBUTED, distributed_error
-from ctxextend.errors import PASS_HUB_ID, CheckpointError, SourceError, did_you_mean
+from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 
 BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}  # by name
 
@@ -35,13 +32,6 @@ BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_
 GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
 # A missing file, and no Hub id.
 WEIGHTS_ENDINGS = (SAFETENSORS, ".bin", GGUF_SUFFIX)
-# Archives by suffix, and the command that unpacks one.
-ARCHIVES = {
-    ".gz": ("tar", "-xf"),
-    ".tar": ("tar", "-xf"),
-    ".tgz": ("tar", "-xf"),
-    ".zip": ("unzip",),
-}
 CONFIG_FILES = ("config.json", "modules.json", "params.json")  # all that is read without weights
 # Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
 HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
@@ -126,7 +116,7 @@ def resolve_source(
         raise SourceError(f"{text} is a URL, which is not downloaded.", hint)
     elif Path(text).name.startswith(CACHED_MODEL) and not os.path.lexists(path):
         message = f"{text} is named as a folder of the Hub cache, and does not exist here."
-        raise SourceError(message, f"{PASS_HUB_ID}{cached_id(Path(text).name)}")
+        raise SourceError(message, f"Pass the Hub id: {cached_id(Path(text).name)}")
     elif text.lower().endswith(WEIGHTS_ENDINGS) and not os.path.lexists(path):
         raise SourceError(f"The file {text} does not exist.", "Check the path.")
     elif os.path.lexists(path) or not is_hub_id(text):
@@ -218,16 +208,8 @@ def _folder_source(reference: str, path: Path) -> Source:
 
 def _file_source(reference: str, path: Path) -> Source:
     """Return the source for a local weights file; the folder of a symlink is the symlink's."""
-    if path.suffix == DISTRIBUTED:
-        raise distributed_error(path.parent, path.parent)
-    _reject_format_file(reference, path)
-    # An export is refused when it is opened, with the commands that make it again.
-    unpack = ARCHIVES.get(path.suffix.lower())
-    if unpack is not None:
-        command = shlex.join([*unpack, reference])
-        hint = f"Unpack it, and pass the folder of the checkpoint: {command}"
-        raise SourceError(f"{reference} is an archive.", hint)
-    if path.suffix not in READABLE and not is_export(path.name):
+    # A file of another program is refused when it is opened.
+    if path.suffix not in READABLE and find_foreign((path.name,)) is None:
         endings = ", ".join((*READABLE, GGUF_SUFFIX))
         hint = f"Pass a file that ends in {endings}, or a checkpoint folder."
         raise SourceError(f"{reference} is not a supported weights file.", hint)
@@ -237,20 +219,6 @@ def _file_source(reference: str, path: Path) -> Source:
         name = path.stem
     source = Source(reference=reference, kind="file", folder=folder, name=name, file=path.name)
     return _cached_source(source)
-
-
-def _reject_format_file(reference: str, path: Path) -> None:
-    """Raise CheckpointError for a file of Mistral's own format, which is read only as a folder.
-
-    Its tensors have other names and another order than those of transformers.
-    """
-    folder = shlex.quote(os.path.dirname(reference) or ".")  # noqa: PTH120 - as the user typed it
-    hint = f"Pass the folder: {folder}"
-    if path.name == PARAMS_FILE:
-        raise CheckpointError(f"{reference} is a config, and no weights file.", hint)
-    if is_consolidated(path.name):
-        message = f"{reference} is in Meta's or Mistral's own format, and no file of transformers."
-        raise CheckpointError(message, hint)
 
 
 def _cached_source(source: Source) -> Source:
@@ -332,12 +300,7 @@ def _hub_source_of_headers(
 
 
 def _remote_weights(names: Sequence[str], variant: str | None) -> list[str]:
-    """Return the weights files in safetensors' format that a repository is read from.
-
-    Of one with Mistral's own format, they are needed as a whole.
-    """
-    if PARAMS_FILE in names:
-        return []
+    """Return the weights files in safetensors' format that a repository is read from."""
     single = with_variant(SINGLE_FILE, variant)
     if single in names:
         return [single]
@@ -365,6 +328,8 @@ def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
     if "index" in weights:
         shards = _shards_pattern(weights, variant)
     for name in names:
+        if not weights and fnmatch(name, CONSOLIDATED):  # a folder without other weights is refused
+            continue
         if name == weights or fnmatch(name, shards) or not _is_skipped(PurePosixPath(name)):
             yield name
 

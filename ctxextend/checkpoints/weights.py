@@ -22,7 +22,6 @@ from ctxextend.checkpoints.safetensors_file import (
     read_floats,
 )
 from ctxextend.checkpoints.source import Source, has_file
-from ctxextend.checkpoints.training_files import check_training_file
 from ctxextend.checkpoints.wrappers import removed_wrappers
 from ctxextend.errors import CheckpointError
 
@@ -182,7 +181,7 @@ def open_weights(path: Path, *, ties: bool) -> OpenedFile:
     Raises:
         CheckpointError: The file is malformed, or contains no model.
     """
-    _check_is_weights(path)
+    _check_not_pointer(path)
     if path.suffix == ".safetensors":
         return OpenedFile(file=open_safetensors(path), nanogpt_config=None)
     from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
@@ -208,7 +207,7 @@ def open_bare_weights(path: Path, *, ties: bool, why_bare: str) -> TensorFile:
     Raises:
         CheckpointError: The file is malformed, contains no model, or is a nanoGPT checkpoint.
     """
-    _check_is_weights(path)
+    _check_not_pointer(path)
     if path.suffix == ".safetensors":
         return open_safetensors(path)
     from ctxextend.checkpoints.nanogpt import is_nanogpt
@@ -220,12 +219,6 @@ def open_bare_weights(path: Path, *, ties: bool, why_bare: str) -> TensorFile:
         message = f"{path} is {kind}, but {why_bare}."
         raise CheckpointError(message, "Move it to a separate folder.")
     return open_state(path, content, mapped, ties=ties)
-
-
-def _check_is_weights(path: Path) -> None:
-    """Raise CheckpointError if a file is one of a training run, or a pointer of Git LFS."""
-    check_training_file(path)
-    _check_not_pointer(path)
 
 
 def _check_not_pointer(path: Path) -> None:

@@ -3,56 +3,47 @@
 import inspect
 import os
 import re
-import shlex
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from copy import copy
 from importlib import import_module
 from io import TextIOWrapper
-from itertools import chain
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
 
 from ctxextend.cli.console import (
     FAILED_CHECK,
     INTERRUPTED,
     WRONG_USAGE,
     Console,
-    clear_status,
     ignore_ctrl_c,
     in_colour,
     null_stream,
 )
 from ctxextend.cli.interruption import WRITTEN, describe_stop
-from ctxextend.cli.options import ADVANCED, PANELS, MisplacedLength, WrongFlags
-from ctxextend.cli.suggestions import suggest_command, suggest_flag
+from ctxextend.cli.options import ADVANCED, PANELS, WrongFlags
 from ctxextend.cli.tables import Page
 from ctxextend.cli.values import read_plain_values
 from ctxextend.errors import (
-    PASS_HUB_ID,
-    SPECIFY_TABLE,
     CtxextendError,
     MethodError,
+    RecipeChangeError,
     TrainingInterrupted,
     VerificationError,
-    did_you_mean,
     install_command,
-    on_the_command_line,
 )
 from ctxextend.version import __version__
 
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
     "resize",
     "convert",
-    "flags",
     "train",
     "inspect",
     "verify",
@@ -63,22 +54,18 @@ COMMANDS = (  # in the order of --help; each is a function in the module of the 
     "families",
     "methods",
     "demo",
-    "skill",
-    "doctor",
 )
+SHOWN_LIBRARIES = ("torch", "transformers", "safetensors", "numpy")  # by --version
 # Exit codes of known errors; of others, 1.
 EXIT_CODES: dict[type[CtxextendError], int] = {
     VerificationError: FAILED_CHECK,
     MethodError: WRONG_USAGE,
+    RecipeChangeError: WRONG_USAGE,
 }
-WITH_TABLE_FLAGS = ("resize", "inspect", "verify")  # commands that have --tensor
-TABLE_FLAG = re.compile(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?")
 TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default in parentheses
 HELP_ALL = "--help-all"  # also lists the advanced options
 SHOW_COMPLETION = ", to copy it or customize the installation"  # too long for one line
 AFTER_DESTRUCTOR = 0.01  # seconds until a signal during a destructor is sent again
-NO_SUCH_COMMAND = "No such command '"  # the name follows
-EXTRA_ARGUMENTS_MESSAGE = "unexpected extra argument(s) ("
 
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
@@ -217,15 +204,12 @@ class App(TyperGroup):
             typer.Exit: With code 1 after a known error, 2 after wrong usage, 3 after a failed
                 check, 130 after Ctrl-C, 128 + N after signal N.
         """
-        console = Console("--json" in ctx.args, shows_status=False)
-        words = [*ctx.args]
+        console = Console("--json" in ctx.args)
         _forget_earlier_outputs()
         try:
-            with on_the_command_line():
-                return super().invoke(ctx)
+            return super().invoke(ctx)
         except CtxextendError as error:
-            hint = _known_hint(ctx, error.flag_hint, words)
-            console.failure(type(error).__name__, error.flag_message, hint)
+            console.failure(type(error).__name__, error.message, error.hint)
             raise typer.Exit(EXIT_CODES.get(type(error), 1)) from error
         except ModuleNotFoundError as error:
             if not error.name or error.name.startswith("ctxextend"):
@@ -235,8 +219,8 @@ class App(TyperGroup):
             console.failure("ModuleNotFoundError", message, None)
             raise typer.Exit(1) from error
         except typer.TyperException as error:
-            message, hint = explain_usage(error, _see_help(ctx), words)
-            console.failure("UsageError", message, in_words_of_command(ctx, hint))
+            hint = error.hint if isinstance(error, WrongFlags) else None
+            console.failure("UsageError", error.format_message(), hint or _see_help(ctx))
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Terminated) as stop:
             ignore_ctrl_c()
@@ -261,143 +245,11 @@ def _exit_code(stop: BaseException) -> int:
     return INTERRUPTED
 
 
-def _known_hint(context: Any, hint: str | None, words: Sequence[str]) -> str | None:
-    """Return the hint of a known error, with a command to type if it lacks only flags."""
-    if hint is None:
-        return None
-    if hint.startswith(PASS_HUB_ID):
-        return f"{PASS_HUB_ID}{_with_hub_id(context, hint.removeprefix(PASS_HUB_ID), words)}"
-    command = "resize MODEL --to N"
-    if context.invoked_subcommand in WITH_TABLE_FLAGS:
-        others = TABLE_FLAG.sub("", shlex.join(words)).rstrip()
-        command = f"{context.invoked_subcommand} {others}"
-    typed = f"{SPECIFY_TABLE}{context.info_name} {command} "
-    return in_words_of_command(context, hint.replace(SPECIFY_TABLE, typed))
-
-
-def _with_hub_id(context: Any, found: str, words: Sequence[str]) -> str:
-    """Return a command with a Hub id instead of the name of its folder in the Hub cache."""
-    hub_id, comma, others = found.partition(", ")
-    meant = list[str]()
-    for word in words:
-        is_folder = word.rpartition("/")[2].replace("--", "/") == f"models/{hub_id}"
-        meant.append(hub_id if is_folder else word)
-    if meant == list(words):  # a folder inside that one
-        return found
-    command = shlex.join(["ctxextend", context.invoked_subcommand, *meant])
-    return f"{command}{comma}{others}"
-
-
 def _see_help(context: Any) -> str:
     names = [context.info_name]
     if context.invoked_subcommand:
         names.append(context.invoked_subcommand)
     return f"See {' '.join(filter(None, names))} --help."
-
-
-def in_words_of_command(context: Any, hint: str) -> str:
-    """Return a hint in the words of the command of a context; see `hints.in_words_of`."""
-    command = context.invoked_subcommand
-    if command not in COMMANDS or "--" not in hint:
-        return hint
-    from ctxextend.cli import hints  # only errors need it
-
-    return hints.in_words_of(command, hint, command_flags())
-
-
-def command_flags() -> dict[str, list[str]]:
-    """Return the flags of each command, by its name."""
-    group: Any = get_command(build_app())
-    return {name: _flags(command.params) for name, command in group.commands.items()}
-
-
-def _flags(parameters: Iterable[Any]) -> list[str]:
-    names = chain.from_iterable(parameter.opts for parameter in parameters)
-    return [name for name in names if name.startswith("--")]
-
-
-def explain_usage(error: Any, hint: str, words: Sequence[str] = ()) -> tuple[str, str]:
-    """Return the message and hint of a usage error, reworded where others are unclear.
-
-    Args:
-        error: An exception of Typer, perhaps caused by one of pydantic.
-        hint: The hint unless there is a better one.
-        words: The arguments of the command.
-    """
-    cause = error.__cause__
-    if isinstance(cause, CtxextendError):
-        return cause.flag_message, cause.flag_hint or hint
-    if isinstance(error, WrongFlags):
-        return error.problem, error.hint
-    parameter = getattr(error, "param", None)
-    if parameter is not None and cause is not None:
-        return _explain_value(parameter, cause.errors()[0], hint)
-    similar = getattr(error, "possibilities", None)
-    if similar is not None:  # an unknown flag
-        return f"Unknown option {error.option_name}.", _suggest_flag(error, similar) or hint
-    if error.message and error.message.startswith(NO_SUCH_COMMAND):
-        name, _, _ = error.message.removeprefix(NO_SUCH_COMMAND).partition("'")
-        return f"Unknown command {name}.", suggest_command([name, *words], COMMANDS) or hint
-    if EXTRA_ARGUMENTS_MESSAGE in error.message:
-        return _explain_extra(error, hint, words)
-    if parameter is not None and parameter.opts == ["--to"]:  # it is missing
-        return error.format_message(), _explain_missing_length(error, words) or hint
-    if isinstance(error, MisplacedLength):
-        from ctxextend.cli import hints
-
-        hint = hints.with_length_flag(error.command, error.length, words)
-    return error.message or error.format_message(), hint
-
-
-def _suggest_flag(error: Any, similar: Sequence[str]) -> str | None:
-    """Return which flag is meant by an unknown one; None if that is unknown."""
-    command = error.ctx.command.name if error.ctx else None
-    if command not in COMMANDS:
-        return f"Did you mean {similar[0]}?" if similar else None
-    return suggest_flag(command, error.option_name, similar, command_flags())
-
-
-def _explain_value(parameter: Any, problem: Mapping[str, Any], hint: str) -> tuple[str, str]:
-    """Return the message and hint for a value of the wrong type."""
-    choices = parameter.type_descriptor.choices or ()
-    given = str(problem["input"])
-    if choices:
-        expected = f"one of {', '.join(choices)}"
-    elif problem["type"].startswith("int"):
-        expected = "an integer"
-    else:
-        expected = "a number"
-    message = f"{parameter.opts[0]} must be {expected}, got {given}."
-    return message, did_you_mean(given, choices) or hint
-
-
-def _explain_missing_length(error: Any, words: Sequence[str]) -> str | None:
-    """Return how to pass a length that was passed without its flag; None without one."""
-    command = error.ctx.command
-    with_values = []
-    for parameter in command.params:
-        if parameter.param_type_name == "option" and not parameter.is_flag:
-            with_values += parameter.opts
-    from ctxextend.cli import hints
-
-    length = hints.find_length(words, with_values)
-    if length is None:
-        return None
-    return hints.with_length_flag(command.name, length, words)
-
-
-def _explain_extra(error: Any, hint: str, words: Sequence[str]) -> tuple[str, str]:
-    """Return the message and hint for arguments that the command does not expect."""
-    command = error.ctx.command
-    extra = error.message.partition(EXTRA_ARGUMENTS_MESSAGE)[2].removesuffix(")")
-    repeatable = []
-    for parameter in command.params:
-        if parameter.param_type_name == "option" and parameter.multiple:
-            repeatable += parameter.opts
-    from ctxextend.cli import hints
-
-    explained = hints.explain_extra(command.name, repeatable, extra, words)
-    return f"Unexpected argument: {extra}.", explained or hint
 
 
 def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -417,14 +269,25 @@ def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def _print_version(requested: bool) -> None:
-    if requested:
-        Console().data(f"ctxextend {__version__}")
-        raise typer.Exit
+    """Print our version, then those of Python and of the libraries that decide results."""
+    if not requested:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+    from platform import python_version
+
+    lines = [f"ctxextend {__version__}", f"python {python_version()}"]
+    for name in SHOWN_LIBRARIES:
+        try:
+            lines.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            lines.append(f"{name} missing")
+    Console().data("\n".join(lines))
+    raise typer.Exit
 
 
 def ctxextend(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, help="Print the versions.")
     ] = False,
 ) -> None:
     """Resize position embeddings; everything else stays byte-identical.
@@ -463,7 +326,7 @@ def _print_stop() -> None:
     """Print what was kept, during an import: nothing may be imported."""
     command = next((word for word in sys.argv[1:] if word in COMMANDS), None)
     with suppress(Exception):
-        Console("--json" in sys.argv, shows_status=False).interrupted(describe_stop(command))
+        Console("--json" in sys.argv).interrupted(describe_stop(command))
 
 
 def _remove_unfinished_output() -> None:
@@ -489,7 +352,6 @@ def main() -> None:
     try:
         build_app(named or COMMANDS)()
     finally:
-        clear_status()
         for number in handled:
             signal.signal(number, lambda number, frame: os._exit(128 + number))
 

@@ -14,7 +14,6 @@ from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted, flag_name
 from ctxextend.json_output import to_json
-from ctxextend.length_text import is_length
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison, Row
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 # Flags for one model: the settings of methods, and those of its reference.
 OF_ONE_MODEL = (
     "to",
-    "hold_out",
     "method",
     "model_type",
     "tokenizer",
@@ -48,7 +46,6 @@ def compare(
     to: Annotated[
         str | None, options.basic("--to N", "New context length, e.g. 4096, 4k, 1m or 4x.", False)
     ] = None,
-    hold_out: options.HoldOut = None,
     method: Annotated[
         list[str] | None,
         measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", complete_method),
@@ -80,19 +77,14 @@ def compare(
 
     Examples:
         ctxextend compare gpt2 --to 4x
-        ctxextend compare gpt2 --hold-out 512 --data a.jsonl
         ctxextend compare gpt2-bands gpt2-rotary --data a.jsonl --length 4096
 
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by
-    nDCG@10 in a search set (--corpus, --queries, --qrels). With --hold-out, the rows cut off are
-    the reference.
+    nDCG@10 in a search set (--corpus, --queries, --qrels).
     """
     flags = options.given(context)
     console = Console(as_json, quiet)
     options.check_files(plot, report)
-    for word in source[1:]:
-        if is_length(word) and not Path(word).exists():
-            raise options.MisplacedLength("compare", word)
     for name in OF_ONE_MODEL:
         if len(source) > 1 and flags[name]:
             found = f"{flag_name(name)} is for one MODEL, got {len(source)}: {', '.join(source)}."
@@ -118,7 +110,7 @@ def compare(
         ref = options.from_flags(CheckpointRef, flags, source=source[0])
         evaluated = options.from_flags(EvaluateMethods, flags)
         with options.usage_errors():
-            settings = Compare.from_request(to, evaluated, method or (), hold_out)
+            settings = Compare.from_request(to, evaluated, method or ())
         with console.progress("Comparing", unit="tokens") as progress:
             result = compare_model(open_model(ref), settings, progress)
 
@@ -207,8 +199,6 @@ def _length(comparison: "Comparison") -> str:
             parts.append(f"base {comparison.source}: {comparison.max_len_before:,} tokens")
         return "; ".join(parts)
     parts = [f"{comparison.max_len_before} -> {comparison.max_len_after} positions"]
-    if comparison.hold_out is not None:
-        parts.append("held-out rows as reference")
     parts.append(counted(len(comparison.rows), comparison.row_type))
     return ", ".join(parts)
 
@@ -221,12 +211,7 @@ def _add_column_notes(page: Page, comparison: "Comparison") -> None:
         page.text(chunks_note(measured))
     if any(row.is_tied for row in comparison.rows[1:]):
         page.text("Tied: the 95 % interval of the paired difference contains 0.")
-    if comparison.hold_out is not None:
-        page.text(
-            "Cost on short inputs: vs. the reference rows, on the first "
-            f"{comparison.hold_out} tokens."
-        )
-    elif _has_short_inputs(comparison):
+    if _has_short_inputs(comparison):
         page.text(f"Cost on short inputs: {short_inputs_cost(comparison)}.")
 
 
@@ -245,7 +230,7 @@ def _has_short_inputs(comparison: "Comparison") -> bool:
 
 
 def _add_ranking(page: Page, comparison: "Comparison") -> None:
-    """Add the rows as a table, after that of the reference rows if there are any."""
+    """Add the rows as a table."""
     numbers = page.numbers
     ranked = [
         _ranked_cells(number, row, comparison, numbers)
@@ -253,8 +238,6 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
     ]
     header = list(ranked[0])
     rows = [[*cells.values()] for cells in ranked]
-    if comparison.hold_out is not None:
-        rows.insert(0, _reference_cells(comparison, numbers))
     page.table(header, rows)
 
 
@@ -270,20 +253,10 @@ def _ranked_cells(
     cells[numbers.head(column)] = _score(comparison, row.score, numbers)
     cells[numbers.head(f"delta vs. best{unit}")] = _delta(row, numbers)
     cells |= _against_chunks(row, numbers)
-    for name, (own, _) in _against_reference(row, numbers).items():
-        cells[numbers.head(name)] = own
     if _has_short_inputs(comparison):
         short = _short_inputs(row, numbers)
         cells[numbers.head(f"cost on short inputs{unit}")] = short
     return cells | _facts(row, numbers)
-
-
-def _reference_cells(comparison: "Comparison", numbers: "NumberFormat") -> list[Cell]:
-    """Return the cells of the reference rows, which have no delta and no cost."""
-    against = _against_reference(comparison.rows[0], numbers).values()
-    references = [reference for _, reference in against]
-    score = _score(comparison, comparison.base, numbers)
-    return ["   reference", score, "-", *references, "-"]
 
 
 def _score(comparison: "Comparison", score: "Estimate | None", numbers: "NumberFormat") -> str:
@@ -362,19 +335,3 @@ def _add_reading_modes(page: Page, comparison: "Comparison") -> None:
     page.table(["documents as", TOKENS_COLUMN, page.numbers.head(metric_column(comparison))], rows)
     page.text(tokens_note(measured.tokens_read))
     page.line()
-
-
-def _against_reference(row: "Row", numbers: "NumberFormat") -> dict[str, tuple[str, str]]:
-    """Return a row's cells with held-out rows, and those of the reference, by column."""
-    held_out = row.evaluation.held_out_rows
-    if held_out is None:
-        return {}
-    scores = held_out.scores
-    if held_out.buckets:
-        return {"delta vs. reference (nats)": (numbers.change(scores["beyond"].change), "-")}
-    cells = dict[str, tuple[str, str]]()
-    for column, key in (("MRR", "reciprocal_rank"), ("recall@1", "recall")):
-        if key in scores:
-            score = scores[key]
-            cells[column] = (numbers.estimate(score.model), numbers.estimate(score.reference))
-    return cells

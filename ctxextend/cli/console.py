@@ -2,23 +2,26 @@
 
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from ctxextend.cli.status import Status, start_status
-from ctxextend.cli.wrapping import wrap_message
-from ctxextend.errors import OutputError, RecipeError, printable, size_text, without_tokens
+from ctxextend.errors import (
+    OutputError,
+    RecipeChangeError,
+    RecipeError,
+    printable,
+    size_text,
+    without_tokens,
+)
 from ctxextend.json_output import to_json
-from ctxextend.progress import Progress, no_progress, working_on
+from ctxextend.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
@@ -41,9 +44,7 @@ STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
     "right": {"fg": "green"},
     "learned": {"fg": "cyan"},
     "second": {"fg": "green"},
-    "third": {"fg": "magenta"},
     "new": {"fg": "yellow"},
-    "reserved": {"fg": "magenta"},
 }
 
 
@@ -63,11 +64,8 @@ class Console:
     silent: bool = field(default_factory=is_other_process)  # only errors on stderr
 
     printed: set[str] = field(default_factory=set)  # lines that were printed to stderr
-    shows_status: bool = True  # on a terminal, what is done between outputs
 
     def __post_init__(self) -> None:
-        if self.shows_status and not (self.quiet or self.silent) and sys.stderr.isatty():
-            _show_status()
         if self.quiet or not sys.stderr.isatty():  # huggingface_hub draws its own bars
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
@@ -117,7 +115,7 @@ class Console:
     def failure(self, kind: str, message: str, hint: str | None) -> None:
         """Print an error and its hint as text, with --json also as an object."""
         lines = [f"Error: {message}"]
-        if kind == RecipeError.__name__:
+        if kind in (RecipeError.__name__, RecipeChangeError.__name__):
             lines = lines[0].split("\n")  # one per error
         if hint:
             lines.append(hint)
@@ -161,11 +159,7 @@ class Console:
 
     @contextmanager
     def progress(self, action: str, unit: str = "bytes") -> Iterator[Progress]:
-        """Show a progress bar with speed and remaining time on a terminal.
-
-        Once it is complete, or when the operation says that it does something else, the bar is
-        replaced by the text of that.
-        """
+        """Show a progress bar with speed and remaining time on a terminal."""
         if self.quiet or self.silent or not sys.stderr.isatty():
             yield no_progress
             return
@@ -180,51 +174,19 @@ class Console:
             console=console.Console(stderr=True),
             transient=True,
         )
-        clear_status()
         with bar:
-            main = bar.add_task(action, total=None, speed="")
-            other = bar.add_task("", total=None, speed="", visible=False)
-
-            def show_other(text: str) -> None:
-                bar.update(main, visible=False)
-                bar.update(other, description=text, visible=True)
+            task = bar.add_task(action, total=None, speed="")
 
             def update(advance: int, total: int, label: str = "") -> None:
                 bar.update(
-                    main,
+                    task,
                     advance=advance,
                     total=total,
                     description=f"{action} {label}".rstrip(),
                     speed=_speed(bar.tasks[0].speed, unit),
-                    visible=True,
                 )
-                bar.update(other, visible=False)
-                if bar.tasks[0].completed >= total:
-                    show_other(f"{action} {label}".rstrip() + ": finishing ...")
 
-            status = _show_status()
-            status.show_in_bar = show_other
-            try:
-                yield update
-            finally:
-                status.show_in_bar = None
-
-
-_status: list[Status] = []  # of this process, once something is shown on a terminal
-
-
-def _show_status() -> Status:
-    """Show from now on what is done, and return what shows it."""
-    if not _status:
-        _status.append(Status())
-        start_status(_status[0])
-    return _status[0]
-
-
-def clear_status() -> None:
-    """Remove the line that says what is done, before something else is printed."""
-    for status in _status:
-        status.clear()
+            yield update
 
 
 def _speed(per_second: float | None, unit: str) -> str:
@@ -241,7 +203,6 @@ def _write_files(files: Files) -> list[str]:
     for path, write in files:
         if path is None:
             continue
-        working_on(f"Writing {path.name}")
         try:
             write(path)
         except OutputError as error:  # still print what may have taken hours to measure
@@ -269,7 +230,6 @@ def _print(text: str) -> None:
         BrokenPipeError: The reader of a pipe exited.
         OutputError: It cannot be written, e.g. the disk is full.
     """
-    clear_status()
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -286,29 +246,14 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _print_error(*texts: str) -> None:
-    """Print texts to stderr, wrapped on a terminal.
+    """Print texts to stderr, one line each: a command in it can be copied from a terminal.
 
     A run does not fail because stderr is closed or full.
     """
-    lines = [printable(text) for text in texts]
-    width = stream_width(sys.stderr)
-    if width is not None:
-        lines = list(chain.from_iterable(wrap_message(line, width) for line in lines))
-    clear_status()
     try:
-        print("\n".join(lines), file=sys.stderr, flush=True)
+        print("\n".join(map(printable, texts)), file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = null_stream()
-
-
-def stream_width(stream: TextIO) -> int | None:
-    """Return the characters per line of a stream: of a terminal, or as COLUMNS says.
-
-    None for other streams, such as pipes and files, whose lines programs read.
-    """
-    if os.environ.get("COLUMNS", "").isdecimal() or stream.isatty():
-        return shutil.get_terminal_size((80, 24)).columns
-    return None
 
 
 def null_stream() -> TextIO:

@@ -11,10 +11,8 @@ WITH_RESUME = ("train", "run")
 # take as long again.
 WITHOUT_OUTPUT = {
     "compare": "measured",
-    "doctor": "printed",
     "evaluate": "measured",
     "families": "printed",
-    "flags": "printed",
     "inspect": "inspected",
     "methods": "printed",
     "recipes": "printed",

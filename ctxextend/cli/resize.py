@@ -27,13 +27,7 @@ def resize(
     keep_first: Annotated[
         int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")
     ] = None,
-    drop_last: Annotated[
-        int, basic("--drop-last K", "Create no rows from the last K learned ones.")
-    ] = 0,
     part: options.Part = None,
-    query_scale: Annotated[
-        str | None, basic("--query-scale S", "Multiply attention queries: auto, or a number.")
-    ] = None,
     runtime: options.ForRuntime = None,
     tokenizer: options.Tokenizer = None,
     model_type: options.ModelType = None,
@@ -44,7 +38,6 @@ def resize(
     fix_limits: Annotated[
         bool, basic("--fix-limits", "Make all length limits agree with the table.")
     ] = False,
-    dialect: options.Dialect = "both",
     edit_only: Annotated[
         bool, files("--edit-only", "Write the edited small files, and no weights.")
     ] = False,
@@ -55,9 +48,6 @@ def resize(
     steps: Annotated[
         int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")
     ] = None,
-    lora: Annotated[
-        int | None, basic("--lora R", "With --train: also train adapters of rank R.")
-    ] = None,
     output: Annotated[
         Path | None,
         options.output_folder("<name>-<N>", "Output folder or GGUF file."),
@@ -65,9 +55,7 @@ def resize(
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
-    copy_code: options.CopyCode = False,
     force: options.Force = False,
-    push_to_hub: options.PushToHub = None,
     verify: Annotated[
         bool, files("--verify", "Verify the output before moving it into place.")
     ] = False,
@@ -80,9 +68,12 @@ def resize(
     Examples:
         ctxextend resize gpt2 --to 4096
         ctxextend resize Qwen/Qwen2.5-7B-Instruct --to 128k --edit-only
+
+    With --for vllm, sglang or llama.cpp, --dry-run -q prints only the flags that serve MODEL
+    itself.
     """
     from ctxextend.recipe import CheckpointRef, Recipe, Resize
-    from ctxextend.resizing import ResizeOptions, resize_checkpoint
+    from ctxextend.resizing import ResizeOptions, resize_checkpoint, short_training
 
     console = Console(as_json, quiet)
     if tensor and part:
@@ -91,7 +82,7 @@ def resize(
             "Remove --part.",
         )
     with options.usage_errors():
-        training = options.short_training(train, steps, lora, verify=verify)
+        training = short_training(train or (), steps)
         more = ResizeOptions(
             tune=tuple(tune or ()),
             budget=budget,
@@ -99,7 +90,6 @@ def resize(
             link=link,
             verify=verify,
             runtime=runtime,
-            uploads=push_to_hub is not None,
         )
         more.check(is_trained=training is not None)
         ref = CheckpointRef(
@@ -118,13 +108,9 @@ def resize(
             to,
             method=method,
             keep_first=keep_first,
-            drop_last=drop_last,
             part=part,
-            query_scale=query_scale,
             fix_limits=fix_limits,
-            dialect=dialect,
-            copy_code=copy_code,
         )
     recipe = Recipe(ref, resize=settings, train=training)
     result = resize_checkpoint(recipe, more, output, force=force, dry_run=dry_run, events=console)
-    finish("resize", console, recipe, result, output=output, force=force, push_to_hub=push_to_hub)
+    finish("resize", console, recipe, result, output=output, force=force)

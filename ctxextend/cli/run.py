@@ -1,7 +1,5 @@
 """`ctxextend run`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +9,9 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.run_steps import execute, push
+from ctxextend.cli.run_steps import execute
 from ctxextend.cli.show_result import show_plan
 from ctxextend.cli.tables import Page
-from ctxextend.errors import RecipeError
 from ctxextend.json_output import to_json
 
 
@@ -34,7 +31,6 @@ def run(
     output: Annotated[Path | None, options.output_folder("from the recipe")] = None,
     force: options.Force = False,
     resume: options.Resume = False,
-    push_to_hub: options.PushToHub = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -52,23 +48,16 @@ def run(
     """
     from ctxextend.pipeline import plan_run, with_recorded_threads
     from ctxextend.recipe_file import read_recipe
-    from ctxextend.resizing import announce, check_can_write, check_upload
+    from ctxextend.resizing import announce, check_can_write
 
     console = Console(as_json, quiet)
-    with _errors_in_changes():
-        recipe_file = with_recorded_threads(read_recipe(recipe, changes or ()))
+    recipe_file = with_recorded_threads(read_recipe(recipe, changes or ()))
     settings = recipe_file.recipe
     folder = output
     if folder is None and settings.output:
         folder = Path(settings.output)
     planned = plan_run(recipe_file)
-    if push_to_hub and planned is None and settings.train is None:
-        raise options.WrongFlags(
-            "--push-to-hub does not apply: this recipe creates no checkpoint.", "Remove it."
-        )
     if planned is not None:
-        if push_to_hub:
-            check_upload(planned.plan.checkpoint)
         if not dry_run:
             check_can_write(settings, planned, folder, force=force)
         announce(planned, console)
@@ -79,7 +68,6 @@ def run(
     result = execute(console, settings, planned, output, force=force, resume=resume)
     evaluation = result.evaluation
     values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
-    values |= push(console, result.output, push_to_hub)
     if evaluation is None:
         console.result("run", values)
         return
@@ -87,14 +75,3 @@ def run(
     add_evaluation(page, evaluation)
     console = replace(console, is_path_only=result.output is not None)
     console.measurement("run", evaluation, page.lines, files=[], value=values)
-
-
-@contextmanager
-def _errors_in_changes() -> Iterator[None]:
-    """Turn the errors of a recipe into a usage error if all of them are in values of --set."""
-    try:
-        yield
-    except RecipeError as error:
-        if all(line.startswith("--set ") for line in error.message.split("\n")):
-            raise typer.BadParameter(str(error)) from error
-        raise

@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.cli.console import Console
-from ctxextend.cli.run_steps import push, show_training, steps_after_training
+from ctxextend.cli.run_steps import show_training, steps_after_training
 from ctxextend.cli.tables import Page
-from ctxextend.errors import OutputError, counted, size_text, time_text
+from ctxextend.errors import OutputError, listed, size_text, time_text
 from ctxextend.json_output import to_json
 from ctxextend.runtimes.commands import not_an_option
 
 if TYPE_CHECKING:
     from ctxextend.limits.length_edits import Edit
-    from ctxextend.plan.cache_cost import CacheCost
     from ctxextend.plan.for_runtime import RuntimePlan
-    from ctxextend.plan.query_scale import PlannedQueryScale
     from ctxextend.plan.table_plan import TablePlan
     from ctxextend.planned import Planned, ResizeResult
     from ctxextend.recipe import Recipe
@@ -124,10 +122,6 @@ def _plan_items(planned: "Planned", output: Path) -> Items:
         yield "method", planned.explanation.summary
         for table in plan.tables:
             yield from _table_items(table)
-        if plan.query_scale is not None:
-            yield from _scale_items(plan.query_scale)
-    if plan.kv_cache is not None:
-        yield from _cache_items(plan.kv_cache)
     yield from _edit_items(plan.edits)
     yield from _file_items(planned, output)
 
@@ -148,23 +142,6 @@ def _table_items(table: "TablePlan") -> Items:
     if table.reserved_rows:
         rows += f", {table.reserved_rows} of them reserved"
     yield "", rows
-
-
-def _scale_items(planned: "PlannedQueryScale") -> Items:
-    """Yield the line of a query scale."""
-    if not planned.tensors:
-        yield "queries", "unchanged"
-        return
-    layers = counted(planned.layers, "layer")
-    yield "queries", f"projections of {layers} multiplied by {planned.factor:.6g}"
-
-
-def _cache_items(cost: "CacheCost") -> Items:
-    """Yield the lines of the key-value cache: its size, and its layers."""
-    from ctxextend.plan.cache_cost import describe_cost, describe_layers
-
-    yield "KV cache", describe_cost(cost)
-    yield "", describe_layers(cost.cache)
 
 
 def _edit_items(edits: "Sequence[Edit]") -> Items:
@@ -199,7 +176,6 @@ def _edit_text(edit: "Edit") -> str:
 
 def _file_items(planned: "Planned", output: Path) -> Items:
     """Yield the files and buffers of an output, as copied, edited or created ones."""
-    from ctxextend.checkpoints.exports import commands_again, skipped_exports
     from ctxextend.output.card import CARD_FILE
 
     plan = planned.plan
@@ -222,9 +198,6 @@ def _file_items(planned: "Planned", output: Path) -> Items:
         yield "link", f"{name} ({LINK_TEXTS[kind]})"
     for name, reason in plan.checkpoint.omitted.items():
         yield "skip", f"{name} ({reason})"
-    for row in skipped_exports(plan.checkpoint.omitted):
-        commands = commands_again(row, not_an_option(str(output)), plan.checkpoint.model_class)
-        yield "export", f"{row.kind}: {commands}"
     yield "write", size_text(planned.output.bytes_to_write)
 
 
@@ -236,8 +209,6 @@ def show_result(console: Console, result: "ResizeResult") -> None:
     if result.verified:
         console.note("Verified: every check of `ctxextend verify` passed.")
     console.note(*explanation.details, *result.choices, *explanation.runtime_notes)
-    if explanation.cost:
-        console.note(explanation.cost)
     console.note(*_skipped_notes(result))
     console.note(*_link_notes(result))
     if result.add_weights:
@@ -262,7 +233,6 @@ def _keep_hint(planned: "Planned", for_runtime: "RuntimePlan | None") -> str:
 
 def _link_notes(result: "ResizeResult") -> Iterator[str]:
     """Yield what the links of an output depend on, if it was to have any."""
-    from ctxextend.checkpoints.exports import listed
     from ctxextend.output.output import Output
 
     output = result.planned.output
@@ -292,20 +262,12 @@ def _whole_copy(output: Path) -> str:
 
 
 def _skipped_notes(result: "ResizeResult") -> Iterator[str]:
-    """Yield the files that the output does not have, and how to make exports of it again."""
-    checkpoint = result.plan.checkpoint
-    if not checkpoint.omitted:
-        return
-    from ctxextend.checkpoints.exports import commands_again, listed, skipped_exports
-
-    exports = skipped_exports(checkpoint.omitted)
-    shown_below = {name for names in exports.values() for name in names}
-    for name, reason in checkpoint.omitted.items():
-        if name not in shown_below:
-            yield f"skipped: {name} ({reason})"
-    for row, names in exports.items():
-        commands = commands_again(row, not_an_option(str(result.output)), checkpoint.model_class)
-        yield f"skipped: {listed(names)} ({row.reason}). To make it again: {commands}"
+    """Yield the files that the output does not have, by reason."""
+    by_reason = dict[str, list[str]]()
+    for name, reason in result.plan.checkpoint.omitted.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        yield f"skipped: {listed(names)} ({reason})"
 
 
 def _show_serving(console: Console, result: "ResizeResult") -> None:
@@ -324,15 +286,12 @@ def _show_serving(console: Console, result: "ResizeResult") -> None:
 
 def _next_steps(result: "ResizeResult") -> Iterator[str]:
     """Yield commands to run on an output."""
-    from ctxextend.checkpoints.mistral_files import has_only_format
-
     folder = shlex.quote(not_an_option(str(result.output)))
     plan = result.plan
     is_conversion = result.planned.convert is not None
-    is_loadable = plan.model.ref.tensor is None and not has_only_format(plan.checkpoint)
     if result.add_weights:
         yield result.add_weights  # all others need them
-    if is_conversion or (plan.creates_rows and is_loadable):
+    if is_conversion or (plan.creates_rows and plan.model.ref.tensor is None):
         yield f"ctxextend train {folder} --data TEXT --steps 200"
     if not result.verified:
         yield f"ctxextend verify {folder}"
@@ -349,12 +308,16 @@ def finish(
     *,
     output: Path | None,
     force: bool,
-    push_to_hub: str | None,
 ) -> None:
-    """Print the result of `resize` or `convert`, and upload it if a repository is given."""
+    """Print the result of `resize` or `convert`."""
     values = to_json(result)
     warnings = list(result.warnings)
-    if result.dry_run:
+    if result.dry_run and console.quiet and result.for_runtime is not None:
+        from ctxextend.plan.runtime_flags import runtime_flags
+
+        values["flags"] = runtime_flags(result.for_runtime)
+        console.data(values["flags"])
+    elif result.dry_run:
         plan, warnings = show_plan(
             console,
             recipe,
@@ -378,8 +341,6 @@ def finish(
         console.data(str(result.output))
         _show_serving(console, result)
         console.next_steps(*steps_after_training(result.output))
-    if not result.dry_run:
-        values |= push(console, result.output, push_to_hub)
     if result.for_runtime is not None:
         warnings = [*result.for_runtime.warnings, *warnings]
     console.result(command, values, warnings)

@@ -1,15 +1,16 @@
 """Terminal pages: wrapped text, label-value lists and tables, fitted to a width."""
 
+import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
-from ctxextend.cli.console import Pieces, stream_width
-from ctxextend.cli.wrapping import INDENT, longest_part, wrap, wrap_column
+from ctxextend.cli.console import Pieces
 from ctxextend.errors import printable
 
 if TYPE_CHECKING:
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
 Cell = str | tuple[str, str]  # text, or (text, style name)
 Grid = list[list[tuple[str, str]]]  # rows of (text, style name)
 
+INDENT = "  "  # of lines of a text after the first
 MARGIN = 12  # width of a column of labels
 GAP = 2  # spaces between columns
 MIN_WIDTH = 40  # minimum line width; text is unreadable below
 MIN_VALUE_WIDTH = 18
-CHART_CHARACTERS = "\u28ff\u2588\u2524"
+CHART_CHARACTERS = "\u28ff\u2588\u00d7\u2524"
 
 
 @dataclass
@@ -31,6 +33,7 @@ class Page:
 
     width: int = sys.maxsize  # characters per line
     unicode: bool = True  # whether charts and numbers may use non-ASCII characters
+    has_charts: bool = False  # whether curves are drawn, by a library that takes time to import
     lines: list[Pieces] = field(default_factory=list)
 
     @classmethod
@@ -39,14 +42,19 @@ class Page:
         columns = shutil.get_terminal_size((80, 24)).columns
         encoding = getattr(sys.stdout, "encoding", None) or "ascii"
         encoded = CHART_CHARACTERS.encode(encoding, "replace")
-        return cls(width=max(columns, MIN_WIDTH), unicode=b"?" not in encoded)
+        unicode = b"?" not in encoded
+        return cls(
+            width=max(columns, MIN_WIDTH),
+            unicode=unicode,
+            has_charts=unicode and sys.stdout.isatty(),
+        )
 
     @classmethod
     def for_terminal(cls) -> "Page":
         """Return an empty page that wraps on a terminal, and has no width in a pipe."""
-        if stream_width(sys.stdout) is None:
-            return cls()
-        return cls.for_stdout()
+        if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
+            return cls.for_stdout()
+        return cls()
 
     @cached_property
     def numbers(self) -> "NumberFormat":
@@ -61,7 +69,7 @@ class Page:
 
     def text(self, text: str, style: str = "", indent: str = "") -> None:
         """Add wrapped text; lines after the first are indented by two more characters."""
-        for line in wrap(printable(text), self.width, indent):
+        for line in _wrap(printable(text), self.width, indent, f"{indent}{INDENT}"):
             self.line((line, style))
 
     def verdict(self, text: str, *, is_good: bool) -> None:
@@ -88,7 +96,7 @@ class Page:
         previous = ""
         for label, text in items:
             shown = "" if label == previous else label
-            for line in wrap_column(printable(text), width):
+            for line in _wrap(printable(text), width) or [""]:
                 self.line((f"{shown:<{margin}}", style), line)
                 shown = ""
             previous = label or previous
@@ -114,9 +122,8 @@ class Page:
         """Add a table; columns in `left` are left-aligned.
 
         Columns that do not fit go below the others, with the first column repeated (rich.table
-        would wrap numbers); with `wrap`, the widest columns are narrowed instead, at most to their
-        longest word; if that is not enough, each row becomes a list of its cells. Texts wider than
-        their column wrap at words.
+        would wrap numbers); with `wrap`, the widest columns are narrowed first, at most to their
+        longest word. Texts wider than their column wrap at words.
         """
         body = [_with_styles(row) for row in rows]
         grid = list(body)
@@ -125,9 +132,6 @@ class Page:
         widths = _widest(grid)
         if wrap:
             _narrow(widths, _narrowest(grid), self.width)
-            if _total(widths) > self.width:
-                self._add_lists(header, body)
-                return
         fewest = _widest(body) if body else [0] * len(widths)
         words = _narrowest(grid)
         for column in range(1, len(widths)):
@@ -138,14 +142,24 @@ class Page:
             for row in grid:
                 self.lines += _row_lines(row, columns, widths, left)
 
-    def _add_lists(self, header: Sequence[str], rows: Iterable[Pieces]) -> None:
-        """Add the rows of a table that is too wide: the first cell, and the others below it."""
-        for first, *others in rows:
-            self.text(first[0], first[1])
-            names = header[1:] or [""] * len(others)
-            for name, (text, style) in zip(names, others, strict=True):
-                label = f"{name}: " if name else ""
-                self.text(f"{label}{text}", style, indent=INDENT)
+
+def _wrap(text: str, width: int, first: str = "", others: str = "") -> list[str]:
+    """Wrap a text at spaces; a word that is longer than a line stays in one piece.
+
+    Args:
+        text: The text.
+        width: Characters per line.
+        first: The indent of the first line.
+        others: The indent of the other lines.
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _with_styles(cells: Iterable[Cell]) -> Pieces:
@@ -160,17 +174,17 @@ def _widest(grid: Grid) -> list[int]:
 
 def _narrowest(grid: Grid) -> list[int]:
     """Return the length of the longest word of each column."""
-    return [max(longest_part(text) for text, _ in column) for column in zip(*grid, strict=True)]
-
-
-def _total(widths: Sequence[int]) -> int:
-    """Return the width of columns side by side."""
-    return sum(widths) + GAP * (len(widths) - 1)
+    widths = list[int]()
+    for column in zip(*grid, strict=True):
+        words = chain.from_iterable(text.split() for text, _ in column)
+        widths.append(max(map(len, words), default=0))
+    return widths
 
 
 def _narrow(widths: list[int], narrowest: Sequence[int], width: int) -> None:
     """Narrow the widest columns until all fit side by side, or no word would fit."""
-    while _total(widths) > width:
+    gaps = GAP * (len(widths) - 1)
+    while sum(widths) + gaps > width:
         columns = [column for column in range(len(widths)) if widths[column] > narrowest[column]]
         if not columns:
             return
@@ -195,7 +209,7 @@ def _row_lines(
     row: Pieces, columns: Sequence[int], widths: Sequence[int], left: Collection[int]
 ) -> Iterator[Pieces]:
     """Yield the lines of some columns of a row."""
-    wrapped = [wrap_column(row[column][0], widths[column]) for column in columns]
+    wrapped = [_wrap(row[column][0], widths[column]) or [""] for column in columns]
     for texts in zip_longest(*wrapped, fillvalue=""):
         line: Pieces = []
         for column, text in zip(columns, texts, strict=True):

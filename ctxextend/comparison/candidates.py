@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.comparison.comparison_settings import CandidateRequest, Compare
-from ctxextend.comparison.hold_out import read_hold_out_length, whole_length
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
@@ -37,10 +36,7 @@ class MethodPlans:
 
     plans: Mapping[str, Plan]  # by name of the method, with its settings
     skipped: Mapping[str, str]  # methods that do not apply, with the reason
-    # What to pass as ``--to`` to a resize of the checkpoint. With held-out rows, it extends the
-    # whole tables by the factor by which the plans extend the cut ones: ``4x``, or a number.
-    resize_to: int | str
-    auto: str  # the method that `auto` takes for that resize
+    auto: str  # the method that `auto` takes for this resize
 
     @property
     def first(self) -> Plan:
@@ -57,8 +53,7 @@ def plan_methods(files: ResizableFiles, settings: Compare) -> MethodPlans:
     """Plan each method that applies; skip the others if they can be skipped.
 
     Raises:
-        ResizeError: The new length creates no rows, no rows to compare with are held out, or no
-            method applies.
+        ResizeError: The new length creates no rows, or no method applies.
         CtxextendError: A method that cannot be skipped does not apply.
     """
     length = _new_length(files, settings)
@@ -67,7 +62,7 @@ def plan_methods(files: ResizableFiles, settings: Compare) -> MethodPlans:
     for spec in settings.methods:
         resize = spec.resize(length)
         try:
-            plans[spec.name] = plan_model(files.opened, resize, cut=settings.hold_out)
+            plans[spec.name] = plan_model(files.opened, resize)
         except ResizeError as error:
             if not spec.can_be_skipped:
                 raise
@@ -77,16 +72,7 @@ def plan_methods(files: ResizableFiles, settings: Compare) -> MethodPlans:
         auto = method_of_auto(files.opened, length)
         message = f"No method that is compared by default applies to {files.ref.source}."
         raise ResizeError(message, f"To measure what auto does, use --method {auto}.")
-    max_len = next(iter(plans.values())).max_len_after
-    resize_to: int | str = max_len
-    if settings.hold_out:
-        resize_to = whole_length(files, max_len, settings.hold_out)
-    return MethodPlans(
-        plans=plans,
-        skipped=skipped,
-        resize_to=resize_to,
-        auto=method_of_auto(files.opened, resize_to),
-    )
+    return MethodPlans(plans=plans, skipped=skipped, auto=method_of_auto(files.opened, length))
 
 
 def _is_for_others(spec: CandidateRequest, error: ResizeError) -> bool:
@@ -99,17 +85,12 @@ def _is_for_others(spec: CandidateRequest, error: ResizeError) -> bool:
 
 
 def _new_length(files: ResizableFiles, settings: Compare) -> int:
-    """Return the context length to resize to, of the cut tables with held-out rows.
+    """Return the context length to resize to.
 
     Raises:
-        ResizeError: It creates no rows, or no rows to compare with are held out.
-        MethodError: The checkpoint has no rows to hold out.
+        ResizeError: It creates no rows.
     """
-    if settings.hold_out:
-        return read_hold_out_length(files, settings.to, settings.hold_out)
-    to = settings.to
-    assert to is not None  # it is required without held-out rows
-    plan = plan_model(files.opened, Resize(to))
+    plan = plan_model(files.opened, Resize(settings.to))
     length = plan.max_len_after
     before = files.max_len
     if length <= before:
@@ -129,18 +110,11 @@ def method_of_auto(opened: OpenedModel, to: int | str) -> str:
     return names.pop() if len(names) == 1 else DEFAULT_METHOD
 
 
-def method_recipes(opened: OpenedModel, settings: Compare, methods: MethodPlans) -> dict[str, str]:
+def method_recipes(opened: OpenedModel, methods: MethodPlans) -> dict[str, str]:
     """Return the recipe of the checkpoint of each method, by name."""
-    resizes = dict[str, Resize]()
-    if settings.hold_out:
-        # Settings that were chosen for the cut tables are not for the whole ones.
-        for spec in settings.methods:
-            resizes[spec.name] = spec.resize(methods.resize_to)
-    else:
-        for name, plan in methods.plans.items():
-            resizes[name] = recorded_settings(plan)
     ref = pinned_ref(opened.ref, opened.checkpoint)
     recipes = dict[str, str]()
-    for name, resize in resizes.items():
-        recipes[name] = yaml_text(recipe_values(Recipe(ref, resize=resize)))
+    for name, plan in methods.plans.items():
+        recipe = Recipe(ref, resize=recorded_settings(plan))
+        recipes[name] = yaml_text(recipe_values(recipe))
     return recipes

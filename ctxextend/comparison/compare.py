@@ -7,7 +7,6 @@ from typing import Any
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.comparison_run import compare_model
 from ctxextend.comparison.comparison_settings import Compare, EvaluateMethods
-from ctxextend.errors import arguments_renamed
 from ctxextend.plan.opened_model import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
@@ -21,14 +20,12 @@ from ctxextend.recipe import (
 
 
 @accepts_settings(CheckpointRef, Evaluate, without=(*TENSOR_KEYS, "base", "no_base"))
-@arguments_renamed(method="methods")
 def compare(
     reference: str | os.PathLike[str],
     to: int | str | None = None,
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     *,
     methods: str | Sequence[str] = (),
-    hold_out: int | str | None = None,
     progress: Progress = no_progress,
     **settings: Any,
 ) -> Comparison:
@@ -41,14 +38,10 @@ def compare(
 
     Args:
         reference: As in `resize`.
-        to: New context length in positions. With `hold_out`: of the cut tables, by default the
-            model's own.
+        to: New context length in positions.
         data: As in `evaluate`, by default Python's documentation.
         methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the
             default): every one.
-        hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare
-            with the rows that were cut off, the reference rows: loss at these positions, or cosine
-            to the reference embeddings.
         progress: Called with the number of tokens read since the last call, the total, and the name
             of the method.
         settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …;
@@ -62,5 +55,5 @@ def compare(
     if isinstance(methods, str):
         methods = (methods,)
     evaluate = EvaluateMethods(path_names(data), **others)
-    requested = Compare.from_request(to, evaluate, methods, hold_out)
+    requested = Compare.from_request(to, evaluate, methods)
     return compare_model(open_model(ref), requested, progress)

@@ -67,9 +67,6 @@ class Row(Result, shows=("method", "keeps_learned_rows")):
     - Encoders: the score is the mean reciprocal rank, or nDCG@10 in a search set. The cost on short
       inputs is only measured of checkpoints: 1 - cosine of embeddings to the base's, or without a
       base to those of the first checkpoint.
-    - Methods on held-out rows: the score is the loss at the positions of these rows or, of an
-      encoder, the cosine to the reference embeddings. The cost on short inputs is how much worse
-      that of short texts is than with the reference rows.
     """
 
     method: str  # its name, with its settings, if any; of a checkpoint, its short name
@@ -96,12 +93,10 @@ class Row(Result, shows=("method", "keeps_learned_rows")):
         """The score minus that of the base in pieces, paired; None if it was not measured.
 
         Of encoders, the pieces are chunks of whole documents; `document_scores` also has chunks of
-        the text that the model reads. On held-out rows, the reference rows take the place of the
-        base. A loss below that of the base is better, any other score above it.
+        the text that the model reads. A loss below that of the base is better, any other score
+        above it.
         """
         evaluation = self.evaluation
-        if evaluation.held_out_rows is not None:
-            return evaluation.held_out_rows.scores["beyond"].change
         if evaluation.positions is not None:
             return evaluation.positions.changes.get(SLIDING)
         if self.document_scores is not None:
@@ -123,8 +118,6 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     - Methods: `source` is the reference of the checkpoint that the user passed. The base is this
       checkpoint as it is: `max_len_before` is its context length, and `base` its score on the same
       text in pieces: in sliding windows that overlap by half, or with whole documents in chunks.
-    - Methods on held-out rows (`hold_out`): `max_len_before` is the context length of the cut
-      tables, and `base` the score of the reference rows.
     - Checkpoints (`row_type`): `source` is their common base, or empty; `model_type`, `table` and
       `auto` are empty. `max_len_before` is the context length of the base or, without one, the
       length of short inputs; `max_len_after` is the length of the windows that they read.
@@ -140,8 +133,6 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     base: Estimate | None  # a score; None without a base
     rows: tuple[Row, ...]  # best first
     row_type: str = "method"  # or ``checkpoint``
-    # the first held-out row, a position; None: the tables are longer than the base's
-    hold_out: int | None = None
     next_command: str = ""  # `resize` of the base with the recommended method
     auto: str = ""  # the method that `auto` takes for this resize
     skipped: Mapping[str, str] = field(default_factory=dict)  # skipped methods, with the reason
@@ -154,6 +145,7 @@ class Comparison(Result, shows=("source", "max_len_before", "max_len_after", "me
     seconds: float = 0.0
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()
+
     json_properties: ClassVar = ("recommended",)
 
     @property

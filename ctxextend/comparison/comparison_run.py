@@ -20,12 +20,11 @@ from ctxextend.evaluation.evaluation_run import (
     applicable_measures,
     plan_evaluation,
 )
-from ctxextend.evaluation.reference_rows import HeldOutText, plan_held_out_rows, read_texts
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.progress import Progress, no_progress, working_on
+from ctxextend.progress import Progress, no_progress
 
 PYTHON_TEXT = "The text is Python's documentation. Pass your own with --data."
 
@@ -41,7 +40,6 @@ def compare_model(
     run = open_comparison(opened, settings)
     with torch_threads(run.resizer.model.model, settings.evaluate.threads):
         run.measure(progress)
-        working_on("Summarising")
     return run.report()
 
 
@@ -61,9 +59,8 @@ class ComparisonRun:
         """Run the base, then evaluate each method."""
         plans = self.methods.plans
         total = self.evaluation.base_tokens + len(plans) * self.evaluation.tokens
-        base = "the base" if self.settings.hold_out is None else "the reference rows"
-        self.evaluation.run_base(lambda tokens: progress(tokens, total, base))
-        recipes = method_recipes(self.files.opened, self.settings, self.methods)
+        self.evaluation.run_base(partial(_advance, progress, total, "the base"))
+        recipes = method_recipes(self.files.opened, self.methods)
         for name, plan in plans.items():
             started = time.perf_counter()
             self.resizer.set_positions(plan)
@@ -82,30 +79,26 @@ class ComparisonRun:
         """Return the results."""
         model = self.resizer.model
         settings = self.settings
-        metric = choose_metric(
-            model.kind, settings.evaluate, has_held_out_rows=settings.hold_out is not None
-        )
         comparison = measured_comparison(
             self.candidates,
-            metric,
+            choose_metric(model.kind, settings.evaluate),
             self.evaluation,
             self.started,
             source=self.files.name,
             model_type=model.model_type,
             table=self.files.table_name,
-            max_len_before=settings.hold_out or self.files.max_len,
+            max_len_before=self.files.max_len,
             max_len_after=model.max_len,
         )
-        comparison = replace(
+        next_command = self.files.ref.resize_command(
+            to=self.methods.max_len, method=comparison.recommended
+        )
+        return replace(
             comparison,
-            hold_out=settings.hold_out,
             auto=self.methods.auto,
             skipped=self.methods.skipped,
+            next_command=next_command,
         )
-        next_command = self.files.ref.resize_command(
-            to=self.methods.resize_to, method=comparison.recommended
-        )
-        return replace(comparison, next_command=next_command)
 
 
 def _advance(progress: Progress, total: int, name: str, tokens: int) -> None:
@@ -123,7 +116,6 @@ def open_comparison(opened: OpenedModel, settings: Compare) -> ComparisonRun:
     search_set = read_search_set(settings.evaluate)
     files = open_files(opened)
     methods = plan_methods(files, settings)
-    held_out_text = _read_held_out_text(files, settings, methods)
 
     base = load_eval_model(files, settings.evaluate.precision, settings.evaluate.device)
     evaluate = settings.evaluate_for(base.kind, methods.max_len)
@@ -135,19 +127,15 @@ def open_comparison(opened: OpenedModel, settings: Compare) -> ComparisonRun:
         documents = map(files.tokenizer.encode, default_documents(opened))
         notes = (*notes, PYTHON_TEXT)
     advice = little_text(methods.auto)
-    if held_out_text is not None:
-        resizer.set_reference_rows(methods.first)
-        evaluation = plan_held_out_rows(resizer.model, evaluate, held_out_text)
-    else:
-        evaluation = plan_evaluation(
-            resizer.model,
-            base,
-            evaluate,
-            documents,
-            search_set=search_set,
-            short_hint=f"Pass more text with --data, or use a smaller --to. {advice}",
-            notes=notes,
-        )
+    evaluation = plan_evaluation(
+        resizer.model,
+        base,
+        evaluate,
+        documents,
+        search_set=search_set,
+        short_hint=f"Pass more text with --data, or use a smaller --to. {advice}",
+        notes=notes,
+    )
     check_ranked(evaluation, advice)
     return ComparisonRun(
         files=files,
@@ -156,13 +144,3 @@ def open_comparison(opened: OpenedModel, settings: Compare) -> ComparisonRun:
         resizer=resizer,
         evaluation=evaluation,
     )
-
-
-def _read_held_out_text(
-    files: ResizableFiles, settings: Compare, methods: MethodPlans
-) -> HeldOutText | None:
-    """Return texts with tokens beyond the first held-out row; None without held-out rows."""
-    if settings.hold_out is None:
-        return None
-    advice = little_text(methods.auto)
-    return read_texts(files, settings.evaluate, settings.hold_out, methods.max_len, advice)

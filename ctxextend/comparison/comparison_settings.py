@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ctxextend.errors import MethodError, ResizeError, raise_first
+from ctxextend.errors import ResizeError, raise_first
 from ctxextend.evaluation.eval_model import ENCODER
-from ctxextend.length_text import LENGTH_FORMS, parse_length
 from ctxextend.recipe import MIN_WINDOW, Evaluate, Resize
 from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
 from ctxextend.tables.method_parser import method_errors, parse_method
@@ -42,13 +41,9 @@ class CandidateRequest(NamedTuple):
 class Compare:
     """What to compare, and how."""
 
-    # New context length in positions, as `Resize.to`. With `hold_out`, it is the length that the
-    # cut tables get; None is then the checkpoint's own length.
-    to: int | str | None
+    to: int | str  # new context length in positions, as `Resize.to`
     evaluate: EvaluateMethods
     methods: tuple[CandidateRequest, ...]
-    # The first held-out row, a position; None: extend the tables as they are.
-    hold_out: int | None = None
 
     @classmethod
     def from_request(
@@ -56,7 +51,6 @@ class Compare:
         to: int | str | None,
         evaluate: EvaluateMethods,
         methods: Sequence[str] = (),
-        hold_out: int | str | None = None,
     ) -> "Compare":
         """Check that the requested length, text and methods go together, and fill in defaults.
 
@@ -64,22 +58,18 @@ class Compare:
             to: The new context length.
             evaluate: How methods are evaluated.
             methods: Methods with settings, or ``all``, the default.
-            hold_out: The first held-out row, also as text, such as ``1k``.
 
         Raises:
             ResizeError: A value is invalid, or values do not go together.
-            MethodError: A method is unknown, or `hold_out` is too short.
+            MethodError: A method is unknown.
         """
-        first_row = None
-        if hold_out is None:
-            _check_length_given(to)
-        else:
-            first_row = _read_hold_out(hold_out, evaluate)
+        if to is None:
+            hint = "Pass a longer context length, such as --to 4x."
+            raise ResizeError("--to is missing.", hint)
         return cls(
             to=_read_length(to, evaluate),
             evaluate=evaluate,
             methods=read_methods(methods),
-            hold_out=first_row,
         )
 
     def evaluate_for(self, kind: str, to: int) -> Evaluate:
@@ -90,49 +80,13 @@ class Compare:
         return with_ranking(settings, kind)
 
 
-def _check_length_given(to: int | str | None) -> None:
-    """Raise ResizeError if a new length is missing. Only --hold-out works without one."""
-    if to is None:
-        hint = "Pass a longer context length, such as --to 4x."
-        raise ResizeError("--to or --hold-out is missing.", hint)
-
-
-def _read_hold_out(requested: int | str, evaluate: Evaluate) -> int:
-    """Return the first held-out row, and check that the settings apply to held-out rows.
-
-    Raises:
-        MethodError: `hold_out` is too short.
-        ResizeError: A setting does not apply.
-    """
-    hold_out = parse_length(requested)
-    if not isinstance(hold_out, int):
-        raise ResizeError(f"--hold-out must be {LENGTH_FORMS}, got {requested}.")
-    if hold_out < MIN_WINDOW:
-        raise MethodError(f"--hold-out must be at least {MIN_WINDOW}, got {hold_out}.")
-    is_set = {
-        "--length": bool(evaluate.length),
-        "--measure": bool(evaluate.measure),
-        "--corpus": bool(evaluate.corpus),
-    }
-    for flag, value in is_set.items():
-        if value:
-            reason = (
-                f"{flag} cannot be used with --hold-out, which measures untrained methods "
-                "its own way."
-            )
-            raise ResizeError(reason, "Remove one of them.")
-    return hold_out
-
-
-def _read_length(to: int | str | None, evaluate: Evaluate) -> int | str | None:
+def _read_length(to: int | str, evaluate: Evaluate) -> int | str:
     """Return the new context length as `Resize` reads it; factors are not checked further.
 
     Raises:
         ResizeError: It is invalid, too short to compare methods, or shorter than a length to
             measure.
     """
-    if to is None:
-        return None
     length = Resize(to).to
     if isinstance(length, str):  # a factor, such as ``4x``
         return length
@@ -190,6 +144,6 @@ def _full_name(text: str) -> str:
     Raises:
         ResizeError: The method is unknown, or its settings are invalid.
     """
-    raise_first(method_errors(text, keep_first=None, drop_last=0))
+    raise_first(method_errors(text, keep_first=None))
     method, settings = parse_method(text)
     return method_text(method.name, settings)

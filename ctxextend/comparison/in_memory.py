@@ -1,9 +1,9 @@
-"""One loaded model that gets the positions of one plan after another, and is trained in memory."""
+"""One loaded model that gets the positions of one plan after another."""
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -14,10 +14,6 @@ from ctxextend.models.load import match_parameters
 from ctxextend.plan.choose import resize_rows
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.plan import Plan
-
-if TYPE_CHECKING:
-    pass
-
 
 TableRows = NDArray[Any]  # shape (rows, d)
 ROPE_KEY = "rope_parameters"  # of rotary settings in configs of transformers
@@ -31,23 +27,13 @@ class InMemoryResizer:
     config: Mapping[str, Any]  # of the base, as plain values
     names: Mapping[str, str]  # parameter names by tensor names of the checkpoint's files
     learned: Mapping[str, TableRows]  # tables of the checkpoint by tensor name
-    # Weights that the present plan multiplies by a query scale, as they were before, by parameter
-    # name.
-    unscaled: dict[str, Any] = field(default_factory=dict)
 
     def set_positions(self, plan: Plan) -> None:
-        """Give the model the tables, settings and queries of a plan, as `resize` writes them."""
+        """Give the model the tables and settings of a plan, as `resize` writes them."""
         if any(table.rope for table in plan.tables):
             self.set_length(plan)
         else:  # plans of one length differ only in tables
             set_tables(self.model.model, self.parameters(self._resized(plan)))
-            self._set_queries(plan)
-
-    def set_reference_rows(self, plan: Plan) -> None:
-        """Give the model the checkpoint's own rows, as many as a plan has, and its own queries."""
-        self._restore_queries()
-        tables = {table.name: self.learned[table.name][: table.rows_after] for table in plan.stored}
-        set_tables(self.model.model, self.parameters(tables))
 
     def set_length(self, plan: Plan) -> None:
         """Give the model the tables, the settings and the length of a plan."""
@@ -66,29 +52,6 @@ class InMemoryResizer:
                 paths.update(table.location.length_paths)
         values = {path: nested(config, path) for path in paths}
         set_length(self.model.model, self.parameters(self._resized(plan)), values)
-        self._set_queries(plan)
-
-    def _set_queries(self, plan: Plan) -> None:
-        """Multiply the queries of the model as a plan does, and those of no earlier plan.
-
-        The model gets new tensors for them, since it can share its tensors with the base.
-        """
-        self._restore_queries()
-        scaled = dict[str, Any]()
-        for tensor in plan.scaled_tensors:
-            values = tensor.compute(plan.checkpoint.weights.read_floats(tensor.name))
-            scaled |= self.parameters({tensor.name: values})
-        if not scaled:
-            return
-        for name in scaled:
-            self.unscaled[name] = self.model.model.get_parameter(name).detach()
-        set_tables(self.model.model, scaled)
-
-    def _restore_queries(self) -> None:
-        """Give the model the queries that it had before the present plan."""
-        if self.unscaled:
-            set_tables(self.model.model, self.unscaled)
-            self.unscaled.clear()
 
     def _resized(self, plan: Plan) -> dict[str, TableRows]:
         tables = dict[str, TableRows]()
@@ -120,13 +83,12 @@ def open_resizer(base: EvalModel, plan: Plan) -> InMemoryResizer:
     The copy shares all other tensors with the base.
     """
     stored = [table.name for table in plan.stored]
-    scaled = [tensor.name for tensor in plan.scaled_tensors]
     shared = {id(value): value for value in base.model.parameters()}
     model = copy.deepcopy(base.model, shared)
     resizer = InMemoryResizer(
         model=replace(base, model=model, max_len=plan.max_len_after),
         config={**model.config.to_dict(), "model_type": model.config.model_type},
-        names=match_parameters(base.model, plan.checkpoint, [*stored, *scaled]),
+        names=match_parameters(base.model, plan.checkpoint, stored),
         learned={name: plan.checkpoint.weights.read_floats(name) for name in stored},
     )
     resizer.set_length(plan)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
 from ctxextend.evaluation.evaluation_result import (
-    COSINE_BOUNDS,
     LOSS_BOUNDS,
     SHARE_BOUNDS,
     Bounds,
@@ -27,7 +26,6 @@ Scores = Sequence[NDArray[np.float64]]
 LOSS = "loss"
 RECIPROCAL_RANK = "reciprocal_rank"
 NDCG = "ndcg@10"
-COSINE = "cosine"
 FOUND = "found"
 
 
@@ -79,11 +77,6 @@ METRICS: Mapping[str, Metric] = {
         column="nDCG@10",
         phrase="nDCG@10",
     ),
-    COSINE: Metric(  # of an encoder with held-out rows
-        bounds=COSINE_BOUNDS,
-        column="cosine",
-        phrase="cosine to the reference embeddings",
-    ),
     FOUND: Metric(  # of models of which only the effective length is measured
         bounds=SHARE_BOUNDS,
         column="answers found",
@@ -93,10 +86,8 @@ METRICS: Mapping[str, Metric] = {
 METRIC_OF_KIND = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
 
 
-def choose_metric(kind: str, settings: Evaluate, *, has_held_out_rows: bool = False) -> str:
+def choose_metric(kind: str, settings: Evaluate) -> str:
     """Return the name of the metric that ranks models of a kind."""
-    if has_held_out_rows and kind == ENCODER:
-        return COSINE
     if settings.measures_effective_only:
         return FOUND
     if settings.corpus is not None:

@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ctxextend.comparison.candidates import Candidate
 from ctxextend.comparison.comparison_result import Comparison, Row
-from ctxextend.comparison.metrics import METRICS, Metric
+from ctxextend.comparison.metrics import METRICS
 from ctxextend.errors import DataError
 from ctxextend.evaluation.effective import EffectiveTask
 from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation
@@ -50,7 +49,7 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
                 recipe=candidate.recipe,
                 score=measure.mean(candidate.scores),
                 delta=delta,
-                short_inputs=_short_inputs(candidate.evaluation, measure),
+                short_inputs=_short_inputs(candidate.evaluation),
                 evaluation=candidate.evaluation,
                 seconds=round(candidate.seconds, 3),
             )
@@ -58,11 +57,8 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _short_inputs(evaluation: Evaluation, metric: Metric) -> Estimate | None:
+def _short_inputs(evaluation: Evaluation) -> Estimate | None:
     """Return the cost on short inputs; None if it was not measured."""
-    if evaluation.held_out_rows is not None:
-        change = evaluation.held_out_rows.scores["short"].change
-        return replace(change, mean=metric.sign * change.mean)
     if evaluation.contexts is None:
         return None
     for point in evaluation.contexts.points:
@@ -112,7 +108,7 @@ def measured_comparison(
 
 
 def _score_of_base(evaluation: Evaluation) -> Estimate | None:
-    """Return the score of the base in pieces, or of the reference rows; None without them."""
+    """Return the score of the base in pieces; None without a base."""
     has_base = evaluation.base is not None
     if evaluation.search is not None and has_base:
         return evaluation.search.scores[CHUNKS][NDCG_AT_10]
@@ -120,6 +116,4 @@ def _score_of_base(evaluation: Evaluation) -> Estimate | None:
         return evaluation.retrieval.modes[CHUNKS].reciprocal_rank
     if evaluation.positions is not None and has_base:
         return evaluation.positions.losses[SLIDING]
-    if evaluation.held_out_rows is not None:
-        return evaluation.held_out_rows.scores["beyond"].reference
     return None

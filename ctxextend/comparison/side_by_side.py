@@ -17,7 +17,7 @@ from ctxextend.comparison.comparison_settings import with_ranking
 from ctxextend.comparison.costs import measure_cost
 from ctxextend.comparison.metrics import choose_metric
 from ctxextend.comparison.ranking import check_ranked, measured_comparison
-from ctxextend.errors import CheckpointError, ResizeError, joined
+from ctxextend.errors import CheckpointError, joined
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.effective import EffectiveTask, effective_lengths
 from ctxextend.evaluation.embedding import open_embedder
@@ -39,7 +39,7 @@ from ctxextend.evaluation.windows import context_lengths
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.progress import Progress, no_progress
-from ctxextend.provenance import FINGERPRINT, BaseCheckpoint, find_base, read_provenance
+from ctxextend.provenance import BaseCheckpoint, find_base, read_provenance
 from ctxextend.recipe import (
     MIN_WINDOW,
     CheckpointRef,
@@ -84,9 +84,6 @@ def compare_checkpoints(
     """
     _, others = split_ref("", settings)
     requested = Evaluate(path_names(data), **others)
-    if "shift" in requested.measure:
-        message = "--measure shift reads one checkpoint."
-        raise ResizeError(message, "Use `ctxextend evaluate MODEL --measure shift`.")
     refs = [CheckpointRef(reference_name(reference)) for reference in references]
     run = open_side_by_side(refs, requested)
     for files, name in zip(run.files, run.facts, strict=True):
@@ -319,7 +316,6 @@ def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckp
         if base is None and isinstance(files, StatedFiles):
             return None
         if base is None:
-            hashes = {FINGERPRINT: files.checkpoint.weights.fingerprint()}
-            base = BaseCheckpoint(files.ref, hashes)
-        bases[base.hashes.get(FINGERPRINT, base.ref.source)] = base
+            base = BaseCheckpoint(files.ref, files.checkpoint.weights.fingerprint())
+        bases[base.fingerprint or base.ref.source] = base
     return next(iter(bases.values())) if len(bases) == 1 else None

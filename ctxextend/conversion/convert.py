@@ -19,8 +19,7 @@ from ctxextend.plan.explain import Explanation
 from ctxextend.plan.opened_model import identify_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.recipe import Convert, Resize
-from ctxextend.tables.choice import complete_text
-from ctxextend.tables.method_facts import COPY
+from ctxextend.tables.method_facts import COPY, method_text
 from ctxextend.version import __version__
 
 
@@ -40,12 +39,9 @@ def plan_twin(conversion: Conversion) -> Plan:
     identified = identify_model(twin_checkpoint(conversion), ref_without_type)
     twin = replace(identified, ref=source_ref)
     plan = plan_model(twin, _resize_of(conversion))
-    kv_cache = plan.kv_cache
-    if kv_cache is not None:
-        kv_cache = replace(kv_cache, tokens_before=conversion.max_len_before)
     # Where generated texts stop is the user's choice: it is not raised, but noted.
     edits = tuple(change for change in plan.edits if not raises_generation_limit(change))
-    return _with_complete_config(replace(plan, edits=edits, kv_cache=kv_cache))
+    return _with_complete_config(replace(plan, edits=edits))
 
 
 def _with_complete_config(plan: Plan) -> Plan:
@@ -87,7 +83,9 @@ def complete_settings(conversion: Conversion, twin_plan: Plan) -> Convert:
     settings = conversion.settings
     if not conversion.twin.has_windows or not twin_plan.creates_rows:
         return settings
-    return replace(settings, method=complete_text(twin_plan.main_choice))
+    choice = twin_plan.main_choice
+    method = method_text(choice.name, {**choice.settings, "keep_first": choice.keep_first or None})
+    return replace(settings, method=method)
 
 
 def prepare_conversion(

@@ -12,7 +12,6 @@ from ctxextend.families.rope_dialects import has_settings, stated_dialects
 from ctxextend.plan.effects import UNTRAINED
 from ctxextend.plan.explain import (
     Explanation,
-    cost_text,
     explain,
     find_runtimes,
     model_notes,
@@ -55,7 +54,6 @@ def explain_conversion(conversion: Conversion, twin_plan: Plan) -> Explanation:
         ),
         untrained=(),
         choices=(),
-        cost=cost_text(twin_plan),
         effects=describe_change(twin_plan),
         keep_hint="Train it with ctxextend train DIR --data TEXT --steps 200.",
         runtimes=runtimes,
@@ -122,7 +120,7 @@ def _effects_of_windows(conversion: Conversion, twin_plan: Plan) -> str:
     longer = f"in longer ones, each token attends to {side} tokens on either side"
     if conversion.head.global_attention:
         longer += ", and to those that attend to all"
-    if not twin_plan.keeps_short_inputs:
+    if not twin_plan.keeps_learned_rows:
         return f"{untrained}Rows change, so short inputs have other outputs too; {longer}."
     same = min(side, twin_plan.max_len_after, conversion.max_len_before)
     return (

@@ -8,7 +8,7 @@ from ctxextend.errors import printable
 from ctxextend.families.rope import NEW
 from ctxextend.output.output import Output
 from ctxextend.plan.effects import UNTRAINED
-from ctxextend.plan.explain import Explanation, cost_text, find_runtimes, model_notes, runtime_notes
+from ctxextend.plan.explain import Explanation, find_runtimes, model_notes, runtime_notes
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.limit_warnings import low_limits
@@ -39,7 +39,6 @@ def explain_removal(plan: Plan) -> Explanation:
         warnings=(*low_limits(plan), *file_warnings(plan.checkpoint)),
         untrained=(),
         choices=(),
-        cost=cost_text(plan),
         effects=_describe_effects(plan),
         keep_hint=KEEP_HINT,
         runtimes=runtimes,

@@ -92,7 +92,7 @@ class Embedder:
         for batch in batches([len(text) for text in inputs], self.batch_size):
             ids = torch.from_numpy(np.stack([inputs[i] for i in batch])).to(self.model.model.device)
             with torch.inference_mode():
-                states = last_states(self.model, ids, self.model.position_ids(ids))
+                states = last_states(self.model, ids)
                 pooled = torch.cat([POOLINGS[name](states) for name in self.poolings], dim=-1)
             embeddings |= zip(batch, normalize(pooled.cpu().numpy()), strict=True)
             advance(ids.numel())

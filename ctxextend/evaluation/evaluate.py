@@ -158,7 +158,8 @@ def _base_notes(stated: BaseCheckpoint | None, base: EvalModel | None) -> list[s
     """Return a note without a base, or if the model was trained and its base was not."""
     if stated is None:
         return [f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}"]
-    if base is not None and any(step.trainable for step in stated.chain):
+    is_trained = stated.provenance is not None and stated.provenance.trainable is not None
+    if base is not None and is_trained:
         return [TRAINED_AND_BASE]
     return []
 
@@ -178,7 +179,7 @@ def open_base(
         return None, []
     try:
         base = eval_model.open_eval_model(
-            stated.ref, settings.precision, stated.hashes, settings.device
+            stated.ref, settings.precision, stated.fingerprint, settings.device
         )
         if base.kind != kind:
             message = f"{base.name} is {KIND_NAMES[base.kind]}, but {name} is {KIND_NAMES[kind]}."

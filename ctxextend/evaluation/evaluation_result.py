@@ -13,13 +13,12 @@ from ctxextend.evaluation.effective_result import Effective
 from ctxextend.json_output import Result, not_in_json
 
 # How a text is read: by the model; by the base in back-to-back windows, in sliding windows, or in
-# chunks, either of the whole text or of the tokens that the model reads; with the reference rows.
+# chunks, either of the whole text or of the tokens that the model reads.
 MODEL = "model"
 TRUNCATED = "truncated"
 SLIDING = "sliding"
 CHUNKS = "chunks"
 SAME_TEXT = "chunks_of_same_text"
-REFERENCE = "reference"
 # With fewer windows or documents, standard errors are unreliable, and a text is too short to choose
 # a method by.
 MIN_SAMPLES = 8
@@ -28,7 +27,6 @@ Bounds = tuple[float, float]  # the smallest and the largest possible value of a
 UNBOUNDED: Bounds = (-math.inf, math.inf)  # differences of losses
 LOSS_BOUNDS: Bounds = (0.0, math.inf)
 SHARE_BOUNDS: Bounds = (0.0, 1.0)  # reciprocal ranks, nDCG, recall and accuracy
-COSINE_BOUNDS: Bounds = (-1.0, 1.0)
 
 
 def difference_bounds(bounds: Bounds) -> Bounds:
@@ -318,52 +316,6 @@ class Retrieval:
 
 
 @dataclass(frozen=True)
-class ShiftPoint:
-    """Passages that start at one position."""
-
-    start: int  # the position of their first token
-    loss: LossEstimate | None  # None for encoders
-    # loss minus the loss at position 0; for encoders, cosine to the embedding at position 0
-    effect: Estimate
-
-
-@dataclass(frozen=True)
-class Shift:
-    """The same passages at growing positions, paired by passage."""
-
-    size: int  # tokens of a passage, special tokens included
-    passages: int
-    boundary: int  # the base's context length if it is shorter, else `size`
-    # mean over the passages that reach beyond `boundary` positions; see `ShiftPoint`
-    effect: Estimate
-    points: tuple[ShiftPoint, ...]  # by start, from 0
-
-
-@dataclass(frozen=True)
-class AgainstReference:
-    """A score of a model, and of the same model with the reference rows."""
-
-    model: Estimate
-    reference: Estimate
-    change: Estimate  # of the model minus of the reference, paired by text
-
-
-@dataclass(frozen=True)
-class HeldOutRows:
-    """How close a model with new rows comes to the same model with the reference rows."""
-
-    hold_out: int  # the first held-out row: rows beyond it are new
-    length: int  # maximum number of tokens of a text, special tokens included
-    texts: int  # each has more than `hold_out` tokens
-    # ``beyond``: losses of tokens at positions from `hold_out` on, or cosines of embeddings to
-    # those of the reference; ``short``: the same of the first `hold_out` tokens by themselves;
-    # ``recall`` (at 1) and ``reciprocal_rank`` of queries cut from beyond `hold_out` and embedded
-    # with the reference rows.
-    scores: Mapping[str, AgainstReference]
-    buckets: tuple[Bucket, ...]  # losses by position, `MODEL` and `REFERENCE`; empty for encoders
-
-
-@dataclass(frozen=True)
 class SearchResult:
     """Search in a corpus with judged queries, as in BEIR."""
 
@@ -441,13 +393,11 @@ class Evaluation(Result, shows=("source", "base", "max_len", "tokens")):
     across_documents: bool = False
     seed: int = 0  # for masks and needles
     precision: str = "float32"  # dtype of the forward passes
-    positions: PositionLosses | None = None  # None if not measured, also for the next six
+    positions: PositionLosses | None = None  # None if not measured, also for the next four
     contexts: ContextLosses | None = None
     effective: Effective | None = None
     retrieval: Retrieval | None = None
     search: SearchResult | None = None
-    shift: Shift | None = None
-    held_out_rows: HeldOutRows | None = None  # measured by `compare` only
     seconds: float = 0.0  # without loading
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()
@@ -455,5 +405,5 @@ class Evaluation(Result, shows=("source", "base", "max_len", "tokens")):
     @property
     def has_other_measures(self) -> bool:
         """Whether anything but the effective length was measured."""
-        others = (self.positions, self.contexts, self.retrieval, self.search, self.shift)
+        others = (self.positions, self.contexts, self.retrieval, self.search)
         return any(measure is not None for measure in others)

@@ -20,7 +20,6 @@ from ctxextend.evaluation.retrieval import plan_retrieval
 from ctxextend.evaluation.scorer import Scorer, open_scorer
 from ctxextend.evaluation.search import plan_search
 from ctxextend.evaluation.search_set import SearchSet
-from ctxextend.evaluation.shift import plan_shift
 from ctxextend.evaluation.task import Task
 from ctxextend.evaluation.unseen_text import read_unseen
 from ctxextend.evaluation.windows import (
@@ -264,19 +263,13 @@ class TaskPlanner:
 
     def _plan_shared(self, evaluator: Scorer | Embedder) -> None:
         """Add the tasks that all kinds of models have."""
-        settings = self.settings
         if "effective" in self.measures:
             with self._optional():
                 separator = self.model.tokenizer.separator
                 haystack = join_documents(self.text.documents, separator)
-                effective = plan_effective(evaluator, haystack, self.longest, settings)
+                effective = plan_effective(evaluator, haystack, self.longest, self.settings)
                 self.tasks.append(effective)
                 self.notes += effective.notes
-        if "shift" in self.measures:
-            base_len = None if self.base is None else self.base.max_len
-            windows = self.text.windows
-            shift = plan_shift(evaluator, windows, self.longest, base_len, settings.seed)
-            self.tasks.append(shift)
 
     @contextmanager
     def _optional(self) -> Iterator[None]:
@@ -316,7 +309,7 @@ def check_measures(name: str, kind: str, settings: Evaluate) -> None:
         message = f"--corpus does not apply to {described}."
         raise ResizeError(message, f"Pass text with --data: it measures {', '.join(applicable)}.")
     for measure in settings.measure:
-        if measure not in (*applicable, "shift"):
+        if measure not in applicable:
             message = f"--measure {measure} does not apply to {described}."
             raise ResizeError(message, f"Use {', '.join(applicable)}.")
 

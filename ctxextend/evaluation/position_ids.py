@@ -17,14 +17,14 @@ JUMPING_IDS = (0, 1, 5, 6)
 EQUAL_SHARE = 0.01
 
 
-def position_base(model: EvalModel, option: str) -> int:
+def position_base(model: EvalModel) -> int:
     """Return the position id of a model's first usable position: 0, or its number of unusable rows.
 
     No config states it, so both are tried: with the right base, default positions change nothing
     and others do.
 
     Raises:
-        UnsupportedModelError: Neither works, so the `option` cannot be used.
+        UnsupportedModelError: Neither works.
     """
     try:
         bases = [base for base in (0, model.unusable_rows) if _counts_from(model, base)]
@@ -33,7 +33,7 @@ def position_base(model: EvalModel, option: str) -> int:
     if not bases:
         reason = f"{model.model_type} models compute positions themselves"
         message = f"{model.name} does not accept position ids: {reason}."
-        raise UnsupportedModelError(message, f"Remove {option}.")
+        raise UnsupportedModelError(message, "Remove --window.")
     return bases[0]
 
 

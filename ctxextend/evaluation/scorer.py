@@ -63,7 +63,7 @@ class Scorer:
             ids = torch.from_numpy(np.stack([windows[i].input_ids for i in batch])).to(model.device)
             with torch.inference_mode():
                 with identity_lm_head(head):
-                    inputs = prepare_inputs(model, ids, self.model.position_ids(ids))
+                    inputs = prepare_inputs(model, ids)
                     outputs = model(**inputs).logits  # hidden states with a separate head
                 for i, output in zip(batch, outputs, strict=True):
                     losses_of[i] = self._score(windows[i], output, head)

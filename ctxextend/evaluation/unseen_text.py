@@ -11,7 +11,6 @@ from ctxextend.evaluation.eval_model import ModelOrFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.evaluation.windows import too_short_error
 from ctxextend.held_out import HeldOut, Ids, TrainedText
-from ctxextend.progress import working_on
 from ctxextend.recipe import Evaluate
 from ctxextend.text_data import TextSource, check_paths, read_documents
 
@@ -145,7 +144,6 @@ def _read_held_out(
     # window more for one that starts before the file.
     enough = (2 * maximum + rule.window) * rule.every
     separator = tokenizer.separator
-    working_on("Tokenizing text")
     chunks = held_out.read_ids(
         [str(source)],
         run.text_field,

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint
-from ctxextend.checkpoints.mistral_files import has_only_format
 from ctxextend.inspection.inspection_result import NOT_SET, LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.inspection.stated_limits import (
@@ -52,7 +51,7 @@ def library_limits(
             for limit in limits
             if limit.table == table.name and PurePosixPath(limit.file).parent in folders
         ]
-        if names & TOKENIZER_FILES and not has_only_format(checkpoint):
+        if names & TOKENIZER_FILES:
             of_tokenizer, of_sentences = _truncating(local)
             if blocking:
                 of_tokenizer = blocking[0]

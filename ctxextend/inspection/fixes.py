@@ -73,12 +73,6 @@ def with_fixes(
         yield replace(limit, fix=fixes.command(length, only_limits=True))
 
 
-def without_fix(limit: Limit) -> Limit:
-    """Return a limit without the commands that fix it, and without a remark on them."""
-    remark = limit.remark if limit.agrees else ""
-    return replace(limit, fix=None, choices=(), fixed_length=None, remark=remark)
-
-
 def output_next_to(model: OpenedModel, length: int) -> str | None:
     """Return the output of a resize that is next to the checkpoint.
 

@@ -9,11 +9,10 @@ from typing import Any
 from ctxextend.checkpoints.folder import Checkpoint, source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.checkpoints.gguf_file import GgufFile
-from ctxextend.checkpoints.mistral_files import has_params
 from ctxextend.errors import RemoteWeightsError
 from ctxextend.families.lookup import positive_numbers
 from ctxextend.inspection.effective_limits import library_limits
-from ctxextend.inspection.fixes import with_fixes, without_fix
+from ctxextend.inspection.fixes import with_fixes
 from ctxextend.inspection.gguf_limits import (
     gguf_libraries,
     gguf_limits,
@@ -29,7 +28,6 @@ from ctxextend.inspection.scheme_report import (
 )
 from ctxextend.inspection.stated_limits import find_limits, width_limits
 from ctxextend.inspection.table_report import TableReport, report_table
-from ctxextend.plan.cache_cost import CacheSize, find_kv_cache, generating
 from ctxextend.plan.found_table import ignored_tensors, tables_of_part
 from ctxextend.plan.gguf_model import is_quantised
 from ctxextend.plan.opened_model import OpenedModel, open_model
@@ -67,14 +65,14 @@ def inspect(
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     """Inspect an open checkpoint; see `inspect` for the arguments and errors."""
-    first_step = None  # of the recipe; it states what was trained in all later steps too
+    resize = None
     method = None
     trainable = None
     provenance = read_provenance(model.checkpoint)
     if provenance is not None:
-        first_step = provenance.chain[-1]
-        method = first_step.method
-        trainable = first_step.trainable
+        resize = provenance.resize
+        method = resize.method
+        trainable = provenance.trainable
     parameters = _count_parameters(model)
     gguf = gguf_of(model.checkpoint)
     # Of all tables, since a command that fixes a limit must suit those that are not selected too.
@@ -83,9 +81,9 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         if gguf is not None and is_quantised(table):
             reports[table.name] = report_quantised(table)
         elif not table.has_rows:
-            reports[table.name] = report_scheme(table, first_step)
+            reports[table.name] = report_scheme(table, resize)
         else:
-            reports[table.name] = report_table(model.checkpoint, table, first_step, parameters)
+            reports[table.name] = report_table(model.checkpoint, table, resize, parameters)
     selected = [reports[table.name] for table in tables_of_part(model.tables, part)]
     if gguf is None:
         limits = _folder_limits(model, reports, selected)
@@ -108,18 +106,8 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         schemes=tuple(report for report in selected if isinstance(report, SchemeReport)),
         limits=tuple(limits),
         libraries=tuple(libraries),
-        kv_cache=_cache_size(model, list(reports.values())),
         notes=tuple(notes),
     )
-
-
-def _cache_size(model: OpenedModel, reports: Sequence[PositionReport]) -> CacheSize | None:
-    """Return the key-value cache of a sequence of the present length; None if it is not known."""
-    report = reports[generating([report.location for report in reports])]
-    cache = find_kv_cache(model.checkpoint, model.architecture, report.location)
-    if cache is None:
-        return None
-    return CacheSize(cache=cache, tokens=report.positions)
 
 
 def _count_parameters(model: OpenedModel) -> int:
@@ -135,18 +123,9 @@ def _folder_limits(
     model: OpenedModel, reports: dict[str, PositionReport], selected: Sequence[PositionReport]
 ) -> list[Limit]:
     """Return the length limits in the files of a folder."""
-    fixable = list(find_limits(model, selected))
-    settings = list[Limit]()
-    if has_params(model.checkpoint):
-        from ctxextend.inspection.params_limits import params_limits, params_setting_limits
-
-        fixable += params_limits(model, selected)
-        settings += params_setting_limits(model, selected)
-    limits = list(with_fixes(model, reports, fixable))
+    limits = list(with_fixes(model, reports, find_limits(model, selected)))
     limits += width_limits(model.checkpoint, selected)
-    if settings:  # no resize is planned while these disagree
-        limits = [without_fix(limit) for limit in limits]
-    return [*limits, *settings]
+    return limits
 
 
 def _notes(
@@ -155,10 +134,6 @@ def _notes(
     """Yield how the reference was resolved, and what the files do not tell."""
     checkpoint = model.checkpoint
     yield from source_notes(checkpoint)
-    if has_params(model.checkpoint):
-        from ctxextend.inspection.params_limits import params_notes
-
-        yield from params_notes(model)
     if not has_recipe and RECIPE_FILE in checkpoint.copied:
         yield f"{RECIPE_FILE} is not a resize recipe."
     yield from ignored_tensors(checkpoint, model.tables)

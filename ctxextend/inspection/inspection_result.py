@@ -11,7 +11,6 @@ from ctxextend.errors import counted
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport, describe_defects
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.plan.cache_cost import CacheSize
 from ctxextend.recipe import FROZEN
 
 MAX_LISTED_LIMITS = 2  # in a verdict
@@ -47,8 +46,6 @@ class Limit:
     fix: str | None = None
     choices: tuple[FixChoice, ...] = ()  # of which one fixes it, and only the user knows which
     remark: str = ""  # what else to know about it, whether it agrees or not
-    # What config.json states instead, of a setting besides lengths; empty for limits.
-    expected: str = field(default="", metadata=not_in_json)
     fixed_length: int | None = field(default=None, metadata=not_in_json)  # in tokens, after `fix`
     expected_width: int | None = field(default=None, metadata=not_in_json)  # of a width, no length
     is_blocking: bool = field(default=False, metadata=not_in_json)  # if so, no model loads
@@ -59,11 +56,6 @@ class Limit:
     def agrees(self) -> bool:
         """Whether it agrees with its table."""
         return not self.reason
-
-    @property
-    def is_setting(self) -> bool:
-        """Whether it is a setting of positions that two configs state, and no length."""
-        return bool(self.expected)
 
 
 @dataclass(frozen=True)
@@ -120,8 +112,6 @@ class Inspection(Result, shows=("source", "model_type", "verdict")):
     schemes: tuple[SchemeReport, ...]
     limits: tuple[Limit, ...]  # all length limits in the checkpoint
     libraries: tuple[LibraryLimit, ...]  # the effective limit per library
-    # Of one sequence of the present length; None if it is not known, or if the model has none.
-    kv_cache: CacheSize | None
     notes: tuple[str, ...]  # how the reference was resolved, and about the recipe
 
     json_properties: ClassVar = ("verdict", "agrees", "findings")
@@ -180,20 +170,12 @@ def _agreement(inspection: Inspection) -> str:
     listed = list[str]()
     for limit in wrong[:MAX_LISTED_LIMITS]:
         value = "unset" if limit.value is None else limit.value
-        stated = f"{limit.file} {limit.key} is {value}"
-        if limit.is_setting:
-            stated += f", config.json {limit.expected}"
-        listed.append(stated)
+        listed.append(f"{limit.file} {limit.key} is {value}")
     text = ", ".join(listed)
     more = len(wrong) - MAX_LISTED_LIMITS
     if more > 0:
         text += f" and {more} more"
-    what = "limits"
-    if any(limit.is_setting for limit in wrong):
-        what = "settings"
-        if not all(limit.is_setting for limit in wrong):
-            what = "limits and settings"
-    return f"but {what} disagree ({text})"
+    return f"but limits disagree ({text})"
 
 
 def _state(inspection: Inspection) -> str:
@@ -278,8 +260,6 @@ def _disagreement(limit: Limit, report: PositionReport) -> Finding:
 
 def _expected(limit: Limit, report: PositionReport) -> Any:
     """Return the value with which a limit would agree; None if others must change with it."""
-    if limit.expected:
-        return limit.expected
     if limit.expected_width is not None:
         return limit.expected_width
     if limit.choices or limit.fixed_length not in (None, report.positions):

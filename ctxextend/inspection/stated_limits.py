@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.mistral_files import params_path
 from ctxextend.checkpoints.safetensors_file import TensorFile
 from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.families.lookup import Keys, nested
@@ -12,7 +13,12 @@ from ctxextend.families.schema import ROTARY, Buffer
 from ctxextend.inspection.inspection_result import NOT_SET, Limit
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport
-from ctxextend.limits.config_keys import config_length_keys, may_take, readers
+from ctxextend.limits.config_keys import (
+    config_length_keys,
+    may_take,
+    params_lengths,
+    readers,
+)
 from ctxextend.limits.generation import (
     GenerationLimit,
     deciding_limit,
@@ -27,6 +33,7 @@ from ctxextend.limits.statements import (
     OLD_PIPELINES,
     SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
+    VLLM,
 )
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.stated_type import resizable_ref
@@ -58,6 +65,7 @@ NOT_LOADED_LIMIT = "the model does not load"
 def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[Limit, ...]:
     """Return all length limits, those in the config first."""
     limits = [*_limits_of_own_keys(model, tables), *_limits_of_other_keys(model, tables)]
+    limits += _limits_of_params(model, tables)
     for table in tables:
         if isinstance(table, TableReport) and table.file:
             limits.append(_limit_of_rows(table))
@@ -148,6 +156,29 @@ def _limits_of_other_keys(model: OpenedModel, tables: Sequence[PositionReport]) 
         for path, value in config_length_keys(table.location):
             limits.append(_other_key_limit(model, table, path, value))
     return [_last_that_agrees(same_key) for same_key in _group_by_key(limits)]
+
+
+def _limits_of_params(model: OpenedModel, tables: Sequence[PositionReport]) -> Iterator[Limit]:
+    """Yield the lengths in Mistral's params.json, which vLLM reads before config.json."""
+    generating = generating_table(model.tables)
+    for table in tables:
+        if generating is None or table.name != generating.name:
+            continue
+        for key, value in params_lengths(model.checkpoint).items():
+            tokens = table.positions
+            reason = ""
+            if value not in (table.positions, table.key_value):
+                tokens = value
+                reason = _why_other_key_disagrees(table, (VLLM,), value)
+            yield Limit(
+                file=params_path(model.checkpoint),
+                key=key,
+                value=value,
+                tokens=tokens,
+                used_by=VLLM,
+                table=table.name,
+                reason=reason,
+            )
 
 
 def _group_by_key(limits: Sequence[Limit]) -> list[list[Limit]]:

@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 
 from ctxextend.checkpoints.config_file import CONFIG
+from ctxextend.checkpoints.filenames import PARAMS_FILE
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.mistral_files import mistral_params
 from ctxextend.errors import joined
 from ctxextend.families.lookup import Keys, TableLocation, around, nested, whole_number
 from ctxextend.limits.statements import LLAVA, NO_LIMIT, STATEMENTS
 
 # The programs that read each key.
 READERS = {row.key[-1]: row.read_by for row in STATEMENTS if row.file == CONFIG}
+PARAMS_KEYS = tuple(row.key[-1] for row in STATEMENTS if row.file == PARAMS_FILE)
 # Those that also read it in a config around the language model's own.
 OUTER_READERS = (LLAVA,)
 
@@ -33,6 +37,17 @@ def config_length_keys(location: TableLocation) -> list[tuple[Keys, int]]:
             if key not in ignored and value is not None and 0 < value < NO_LIMIT:
                 found.append(((*path, key), value))
     return found
+
+
+def params_lengths(checkpoint: Checkpoint) -> dict[str, int]:
+    """Return the lengths that Mistral's params.json states, by key."""
+    params = mistral_params(checkpoint) or {}
+    lengths = dict[str, int]()
+    for key in PARAMS_KEYS:
+        value = whole_number(params.get(key))
+        if value is not None and 0 < value < NO_LIMIT:
+            lengths[key] = value
+    return lengths
 
 
 def _ignored_keys(location: TableLocation, path: Keys) -> set[str]:

@@ -89,7 +89,7 @@ STATEMENTS = (
     LengthStatement(file=CONFIG, key=("max_context_length",), meaning="context", read_by=()),
     LengthStatement(file=CONFIG, key=("context_length",), meaning="context", read_by=()),
     LengthStatement(file=CONFIG, key=("max_model_len",), meaning="context", read_by=()),
-    # The same of Mistral's own format, next to its weights: `limits.params_file`.
+    # The same in Mistral's own format: the smaller one counts.
     LengthStatement(
         file=PARAMS_FILE, key=("max_position_embeddings",), meaning="context", read_by=(VLLM,)
     ),

@@ -16,7 +16,6 @@ from ctxextend.limits.generation import generating_table, limits_of_generation_c
 from ctxextend.limits.length_edits import lowered_limits
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.found_table import FoundTable, unstored_table
-from ctxextend.plan.query_scale import TensorFacts, WeightFacts, plan_query_scale
 from ctxextend.plan.table_checks import check_width
 from ctxextend.plan.table_names import find_names
 from ctxextend.plan.table_plan import TablePlan
@@ -41,9 +40,7 @@ def extend_model(
     *,
     trained_length: int | str | None = None,
     keep_first: int | None = None,
-    drop_last: int = 0,
     part: str | None = None,
-    query_scale: float | str | None = None,
 ) -> None:
     """Resize the position tables of a loaded model, or change its rotary settings, in place.
 
@@ -63,11 +60,10 @@ def extend_model(
             as BertModel, counts as such even if its checkpoint has one.
         trained_length: Of rotary positions: the length of the first training, in tokens, where the
             config misstates it.
-        keep_first, drop_last, part, query_scale: See `Resize`.
+        keep_first, part: See `Resize`.
 
     Raises:
-        UnsupportedModelError: The model has no known position table or, with `query_scale`, no
-            known query projections.
+        UnsupportedModelError: The model has no known position table.
         CheckpointError: The model does not contain its position table, or its config disagrees with
             it.
         ResizeError: The length, method or another setting is invalid for this model.
@@ -76,9 +72,7 @@ def extend_model(
         to,
         method=method,
         keep_first=keep_first,
-        drop_last=drop_last,
         part=part,
-        query_scale=query_scale,
     )
     config = _config_values(model)
     architecture = _find_positions(model, config, trained_length)
@@ -93,8 +87,6 @@ def extend_model(
         if table.is_stored:
             check_width(table.location, table.hidden_size, table.name)
             weights[table.name] = _resized(state[table.name], table, requested.choice, why_no_lm)
-    if requested.query_scale is not None:
-        weights |= _scaled_queries(config, state, tables, requested)
     edits = config_changes(config, architecture, tables, fix_limits=requested.fix_limits)
 
     set_length(model, weights, edits)
@@ -179,36 +171,6 @@ def _resized(
     return to_tensor(resized).to(weight.device)
 
 
-def _scaled_queries(
-    config: Mapping[str, Any],
-    state: Mapping[str, "torch.Tensor"],
-    tables: tuple[TablePlan, ...],
-    settings: Resize,
-) -> dict[str, "torch.Tensor"]:
-    """Return the weights and biases whose queries a resize multiplies, on the same devices.
-
-    Raises:
-        CtxextendError: As `plan_query_scale`.
-    """
-    tensors = dict[str, TensorFacts]()
-    for name, value in state.items():
-        dtype = str(value.dtype).removeprefix("torch.")
-        tensors[name] = TensorFacts(shape=tuple(value.shape), dtype=dtype)
-    facts = WeightFacts(
-        tensors=tensors,
-        is_quantised=bool(config.get("quantization_config")),
-        read_rows=lambda table: _to_numpy(state[table.name].detach()),
-    )
-    planned = plan_query_scale(facts, tables, settings)
-    scaled: dict[str, torch.Tensor] = {}
-    for tensor in planned.tensors:
-        weight = state[tensor.name]
-        scaled[tensor.name] = to_tensor(tensor.compute(_to_numpy(weight.detach()))).to(
-            weight.device
-        )
-    return scaled
-
-
 def _lower_generation_limits(model: Any, table: TablePlan) -> None:
     """Lower what would fail in a model's generation config, as `resize` does in its file."""
     generation_config = getattr(model, "generation_config", None)
@@ -223,11 +185,11 @@ def _lower_generation_limits(model: Any, table: TablePlan) -> None:
 def set_length(
     model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], edits: Mapping[Keys, Any]
 ) -> None:
-    """Replace tables and scaled weights, and set all that depends on the length, in place.
+    """Replace tables, and set all that depends on the length, in place.
 
     Args:
         model: The model.
-        weights: The new tables and scaled weights by tensor name, on the same devices.
+        weights: The new tables by tensor name, on the same devices.
         edits: The new values of the config, by path of keys.
 
     Raises:

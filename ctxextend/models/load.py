@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctxextend.checkpoints.filenames import first_weights
 from ctxextend.checkpoints.folder import LINKED, Checkpoint
-from ctxextend.checkpoints.mistral_files import has_only_format
 from ctxextend.checkpoints.safetensors_file import read_tensor
 from ctxextend.checkpoints.source import IRREGULAR, OUTSIDE, dereference_hint
-from ctxextend.errors import CheckpointError, one_line, size_text
+from ctxextend.errors import CheckpointError, one_line
 from ctxextend.models.extend import to_tensor
-from ctxextend.progress import working_on
 
 if TYPE_CHECKING:
     import torch
@@ -59,13 +57,6 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
             if reason == IRREGULAR:
                 raise CheckpointError(message, "Remove it, or replace it with a file.")
             raise CheckpointError(message, dereference_hint(checkpoint.root))
-    if has_only_format(checkpoint):
-        message = (
-            f"{checkpoint.root} has only weights in Mistral's own format, which transformers does "
-            "not load."
-        )
-        hint = "Pass the folder in the format of transformers, if there is one."
-        raise CheckpointError(message, hint)
     if checkpoint.adapter_of or not checkpoint.has_config:
         kind = "a weights file without a config.json"
         if checkpoint.adapter_of:
@@ -82,8 +73,8 @@ def load(
 ) -> tuple[Any, LoadingInfo]:
     """Load a checkpoint with transformers, in a torch dtype.
 
-    Under torch's `FakeTensorMode`, no weights are read. Torch's random number generator is seeded,
-    since missing weights are initialised at random: the same for every checkpoint.
+    Torch's random number generator is seeded, since missing weights are initialised at random: the
+    same for every checkpoint.
 
     Args:
         checkpoint: The checkpoint; see `check_loadable`.
@@ -99,22 +90,14 @@ def load(
     """
     import torch
     import transformers
-    from torch._guards import active_fake_mode
 
     model_type = checkpoint.config.get("model_type")
-    has_values = active_fake_mode() is None
     torch.manual_seed(0)
-    if has_values:
-        size = sum(entry.size for entry in checkpoint.weights.entries.values())
-        working_on(f"Loading {checkpoint.source.name} ({size_text(size)})")
     with quiet_transformers():
         try:
             # Finding a class imports its module, which may need a library that is not installed.
             loader: Any = _find_class(model_class or "", model_type) or transformers.AutoModel
-            if has_values:
-                model, info = _from_pretrained(checkpoint, loader, dtype, config)
-            else:
-                model, info = _build(checkpoint, loader, dtype)
+            model, info = _from_pretrained(checkpoint, loader, dtype, config)
         except Exception as error:  # model classes raise many types
             reason = f"{type(error).__name__}: {one_line(error)}"
             message = f"transformers cannot load {checkpoint.root}: {reason}"
@@ -183,41 +166,6 @@ def _config_object(checkpoint: Checkpoint, config_class: Any) -> Any:
         return transformers.AutoConfig.for_model(**checkpoint.config)
     folder = str(checkpoint.root / checkpoint.model)
     return config_class.from_pretrained(folder, trust_remote_code=False)
-
-
-def _build(checkpoint: Checkpoint, loader: Any, dtype: str) -> tuple[Any, LoadingInfo]:
-    """Build the model of a checkpoint without values, and find parameters that the files lack."""
-    import torch
-    import transformers
-    from transformers.initialization import no_init_weights
-
-    config = _config_object(checkpoint, transformers.AutoConfig)
-    build = getattr(loader, "_from_config", None) or loader.from_config
-    with no_init_weights():  # some initialisations read values
-        model = build(config, dtype=getattr(torch, dtype))
-    model.tie_weights()
-    missing = _missing_parameters(model, checkpoint)
-    return model, LoadingInfo(missing=missing, unexpected=(), mismatched=())
-
-
-def _missing_parameters(model: Any, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the names of the parameters outside of layers for which a checkpoint has no tensor."""
-    matched = _find_parameters(model, checkpoint).values()
-    # Tied parameters have several names, of which files have one.
-    matched_ids = {id(model.get_parameter(name)) for name in matched}
-    missing = []
-    for name, value in model.named_parameters():
-        if id(value) not in matched_ids and not _is_in_layer(name):
-            missing.append(name)
-    return tuple(missing)
-
-
-def _is_in_layer(name: str) -> bool:
-    """Whether a parameter belongs to a layer.
-
-    Files may name and shape such parameters otherwise, as those of experts.
-    """
-    return re.search(r"\.\d+\.", name) is not None
 
 
 def loads_from_folder(checkpoint: Checkpoint) -> bool:
@@ -310,16 +258,6 @@ def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) 
     Raises:
         CheckpointError: The model has no parameter for one of `tables`.
     """
-    matched = _find_parameters(model, checkpoint)
-    for table in tables:
-        if table not in matched:
-            wanted = f"parameter with name and shape of {table}"
-            raise CheckpointError(f"The model in {checkpoint.root} has no {wanted}.")
-    return matched
-
-
-def _find_parameters(model: Any, checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the names of a model's parameters by tensor; see `match_parameters`."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     parameters = {
@@ -333,6 +271,10 @@ def _find_parameters(model: Any, checkpoint: Checkpoint) -> dict[str, str]:
             if parameters.get(candidate) == entry.shape:
                 matched[name] = candidate
                 break
+    for table in tables:
+        if table not in matched:
+            wanted = f"parameter with name and shape of {table}"
+            raise CheckpointError(f"The model in {checkpoint.root} has no {wanted}.")
     return matched
 
 

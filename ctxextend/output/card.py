@@ -1,14 +1,12 @@
 """The model card of an output: the source's card with a section about what changed."""
 
 import re
-from collections.abc import Iterator
 
 import yaml
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import read_bytes
 from ctxextend.checkpoints.source import is_hub_id
-from ctxextend.checkpoints.weights import layer_pattern
 from ctxextend.errors import printable
 from ctxextend.plan.effects import UNTRAINED, old_lengths
 from ctxextend.plan.explain import Explanation
@@ -53,7 +51,6 @@ def resize_card(plan: Plan, explanation: Explanation) -> str:
     name = printable(source.hub_id or source.name)
     sentences = [
         f"{name} with its {_changed_positions(plan)} {_change(plan)} by ctxextend {__version__}.",
-        *_scaled(plan),
         f"{_unchanged(plan)} were changed.",
         explanation.effects,
         *low_limits(plan),
@@ -89,18 +86,9 @@ def _change(plan: Plan) -> str:
     return f"resized from {old_lengths(plan)} to {after} positions with method `{plan.method}`"
 
 
-def _scaled(plan: Plan) -> Iterator[str]:
-    """Yield which weights a query scale has multiplied, as a sentence."""
-    if plan.query_scale is None or not plan.scaled_tensors:
-        return
-    patterns = dict.fromkeys(layer_pattern(tensor.name) for tensor in plan.scaled_tensors)
-    names = " and ".join(f"`{pattern}`" for pattern in patterns)
-    yield f"The queries in {names} were multiplied by {plan.query_scale.factor:.6g}."
-
-
 def _unchanged(plan: Plan) -> str:
     """Return which other weights or files changed, up to the verb."""
-    if plan.stored or plan.scaled_tensors:
+    if plan.stored:
         return "No other weights"
     if plan.has_rows:
         return "transformers computes the rows: only config and tokenizer files"
@@ -128,17 +116,17 @@ def without_untrained_statements(card: str, max_len: int) -> str:
 
 
 def known_base_model(checkpoint: Checkpoint) -> str | None:
-    """Return the Hub id of a checkpoint, or of the nearest Hub model in its chain of recipes.
+    """Return the Hub id of a checkpoint, or of the nearest Hub model that its recipe names.
 
     None if it is unknown.
     """
     if checkpoint.source.hub_id:
         return checkpoint.source.hub_id
     provenance = read_provenance(checkpoint)
-    for step in provenance.chain if provenance else ():
+    for step in reversed(provenance.steps if provenance else ()):
         # Only Hub models have a revision in recipes.
-        if step.base.revision and is_hub_id(step.base.source):
-            return step.base.source
+        if step.source.revision and is_hub_id(step.source.source):
+            return step.source.source
     return None
 
 

@@ -18,7 +18,6 @@ from ctxextend.output.output import NewTensors, Output
 from ctxextend.output.record import (
     Hashes,
     RecipeOf,
-    TableHashes,
     placeholders,
     resize_recipe_text,
     table_hash,
@@ -155,7 +154,7 @@ def _tensor_bytes(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> int:
 
 
 def compute_tables(plan: Plan, source: Checkpoint, recipe: RecipeOf, folder: Path) -> NewTensors:
-    """Create the new tables and buffers of an output; scaled tensors are created when written.
+    """Create the new tables and buffers of an output.
 
     Args:
         plan: What changes.
@@ -169,7 +168,7 @@ def compute_tables(plan: Plan, source: Checkpoint, recipe: RecipeOf, folder: Pat
         ResizeError: A table does not fit in memory.
     """
     tensors = {buffer.name: new_buffer(buffer) for buffer in plan.rebuilt_buffers}
-    hashes = dict[str, TableHashes]()
+    hashes = dict[str, str]()
     warnings = list[str]()
     fingerprint = None
     if not source.weights.is_remote:
@@ -178,17 +177,10 @@ def compute_tables(plan: Plan, source: Checkpoint, recipe: RecipeOf, folder: Pat
         before = read_rows(plan.checkpoint, table)
         after = resize_rows(table, before, plan.choice_of(table))
         tensors[table.name] = after
-        hashes[table.name] = TableHashes(before=table_hash(before), after=table_hash(after))
+        hashes[table.name] = table_hash(after)
         warnings += _nonfinite_warnings(table, before, after)
-    scaled = {tensor.name: tensor for tensor in plan.scaled_tensors}
-
-    def tensor_of(name: str) -> NDArray[Any]:
-        if name in scaled:  # one at a time, since all of them can fill memory
-            return scaled[name].compute(plan.checkpoint.weights.read_floats(name))
-        return tensors[name]
-
     return NewTensors(
-        tensor=tensor_of,
+        tensor=tensors.__getitem__,
         recipe=recipe(folder, Hashes(fingerprint=fingerprint, tables=hashes)),
         warnings=tuple(warnings),
     )

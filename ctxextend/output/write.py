@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ctxextend.output.gguf_output import GgufOutput
 from ctxextend.output.output import Output
-from ctxextend.progress import Progress, no_progress, working_on
+from ctxextend.progress import Progress, no_progress
 
 AnyOutput = Output | GgufOutput
 
@@ -70,10 +70,7 @@ def write_output(
     path = output_path(folder, output.default_folder)
     output.source.check_unchanged()
     with output.stage(path, force=force) as staged:
-        working_on(f"Writing {path.name}")
         size, warnings = output.fill(staged, path, progress)
         if check is not no_check:
-            working_on(f"Verifying {path.name}")
             check(staged)
-        working_on(f"Writing {path.name} to the disk")
     return Written(folder=path, size=size, warnings=warnings)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ctxextend.checkpoints.mistral_files import params_path
-from ctxextend.errors import counted, joined
+from ctxextend.checkpoints.mistral_files import mistral_params
+from ctxextend.errors import joined
 from ctxextend.families.schema import BEYOND
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
@@ -74,8 +74,6 @@ def _effect_on_short_inputs(plan: Plan) -> str:
     kept = old_lengths(plan)
     if plan.tables[0].rope:
         kept = str(same_up_to(plan.tables[0]))
-    if plan.scaled_tensors:
-        return f"{describe_query_scale(plan)}, so outputs for short inputs change; beyond {kept}"
     if plan.keeps_learned_rows:
         same = f"Inputs up to {kept} tokens give identical outputs{_conditions(plan)}"
         return f"{same}; beyond that"
@@ -92,13 +90,6 @@ def _effect_on_short_inputs(plan: Plan) -> str:
     if choice.keep_first:
         effect += f" (the first {choice.keep_first} rows are kept)"
     return f"{effect}; beyond {kept}"
-
-
-def describe_query_scale(plan: Plan) -> str:
-    """Say which query projections are multiplied, as a sentence without its full stop."""
-    assert plan.query_scale is not None
-    layers = counted(plan.query_scale.layers, "layer")
-    return f"Query projections of {layers} are multiplied by {plan.query_scale.factor:.6g}"
 
 
 def _effect_on_long_inputs(plan: Plan) -> str:
@@ -125,8 +116,8 @@ def suggest_kept_rows(plan: Plan, runtime: Runtime | None = None) -> str:
     """
     is_mixed = len({table.has_rows for table in plan.tables}) > 1  # no method applies to all
     is_default = plan.settings.choice.name == DEFAULT_METHOD
-    keeps = plan.keeps_short_inputs or plan.rounds_short_inputs
-    if is_mixed or keeps or plan.scaled_tensors or not is_default:
+    keeps = plan.keeps_learned_rows or plan.rounds_short_inputs
+    if is_mixed or keeps or not is_default:
         return ""
     if not plan.has_rows:
         return _suggest_switch(plan, runtime)
@@ -141,7 +132,7 @@ def _suggest_switch(plan: Plan, runtime: Runtime | None) -> str:
     """Suggest lists of factors for rotary positions, and name the runtimes that apply them."""
     table = plan.tables[0]
     facts = table.location.table.rope
-    if any(edit.file == params_path(plan.checkpoint) for edit in plan.edits):
+    if mistral_params(plan.checkpoint) is not None:
         return ""  # it cannot state such settings
     applies = facts is not None and SWITCH in facts.methods
     if not applies or not all(can_switch(item.before.parameters) for item in table.rope):

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 from ctxextend.checkpoints.folder import source_notes
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
-from ctxextend.checkpoints.mistral_files import has_params, is_translated
 from ctxextend.families.rope import read_rope
 from ctxextend.limits.generation import generates_text
-from ctxextend.plan.cache_cost import describe_cost, describe_layers
 from ctxextend.plan.edits import plan_edits
 from ctxextend.plan.effects import (
     describe_effects,
@@ -30,7 +28,6 @@ from ctxextend.plan.limit_warnings import low_limits, missing_scaling, padding_w
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.runtime_facts import folder_facts
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.provenance import read_provenance
 from ctxextend.runtimes.rule_schema import SWITCHED, FolderFacts, RuntimeStatement
 from ctxextend.runtimes.runtime_notes import describe_ignored_factor, describe_statements
 from ctxextend.runtimes.runtime_statements import runtime_statements
@@ -45,7 +42,6 @@ class Explanation(NamedTuple):
     warnings: tuple[str, ...]  # to show before the output is written
     untrained: tuple[str, ...]  # warnings about rows that no training has changed
     choices: tuple[str, ...]  # what a method chose from a table's values, and why
-    cost: str  # the memory that an input of the new length needs; empty if it is not known
     effects: str  # what to expect of the model's outputs before any training
     keep_hint: str  # how to keep outputs for short inputs, or the next command; may be empty
     runtimes: tuple[RuntimeStatement, ...]  # what each runtime does with the output
@@ -70,7 +66,6 @@ def explain(plan: Plan) -> Explanation:
         notes=(
             *model_notes(plan),
             *growth_notes(plan.tables, generates=_generates(plan)),
-            *_params_notes(plan),
             *_generation_notes(plan),
         ),
         warnings=(
@@ -80,7 +75,6 @@ def explain(plan: Plan) -> Explanation:
         ),
         untrained=tuple(_untrained_warnings(plan)),
         choices=tuple(_describe_choices(plan)),
-        cost=cost_text(plan),
         effects=describe_effects(plan),
         keep_hint=suggest_kept_rows(plan),
         runtimes=runtimes,
@@ -91,11 +85,9 @@ def explain(plan: Plan) -> Explanation:
 def _summarise(plan: Plan) -> str:
     """Return the methods with their settings, or what else creates the output, in a few words."""
     parts = list(dict.fromkeys(plan.methods.values())) or [plan.method]
-    if plan.creates_rows:
-        if plan.settings.choice.keep_first:
-            parts.append(f"--keep-first {plan.settings.choice.keep_first}")
-        if plan.settings.drop_last:
-            parts.append(f"--drop-last {plan.settings.drop_last}")
+    kept = plan.settings.choice.keep_first
+    if plan.creates_rows and kept:
+        parts.append(f"--keep-first {kept}")
     return ", ".join(parts)
 
 
@@ -114,13 +106,6 @@ def _describe_choices(plan: Plan) -> Iterator[str]:
     for name, choice in plan.choices.items():
         if choice.reason:
             yield f"{name}: {choice.reason}"
-
-
-def cost_text(plan: Plan) -> str:
-    """Say how large the key-value cache is; nothing if it is not known."""
-    if plan.kv_cache is None:
-        return ""
-    return f"KV cache: {describe_cost(plan.kv_cache)} ({describe_layers(plan.kv_cache.cache)})."
 
 
 def _untrained_warnings(plan: Plan) -> Iterator[str]:
@@ -180,14 +165,6 @@ def _window_notes(table: TablePlan) -> Iterator[str]:
         )
 
 
-def _params_notes(plan: Plan) -> Iterator[str]:
-    """Yield what to know of a folder with Mistral's params.json, which few folders have."""
-    if has_params(plan.checkpoint):
-        from ctxextend.plan.params_notes import params_notes
-
-        yield from params_notes(plan)
-
-
 def _generates(plan: Plan) -> bool:
     """Whether the model writes text token by token."""
     model_class = plan.checkpoint.model_class or ""
@@ -208,7 +185,6 @@ def _warnings(plan: Plan) -> Iterator[str]:
     """Yield the warnings to show before the output is written."""
     if not plan.is_changed:
         yield _nothing_to_do(plan)
-    yield from _second_scale(plan)
     yield from low_limits(plan)
     yield from missing_scaling(plan)
     yield from length_key_warnings(plan.model, plan.tables, plan.settings)
@@ -245,24 +221,10 @@ def _limits_differ(plan: Plan) -> bool:
     return bool(plan_edits(plan.model, plan.tables, settings))
 
 
-def _second_scale(plan: Plan) -> Iterator[str]:
-    """Yield a warning if an earlier resize of the checkpoint has multiplied its queries too."""
-    if not plan.scaled_tensors:
-        return
-    recipe = read_provenance(plan.checkpoint)
-    earlier = [step.settings.query_scale for step in recipe.chain] if recipe else []
-    for scale in earlier:
-        if scale not in (None, 1):
-            yield (
-                f"The queries were already multiplied by {scale:.6g} in an earlier resize: this "
-                "one multiplies them again."
-            )
-
-
 def _missing_config(plan: Plan) -> Iterator[str]:
     """Yield a warning if transformers needs a config to load the output."""
     checkpoint = plan.checkpoint
-    if checkpoint.has_config or is_translated(checkpoint) or checkpoint.adapter_of:
+    if checkpoint.has_config or checkpoint.adapter_of:
         return
     if gguf_of(checkpoint) is not None:
         return

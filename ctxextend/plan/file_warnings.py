@@ -1,13 +1,12 @@
-"""Warnings about links and code in the folder of a checkpoint."""
+"""Warnings about links in the folder of a checkpoint, and about code that its files name."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from ctxextend.checkpoints.filenames import is_code
-from ctxextend.checkpoints.folder import Checkpoint, code_files
+from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import OUTSIDE, dereference_hint
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, listed
 
 # Files whose auto_map names code that transformers runs with trust_remote_code=True.
 AUTO_MAP_FILES = (
@@ -16,40 +15,23 @@ AUTO_MAP_FILES = (
     "processor_config.json",
     "preprocessor_config.json",
 )
-MAX_LISTED_FILES = 5  # to list in a warning
 
 
 def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield a warning for links that leave the folder, for code files, and for auto_map entries."""
+    """Yield a warning for links that leave the folder, and for auto_map entries."""
     outside = [name for name, reason in checkpoint.omitted.items() if reason == OUTSIDE]
     if outside:
         kind = "symlinks that point" if len(outside) > 1 else "a symlink that points"
         yield (
-            f"Not copied: {_listed(outside)}, {kind} outside the folder. "
+            f"Not copied: {listed(outside)}, {kind} outside the folder. "
             f"{dereference_hint(checkpoint.root)}"
-        )
-    copied = [name for name in checkpoint.copied if is_code(PurePosixPath(name))]
-    if copied:
-        yield f"Code files are copied, but not executed: {_listed(copied)}."
-    skipped = code_files(checkpoint)
-    if skipped:
-        yield (
-            f"Code files are neither executed nor copied: {_listed(skipped)}. Copy them "
-            "with --copy-code."
         )
     classes = list(dict.fromkeys(_auto_map_classes(checkpoint)))
     if classes:
         yield (
-            f"auto_map in the output's config files refers to code: {_listed(classes)}. Loading "
+            f"auto_map in the output's config files refers to code: {listed(classes)}. Loading "
             "the output with trust_remote_code=True runs it, wherever it is."
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    listed = ", ".join(names[:MAX_LISTED_FILES])
-    more = len(names) - MAX_LISTED_FILES
-    return f"{listed} and {more} more" if more > 0 else listed
 
 
 def _auto_map_classes(checkpoint: Checkpoint) -> Iterator[str]:

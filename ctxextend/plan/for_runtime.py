@@ -9,7 +9,7 @@ from ctxextend.plan.gguf_runtime import gguf_statements
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.plan.runtime_facts import folder_facts
-from ctxextend.recipe import BOTH, Resize
+from ctxextend.recipe import Resize
 from ctxextend.runtimes.rule_schema import REMOVED, Runtime, RuntimeOutcome, RuntimeStatement
 from ctxextend.runtimes.runtime_statements import WITHOUT_SETTINGS, runtime_statements
 from ctxextend.runtimes.runtimes import find_runtime
@@ -159,10 +159,6 @@ def _effect(statement: RuntimeStatement) -> str:
 
 def _alternatives(wrong: RuntimePlan, model: OpenedModel, settings: Resize) -> str:
     """Return what works instead: other settings, or another runtime."""
-    if settings.dialect != BOTH:
-        both = plan_model(model, replace(settings, dialect=BOTH))
-        if _is_served(wrong.runtime, both):
-            return "Remove --dialect keep."
     methods = list[str]()
     if settings.choice.name != DEFAULT_METHOD:
         for plan in _candidates(model, replace(settings, method=None)):

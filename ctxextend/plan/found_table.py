@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ctxextend.checkpoints.export_formats import MLX
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.foreign_files import FROM_BASE
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, float_dtype
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lengths import position_lengths
@@ -45,11 +45,8 @@ def measure_table(checkpoint: Checkpoint, location: TableLocation, name: str) ->
     entry = file.entries[name]
     scales = f"{name.removesuffix('.weight')}.scales"
     if entry.dtype == MLX_DTYPE and scales in file.entries:
-        from ctxextend.checkpoints.exports import base_hint
-
-        message = f"{file.path}: {name} is {MLX.kind}, and cannot be resized."
-        hint = base_hint((MLX,), checkpoint.root, (), checkpoint.model_class)
-        raise CheckpointError(message, hint)
+        message = f"{file.path}: {name} is quantised by MLX, and cannot be resized."
+        raise CheckpointError(message, FROM_BASE)
     _ = float_dtype(file, name)
     if len(entry.shape) != 2 or 0 in entry.shape:
         message = (

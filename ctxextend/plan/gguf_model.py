@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ctxextend.checkpoints.export_formats import GGUF
-from ctxextend.checkpoints.exports import base_hint
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_file, gguf_values
 from ctxextend.checkpoints.gguf_file import GgufFile
 from ctxextend.errors import CheckpointError, MethodError, ResizeError
 from ctxextend.families.gguf_architectures import GGUF_ARCHITECTURES, GGUF_METHODS, GgufArchitecture
-from ctxextend.families.gguf_positions import SLIDING_WINDOW, gguf_architecture
+from ctxextend.families.gguf_positions import ROUTE, SLIDING_WINDOW, gguf_architecture
 from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.rope import read_rope
 from ctxextend.plan.found_table import FoundTable, stored_table, unstored_table
@@ -81,14 +79,14 @@ def _measure_rows(checkpoint: Checkpoint, file: GgufFile, location: TableLocatio
     name = location.table.name
     entry = file.entries.get(name)
     if entry is None:
-        raise CheckpointError(f"{file.path} has no tensor {name}.", _route(checkpoint))
+        raise CheckpointError(f"{file.path} has no tensor {name}.", ROUTE)
     width = nested(location.config, (*location.path, "embedding_length"))
     if len(entry.shape) != 2 or entry.shape[1] != width or not entry.shape[0]:
         message = (
             f"{file.path}: {name} has shape {list(entry.shape)}, expected (rows, {width}) by "
             f"{location.family.model_type}.embedding_length."
         )
-        raise CheckpointError(message, _route(checkpoint))
+        raise CheckpointError(message, ROUTE)
     return stored_table(checkpoint, location, file, entry)
 
 
@@ -102,7 +100,7 @@ def check_not_quantised(checkpoint: Checkpoint, table: FoundTable) -> None:
     if is_quantised(table):
         path = gguf_file(checkpoint).path
         message = f"{path}: {table.name} is quantised ({table.dtype}), so it cannot be resized."
-        raise CheckpointError(message, _route(checkpoint))
+        raise CheckpointError(message, ROUTE)
 
 
 def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -> None:
@@ -120,7 +118,7 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
     if method in NOT_STATED:
         raise MethodError(
             f"--method {method}: the GGUF format {NOT_STATED[method]}.",
-            f"Use one of {', '.join(GGUF_METHODS)}. {_route(checkpoint)}",
+            f"Use one of {', '.join(GGUF_METHODS)}. {ROUTE}",
         )
     _check_no_factors(checkpoint, location)
     row = GGUF_ARCHITECTURES[location.family.model_type]
@@ -130,7 +128,7 @@ def check_scales(checkpoint: Checkpoint, location: TableLocation, method: str) -
     if method in row.methods:
         return
     message = f"--method {method} does not apply to architecture {row.name}: {row.reason}."
-    hint = _route(checkpoint)
+    hint = ROUTE
     if row.methods:
         hint = f"Use --method {' or '.join(row.methods)}."
     raise MethodError(message, hint)
@@ -151,7 +149,7 @@ def _check_kept_type(
             f"{checkpoint.root / checkpoint.config_file} has {kind} settings, and those of "
             f"architecture {row.name} cannot be scaled further: {row.reason}."
         )
-        raise ResizeError(message, _route(checkpoint))
+        raise ResizeError(message, ROUTE)
 
 
 def _check_no_window(checkpoint: Checkpoint, location: TableLocation) -> None:
@@ -179,10 +177,4 @@ def _check_no_factors(checkpoint: Checkpoint, location: TableLocation) -> None:
         "frequencies in addition to what its metadata state: how they are scaled together was not "
         "trained."
     )
-    raise ResizeError(message, _route(checkpoint))
-
-
-def _route(checkpoint: Checkpoint) -> str:
-    """Say how to resize the checkpoint that a GGUF file was made from, and convert it again."""
-    path = checkpoint.root / checkpoint.config_file
-    return base_hint((GGUF,), path.parent, (path,), checkpoint.model_class)
+    raise ResizeError(message, ROUTE)

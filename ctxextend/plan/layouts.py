@@ -16,5 +16,4 @@ def weight_layouts(plan: Plan) -> Mapping[str, Layout]:
     for table in plan.stored:
         if table.is_changed:
             shapes[table.name] = (table.rows_after, table.hidden_size)
-    shapes |= {tensor.name: tensor.shape for tensor in plan.scaled_tensors}
     return plan_layouts(plan.checkpoint, shapes, plan.dropped)

@@ -1,45 +1,32 @@
 """Open a checkpoint: detect its architecture, and find its position tables."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.filenames import PARAMS_FILE
 from ctxextend.checkpoints.folder import (
     ADAPTER_PREFIX,
     Checkpoint,
     open_checkpoint,
-    open_config,
-    with_code,
-    with_short_names,
 )
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, open_gguf_checkpoint
 from ctxextend.checkpoints.gguf_file import is_gguf
-from ctxextend.checkpoints.mistral_files import (
-    has_consolidated,
-    has_params,
-    is_translated,
-    without_format,
-)
+from ctxextend.checkpoints.mistral_files import mistral_params, without_format
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.checkpoints.wrappers import (
-    MODEL_PREFIX,
-    common_prefix,
-    has_adapters,
-    is_wrapped_model,
-)
 from ctxextend.errors import (
-    SPECIFY_TABLE,
     CheckpointError,
-    ResizeError,
     UnsupportedModelError,
 )
-from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
-from ctxextend.limits.statements import TOKENIZER_CONFIG
+from ctxextend.families.lookup import (
+    Architecture,
+    TableLocation,
+    find_architecture,
+    matching_types,
+)
 from ctxextend.plan.found_table import FoundTable, measure_table
 from ctxextend.plan.gguf_model import (
     check_gguf_ref,
@@ -51,12 +38,10 @@ from ctxextend.plan.own_code import code_error, describe_code, own_class
 from ctxextend.plan.table_names import match_names
 from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.plan.unknown_models import missing_table_error, unknown_type_error
-from ctxextend.plan.usable_types import check_model_type, is_unknown, types_of_tensors
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef
+from ctxextend.plan.usable_types import check_model_type, is_unknown
+from ctxextend.recipe import CheckpointRef
 
 MAX_LISTED_TYPES = 5
-# Types of transformers whose own names start with ``model.model.``.
-HAVE_MODEL_TWICE = ("shieldgemma2",)
 
 CheckType = Callable[[str], None]  # raises for a model type that the caller does not support
 
@@ -69,10 +54,6 @@ class OpenedModel:
     checkpoint: Checkpoint
     architecture: Architecture
     tables: tuple[FoundTable, ...]  # its position tables, in registry order
-
-    def with_code(self) -> "OpenedModel":
-        """Return the model with code files in its folder copied instead of skipped."""
-        return replace(self, checkpoint=with_code(self.checkpoint))
 
     def without_other_format(self) -> "OpenedModel":
         """Return the model without its files in Mistral's own format, which have other weights."""
@@ -130,33 +111,6 @@ def open_model(
         UnsupportedModelError: The model has no supported position table.
     """
     checkpoint = open_reference(ref, check_type, reads_gguf=reads_gguf, only_headers=only_headers)
-    return identify_model(checkpoint, ref)
-
-
-def open_without_weights(ref: CheckpointRef, instead: str) -> OpenedModel:
-    """Open only the config of a model whose positions have no table of rows.
-
-    Args:
-        ref: The checkpoint.
-        instead: What to do with a model that has rows, as a sentence.
-
-    Raises:
-        SourceError: The checkpoint does not exist or cannot be reached.
-        CheckpointError: The config is missing or malformed.
-        UnsupportedModelError: The model has no positions to resize.
-        ResizeError: It has a table of rows.
-    """
-    source = resolve_source(ref.source, ref.revision, ref.subfolder, only_config=True)
-    if is_gguf(source.file):
-        message = f"{ref.source} is a GGUF file, and states its rotary settings itself."
-        raise ResizeError(message, f"Resize it: {ref.resize_command(to='N')}")
-    # These tell whether a length may have been raised by hand.
-    checkpoint = open_config(source, also=(TOKENIZER_CONFIG, RECIPE_FILE))
-    architecture = _find_architecture(checkpoint, ref)
-    for location in architecture.locations:
-        if location.table.has_rows:
-            message = f"A longer context needs new rows of {location.table.name}."
-            raise ResizeError(message, instead)
     return identify_model(checkpoint, ref)
 
 
@@ -225,7 +179,6 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     architecture = _with_schemes(architecture)
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
     architecture = _with_params(architecture, checkpoint)
-    checkpoint = _without_prefix(checkpoint, architecture)
     matches = match_names(architecture, checkpoint.weights.entries, str(checkpoint.root))
     if not matches:
         raise missing_table_error(checkpoint, architecture)
@@ -257,7 +210,8 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
     Raises:
         CheckpointError: They match several types.
     """
-    matching = types_of_tensors(checkpoint)
+    shapes = {name: entry.shape for name, entry in checkpoint.weights.entries.items()}
+    matching = matching_types(checkpoint.config, shapes)
     if not matching:
         return checkpoint, None
     file = checkpoint.config_file
@@ -266,7 +220,7 @@ def _detect_type(checkpoint: Checkpoint) -> tuple[Checkpoint, str | None]:
         if len(matching) > MAX_LISTED_TYPES:
             listed += " and others"
         message = f"{file} has no model_type, and its tensors match {listed}."
-        raise CheckpointError(message, f"{SPECIFY_TABLE}--model-type TYPE")
+        raise CheckpointError(message, "Name the type: --model-type TYPE.")
     note = f"{file} has no model_type; detected {matching[0]} from its tensors."
     return _with_note(checkpoint, note), matching[0]
 
@@ -284,19 +238,18 @@ def _with_schemes(architecture: Architecture) -> Architecture:
 
 
 def _with_params(architecture: Architecture, checkpoint: Checkpoint) -> Architecture:
-    """Return an architecture that states no ``rope_scaling`` next to Mistral's own format.
+    """Return an architecture that states no ``rope_scaling`` next to Mistral's params.json.
 
     vLLM 0.33 adds the keys of config.json to those of params.json, and does not load the result if
     it has ``rope_scaling`` and ``rope_theta``: ``adapt_config_dict`` of
     vllm/transformers_utils/configs/mistral.py. It takes no keys from nested configs.
     """
-    if not (has_params(checkpoint) and has_consolidated(checkpoint)):
+    if mistral_params(checkpoint) is None:
         return architecture
     locations = list[TableLocation]()
     for location in architecture.locations:
         is_outer = location.table.rope is not None and not location.path
-        file = PARAMS_FILE if is_translated(checkpoint) else location.file
-        locations.append(replace(location, without_scaling_key=is_outer, file=file))
+        locations.append(replace(location, without_scaling_key=is_outer))
     return architecture._replace(locations=tuple(locations))
 
 
@@ -379,28 +332,3 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
         verb = "changes"
         hint = f"Merge it into {base} with merge_and_unload(), and resize that."
     raise CheckpointError(f"The PEFT adapter in {checkpoint.root} {verb} the position table.", hint)
-
-
-# ---- names of wrappers
-
-
-def _without_prefix(checkpoint: Checkpoint, architecture: Architecture) -> Checkpoint:
-    """Return a checkpoint without a prefix of all names that only a wrapper has added."""
-    tables = [location for location in architecture.locations if location.table.has_rows]
-    expected = {name for location in tables for name in location.names}
-    if checkpoint.adapter_of or not expected.isdisjoint(checkpoint.weights.entries):
-        return checkpoint
-    prefix = _wrapper_prefix(checkpoint.weights.entries, expected, architecture.family.model_type)
-    if not prefix or has_adapters(checkpoint.weights.entries):
-        return checkpoint
-    return with_short_names(checkpoint, prefix)
-
-
-def _wrapper_prefix(names: Collection[str], expected: Collection[str], model_type: str) -> str:
-    """Return the prefix that a wrapper has added to all names; empty if none has."""
-    prefix = common_prefix(names, expected)
-    if prefix:
-        return prefix
-    if model_type not in HAVE_MODEL_TWICE and is_wrapped_model(names):
-        return MODEL_PREFIX
-    return ""

@@ -1,54 +1,31 @@
-"""Plan the values of Mistral's params.json that a new length changes, or refuse the resize."""
+"""Plan the values of Mistral's params.json, which vLLM reads before config.json."""
 
-import shlex
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from typing import Any
 
-from ctxextend.errors import CheckpointError, MethodError, ResizeError
-from ctxextend.families.lengths import layer_lengths
-from ctxextend.families.lookup import TableLocation
-from ctxextend.families.mistral_params import (
-    MISTRAL_INFERENCE,
-    Disagreement,
-    find_unstatable,
-    rope_changes_of_params,
-)
-from ctxextend.families.rope import rotary_dim, rotary_facts
+from ctxextend.checkpoints.mistral_files import mistral_params, params_path
+from ctxextend.errors import CheckpointError, MethodError
+from ctxextend.limits.config_keys import params_lengths
 from ctxextend.limits.generation import generating_table
-from ctxextend.limits.length_edits import Edit, LengthChange
-from ctxextend.limits.params_file import (
-    ParamsFile,
-    disagreeing_lengths,
-    find_params,
-    params_disagreements,
-    params_length_changes,
-)
-from ctxextend.limits.statements import VLLM
+from ctxextend.limits.length_edits import Edit, LengthChange, following_value, shown_value
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.table_plan import RopePlan, TablePlan, length_to_state
-from ctxextend.recipe import CheckpointRef
-from ctxextend.tables.rope_types import FACTOR, NONE, TYPE, rotates
-from ctxextend.tables.rotary_methods import RopeLengths, resize_rope
+from ctxextend.plan.table_plan import RopePlan, TablePlan
+from ctxextend.tables.rope_types import (
+    BETA_FAST,
+    BETA_SLOW,
+    FACTOR,
+    LLAMA_4_BETA,
+    THETA,
+    TRAINED,
+    TYPE,
+    Parameters,
+    yarn_betas,
+)
+from ctxextend.tables.rotary import yarn_attention_factor
 
-# What to do about settings that params.json cannot state.
-WITHOUT_PARAMS = (
-    "For other settings, remove params.json and consolidated*.safetensors from a copy of the "
-    "folder: engines then read config.json and the weights of transformers."
-)
-REMOVE_PARAMS = (
-    "Remove params.json and consolidated*.safetensors from a copy of the folder, and convert that: "
-    "config.json and the weights of transformers stay."
-)
-# What to do about two lengths.
-SET_BOTH = "Correct the wrong one, or pass --fix-limits to set both to the new length."
-CORRECT_ONE = "Correct the wrong one."
-# Methods whose settings params.json cannot state, but the flags of vLLM can. In `get_config`, vLLM
-# 0.33 applies --hf-overrides after it has read params.json:
-# https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/transformers_utils/config.py
-IN_FLAGS = ("linear",)
-WITHOUT_CONFIG = (
-    "For other settings, pass the folder in the format of transformers, if there is one."
-)
+YARN_DEFAULTS = {"apply_scale": True, "beta": 32, "alpha": 1}
+ATTENTION_ROUNDING = 1e-9  # relative, of settings that are computed
 
 
 def params_edits(
@@ -57,169 +34,101 @@ def params_edits(
     """Yield the edits of a params.json, which states the positions of the language model.
 
     Raises:
-        CheckpointError: It is malformed, or disagrees with config.json.
+        CheckpointError: It disagrees with config.json.
         MethodError: It cannot state the new rotary settings.
     """
-    params = find_params(model.checkpoint)
-    found = generating_table(model.tables)
-    if params is None or found is None:
+    params = mistral_params(model.checkpoint)
+    generating = generating_table(model.tables)
+    if params is None or generating is None:
         return
+    file = params_path(model.checkpoint)
     for table in tables:
-        if table.name == found.name and table.lengths is not None:
-            yield from _edits_of_table(params, table, model.ref, fix_limits=fix_limits)
-
-
-def _edits_of_table(
-    params: ParamsFile, table: TablePlan, ref: CheckpointRef, *, fix_limits: bool
-) -> Iterator[Edit]:
-    """Yield the edits of the values that state the positions of a table."""
-    _check_settings_agree(params, table.location)
-    if not fix_limits:
-        _check_lengths_agree(params, table, SET_BOTH)
-    if not table.is_changed and not fix_limits:
-        return
-    change = LengthChange(table.location, table.max_len_before, table.max_len_after)
-    stated_after = table.location.key_value(length_to_state(table))
-    for key, value in params_length_changes(params, change, stated_after).items():
-        yield Edit(file=params.name, path=(key,), before=params.values.get(key), after=value)
-    for plan in table.rope:
-        if plan.after == plan.before.parameters:
+        if table.name != generating.name or table.has_rows:
             continue
-        _check_statable(params, table, plan, ref)
-        for path, value in rope_changes_of_params(params.values, plan.after).items():
-            before = params.values.get(path[0])
-            if len(path) > 1:
-                before = params.values[path[0]].get(path[1])
-            yield Edit(file=params.name, path=path, before=before, after=value)
+        for key, after in _length_changes(model, table, fix_limits=fix_limits).items():
+            yield Edit(file=file, path=(key,), before=params[key], after=after)
+        for plan in table.rope:
+            for key, after in _setting_changes(file, params, plan).items():
+                yield Edit(file=file, path=(key,), before=params.get(key), after=after)
 
 
-def check_params_agree(model: OpenedModel, params: ParamsFile, tables: Sequence[TablePlan]) -> None:
-    """Check that a params.json states the positions of the language model as config.json does.
+def _length_changes(model: OpenedModel, table: TablePlan, *, fix_limits: bool) -> dict[str, int]:
+    """Return the lengths of a params.json that a new context length changes.
 
     Raises:
-        CheckpointError: They disagree.
+        CheckpointError: One agrees with no length of config.json, and is not to be fixed.
     """
-    found = generating_table(model.tables)
-    for table in tables:
-        if found is not None and table.name == found.name and table.lengths is not None:
-            _check_settings_agree(params, table.location)
-            _check_lengths_agree(params, table, CORRECT_ONE)
+    change = LengthChange(table.location, table.max_len_before, table.max_len_after)
+    changes = dict[str, int]()
+    for key, value in params_lengths(model.checkpoint).items():
+        after = following_value(change, value)
+        if after is None:
+            if not fix_limits:
+                file = params_path(model.checkpoint)
+                message = (
+                    f"{file} and config.json disagree: {key} is {value}, and the context length "
+                    f"{table.max_len_before}."
+                )
+                hint = "Correct the wrong one, or pass --fix-limits to set both."
+                raise CheckpointError(message, hint)
+            after = table.max_len_after
+        if after != value:
+            changes[key] = after
+    return changes
 
 
-def _check_settings_agree(params: ParamsFile, location: TableLocation) -> None:
-    """Raise CheckpointError if params.json and config.json state other rotary settings."""
-    for item in params_disagreements(params, location):
-        message = f"{params.name} and config.json disagree: {_describe_disagreement(item)}."
-        hint = (
-            f"Correct the wrong one: {readers_of(params)} reads {params.name}, others config.json."
-        )
-        if not item.is_statable:
-            hint = f"If {params.name} is right, correct config.json. {WITHOUT_PARAMS}"
-        raise CheckpointError(message, hint)
+def _setting_changes(file: str, params: Mapping[str, Any], plan: RopePlan) -> dict[str, Any]:
+    """Return the values of a params.json that planned rotary settings change.
 
-
-def _check_lengths_agree(params: ParamsFile, table: TablePlan, hint: str) -> None:
-    """Raise CheckpointError, with a hint, if params.json and config.json state other lengths."""
-    location = table.location
-    in_config = location.value(location.effective_key)
-    for key, value in disagreeing_lengths(params, location, table.max_len_before).items():
-        message = (
-            f"{params.name} and config.json disagree: the former states {key} {value}, the latter "
-            f"{location.config_key} {in_config}. vLLM takes the smaller one."
-        )
-        raise CheckpointError(message, hint)
-
-
-def _check_statable(
-    params: ParamsFile, table: TablePlan, plan: RopePlan, ref: CheckpointRef
-) -> None:
-    """Raise MethodError if params.json cannot state planned rotary settings."""
-    unstatable = find_unstatable(params.values, plan.after)
-    if unstatable is None:
-        return
-    if not rotates(plan.after):
-        raise _cannot_remove(params)
-    what = f"{unstatable.key} {value_text(unstatable.value)}"
-    if unstatable.key == TYPE:
-        what = f"{unstatable.value} settings"
-    hints = [WITHOUT_CONFIG if params.is_only_config else WITHOUT_PARAMS]
-    methods = _statable_methods(params, table, plan)
-    if methods:
-        hints.insert(0, f"Use --method {' or '.join(methods)}.")
-    if params.is_read_first and plan.after[TYPE] in IN_FLAGS:
-        words = [ref.source, "--to", str(table.max_len_after), "--for", "vllm"]
-        command = shlex.join(["ctxextend", "flags", *words, "--method", plan.after[TYPE]])
-        hints.append(f"vLLM also takes these settings as flags: {command}")
-    message = f"{params.name} cannot state {what}, and {readers_of(params)} reads it."
-    raise MethodError(message, " ".join(hints))
-
-
-def _cannot_remove(params: ParamsFile) -> MethodError:
-    """Return the error for positions that are to be removed."""
-    message = (
-        f"--scheme {NONE}: {params.name} cannot state that no position is rotated, and "
-        f"{readers_of(params)} reads it."
-    )
-    hint = REMOVE_PARAMS
-    if params.is_only_config:
-        hint = "Pass the folder in the format of transformers, if there is one."
-    return MethodError(message, hint)
-
-
-def _statable_methods(params: ParamsFile, table: TablePlan, plan: RopePlan) -> list[str]:
-    """Return the methods whose settings for the same length params.json can state."""
-    location = table.location
-    before = plan.before.parameters
-    lengths = layer_lengths(location, plan.before)
-    found = list[str]()
-    for name in rotary_facts(location).methods:
-        with suppress(MethodError, ResizeError):  # it does not apply to this type, or length
-            after, _ = resize_rope(
-                before,
-                RopeLengths(
-                    first_trained=lengths.first_trained,
-                    served=lengths.served,
-                    after=table.max_len_after,
-                ),
-                rotary_dim(location, before),
-                name=name,
+    Raises:
+        CheckpointError: It states others than config.json before the change.
+        MethodError: It cannot state those after the change.
+    """
+    before = _in_params(file, plan.before.parameters)
+    after = _in_params(file, plan.after)
+    for key, value in before.items():
+        stated = params.get(key) or None
+        if key == "yarn" and isinstance(stated, Mapping):
+            stated = {**stated, **YARN_DEFAULTS, **stated}
+        if stated != value and not (key == THETA and stated is None):
+            message = (
+                f"{file} and config.json disagree: {key} is {shown_value(stated)}, and by "
+                f"config.json {shown_value(value)}."
             )
-            if find_unstatable(params.values, after) is None:
-                found.append(name)
-    return found
+            raise CheckpointError(message, "Correct the wrong one: vLLM reads params.json.")
+    return {key: value for key, value in after.items() if value != before[key]}
 
 
-def readers_of(params: ParamsFile) -> str:
-    """Return who reads a params.json, as the subject of a verb."""
-    if params.is_read_first:
-        return VLLM
-    return MISTRAL_INFERENCE
+def _in_params(file: str, settings: Parameters) -> dict[str, Any]:
+    """Return rotary settings as a params.json states them.
 
+    Its keys are those of vLLM 0.33:
+    https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/transformers_utils/configs/mistral.py
 
-def _describe_disagreement(item: Disagreement) -> str:
-    """Say what params.json and config.json state, as a clause; the former comes first."""
-    stated = f"the former states no {item.key}"
-    if item.value is not None:
-        stated = f"the former states {item.key} {value_text(item.value)}"
-    return f"{stated}, the latter {in_config_text(item)}"
-
-
-def in_config_text(item: Disagreement) -> str:
-    """Say what config.json states where params.json disagrees."""
-    if item.config_value is None:
-        return f"no {item.config_key}"
-    stated = f"{item.config_key} {value_text(item.config_value)}"
-    if not item.is_statable:
-        stated += ", which params.json cannot state"
-    return stated
-
-
-def value_text(value: object) -> str:
-    """Return a value as text; of settings, the factor that they have."""
-    if isinstance(value, Mapping):
-        return f"factor {value[FACTOR]}" if FACTOR in value else "settings"
-    if isinstance(value, bool):  # as in JSON
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.15g}"
-    return str(value)
+    Raises:
+        MethodError: It cannot state them.
+    """
+    values: dict[str, Any] = {THETA: settings[THETA], "yarn": None, "llama_4_scaling": None}
+    beta = settings.get(LLAMA_4_BETA)
+    if beta:
+        values["llama_4_scaling"] = {TRAINED: settings.get(TRAINED), "beta": beta}
+    kind = settings[TYPE]
+    if kind == "default":
+        return values
+    if kind == "yarn":
+        attention = yarn_attention_factor(settings)
+        usual = yarn_attention_factor({FACTOR: settings[FACTOR]})
+        applies_usual = math.isclose(attention, usual, rel_tol=ATTENTION_ROUNDING)
+        if applies_usual or math.isclose(attention, 1, rel_tol=ATTENTION_ROUNDING):
+            betas = yarn_betas(settings)
+            values["yarn"] = {
+                TRAINED: settings[TRAINED],
+                FACTOR: settings[FACTOR],
+                "apply_scale": applies_usual,
+                "beta": betas[BETA_FAST],
+                "alpha": betas[BETA_SLOW],
+            }
+            return values
+    message = f"{file}, which vLLM reads before config.json, cannot state these {kind} settings."
+    hint = "Remove params.json and consolidated* from a copy of the folder, and pass that."
+    raise MethodError(message, hint)

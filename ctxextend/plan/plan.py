@@ -1,18 +1,16 @@
 """The plan of a resize: a value that says what changes in a checkpoint."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import BufferPlan, plan_buffers
-from ctxextend.plan.cache_cost import CacheCost, find_kv_cache, generating
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
-from ctxextend.plan.found_table import FoundTable
 from ctxextend.plan.gguf_edits import as_gguf_states, check_gguf_settings, with_methods_note
 from ctxextend.plan.named_table import check_named_table
 from ctxextend.plan.opened_model import OpenedModel
@@ -23,9 +21,6 @@ from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.recipe import Resize
 from ctxextend.tables.choice import MethodChoice, limit_kept_first
 from ctxextend.tables.method_facts import COPY, LIMITS, TRUNCATE
-
-if TYPE_CHECKING:
-    from ctxextend.plan.query_scale import PlannedQueryScale, ScaledTensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,19 +33,14 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
     kind: ClassVar = "method"  # of `summary`, as a label
 
     model: OpenedModel = field(metadata=not_in_json)  # the source
-    settings: Resize = field(
-        metadata=not_in_json
-    )  # as requested, with `to` and `query_scale` as numbers
+    settings: Resize = field(metadata=not_in_json)  # as requested, with `to` as a number
     tables: tuple[TablePlan, ...]  # the table for the tokenizer's input first
     edits: tuple[Edit, ...]  # changed values in JSON files
     # Position buffers that are not written, because transformers creates them.
     dropped: tuple[str, ...]
     # Position buffers at the new length.
     rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)
-    # What the new length costs; None if that is not known, or if no part that generates has it.
-    kv_cache: CacheCost | None
     # The factor of queries, and the weights that it changes; None without one.
-    query_scale: "PlannedQueryScale | None" = field(default=None, metadata=not_in_json)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -94,7 +84,10 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
 
     @property
     def keeps_learned_rows(self) -> bool:
-        """Whether all learned rows are kept, bit for bit, at the start of every table."""
+        """Whether all learned rows are kept, bit for bit, at the start of every table.
+
+        Inputs up to the old length then give identical outputs.
+        """
         for table in self.tables:
             if table.choice is None:
                 continue
@@ -108,22 +101,8 @@ class Plan(Result, shows=("model_type", "method", "max_len_before", "max_len_aft
         return True
 
     @property
-    def scaled_tensors(self) -> "tuple[ScaledTensor, ...]":
-        """The weights and biases whose queries are multiplied."""
-        if self.query_scale is None:
-            return ()
-        return self.query_scale.tensors
-
-    @property
-    def keeps_short_inputs(self) -> bool:
-        """Whether inputs up to the old length give identical outputs."""
-        return self.keeps_learned_rows and not self.scaled_tensors
-
-    @property
     def rounds_short_inputs(self) -> bool:
         """Whether short inputs give the same outputs as before, but for rounding."""
-        if self.scaled_tensors:
-            return False
         return any(rounds_short_inputs(table) for table in self.tables)
 
     @property
@@ -172,7 +151,6 @@ def plan_model(
     settings: Resize,
     recorded: Mapping[str, str] | None = None,
     *,
-    cut: int | None = None,
     checks_width: bool = True,
 ) -> Plan:
     """Plan the resize of an open checkpoint.
@@ -183,7 +161,6 @@ def plan_model(
         model: The source.
         settings: The length and the method.
         recorded: Methods that a recipe records, by table name; they replace the one in `settings`.
-        cut: Plan as if the tables had only so many positions, so that the others judge a method.
         checks_width: Whether to fail if the config states another width than a table has.
 
     Raises:
@@ -192,21 +169,16 @@ def plan_model(
         ResizeError: The length, the method or another setting is invalid for this model.
     """
     recorded = recorded or {}
-    if settings.copy_code:
-        model = model.with_code()
     checkpoint = model.checkpoint
     check_named_table(checkpoint, model.ref)
     check_own_code(model)
-    found = model.tables
-    if cut is not None:
-        found = _cut_tables(found, cut)
-    settings = with_length(settings, found)
-    has_config = bool(checkpoint.config) and cut is None
+    settings = with_length(settings, model.tables)
+    has_config = bool(checkpoint.config)
     is_gguf = gguf_of(checkpoint) is not None
     if is_gguf:
         check_gguf_settings(model, settings)
         model = with_methods_note(model, settings)
-    tables = plan_tables(found, settings, recorded, has_config=has_config)
+    tables = plan_tables(model.tables, settings, recorded, has_config=has_config)
     if is_gguf:
         tables = as_gguf_states(tables)
     for table in tables:
@@ -216,12 +188,6 @@ def plan_model(
         model = model.without_other_format()
     model, settings = _limit_kept_rows(model, settings, tables)
     tables = choose_methods(checkpoint, tables, settings, recorded)
-    query_scale = None
-    if settings.query_scale is not None:
-        from ctxextend.plan.query_source import plan_scale  # few resizes have a query scale
-
-        query_scale, model = plan_scale(model, tables, settings)
-        settings = replace(settings, query_scale=query_scale.factor)
     fix_limits = settings.fix_limits
     edits = plan_edits(model, tables, settings)
     dropped, rebuilt = plan_buffers(checkpoint, tables, fix_limits=fix_limits)
@@ -232,25 +198,7 @@ def plan_model(
         edits=edits,
         dropped=dropped,
         rebuilt_buffers=rebuilt,
-        kv_cache=cache_cost(model, tables),
-        query_scale=query_scale,
     )
-
-
-def cache_cost(model: OpenedModel, tables: Sequence[TablePlan]) -> CacheCost | None:
-    """Return what the new length costs; None if that is not known, or if only an encoder has it."""
-    found = model.tables[generating([table.location for table in model.tables])]
-    cache = find_kv_cache(model.checkpoint, model.architecture, found.location)
-    if cache is None:
-        return None
-    for table in tables:
-        if table.name == found.name:
-            return CacheCost(
-                cache=cache,
-                tokens_before=table.max_len_before,
-                tokens_after=table.max_len_after,
-            )
-    return None
 
 
 def with_settings(plan: Plan, settings: Resize) -> Plan:
@@ -262,16 +210,6 @@ def with_settings(plan: Plan, settings: Resize) -> Plan:
     """
     tables = choose_methods(plan.checkpoint, plan.tables, settings, {})
     return replace(plan, settings=settings, tables=tables)
-
-
-def _cut_tables(tables: tuple[FoundTable, ...], cut: int) -> tuple[FoundTable, ...]:
-    """Return tables as if they had only so many positions; others have no rows to cut."""
-    shorter = list[FoundTable]()
-    for table in tables:
-        location = table.location
-        rows = min(table.rows, location.rows(location.key_value(cut)))
-        shorter.append(replace(table, rows=rows))
-    return tuple(shorter)
 
 
 def _limit_kept_rows(

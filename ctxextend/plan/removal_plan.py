@@ -12,12 +12,12 @@ from ctxextend.plan.buffers import plan_buffers
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits
 from ctxextend.plan.opened_model import OpenedModel
-from ctxextend.plan.plan import Plan, cache_cost
+from ctxextend.plan.plan import Plan
 from ctxextend.plan.rotary_plan import planned_dialects
 from ctxextend.plan.stated_type import check_own_code, with_type_note
 from ctxextend.plan.table_plan import RopePlan, ShortInputs, TablePlan
 from ctxextend.plan.table_plans import plan_length, with_length
-from ctxextend.recipe import BOTH, Convert, Resize
+from ctxextend.recipe import Convert, Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import LIMITS
 from ctxextend.tables.no_rotation import REMOVING_METHODS, Kind, none
@@ -64,7 +64,6 @@ def plan_removal(model: OpenedModel, settings: Convert) -> Plan:
         edits=plan_edits(model, tables, resize),
         dropped=dropped,
         rebuilt_buffers=rebuilt,
-        kv_cache=cache_cost(model, tables),
     )
 
 
@@ -139,7 +138,7 @@ def _without_positions(table: TablePlan) -> TablePlan:
         table,
         lengths=position_lengths(location),
         rope=tuple(plans),
-        rope_dialects=planned_dialects(location, plans, BOTH),
+        rope_dialects=planned_dialects(location, plans),
     )
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import MODULES
-from ctxextend.checkpoints.mistral_files import has_only_format, is_translated
 from ctxextend.families.rope import NEW, OLD, OLD_TYPE, trained_length_next_to
 from ctxextend.families.rope_dialects import with_values
 from ctxextend.limits.statements import TOKENIZER_CONFIG
@@ -36,9 +35,6 @@ from ctxextend.tables.rope_types import (
     rotates,
     yarn_betas,
 )
-
-# Runtimes that were run on folders with Mistral's own weights only, and load them.
-READ_PARAMS = ("vllm",)
 
 
 def folder_facts(plan: Plan) -> FolderFacts | None:
@@ -76,7 +72,6 @@ def folder_facts(plan: Plan) -> FolderFacts | None:
         has_sentence_length=MODULES in checkpoint.copied,
         has_tokenizer_length=TOKENIZER_CONFIG in checkpoint.copied,
         table_name=table.name,
-        only_read_by=READ_PARAMS if has_only_format(checkpoint) else (),
     )
 
 
@@ -88,8 +83,7 @@ def _known_positions(plan: Plan) -> str | None:
     by other settings than ``linear`` ones.
     """
     checkpoint = plan.checkpoint
-    has_config = checkpoint.has_config or is_translated(checkpoint)
-    is_known_type = plan.model.ref.tensor is None and has_config
+    is_known_type = plan.model.ref.tensor is None and checkpoint.has_config
     states_other_type = checkpoint.config.get("model_type") != plan.model_type
     runs_own_code = own_class(checkpoint.config) is not None and states_other_type
     kinds = {_positions_of(table) for table in plan.tables}

@@ -33,7 +33,6 @@ from ctxextend.evaluation.evaluation_result import (
 from ctxextend.report.effective_text import EFFECTIVE_TITLE, SHORT_NAMES
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.report.phrases import TOKENS_COLUMN, short_reading_name, tokens_of_document
-from ctxextend.tables.stats import describe_range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,7 +91,6 @@ MODES: Mapping[str, tuple[str, Style]] = {  # labels as in the tables in the ter
         {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3},
     ),
 }
-SHIFT_TITLE = "The same text at growing positions"
 LENGTH_LABELS = {"context": "context length (tokens)", "position": "position"}  # of an axis
 PANEL_TITLES = {"retrieval": "Document retrieval", "search": "Search"}
 
@@ -332,11 +330,10 @@ def losses_by(by: str, evaluation: Evaluation, mode: str) -> dict[tuple[int, ...
 
 
 def _losses_by_position(evaluation: Evaluation, mode: str) -> dict[tuple[int, ...], Estimate]:
-    measured = evaluation.positions or evaluation.held_out_rows
-    if measured is None:
+    if evaluation.positions is None:
         return {}
     losses: dict[tuple[int, ...], Estimate] = {}
-    for bucket in measured.buckets:
+    for bucket in evaluation.positions.buckets:
         if mode in bucket.losses:
             losses[bucket.start, bucket.stop] = bucket.losses[mode]
     return losses
@@ -358,7 +355,6 @@ def loss_panel(
     kind: str,
     curves: Sequence[LossCurve],
     mark: int | None,
-    name: str = "base",
     *,
     has_legend: bool = False,
 ) -> Panel:
@@ -369,12 +365,11 @@ def loss_panel(
         kind: Of the models: ``causal`` or ``masked``.
         curves: The losses.
         mark: The base's context length, marked by a line; None if there is none.
-        name: What the mark is.
         has_legend: Whether the plot names all curves and shows all intervals.
     """
     mark_name = ""
     if mark:
-        mark_name = f"{name}: {mark:,}"
+        mark_name = f"base: {mark:,}"
     losses = LossPlot(
         by=by,
         curves=curves,
@@ -758,7 +753,6 @@ def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
         _loss_panel_of(evaluation, "context"),
         _scores_panel(evaluation, "search"),
         _scores_panel(evaluation, "retrieval"),
-        _shift_panel(evaluation),
     ]
     return [panel for panel in panels if panel is not None]
 
@@ -816,19 +810,6 @@ def scores_of(evaluation: Evaluation, by: Literal["search", "retrieval"]) -> Doc
     if by == "search":
         return evaluation.search
     return evaluation.retrieval
-
-
-def _shift_panel(evaluation: Evaluation) -> Panel | None:
-    shift = evaluation.shift
-    if shift is None:
-        return None
-    bars = []
-    for point in shift.points:
-        positions = describe_range(point.start, point.start + shift.size)
-        bars.append(Bar(positions, point.effect, BAR_STYLE, instead="unchanged"))
-    unit = "cosine" if shift.points[0].loss is None else "nats/token"
-    plot = bar_plot(SHIFT_TITLE, f"{unit} vs. position 0 (± 95 %)", bars)
-    return Panel("shift", SHIFT_TITLE, [plot])
 
 
 def evaluation_figure(evaluation: Evaluation) -> "Figure":

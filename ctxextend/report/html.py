@@ -19,7 +19,6 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import counted, printable
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
-    REFERENCE,
     SLIDING,
     DocumentScores,
     Estimate,
@@ -297,18 +296,13 @@ def _delta_panel(comparison: Comparison) -> Panel | None:
 
 
 def _delta_plot(comparison: Comparison) -> Plot:
-    """Return how much worse methods are than the best one.
-
-    With held-out rows, return their scores minus those of the reference rows.
-    """
-    if comparison.hold_out is None:
-        other = "best"
-        deltas = _against_best(comparison)
-    else:
-        other = REFERENCE
-        deltas = _against_reference_rows(comparison)
-    label = f"delta vs. {other} ({_unit(comparison)}, ± 95 %)"
-    return figures.bar_plot(f"Delta vs. {other}", label, deltas)
+    """Return how much worse methods are than the best one."""
+    deltas = [
+        Bar(row.method, row.delta or NO_DELTA, _bar_style(number), instead="best")
+        for number, row in enumerate(comparison.rows)
+    ]
+    label = f"delta vs. best ({_unit(comparison)}, ± 95 %)"
+    return figures.bar_plot("Delta vs. best", label, deltas)
 
 
 def _short_inputs_plot(comparison: Comparison) -> Plot | None:
@@ -329,48 +323,19 @@ def _unit(comparison: Comparison) -> str:
     return "nats" if comparison.is_loss else metric_column(comparison)
 
 
-def _against_best(comparison: Comparison) -> list[Bar]:
-    return [
-        Bar(row.method, row.delta or NO_DELTA, _bar_style(number), instead="best")
-        for number, row in enumerate(comparison.rows)
-    ]
-
-
-def _against_reference_rows(comparison: Comparison) -> list[Bar]:
-    bars = [Bar(REFERENCE, NO_DELTA, {}, instead="reference")]
-    for number, row in enumerate(comparison.rows):
-        if row.against_base:
-            bars.append(Bar(row.method, row.against_base, _bar_style(number)))
-    return bars
-
-
 def _loss_panel(comparison: Comparison, by: str) -> Panel | None:
-    """Return the losses of all methods, and of the base or the reference rows."""
+    """Return the losses of all methods, and of the base."""
     evaluations = [row.evaluation for row in comparison.rows]
     losses = [figures.losses_by(by, evaluation, MODEL) for evaluation in evaluations]
     if not any(losses):
         return None
     curves = [_loss_curve(comparison, rank, own) for rank, own in enumerate(losses)]
-    if comparison.hold_out is None:
-        base_curve = _shared_curve(comparison, by, mode=SLIDING, name=BASE_LABEL)
-        label_of_length = BASE_LABEL
-    else:
-        base_curve = _shared_curve(comparison, by, mode=REFERENCE, name=REFERENCE)
-        label_of_length = "held out"
-    if base_curve is not None:
-        curves.append(base_curve)
-    return figures.loss_panel(
-        by, comparison.kind, curves, _base_length(comparison), label_of_length
-    )
-
-
-def _shared_curve(comparison: Comparison, by: str, *, mode: str, name: str) -> LossCurve | None:
-    """Return the curve of a mode that is the same in all rows; None if it was not measured."""
-    for row in comparison.rows:
-        losses = figures.losses_by(by, row.evaluation, mode)
-        if losses:
-            return LossCurve(name, losses, figures.BASE_STYLE)
-    return None
+    for evaluation in evaluations:
+        of_base = figures.losses_by(by, evaluation, SLIDING)
+        if of_base:  # the same in all rows
+            curves.append(LossCurve(BASE_LABEL, of_base, figures.BASE_STYLE))
+            break
+    return figures.loss_panel(by, comparison.kind, curves, _base_length(comparison))
 
 
 def _loss_curve(comparison: Comparison, rank: int, losses: figures.LossesBySpan) -> LossCurve:

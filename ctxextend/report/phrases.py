@@ -114,7 +114,7 @@ def chunks_note(measured: DocumentScores) -> str:
 
 
 def short_inputs_cost(comparison: Comparison) -> str:
-    """Return what the cost on short inputs is, if no rows are held out."""
+    """Return what the cost on short inputs is."""
     if comparison.is_loss:
         return f"loss minus the base's, both at {comparison.max_len_before:,} tokens"
     other = "the base's" if comparison.source else "those of the first checkpoint"

@@ -15,7 +15,6 @@ from ctxextend.evaluation.evaluation_result import (
     DocumentScores,
     Estimate,
     Evaluation,
-    Shift,
 )
 from ctxextend.report.effective_text import effective_verdict
 from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
@@ -51,18 +50,7 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
         return f"nDCG@10 {score} at {evaluation.search.length:,} tokens."
     if evaluation.effective:
         return effective_verdict(evaluation.effective)
-    if evaluation.shift:
-        return shift_verdict(evaluation.shift, numbers)
     return "No longer context was measured."
-
-
-def shift_verdict(shift: Shift, numbers: NumberFormat) -> str:
-    """Return one sentence on what later positions cost on the same text."""
-    if shift.points[0].loss is None:
-        result = f"cosine {numbers.estimate(shift.effect)} to the same at position 0"
-    else:
-        result = numbers.compared(shift.effect, "the same at position 0")
-    return f"Passages that reach beyond {shift.boundary:,} positions: {result}."
 
 
 def _context_effect(evaluation: Evaluation, numbers: NumberFormat) -> ContextEffect | None:
@@ -193,7 +181,7 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
         *_worse(comparison, others, numbers),
         *_doubts(comparison, others),
     ]
-    sentences = ["; ".join(clauses), *_against_reference(comparison, best, numbers)]
+    sentences = ["; ".join(clauses), *_base(comparison, best, numbers)]
     return f"{'. '.join(sentences)}."
 
 
@@ -201,13 +189,6 @@ def _best(comparison: Comparison, best: Row, numbers: NumberFormat) -> str:
     name = _name(best)
     score = _score(comparison, numbers)
     result = f"{metric_phrase(comparison)} {score(best.score)}"
-    if comparison.hold_out is not None:
-        held_out = comparison.max_len_after - comparison.hold_out
-        rows = f"{held_out:,} of {comparison.max_len_after:,} rows"
-        clause = f"With {rows} held out, {name} is best: {result} beyond {comparison.hold_out:,}"
-        if comparison.is_loss:
-            clause += f" (reference rows {score(comparison.base)})"
-        return clause
     when = f"at {comparison.max_len_after:,} tokens"
     if comparison.metric == FOUND:  # in texts of all lengths
         when = f"up to {comparison.max_len_after:,} tokens"
@@ -256,14 +237,10 @@ def _doubts(comparison: Comparison, others: Sequence[Row]) -> list[str]:
     return []
 
 
-def _against_reference(comparison: Comparison, best: Row, numbers: NumberFormat) -> list[str]:
-    """Return how the best method compares to the base or, with held-out rows, to these rows."""
+def _base(comparison: Comparison, best: Row, numbers: NumberFormat) -> list[str]:
+    """Return how the best method compares to the base."""
     name = _name(best)
     change = best.against_base
-    if comparison.hold_out is not None:
-        if comparison.is_loss and change:
-            return [f"{name} is {numbers.compared(change, 'the reference rows')}"]
-        return []
     if comparison.base is None:
         return []
     if best.document_scores is not None:
@@ -308,8 +285,6 @@ def _little_text(comparison: Comparison) -> str:
     """Say that the text is too short to choose a method by, and what `auto` takes."""
     count = comparison.samples
     singular, plural = SAMPLES.get(comparison.metric, ("document", "documents"))
-    if comparison.hold_out is not None:
-        singular, plural = "text", "texts"
     found = f"{count} {plural} are"
     if count == 1:
         found = f"1 {singular} is"

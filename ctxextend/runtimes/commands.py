@@ -4,6 +4,30 @@ import shlex
 
 from ctxextend.runtimes.rule_schema import Runtime, RuntimeStatement
 
+# Tasks of Optimum, which infers none from a folder, by how the names of classes end in
+# transformers; of models that generate, with a cache of keys and values. The first row that fits
+# applies. Source: optimum/exporters/tasks.py, 2.3.
+EXPORT_TASKS = {
+    "WhisperForConditionalGeneration": "automatic-speech-recognition-with-past",
+    "ForConditionalGeneration": "text2text-generation-with-past",
+    "ForCausalLM": "text-generation-with-past",
+    "LMHeadModel": "text-generation-with-past",
+    "ForMaskedLM": "fill-mask",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMultipleChoice": "multiple-choice",
+    "Model": "feature-extraction",
+}
+
+
+def export_task(model_class: str | None) -> str:
+    """Return the task of Optimum for a class of transformers; TASK if it is not known."""
+    for ending, task in EXPORT_TASKS.items():
+        if model_class is not None and model_class.endswith(ending):
+            return task
+    return "TASK"
+
 
 def serving_command(
     runtime: Runtime,
@@ -39,17 +63,6 @@ def file_command(statement: RuntimeStatement, file: str, max_len: int) -> str:
     if statement.option:
         command = f"{command} {statement.option}"
     return command
-
-
-def base_command(runtime: Runtime, source: str, flags: str) -> str:
-    """Return the command that serves a checkpoint with flags.
-
-    Args:
-        runtime: The runtime, which has a command for that.
-        source: The checkpoint, as the user names it.
-        flags: One line of shell words.
-    """
-    return f"{runtime.base_command.format(model=_argument(source))} {flags}"
 
 
 def not_an_option(path: str) -> str:

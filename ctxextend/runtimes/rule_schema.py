@@ -67,9 +67,6 @@ class Runtime(NamedTuple):
     # {task} what Optimum calls its task.
     # The options of a `RuntimeStatement` follow. Empty: Python code loads it.
     command: str
-    # The command that serves a checkpoint with the flags of `runtime_flags`; {model} is the
-    # checkpoint. Empty: it has no such flags.
-    base_command: str = ""
     # The command that serves a file in its format: {file} is its path, {max_len} its length.
     # The options of a `RuntimeStatement` follow. Empty: it has none.
     file_command: str = ""
@@ -138,8 +135,6 @@ class FolderFacts:
     has_sentence_length: bool = False
     has_tokenizer_length: bool = False  # whether tokenizer_config.json states it
     table_name: str = ""  # of a table of rows, with the prefix of its model
-    # Keys of the runtimes that read the folder, if it is not in the format of transformers.
-    only_read_by: tuple[str, ...] = ()
 
 
 class RuntimeOutcome(StrEnum):

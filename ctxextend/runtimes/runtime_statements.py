@@ -28,8 +28,7 @@ def runtime_statements(facts: FolderFacts) -> tuple[RuntimeStatement, ...]:
     statements = list[RuntimeStatement]()
     for runtime in RUNTIMES:
         rule = find_rule(runtime, facts)
-        is_reader = not facts.only_read_by or runtime.key in facts.only_read_by
-        if rule is not None and is_reader:
+        if rule is not None:
             statements.append(_statement(runtime, rule, facts))
     return tuple(statements)
 

@@ -8,7 +8,6 @@ from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_checks import setting_errors
 from ctxextend.tables.method_facts import (
     COUNT,
-    COUNTS,
     DEFAULT_METHOD,
     TRUNCATE,
     Method,
@@ -18,56 +17,48 @@ from ctxextend.tables.method_facts import (
 from ctxextend.tables.methods import TRUNCATION, find_methods
 
 
-def read_choice(
-    method: str | None = None, keep_first: int | None = None, drop_last: int = 0
-) -> MethodChoice:
+def read_choice(method: str | None = None, keep_first: int | None = None) -> MethodChoice:
     """Return a method with all of its settings; None means `DEFAULT_METHOD`.
 
     Args:
         method: A method, with the settings that are not to have their defaults.
         keep_first: Positions at the start that the method does not change; None is the method's
             default.
-        drop_last: Positions at the end that are not used to create new rows.
 
     Raises:
         ResizeError: The method or a setting is unknown or invalid, or settings conflict.
     """
-    raise_first(method_errors(method, keep_first, drop_last))
+    raise_first(method_errors(method, keep_first))
     facts, given = parse_method(method)
     keep_first = given.pop("keep_first", keep_first)
-    drop_last = given.pop("drop_last", drop_last)
     if keep_first is None:
         keep_first = facts.keep_first or 0
     defaults = {key: setting.default for key, setting in facts.settings.items()}
-    return MethodChoice(
-        facts=facts, settings=defaults | given, keep_first=keep_first, drop_last=drop_last
-    )
+    return MethodChoice(facts=facts, settings=defaults | given, keep_first=keep_first)
 
 
-def method_errors(
-    method: str | None, keep_first: int | None, drop_last: int
-) -> Iterator[ResizeError]:
+def method_errors(method: str | None, keep_first: int | None) -> Iterator[ResizeError]:
     """Yield every invalid or conflicting setting of a method; see `read_choice`."""
-    counts = {"keep_first": keep_first, "drop_last": drop_last}
     try:
         facts, given = parse_method(method)
     except ResizeError as error:
-        yield from setting_errors(None, {}, counts)
-        yield error
-        yield from error.others
+        yield from setting_errors(None, {}, keep_first)
+        for invalid in (error, *error.others):
+            invalid.setting = "method"
+            yield invalid
     else:
-        yield from setting_errors(facts, given, counts)
+        yield from setting_errors(facts, given, keep_first)
 
 
-def split_counts(text: str) -> tuple[str, dict[str, int]]:
-    """Return a valid method in its canonical spelling without `COUNTS`, and these by key."""
+def split_keep_first(text: str) -> tuple[str, int | None]:
+    """Return a valid method in its canonical spelling without ``keep_first``, and that."""
     method, given = parse_method(text)
-    counts = {key: given.pop(key) for key in COUNTS if key in given}
-    return method_text(method.name, given), counts
+    keep_first = given.pop("keep_first", None)
+    return method_text(method.name, given), keep_first
 
 
 def parse_method(text: str | None) -> tuple[Method, dict[str, Any]]:
-    """Parse a method and the settings that its text gives, which may include `COUNTS`.
+    """Parse a method and the settings that its text gives, which may include ``keep_first``.
 
     Methods of tables and of rotary positions can have the same name: the text then means the one
     that accepts all settings, first that of tables.
@@ -114,8 +105,6 @@ def _accepted(method: Method) -> dict[str, Setting]:
         return accepted
     if method.keep_first is not None:
         accepted["keep_first"] = COUNT
-    if method.reads_learned_rows:
-        accepted["drop_last"] = COUNT
     return accepted
 
 

@@ -16,7 +16,6 @@ class FinishedRun:
 
     recipe: Recipe  # as the user gave it
     source: OpenedModel  # the checkpoint that it started from, before a resize or conversion
-    source_sha256: str | None  # of the source's first table; None if it has no rows
     task: TrainingTask
     weights: TrainedWeights
     folder: RunFolder
@@ -25,13 +24,8 @@ class FinishedRun:
     @property
     def settings(self) -> Train:
         """The settings of training with all defaults filled in."""
-        steps: int | None = self.task.settings.num_steps
-        if self.task.epochs is not None:
-            steps = None  # the epochs tell how much text was read too
         return replace(
             self.task.settings,
-            steps=steps,
-            epochs=self.task.epochs,
             lr=self.result.run.lr,
             per_device_batch_size=self.result.run.per_device_batch_size,
         )

@@ -219,7 +219,7 @@ class PositionDistillation(LanguageModeling):
     def _targets(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Return the inputs of the base's head for windows, (b, w), without gradients."""
         base: Any = self.base.model.to(input_ids.device).eval()
-        inputs = prepare_inputs(base, input_ids, self.base.position_ids(input_ids))
+        inputs = prepare_inputs(base, input_ids)
         with torch.no_grad(), identity_lm_head(self._base_head()):
             targets: torch.Tensor = base(**inputs).logits
         return targets
@@ -584,7 +584,7 @@ class Contrastive(torch.nn.Module):
 
 def _accepts_position_ids(model: EvalModel) -> bool:
     try:
-        position_base(model, "--window")
+        position_base(model)
     except UnsupportedModelError:
         return False
     return True
@@ -607,7 +607,7 @@ def _position_base(model: EvalModel, *, position_ids: bool) -> int:
     Raises:
         UnsupportedModelError: The model does not accept position ids.
     """
-    return position_base(model, "--window") if position_ids else 0
+    return position_base(model) if position_ids else 0
 
 
 def _hidden_size(model: EvalModel) -> int:

@@ -13,7 +13,6 @@ from accelerate.utils.memory import should_reduce_batch_size
 from torch.utils.data import default_collate
 
 from ctxextend.errors import CtxextendError
-from ctxextend.progress import working_on
 from ctxextend.training.sequence_losses import read_sequences
 from ctxextend.training.setup import TrainingSetup
 
@@ -47,7 +46,6 @@ def plan_steps(setup: TrainingSetup, deadline: float) -> TrainingSetup:
     Raises:
         TimeTooShortError: The time is too short for `FEWEST_STEPS`.
     """
-    working_on("Measuring the speed of training")
     task = setup.task
     reading = _seconds_per_reading(setup)
     evaluation = reading * len(setup.held_out)

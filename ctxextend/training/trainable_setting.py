@@ -47,8 +47,8 @@ def _without_rows(files: ResizableFiles, settings: Train) -> tuple[Train, tuple[
     trainable = "all-but-positions" if settings.lora else "all"
     notes = tuple[str, ...]()
     if not requested:
-        trained = "adapters" if settings.lora else "all weights"
-        notes = (f"{reason[0].upper()}{reason[1:]}: {trained} are trained.",)
+        trained = "Adapters" if settings.lora else "All weights"
+        notes = (f"{trained} are trained: {reason}.",)
     return replace(settings, trainable=trainable), notes
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ctxextend.errors import SourceError, TrainingError, counted
+from ctxextend.errors import SourceError, TrainingError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ResizableFiles
 from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
@@ -19,7 +19,6 @@ from ctxextend.training.rows_to_train import (
     short_positions,
     untrained_row_warnings,
 )
-from ctxextend.training.train_result import epochs_text
 from ctxextend.training.trainable import Names
 from ctxextend.training.trainable_setting import choose_trainable
 from ctxextend.training.training_run import RunFolder
@@ -58,7 +57,7 @@ class CheckpointOrigin:
         """Whether it was converted to another position scheme; attention windows keep it."""
         if self.provenance is None:
             return False
-        conversions = [step.convert for step in self.provenance.chain if step.convert]
+        conversions = [step.convert for step in self.provenance.steps if step.convert]
         return any(convert.scheme != ATTENTION_WINDOWS for convert in conversions)
 
 
@@ -67,7 +66,7 @@ class TrainingTask:
     """The checkpoint, settings, devices and text of a run; the weights are not loaded yet."""
 
     files: ResizableFiles
-    settings: Train  # with sequence length, precision and steps filled in
+    settings: Train  # with sequence length and precision filled in
     devices: "PartialState"
     micro_batches: list[int]  # sizes to try, in sequences, largest first
     text: TrainingText
@@ -80,7 +79,6 @@ class TrainingTask:
     # Positions that the base has; None if unknown, or if sequences use no others.
     short_positions: int | None
     has_base: bool  # whether the base is known, from which the model can be distilled
-    epochs: float | None = None  # of which the steps are; None if the steps were given
     source: OpenedModel | None = None  # what the run resizes or converts; it may be the base
 
     @property
@@ -97,14 +95,6 @@ class TrainingTask:
     def length(self) -> int:
         """Tokens per sequence, special tokens included."""
         return self.lengths.length
-
-    @property
-    def steps_text(self) -> str:
-        """The steps, with the epochs that they are if these were given."""
-        text = counted(self.settings.num_steps, "step")
-        if self.epochs is not None:
-            text += f" ({epochs_text(self.epochs)})"
-        return text
 
     @property
     def distils_table(self) -> bool:
@@ -168,16 +158,9 @@ def open_task(
     lengths = SequenceLengths.of_run(files, settings)
     micro_batches = micro_batch_sizes(devices, settings, lengths.length)
     text = read_training_text(files, settings, devices, folder, notify)
-    epochs = settings.epochs
-    if epochs is not None:
-        from ctxextend.training.epochs import steps_of_epochs
-
-        steps = steps_of_epochs(files, settings, epochs, text)
-        _check_saved_steps(folder, steps, epochs)
-        settings = replace(settings, steps=steps, epochs=None)
     planned_steps = folder.planned_steps
     if planned_steps is None:
-        planned_steps = settings.num_steps
+        planned_steps = settings.steps
         if devices.is_main_process and folder.is_recorded:
             folder.record_steps(planned_steps)
     warnings = [
@@ -192,7 +175,6 @@ def open_task(
         text=text,
         origin=origin,
         planned_steps=planned_steps,
-        epochs=epochs,
         notes=notes,
         warnings=tuple(warnings),
         rows=rows,
@@ -200,16 +182,6 @@ def open_task(
         has_base=origin.base is not None,
         source=source,
     )
-
-
-def _check_saved_steps(folder: RunFolder, steps: int, epochs: float) -> None:
-    """Raise TrainingError if a run is resumed after the last step of its epochs."""
-    if folder.step > steps:
-        raise TrainingError(
-            f"{folder.path} contains a run at step {folder.step}, but --epochs {epochs:g} has "
-            f"{counted(steps, 'step')}.",
-            "Resume it with more epochs, or restart with --force.",
-        )
 
 
 def _check_adapter(files: ResizableFiles, settings: Train) -> None:
@@ -302,7 +274,7 @@ def _open_teacher(task: TrainingTask, kind: str) -> EvalModel | None:
         files = eval_model.open_files(task.source)
         return eval_model.load_eval_model(files, task.dtype, device)
     try:
-        return eval_model.open_eval_model(base.ref, task.dtype, base.hashes, device)
+        return eval_model.open_eval_model(base.ref, task.dtype, base.fingerprint, device)
     except SourceError as error:
         source = task.files.ref.source
         message = f"Cannot distil from the base checkpoint of {source}: {error.message}"

@@ -13,7 +13,6 @@ from ctxextend.errors import DataError, flag_name
 from ctxextend.evaluation.eval_model import ResizableFiles
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, TextKey, TrainedText, read_ids, text_key, trained_texts
-from ctxextend.progress import working_on
 from ctxextend.recipe import Train
 from ctxextend.training import train_data
 from ctxextend.training.pair_rows import read_pairs
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 HELD_OUT_TOKENS = 32_768  # maximum size of the held-out set
 # Minimum tokens to read, if the text has as many: one in 20 of them is held out.
 MIN_READ = 20 * 65_536
-WHOLE_TEXT = 2**40 - 1  # the most tokens of which `HeldOut` can hold out windows
 # Full-length windows are held out if the text is at least so many times as long.
 MIN_FULL_WINDOWS = 10
 MIN_WHOLE_WINDOWS = 8  # of all positions, that are held out of the training of a table in windows
@@ -141,7 +139,6 @@ def _tokenize(
     notify: Callable[[str], None],
 ) -> None:
     """Write the tokens of each text into the run folder, then the names of the files read."""
-    working_on("Tokenizing text")
     read = dict[str, list[Facts]]()
     pairs = dict[str, list[PairRow]]()
     for name, (paths, maximum) in _texts_to_read(settings, lengths).items():
@@ -172,11 +169,9 @@ def _texts_to_read(
     settings: Train, lengths: SequenceLengths
 ) -> dict[str, tuple[tuple[str, ...], int]]:
     """Return the paths and the maximum tokens of each text to read."""
-    maximum = WHOLE_TEXT
-    if settings.tokens is not None:
-        maximum = settings.tokens
-    elif settings.epochs is None:
-        trained = settings.num_steps * settings.batch_size * lengths.text
+    maximum = settings.tokens
+    if maximum is None:
+        trained = settings.steps * settings.batch_size * lengths.text
         # Short runs read more text than they train on, so that enough is held out.
         maximum = max(math.ceil(trained * 20 / 19), MIN_READ) + 2 * lengths.span
     texts = {"data": (settings.data, maximum)}
@@ -206,10 +201,7 @@ def _check_length(texts: Mapping[str, _ReadText], lengths: SequenceLengths) -> N
         tokens = len(text.tokens)
         if tokens < required:
             label = f"The text of {flag_name(name)}" if len(texts) > 1 else "The text"
-            hint = (
-                "Pass more text with --data, held-out text with --eval-data, or use a shorter "
-                "--seq-len or --window."
-            )
+            hint = "Pass more text, or use a shorter --seq-len or --window of ctxextend train."
             raise DataError(f"{label} has {tokens:,} tokens, but {use} {required:,}.", hint)
 
 

@@ -13,8 +13,8 @@ MODEL_CHECKS = ("loads", "runs", "outputs", "switch")
 class Check:
     """One check and its evidence."""
 
-    # ``readable``, ``tensors``, ``table``, ``queries`` of a query scale, ``files``, ``metadata`` of
-    # a GGUF file, or one of `MODEL_CHECKS`.
+    # ``readable``, ``tensors``, ``table``, ``files``, ``metadata`` of a GGUF file, or one of
+    # `MODEL_CHECKS`.
     name: str
     status: Status  # ``not checked``: nothing failed, but something could not be checked
     # Failures first, then what was not checked and why, then other findings.

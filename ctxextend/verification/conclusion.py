@@ -22,14 +22,13 @@ class Verification(Result, shows=("conclusion",)):
 
     base: str  # as given by the user
     resized: str  # as given by the user
-    method: str | None  # method that created the rows, ``truncate``, or None if unknown
+    method: str | None  # method that created the rows, ``truncate``, or None of other positions
     trainable: str | None  # what was trained according to the recipe: one of `TRAINABLE`, or None
     checks: tuple[Check, ...]  # in the order they ran
     # Tensors that adapters changed according to the recipe, with ``*`` for layers.
     adapted: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()  # for example how the method was determined
+    notes: tuple[str, ...] = ()  # what cannot be verified
     what: Changed = field(default="resized", metadata=not_in_json)
-    scales_queries: bool = field(default=False, metadata=not_in_json)  # by a query scale
 
     json_properties: ClassVar = ("passed", "conclusion")
 
@@ -75,8 +74,6 @@ def _verified(result: Verification) -> str:
         places.append(f"its position table ({_trained_rows(result)})")
     elif result.what in CHANGED_PLACES:
         places.append(CHANGED_PLACES[result.what])
-    if result.scales_queries:
-        places.append("its query projections")
     if result.adapted:
         places.append("tensors with adapters")
     if not places:

@@ -20,7 +20,6 @@ from ctxextend.models.load import (
     separated_ids,
 )
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.progress import working_on
 from ctxextend.verification.expected import Expected
 
 SHORTEST_PAIR = 4  # tokens, of which three are separators
@@ -120,13 +119,12 @@ def run_inputs(
     A model whose outputs depend on the padding length also reads padded texts.
     """
     outcomes: dict[tuple[str, str], RunOutcome] = {}
-    for table in expected.tables:
+    for table in expected.plan.tables:
         inputs: dict[str, int | Tensor] = {length_text(length): length for length in lengths}
         if table.keeps_padding:
             folder = checkpoint.root / (table.location.tokenizer or checkpoint.model)
             inputs |= padded_texts(model, folder, table.max_len_before)
         for text, tokens in inputs.items():
-            working_on(f"Running {checkpoint.source.name} on {text}")
             outcomes[table.name, text] = _run(expected, model, table, tokens)
     return outcomes
 
@@ -166,7 +164,7 @@ def _run(
                 model,
                 name,
                 tokens,
-                has_other_tables=expected.has_other_tables,
+                has_other_tables=len(expected.plan.model.tables) > 1,
                 trial=trial,
             )
     except MoreThanTextError as error:
@@ -238,7 +236,7 @@ def _find_random(
 def _count_finite(expected: Expected, model: TransformersModel, length: int) -> int:
     """Count the finite values of a model's outputs for a short input; 0 if it does not run."""
     count = 0
-    for table in expected.tables:
+    for table in expected.plan.tables:
         outcome = _run(expected, model, table, length)
         if isinstance(outcome, Ran):
             count += int(outcome.values.isfinite().sum())

@@ -6,7 +6,6 @@ from ctxextend.checkpoints.filenames import READABLE, variant_of
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.gguf_checkpoint import gguf_of, gguf_values, open_gguf_checkpoint
 from ctxextend.checkpoints.gguf_file import is_gguf
-from ctxextend.checkpoints.mistral_files import is_translated
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.errors import CheckpointError
 from ctxextend.families.gguf_positions import ARCHITECTURE
@@ -28,7 +27,7 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
         inside = (source.folder / base.model).glob("*.*")
         files = [path for path in inside if path.suffix in READABLE]
     variant = _find_variant(files, base.weights.variant)
-    has_no_config = not base.has_config and not is_translated(base) and not base.adapter_of
+    has_no_config = not base.has_config and not base.adapter_of
     if len(files) == 1 and has_no_config:
         # Rejects a link that points outside, since the user did not name this file.
         has_file(source, files[0])

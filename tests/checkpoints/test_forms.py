@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -267,7 +266,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {},
             CheckpointError,
             "No config.json found next to .*mine.safetensors",
-            'model_type="gpt2"',
+            "--model-type gpt2",
         ),
         (
             OUTSIDE,
@@ -275,7 +274,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"model_type": "bert"},
             CheckpointError,
             "in a bert model it is",
-            "match model_type in config.json, or the one passed with model_type",
+            "match model_type in config.json, or the one passed with --model-type",
         ),
         *(
             (
@@ -293,16 +292,16 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             "model.gguf",
             {"model_type": "gpt2"},
             ResizeError,
-            "model_type does not apply to .*model.gguf: a GGUF file states",
-            "Remove model_type",
+            "--model-type does not apply to .*model.gguf: a GGUF file states",
+            "Remove --model-type",
         ),
         (
             "tf_model.h5",
             "tf_model.h5",
             {"model_type": "gpt2"},
             CheckpointError,
-            "has only tensorflow weights",
-            "Convert them in a separate environment",
+            "is a file of TensorFlow weights",
+            "Load it in transformers 4 with from_tf=True",
         ),
         *(
             (
@@ -310,13 +309,20 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 SINGLE,
                 {flag: "x"},
                 SourceError,
-                f'{flag}="x" does not apply to the local file',
-                f"Remove {flag}",
+                f"--{flag} x does not apply to the local file",
+                f"Remove --{flag}",
             )
             for flag in ("revision", "subfolder", "variant")
         ),
         *(
-            (SINGLE, ".", {"variant": name}, ResizeError, f"variant='{name}' must", "such as fp16")
+            (
+                SINGLE,
+                ".",
+                {"variant": name},
+                ResizeError,
+                f"--variant '{name}' must",
+                "such as fp16",
+            )
             for name in ("", "../x", "a b", "fp16.safetensors")
         ),
         (
@@ -325,7 +331,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"variant": "fp16"},
             CheckpointError,
             r"has no model\.fp16\.safe",
-            "Remove variant",
+            "Remove --variant",
         ),
         (
             "model.bf16.bin",
@@ -333,7 +339,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"variant": "fp16"},
             CheckpointError,
             "only model.bf16.bin",
-            'variant="bf16"',
+            "--variant bf16",
         ),
         *(
             (
@@ -341,10 +347,10 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
                 ".",
                 {},
                 CheckpointError,
-                rf"has no weights of transformers, only .* \({name}\)",
+                rf", only {name}: ",
                 "Resize the checkpoint that it was made from",
             )
-            for name in ("model.gguf", "model.onnx", "rust_model.ot")
+            for name in ("model.onnx", "rust_model.ot")
         ),
         (
             "weights.h5",
@@ -352,7 +358,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {},
             CheckpointError,
             r"has no model\.safetensors",
-            "^Download the missing file. If edit_only=True",
+            "^Download the missing file. If --edit-only",
         ),
         (
             SINGLE,
@@ -360,14 +366,14 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(
             {"subfolder": "large"},
             SourceError,
             "has no subfolder large",
-            "Check subfolder",
+            "Check --subfolder",
         ),
         (
             SINGLE,
             ".",
             {"subfolder": "../x"},
             ResizeError,
-            'subfolder="../x" is not a folder inside MODEL',
+            "--subfolder ../x is not a folder inside MODEL",
             "as on the Hub",
         ),
         (
@@ -447,7 +453,7 @@ def test_resize_of_a_variant(variant_source: pico.Pico) -> None:
     add_side_files(variant_source.folder)
     names = set(pico.contents(variant_source.folder))
     hint = assert_rejected(CheckpointError, r"has no model\.safetensors", variant_source.folder)
-    assert hint == 'Choose one: variant="fp16".'
+    assert hint == "Choose one: --variant fp16."
     result = resize_and_check(variant_source.folder, variant_source.folder, before, variant="fp16")
     written = set(pico.contents(result.output))
     assert written == names | {"README.md", "ctxextend.yaml"}
@@ -537,7 +543,7 @@ def test_resize_of_a_folder_of_checkpoints_lists_them(make_pico: MakePico, tmp_p
     for name in ("all/small", "all/large one"):
         make_pico("gpt2", name=name)
     hint = assert_rejected(CheckpointError, r"has no config\.json", tmp_path / "all")
-    assert hint == "Found checkpoints in: 'large one', small. Pass one with subfolder."
+    assert hint == "Found checkpoints in: 'large one', small. Pass one with --subfolder."
 
 
 def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
@@ -646,9 +652,8 @@ def test_resize_of_flax_weights_on_the_hub_suggests_a_conversion(
     folder = make_pico("gpt2").folder
     (folder / SINGLE).rename(folder / "flax_model.msgpack")
     hub.add("owner/model", folder)
-    hint = assert_rejected(CheckpointError, "only flax weights", "owner/model")
-    code = "GPT2LMHeadModel.from_pretrained('owner/model', from_flax=True)"
-    assert code in " ".join(shlex.split(hint))
+    hint = assert_rejected(CheckpointError, "only flax_model.msgpack", "owner/model")
+    assert "from_flax=True" in hint
     assert "flax_model.msgpack" not in hub.downloaded()
 
 
@@ -847,7 +852,7 @@ def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
     (base / "config.json").write_text('{"model_type": "a secret"}')
     hint = assert_rejected(CheckpointError, f"{base}, whose config is not read", source)
     assert f"Resize {base}, then load the adapter. If the adapter contains the table" in hint
-    assert hint.endswith('for example model_type="gpt2".')
+    assert hint.endswith("for example --model-type gpt2.")
     done = invoke("resize", source, "--to", NEW, "--model-type", "gpt2", "-o", "out")
     assert done.exit_code == 0
     assert f"{base} at 40 positions" in done.stderr
@@ -1014,58 +1019,27 @@ def test_resize_with_tensor_and_config_key(
     assert_recipe_reproduces(result.output)
 
 
-def suggested_command(stderr: str) -> list[str]:
-    """Return the arguments of the command that an error suggests."""
-    last_line = stderr.strip().splitlines()[-1]
-    command = last_line.split("Specify it: ")[1]
-    _, *arguments = shlex.split(command)
-    return arguments
-
-
 @pytest.mark.parametrize(
-    ("rows", "table", "before", "after"),
-    [
-        (16, "net.pos.weight", {"max_len": 16}, {"max_len": 40}),
-        (18, "net.pos.weight", {"max_len": 16}, {"max_len": 40}),
-        (16, "net.wpe.weight", {"text_config": {"n_ctx": 16}}, {"text_config": {"n_ctx": 40}}),
-        (16, "net.pos.weight", {"block_size": 16}, {"block_size": 40}),
-    ],
+    ("config", "key"),
+    [({"max_len": 16}, "max_len"), ({"text_config": {"inner": {"n": 16}}}, "text_config.inner.n")],
 )
-def test_resize_of_an_unknown_type_suggests_a_command(
-    rows: int, table: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+def test_resize_of_an_unknown_type_lists_tensors_with_as_many_rows_as_a_key_states(
+    config: dict[str, Any], key: str, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "it's mine"
-    source = custom_model(folder, rows, table, **before)
+    source = custom_model(tmp_path / "mine", 16, **config)
     rejected = invoke("resize", source, "--to", NEW)
     assert rejected.exit_code == 1
     assert list(Path().iterdir()) == []
-    assert "Unknown model type 'mine'" in rejected.stderr
-    assert f"{table} [{rows}, 8]" in rejected.stderr
-    done = invoke(*suggested_command(rejected.stderr), "-o", "out")
+    text = unwrapped(rejected.stderr)
+    assert "Unknown model type 'mine'." in text
+    flags = f"--tensor net.pos.weight --config-key {key}"
+    assert flags in text
+    assert "--tensor net.tok.weight --config-key vocab_size" in text
+    done = invoke("resize", source, "--to", NEW, *flags.split(), "-o", "out")
     assert done.exit_code == 0, done.stderr
     before_tensors = pico.tensor_bytes(source)
     after_tensors = pico.tensor_bytes(Path("out"))
-    assert_table(before_tensors, after_tensors, table, NEW + rows - OLD)
-    stated = pico.config_of(source)
-    assert pico.config_of("out") == stated | after
-
-
-def test_evaluate_of_an_unknown_type_suggests_commands_with_tensor(tmp_path: Path) -> None:
-    Path("text.txt").write_text("text " * 400)
-    source = custom_model(tmp_path / "mine", 16, max_len=16)
-    rejected = invoke("evaluate", source, "--data", "text.txt")
-    assert "resize MODEL --to N --tensor " in rejected.stderr
-
-
-def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> None:
-    source = custom_model(tmp_path / "other", 16)
-    hint = assert_rejected(CtxextendError, "mine", source)
-    assert 'tensor="net.pos.weight", config_key=KEY' in hint
-    source = custom_model(tmp_path / "mine", 16, max_len=16)
-    hint = assert_rejected(CtxextendError, "mine", source)
-    assert hint.count("net.pos.weight [") == 1
-    assert "net.tok.weight" not in hint
-    assert "net.head.weight" not in hint
+    assert_table(before_tensors, after_tensors, "net.pos.weight", NEW)
 
 
 def test_resize_of_an_unknown_type_warns_about_other_length_dependent_tensors(
@@ -1089,31 +1063,36 @@ WPOS = {"tensor": "net.pos.weight"}
         (
             {"tensor": "net.nothing"},
             CheckpointError,
-            'tensor="net.nothing": no such tensor in ',
-            'tensor="net.pos',
+            "--tensor net.nothing: no such tensor in ",
+            "--tensor net.pos",
         ),
-        (WPOS, CheckpointError, "add config_key", 'config_key="max_len"'),
+        (WPOS, CheckpointError, "add --config-key", "--config-key max_len"),
         (
             WPOS | {"config_key": "nothing"},
             CheckpointError,
             "config.json: nothing is",
-            'config_key="max_len"',
+            "--config-key max_len",
         ),
         (
             WPOS | {"config_key": "width"},
             CheckpointError,
             "config.json: width is",
-            'config_key="max_len"',
+            "--config-key max_len",
         ),
         (
             WPOS | {"config_key": "text.max_len"},
             CheckpointError,
             "text.max_len",
-            'config_key="max_len"',
+            "--config-key max_len",
         ),
-        ({"reserved_rows": 2}, ResizeError, "config_key require tensor", "Add tensor"),
-        ({"config_key": "max_len"}, ResizeError, "config_key require tensor", "Add tensor"),
-        (WPOS | {"config_key": "max_len", "model_type": "gpt2"}, ResizeError, "^tensor cannot", ""),
+        ({"reserved_rows": 2}, ResizeError, "--reserved-rows requires --tensor", "Add --tensor"),
+        ({"config_key": "max_len"}, ResizeError, "--config-key requires --tensor", "Add --tensor"),
+        (
+            WPOS | {"config_key": "max_len", "model_type": "gpt2"},
+            ResizeError,
+            "^--tensor cannot",
+            "",
+        ),
     ],
 )
 def test_resize_with_tensor_rejects_invalid_flags(
@@ -1128,11 +1107,11 @@ def test_resize_with_tensor_rejects_a_single_value(tmp_path: Path) -> None:
     pico.add_tensors(source, {"net.scale": torch.tensor(1.0)})
     hint = assert_rejected(
         CheckpointError,
-        r'tensor="net.scale": it has shape \[\], expected',
+        r"--tensor net.scale: it has shape \[\], expected",
         source,
         tensor="net.scale",
     )
-    assert 'tensor="net.pos' in hint
+    assert "--tensor net.pos" in hint
 
 
 def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:
@@ -1165,38 +1144,6 @@ def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path
     plan = plan_resize(source.folder, to=NEW, model_type="gpt2")
     for edit in plan.plan.edits:
         assert edit.key != "model_type"
-
-
-@pytest.mark.parametrize(
-    ("classes", "model_type"), [(["RobertaForMaskedLM"], "mine"), (None, "robertta")]
-)
-def test_resize_of_an_unknown_type_suggests_a_known_type(
-    classes: list[str] | None, model_type: str, make_pico: MakePico
-) -> None:
-    folder = make_pico("roberta").folder
-    pico.edit_json(folder / "config.json", model_type=model_type, architectures=classes)
-    rejected = invoke("resize", folder, "--to", NEW)
-    assert "Did you mean roberta? Specify it: " in rejected.stderr
-    assert "--tensor" not in rejected.stderr
-    succeed(*suggested_command(rejected.stderr), "-o", "out")
-    succeed("inspect", "out")
-    tensors = pico.tensor_bytes(Path("out"))
-    _, shape, _ = tensors["roberta.embeddings.position_embeddings.weight"]
-    assert shape == (NEW + 2, 8)
-
-
-def test_resize_of_an_unknown_type_suggests_reserved_rows(tmp_path: Path) -> None:
-    table = "net.embeddings.position_embeddings.weight"
-    source = custom_model(tmp_path / "mine", 16, max_len=16)
-    hint = assert_rejected(CtxextendError, "mine", source)
-    assert "If rows are reserved before position 0, add reserved_rows=K. Specify it" in hint
-
-    like_roberta = custom_model(tmp_path / "like", 18, table, max_len=18, pad_token_id=1)
-    hint = assert_rejected(CtxextendError, "mine", like_roberta)
-    assert hint.endswith(f'Specify it: tensor="{table}", reserved_rows=2, config_key="max_len"')
-    plan = plan_resize(like_roberta, to=NEW, tensor=table, reserved_rows=2, config_key="max_len")
-    assert plan.plan.max_len_before == 16
-    assert plan.plan.tables[0].rows_after == NEW + 2
 
 
 def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -> None:
@@ -1308,7 +1255,7 @@ def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: Mak
     problem = r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta"
     assert re.search(problem, message)
     flags = ("--model-type", "roberta")
-    assert message.endswith(f"--to {NEW} -o out --model-type TYPE")
+    assert message.endswith("Name the type: --model-type TYPE.")
     _, _, types = message.partition("fit ")
     assert types.count(",") < 5
     succeed("resize", folder, "--to", NEW, "-o", "out", *flags)

@@ -119,7 +119,7 @@ def test_resolve_source_names_the_output_after_a_link(make_pico: MakePico) -> No
 
 def test_resolve_source_rejects_a_revision_of_a_local_checkpoint(make_pico: MakePico) -> None:
     for reference in (str(make_pico("gpt2").folder), "tiny-gpt2"):
-        with pytest.raises(SourceError, match='revision="v2" does not apply'):
+        with pytest.raises(SourceError, match="--revision v2 does not apply"):
             resolve_source(reference, "v2")
 
 
@@ -137,7 +137,7 @@ def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_
         for command in (
             ("inspect", folder),
             ("resize", folder, "--to", 40),
-            ("verify", folder, "--base", folder),
+            ("verify", folder, "--base", folder, "--method", "copy", "--to", 40),
         ):
             done = invoke(*command)
             assert done.exit_code == 1
@@ -151,6 +151,6 @@ def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_
     assert "Unknown model type 'brt'.\nDid you mean bert?" in done.stderr
     # --model-type takes precedence over the config.
     assert (
-        "only a GGUF file (model-q4.gguf)"
+        "only model-q4.gguf: a GGUF file."
         in invoke("inspect", tmp_path / "xlnet", "--model-type", "bert").stderr
     )

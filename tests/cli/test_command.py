@@ -256,7 +256,6 @@ def bash_environment(tmp_path: Path) -> dict[str, str]:
         ("train m --trainable ", ["new", "positions", "all-but-positions", "all"]),
         ("train m --dtype ", ["fp32", "bf16", "fp16"]),
         ("train m --precision ", ["auto", "fp32", "bf16", "fp16"]),
-        ("resize m --dialect ", ["both", "keep"]),
         ("recipes gpt2-", ["gpt2-4096", "gpt2-rotary-4096"]),
         ("run gpt2-r", ["gpt2-rotary-4096"]),
     ],

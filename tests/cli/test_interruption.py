@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from ctxextend.cli.interruption import WITHOUT_OUTPUT
 from ctxextend.evaluation.evaluation_run import EvaluationRun
 from ctxextend.training.trainer import RunCallback
 from tests.helpers.repository import ROOT
-from tests.helpers.terminal import on_terminal
 from tests.helpers.trainings import fix_steps
 
 NOTHING = "Stopped: nothing was written. Run the same command again.\n"
@@ -55,11 +53,6 @@ def interrupt(*_: object, **__: object) -> None:
             "ctxextend.verification.verify.resolve_source",
             "verify tiny-gpt2 --deep",
             "Stopped: nothing was verified.\n",
-        ),
-        (
-            "ctxextend.plan.runtime_flags.find_flags",
-            "flags tiny-gpt2 --to 4x --for vllm",
-            "Stopped: nothing was printed.\n",
         ),
         ("ctxextend.comparison.comparison_run.compare_model", "demo", NOTHING),
         (
@@ -224,50 +217,6 @@ def test_a_signal_during_a_destructor_is_not_lost() -> None:
     assert done.stderr == NOTHING_INSPECTED
 
 
-# What is done before a command prints
-
-
-def test_evaluate_says_on_a_terminal_what_it_loads() -> None:
-    command = [*PROGRAM, "evaluate", "tiny-gpt2", "--data", "book.txt", "--tokens", "512"]
-    shown = on_terminal(command, os.environ | {"TERM": "xterm", "COLUMNS": "80"})
-    library = re.search(r"Loading (torch|transformers) \.\.\.", shown)
-    assert library
-    places = [
-        library.start(),
-        shown.index("Loading tiny-gpt2 (3.8 MB) ..."),
-        shown.index("perplexity"),
-    ]
-    assert places == sorted(places)
-
-    quiet = on_terminal([*command, "--quiet"], os.environ | {"TERM": "xterm"})
-    piped = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "Loading" not in quiet + piped.stderr + piped.stdout
-
-
-def test_resize_says_what_follows_the_complete_bar() -> None:
-    command = [*PROGRAM, "resize", "tiny-gpt2", "--to", "512", "--verify", "-o", "longer"]
-    shown = on_terminal(command, os.environ | {"TERM": "xterm", "COLUMNS": "80"})
-    assert "Verifying longer ..." in shown or "Writing longer to the disk ..." in shown
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What operations say that they do, without a terminal."""
-    from ctxextend import progress
-
-    texts = list[str]()
-    monkeypatch.setattr(progress, "_show_status", texts.append)
-    return texts
-
-
-def test_train_says_what_it_does_after_the_last_step(said: list[str]) -> None:
-    assert run("train tiny-gpt2 --data book.txt --steps 1 --batch-size 1 -o out").exit_code == 0
-    last = ["Saving step 1", "Writing out", "Writing out to the disk"]
-    assert said[-3:] == last
-    for text in ("Tokenizing text", "Loading tiny-gpt2 (3.8 MB)", "Measuring the held-out loss"):
-        assert text in said
-
-
 def test_every_command_that_writes_no_checkpoint_has_a_word_for_what_was_not_done() -> None:
-    writing = {"resize", "convert", "train", "run", "demo", "skill"}
+    writing = {"resize", "convert", "train", "run", "demo"}
     assert {*COMMANDS} - writing == {*WITHOUT_OUTPUT}

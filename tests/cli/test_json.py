@@ -64,20 +64,15 @@ ARGUMENTS = [
     "families bart roberta llama",
     "methods",
     pytest.param("demo", marks=pytest.mark.slow),
-    "skill",
-    "doctor",
     "inspect tiny-gpt2 --check",
-    "inspect tiny-gpt2 twin --all-rows",
+    "inspect tiny-gpt2 twin --rows all",
 ]
 FAILING = {
     "resize nothing-here --to 512": 1,
     "resize tiny-gpt2": 2,
     "resize tiny-gpt2 --to 512 --for vlm": 2,
     "resize tiny-gpt2 --to 512 --for mlx": 1,
-    "flags tiny-gpt2 --to 512 --for vllm": 1,
-    "flags model.gguf --to 512 --for vllm": 1,
-    "flags tiny-gpt2 --to 512 --for vlm": 2,
-    "flags tiny-gpt2 --to 512": 2,
+    "resize tiny-gpt2 --to 512 --for vllm --dry-run -q": 1,
     "convert gt-no-such --scheme rotary --to 512": 1,
     "convert tiny-gpt2 --scheme rotory --to 512": 2,
     "train tiny-gpt2 --data no-such.txt --steps 1": 1,
@@ -85,7 +80,6 @@ FAILING = {
     "compare tiny-gpt2 --to 256 --data no-such.txt": 1,
     "run no-such.yaml": 1,
     "train model.gguf --data no-such.txt --steps 1": 1,
-    "run tiny-gpt2-256/ctxextend.yaml --push-to-hub a/b/c": 2,
     "recipes no-such": 2,
 }
 

@@ -25,24 +25,19 @@ from tests.helpers.evaluations import (
 )
 from tests.helpers.result_screens import NAMES, RESULTS, SCREENS, page_of, screen, screen_of
 
-MIN_RANKING = 51  # width of a method with its flags next to one number, which are never wrapped
-
 
 @pytest.mark.parametrize("name", NAMES)
 def test_result_screen_matches_the_golden_file(name: str) -> None:
     text = screen(name)
     assert text == (SCREENS / f"{name}.txt").read_text(encoding="utf-8")
-    if "-ascii-" in name:
+    if name.endswith("-ascii"):
         assert text.isascii()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_result_screen_has_no_line_longer_than_its_width(name: str) -> None:
-    width = int(name.rpartition("-")[2])
-    if name.startswith("compare"):
-        width = max(width, MIN_RANKING)
     for line in screen(name).splitlines():
-        assert len(line) <= width or line.startswith("  ctxextend ")
+        assert len(line) <= 80 or line.startswith("  ctxextend ")
 
 
 def test_result_screens_use_known_styles() -> None:
@@ -135,12 +130,7 @@ def test_evaluation_screen_says_that_no_longer_context_was_measured() -> None:
             "Reads 128 of 512 tokens. The difference at 256 tokens is within chance: "
             "raise --budget to measure more.",
         ),
-        (
-            replace(ENCODER, retrieval=None, effective=None),
-            "Passages that reach beyond 128 positions: cosine 0.931 ± 0.012 to the same at "
-            "position 0.",
-        ),
-        (replace(ENCODER, retrieval=None, effective=None, shift=None), "Nothing was measured."),
+        (replace(ENCODER, retrieval=None, effective=None), "Nothing was measured."),
         (replace(WITHOUT_BASE, contexts=None), "Perplexity 49.8 ± 1.1 at 128 tokens."),
     ],
 )

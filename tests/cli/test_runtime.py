@@ -145,7 +145,7 @@ except SystemExit:
 
 
 def test_threads_must_be_positive() -> None:
-    with pytest.raises(ResizeError, match="threads must be at least 1, got 0"):
+    with pytest.raises(ResizeError, match="--threads must be at least 1, got 0"):
         evaluate("tiny-gpt2", "book.txt", threads=0)
 
 
@@ -204,7 +204,7 @@ def test_open_device_rejects_unavailable_devices_and_lists_others() -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_open_devices_rejects_a_numbered_device() -> None:
-    with pytest.raises(TrainingError, match='Set CUDA_VISIBLE_DEVICES=1 and use device="cuda"'):
+    with pytest.raises(TrainingError, match="Set CUDA_VISIBLE_DEVICES=1 and use --device cuda"):
         open_devices("cuda:1")
 
 

@@ -141,7 +141,7 @@ def test_compare_names_the_method_of_auto_if_no_other_applies() -> None:
     make_rotary("bloom", n_layer=2, seq_length=16)
     with pytest.raises(ResizeError, match="No method that is compared by default") as raised:
         ctxextend.compare("bloom", TO, texts, tokens=128)
-    assert raised.value.hint == 'To measure what auto does, use methods="limits".'
+    assert raised.value.hint == "To measure what auto does, use --method limits."
     found = ctxextend.compare("bloom", TO, texts, methods=["limits"], tokens=128)
     assert [row.method for row in found.rows] == ["limits"]
 

@@ -103,7 +103,7 @@ def test_resize_tune_trains_the_rows_and_records_what_it_did(
     assert recipe["train"]["distill"] == 1.0
     facts = recipe["provenance"]["trained"]
     assert facts["threads"] == 1
-    assert len(recipe["provenance"]["tables"][0]["sha256_after"]) == 64
+    assert len(recipe["provenance"]["tables"][0]["sha256"]) == 64
     card = Path("tuned/README.md").read_text()
     assert "to predict anywhere what its base checkpoint predicts in windows it can read" in card
 
@@ -234,12 +234,12 @@ def test_resize_tune_stays_within_its_budget(source: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [
-        ({"budget": 0}, ResizeError, "budget must be at least 1 second, got 0"),
+        ({"budget": 0}, ResizeError, "--budget must be at least 1 second, got 0"),
         ({"to": LEARNED}, ResizeError, "creates no new rows to tune"),
         ({"tune": "little.txt"}, DataError, "has 15 windows of 48 tokens, but .* requires 16"),
         ({"tune": "none.txt"}, DataError, "none.txt does not exist"),
-        ({"train": "book.txt", "steps": 1}, ResizeError, "train cannot be used with tune"),
-        ({"edit_only": True}, ResizeError, "edit_only=True cannot be used with tune"),
+        ({"train": "book.txt", "steps": 1}, ResizeError, "--train cannot be used with --tune"),
+        ({"edit_only": True}, ResizeError, "--edit-only cannot be used with --tune"),
     ],
 )
 def test_resize_tune_rejects_bad_input_before_the_model_is_loaded(

@@ -537,7 +537,7 @@ def test_convert_refuses_a_head_without_an_equivalent_unless_it_is_dropped(
     source = make(tmp_path / "source", model_type, head, **changes)
     with pytest.raises(UnsupportedModelError, match=message) as raised:
         convert(tmp_path / "source", "rotary", NEW, output=output)
-    assert "encoder_only=True" in str(raised.value.hint)
+    assert "--encoder-only" in str(raised.value.hint)
 
     convert(tmp_path / "source", "rotary", NEW, output=output, encoder_only=True)
     assert_twins(source.base_model, load(output))

@@ -190,22 +190,11 @@ def test_verify_compares_a_model_without_positions() -> None:
     assert invoke("inspect", output, "--check").exit_code == 0
 
 
-@pytest.mark.parametrize("to", [None, NEW])
-def test_verify_finds_the_conversion_without_its_recipe(to: int | None) -> None:
-    make(**KEYS)
-    convert("llama", "none", to, output="out")
-    Path("out/ctxextend.yaml").unlink()
-    result = verify("out", base="llama")
-    assert all(check.passed for check in result.checks)
-    assert result.conclusion.endswith("only in its rotary settings and length limits.")
-
-
 def test_verify_tells_a_resize_without_positions_from_the_conversion() -> None:
     make(**KEYS)
     convert("llama", "none", output="out")
     resize("out", NEW, output="longer")
-    Path("longer/ctxextend.yaml").unlink()
-    result = verify("longer", base="out")
+    result = verify("longer")
     assert result.conclusion.endswith("only in its length limits.")
 
 
@@ -267,7 +256,6 @@ def test_convert_json_has_the_values_of_all_conversions() -> None:
     assert values["model_class"] == "LlamaForCausalLM"
     assert values["tensors"] == {"copied": 21}
     assert values["added_parameters"] == 0
-    assert values["kv_cache"]["tokens_before"] == values["kv_cache"]["tokens_after"] == OLD
     outcomes = {item["name"]: item["outcome"] for item in values["runtimes"]}
     assert outcomes["vLLM"] == outcomes["SGLang"] == "refuses"
     assert outcomes["llama.cpp"] == "serves"
@@ -281,9 +269,6 @@ def test_convert_json_has_the_values_of_all_conversions() -> None:
 
 def test_commands_say_what_engines_do_without_positions() -> None:
     make(**KEYS)
-    # Of 16 tokens: 2 layers, 4 heads, keys and values of 8 float32 values.
-    done = invoke("convert", "llama", "--scheme", "none", "--dry-run")
-    assert "KV cache  8.2 kB for one sequence in float32" in done.stdout
     reason = "Does not load in vLLM and SGLang: it computes a row of angles"
     assert reason in " ".join(invoke("convert", "llama", "--scheme", "none").stderr.split())
     done = invoke("resize", "llama-none-16", "--to", NEW, "--dry-run")

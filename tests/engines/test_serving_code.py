@@ -5,6 +5,7 @@ Their own code runs without a GPU, up to a model without weights; attention is n
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -16,12 +17,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ctxextend import resize, runtime_flags
+from ctxextend import resize
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.rope_dialects import has_settings
+from ctxextend.plan.for_runtime import plan_for_runtime
 from ctxextend.plan.opened_model import open_model
-from ctxextend.recipe import CheckpointRef
+from ctxextend.plan.runtime_flags import runtime_flags
+from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.runtimes.all_rules import RULES
 from ctxextend.runtimes.rule_schema import (
     CODE_RUN,
@@ -41,20 +44,6 @@ SELECTED = os.environ.get("ENGINES", "fast")
 DRIVERS = Path(__file__).parent / "drivers"
 # Names in requests and results of a driver.
 LENGTH_OPTION = {"vllm": "max_model_len", "sglang": "context_length"}
-# A part of params.json that vLLM reads as a model of images.
-IMAGES = {
-    "vision_encoder": {
-        "hidden_size": 16,
-        "num_channels": 3,
-        "image_size": 32,
-        "patch_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "rope_theta": 10_000.0,
-        "image_token_id": 10,
-    }
-}
 WRONG_BY = 0.01  # cosines and sines of an unscaled model differ by more
 
 
@@ -208,24 +197,21 @@ def test_vllm_reads_what_resize_states_in_params_json(tmp_path: Path) -> None:
     engine = SERVING_ENGINES["vllm"]
     if not is_selected(engine.name, engine.environment, SELECTED):
         pytest.skip("vLLM is not selected")
-    sources = {
-        "both": mistral_format.make("both"),
-        "only": mistral_format.make_only_params("only"),
-        "images": mistral_format.make_only_params("images", params=IMAGES),
-    }
+    source = mistral_format.make("both")
     requests = list[dict[str, Any]]()
-    for name, source in sources.items():
-        for method in ("yarn", "theta", "limits"):
-            output = tmp_path / f"{name}-{method}"
-            resize(source, NEW, method=method, output=output)
-            requests.append({"folder": str(output), "tables": f"{output}.npz"})
-        flags = runtime_flags(source, NEW, "vllm")
-        output = tmp_path / f"{name}-yarn"
-        tables = f"{output}-flags.npz"
-        source = source.resolve()
-        requests.append(
-            {"folder": str(source), "tables": tables, "hf_overrides": {**flags.override}}
-        )
+    for method in ("yarn", "theta", "limits"):
+        output = tmp_path / method
+        resize(source, NEW, method=method, output=output)
+        requests.append({"folder": str(output), "tables": f"{output}.npz"})
+    planned = plan_for_runtime(open_model(CheckpointRef(str(source))), Resize(NEW), "vllm")
+    _, override, *_ = shlex.split(runtime_flags(planned))
+    requests.append(
+        {
+            "folder": str(source.resolve()),
+            "tables": str(tmp_path / "yarn-flags.npz"),
+            "hf_overrides": json.loads(override),
+        }
+    )
     for result in run_driver(engine, requests, tmp_path):
         assert "error" not in result, result["error"]
         assert result["max_model_len"] == NEW, result

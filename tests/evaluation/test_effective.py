@@ -416,7 +416,7 @@ def test_plan_skips_lengths_below_the_needles_with_a_note(tiny: EvalModel) -> No
     task = plan(copier(tiny, matched=3), 256, length=(16, 32, 256))
     assert task.lengths == (256,)
     assert task.notes[0].startswith("The effective length was not measured at 16, 32 tokens")
-    with pytest.raises(DataError, match=r"needs texts of at least \d+ tokens.*Pass length=\d+"):
+    with pytest.raises(DataError, match=r"needs texts of at least \d+ tokens.*Pass --length \d+"):
         plan(copier(tiny, matched=3), 32, length=(16, 32))
 
 

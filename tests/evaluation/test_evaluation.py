@@ -16,13 +16,11 @@ import ctxextend
 from ctxextend.cli import options
 from ctxextend.cli.app import build_app
 from ctxextend.errors import CheckpointError, DataError, ResizeError, UnsupportedModelError
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, check_source, open_eval_model
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
 from ctxextend.evaluation.scorer import open_scorer
 from ctxextend.json_output import to_json
-from ctxextend.plan.opened_model import open_model
-from ctxextend.provenance import FINGERPRINT
-from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef, Evaluate
+from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef
 from tests.helpers import pico
 from tests.helpers.pico import Pico
 from tests.helpers.word_tokenizer import add_tokenizer, write_texts
@@ -197,20 +195,6 @@ def test_evaluate_notes_skipped_measures_and_rejects_requested_ones(masked: Path
         ctxextend.evaluate(masked, text, tokens=64, measure=["effective"])
 
 
-def test_passkey_is_another_name_of_the_effective_length(texts: Path) -> None:
-    settings = Evaluate(("a",), measure=("passkey", "context", "effective"))
-    assert settings.measure == ("effective", "context")
-    lengths = [32, 128]
-    found = ctxextend.evaluate("tiny-gpt2", texts, length=lengths, measure=["passkey"])
-    assert found.positions is None
-    assert found.contexts is None
-    assert found.effective is not None
-    assert found.effective.lengths == (128,)
-    assert any("was not measured at 32 tokens" in note for note in found.notes)
-    same = ctxextend.evaluate("tiny-gpt2", texts, length=lengths, measure=["effective"])
-    assert same.effective == found.effective
-
-
 @pytest.fixture
 def base(make_pico: Make) -> Path:
     """A causal language model with a tokenizer."""
@@ -271,15 +255,15 @@ def test_evaluate_rejects_base_with_another_tokenizer(base: Path, make_pico: Mak
             {"length": [256]},
             "context length of 128, too short for windows of 256 .*resize tiny-gpt2 --to 256",
         ),
-        ({"length": [4]}, "length must be at least 8, got 4"),
-        ({"tokens": True}, "tokens must be .* got True"),
-        ({"no_base": True, "base": "tiny-gpt2"}, "no_base=True cannot be used with base"),
+        ({"length": [4]}, "--length must be at least 8, got 4"),
+        ({"tokens": True}, "--tokens must be .* got True"),
+        ({"no_base": True, "base": "tiny-gpt2"}, "--no-base cannot be used with --base"),
         (
             {"no_base": True, "measure": ["retrieval"]},
-            'no_base=True cannot be used with measure="retrieval", which requires the base',
+            "--no-base cannot be used with --measure retrieval, which requires the base",
         ),
-        ({"measure": ["speed"]}, "measure must be one of position, context, .* got speed"),
-        ({"measure": ["retrieval"]}, 'measure="retrieval" does not apply to tiny-gpt2, a causal'),
+        ({"measure": ["speed"]}, "--measure must be one of position, context, .* got speed"),
+        ({"measure": ["retrieval"]}, "--measure retrieval does not apply to tiny-gpt2, a causal"),
     ],
 )
 def test_evaluate_rejects_invalid_values(flags: dict[str, Any], message: str, texts: Path) -> None:
@@ -320,19 +304,10 @@ def test_evaluate_prints_identical_json_except_seconds(extended: Path, texts: Pa
     for task in ("needle", "key"):
         lengths = values["effective"]["tasks"][task]["lengths"]
         assert [one["length"] for one in lengths] == [128, 256, 512]
-    assert values["shift"] is None  # only by name
     loss = values["positions"]["losses"]["model"]
     assert loss["perplexity"] == pytest.approx(math.exp(loss["mean"]))
     warnings = [line for line in first.stderr.splitlines() if "Warn" in line]
     assert warnings == [f"Warning: {warning}" for warning in values["warnings"]]
-
-
-def test_check_source_names_a_table_that_differs_in_any_order_of_hashes() -> None:
-    opened = open_model(CheckpointRef("tiny-gpt2"))
-    table = opened.tables[0].name
-    for names in ((FINGERPRINT, table), (table, FINGERPRINT)):
-        with pytest.raises(CheckpointError, match=f"table {table} differs"):
-            check_source(opened.checkpoint, opened.ref, dict.fromkeys(names, "0"))
 
 
 def test_evaluate_rejects_model_shorter_than_the_shortest_context(make_pico: Make) -> None:

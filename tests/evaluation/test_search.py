@@ -404,19 +404,6 @@ def test_evaluate_rejects_a_search_set_before_loading_the_model(
         ctxextend.evaluate("tiny-gpt2", **FILES)
 
 
-def test_compare_trains_on_data_and_evaluates_on_a_search_set(encoder: Path) -> None:
-    text = text_of([number * 7 % 27 for number in range(900)])
-    Path("texts.txt").write_text(text)
-    train = ("--data", "texts.txt", "--steps", 1)
-    done = invoke("compare", encoder, "--to", 32, *FLAGS, *train, "--method", "copy", "--json")
-    assert done.exit_code == 0, done.output
-    values = json.loads(done.stdout)
-    assert values["metric"] == "ndcg@10"
-    assert values["documents"] == 0
-    trained = values["rows"][0]["trained"]
-    assert trained["score"]["samples"] == 6
-
-
 def test_search_set_needs_all_files() -> None:
     done = invoke("evaluate", "tiny-gpt2", *FLAGS[:4])
     assert done.exit_code == 2
@@ -424,14 +411,9 @@ def test_search_set_needs_all_files() -> None:
     assert "--corpus, --queries and --qrels belong together" in message
 
 
-def test_compare_needs_text_or_a_search_set() -> None:
-    done = invoke("compare", "tiny-gpt2", "--to", 512)
-    assert done.exit_code == 2
-
-
 def test_search_set_needs_an_encoder(tmp_path: Path) -> None:
     source = make_source(tmp_path / "gpt2", "gpt2")
-    message = "does not apply to .*, a causal language model. Pass text with data"
+    message = "does not apply to .*, a causal language model. Pass text with --data"
     with pytest.raises(ResizeError, match=message):
         ctxextend.evaluate(source, **FILES)
 

@@ -240,12 +240,6 @@ def test_commands_that_change_positions_refuse_such_models(
     assert NO_TABLE in unwrapped(done.stderr)
 
 
-def test_shift_needs_position_ids(make: Make, text: Path) -> None:
-    done = invoke("evaluate", make("jamba"), "--data", text, "--measure", "shift")
-    assert done.exit_code == 1
-    assert "does not accept position ids" in unwrapped(done.stderr)
-
-
 def test_evaluate_refuses_files_that_lack_tensors(make: Make, text: Path) -> None:
     folder = drop_tensor(make("jamba"), "lm_head.weight")
     done = invoke("evaluate", folder, "--data", text)

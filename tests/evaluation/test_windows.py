@@ -52,14 +52,14 @@ def test_cut_windows_stops_reading_when_it_has_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "hint"), [(100, "length=64"), (8, "length=8"), (7, "Pass more text")]
+    ("tokens", "hint"), [(100, "--length 64"), (8, "--length 8"), (7, "Pass more text")]
 )
 def test_cut_windows_rejects_text_shorter_than_a_window(tokens: int, hint: str) -> None:
     with pytest.raises(DataError, match=f"{tokens} tokens; one window needs 128") as raised:
         cut_windows(texts(tokens), 128, 10, None)
     message = str(raised.value)
     assert hint in message
-    assert ("length=" in message) == (tokens >= 8)
+    assert ("--length " in message) == (tokens >= 8)
 
 
 @pytest.mark.parametrize(

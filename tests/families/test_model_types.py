@@ -101,34 +101,34 @@ def test_plan_resize_edits_all_keys_of_the_length(
             "LEDModel",
             LED,
             {"to": 42},
-            r"a multiple of 8 \(attention_window.* 42. Use to=40 or 48",
+            r"a multiple of 8 \(attention_window.* 42. Use --to 40 or 48",
         ),
         (
             "LEDModel",
             LED,
             {"to": 22},
             r"extend encoder.* \(from 16\) and shrink decoder.* \(from 24\).*"
-            'part="encoder" or part="dec',
+            "--part encoder or --part dec",
         ),
         (
             "BigBirdModel",
             BIRD,
             {"to": 2000},
-            r"a multiple of 64 \(block_size.*Use to=1984 or 2048",
+            r"a multiple of 64 \(block_size.*Use --to 1984 or 2048",
         ),
         (
             "BartModel",
             {KEY: 16},
             {"to": 40, "part": "encoder"},
-            f"decoder.* shares the config key {KEY}.*Remove part.$",
+            f"decoder.* shares the config key {KEY}.*Remove --part.$",
         ),
         (
             "BartModel",
             {KEY: 16},
             {"to": 40, "part": "text"},
-            'no such part.*Use part="encoder" or part="decoder"',
+            "no such part.*Use --part encoder or --part decoder",
         ),
-        ("GPT2Model", {}, {"to": 40, "part": "text"}, "one position table: remove part"),
+        ("GPT2Model", {}, {"to": 40, "part": "text"}, "one position table: remove --part"),
     ],
 )
 def test_plan_resize_rejects_unsupported_lengths_and_parts(
@@ -308,9 +308,7 @@ def test_resize_rejects_a_composite_without_position_tables(tmp_path: Path) -> N
     source = pico.make(tmp_path / "source", "bert")
     config = {"model_type": "blip-2", "text_config": {"model_type": "mamba"}}
     pico.write_json(source.folder / "config.json", config)
-    with pytest.raises(
-        UnsupportedModelError, match="its text: this mamba model has no position table"
-    ):
+    with pytest.raises(UnsupportedModelError, match="text: This mamba model has no position table"):
         plan_resize(source.folder, to=NEW)
 
 
@@ -325,7 +323,7 @@ def test_resize_suggests_flags_for_a_known_part_of_an_unsupported_model(tmp_path
         UnsupportedModelError, match="contains a part of a known type: gpt2"
     ) as caught:
         plan_resize(source.folder, to=NEW)
-    assert 'tensor="transformer.wpe.weight", config_key="text_config.n_positions"' in (
+    assert "--tensor transformer.wpe.weight --config-key text_config.n_positions" in (
         caught.value.hint or ""
     )
     named = plan_resize(

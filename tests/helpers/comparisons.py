@@ -7,13 +7,10 @@ from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison, 
 from ctxextend.comparison.metrics import FOUND, LOSS, NDCG, RECIPROCAL_RANK
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
-    REFERENCE,
     SLIDING,
-    AgainstReference,
     Bucket,
     Estimate,
     Evaluation,
-    HeldOutRows,
     PositionLosses,
     Recall,
 )
@@ -36,15 +33,10 @@ METHODS = {
     "bands": (-0.10, 0.03),
     "stretch --keep-first 20": (-0.07, 0.12),
     "linear": (-0.06, 0.16),
-    "cubic": (0.02, 0.17),
-    "rotation": (0.25, 0.0),
     "copy": (0.42, 0.0),
-    "mirror": (0.47, 0.0),
     "hierarchical": (0.55, 0.0),
     "last": (0.63, 0.0),
-    "spectral": (0.88, 0.0),
     "sinusoidal": (1.1, 0.0),
-    "nearest": (1.25, 0.3),
     "random": (1.5, 0.0),
 }
 
@@ -226,44 +218,10 @@ def unknown_intervals() -> Comparison:
     return replace(found, rows=(first, single), skipped={})
 
 
-def held_out_rows() -> Comparison:
-    """Return a comparison with the rows of the checkpoint itself."""
-    rows = []
-    found = comparison(("bands", "linear", "copy"))
-    for row in found.rows:
-        beyond, within = METHODS[row.method]
-        old = estimate(0.4, 0.02)
-        new = estimate(0.4 + beyond + 0.15, 0.025)
-        scores = {
-            "beyond": AgainstReference(new, old, Estimate(new.mean - old.mean, 0.006, 1536, 48)),
-            "short": AgainstReference(new, old, Estimate(within, 0.002, 1536, 48)),
-        }
-        buckets = (Bucket(0, AFTER, {MODEL: new, REFERENCE: old}),)
-        measured = HeldOutRows(BEFORE, AFTER, 48, scores, buckets)
-        evaluation = replace(
-            row.evaluation,
-            positions=None,
-            contexts=None,
-            effective=None,
-            held_out_rows=measured,
-        )
-        rows.append(replace(row, score=new, evaluation=evaluation))
-    command = "ctxextend resize tiny-gpt2 --to 4x --method bands"
-    return replace(
-        found,
-        rows=tuple(rows),
-        base=estimate(0.4, 0.02),
-        hold_out=BEFORE,
-        next_command=command,
-        skipped={},
-    )
-
-
 COMPARISONS = {
     "compare-methods": comparison(),
     "compare-encoders": encoders(),
     "compare-search": searched(),
     "compare-effective": effective_only(),
-    "compare-held-out-rows": held_out_rows(),
     "compare-one-window": unknown_intervals(),
 }

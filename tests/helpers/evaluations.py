@@ -27,8 +27,6 @@ from ctxextend.evaluation.evaluation_result import (
     Recall,
     Retrieval,
     SearchResult,
-    Shift,
-    ShiftPoint,
     TokensRead,
 )
 
@@ -224,36 +222,6 @@ def _differences(mean: float, error: float, names: Sequence[str]) -> dict[str, E
     return {name: share(mean, error) for name in names}
 
 
-# By start of the passages: how much their loss rises from the one at position 0.
-SHIFTS = {0: 0.0, 64: 0.031, 96: 0.8, 128: 0.42, 384: 0.418}
-
-
-def _shift_error(start: int) -> float:
-    if start == 0:
-        return 0.0
-    return 0.01
-
-
-def shift_of_losses() -> Shift:
-    points = []
-    for start, change in SHIFTS.items():
-        effect = share(change, _shift_error(start))
-        points.append(ShiftPoint(start, loss=estimate(3.1 + change), effect=effect))
-    return _shift(share(0.42, 0.0253), points)
-
-
-def shift_of_embeddings() -> Shift:
-    points = []
-    for start, change in SHIFTS.items():
-        cosine = share(1 - change / 8, _shift_error(start))
-        points.append(ShiftPoint(start, loss=None, effect=cosine))
-    return _shift(share(0.931, 0.006), points)
-
-
-def _shift(effect: Estimate, points: list[ShiftPoint]) -> Shift:
-    return Shift(size=128, passages=16, boundary=128, effect=effect, points=tuple(points))
-
-
 def search() -> SearchResult:
     return SearchResult(
         length=512,
@@ -327,7 +295,6 @@ EXTENDED = Evaluation(
     contexts=context_losses((32, 64, 128, 256, 512), BASE_LEN),
     effective=effective((64, 128, 256, 512)),
     retrieval=retrieval(),
-    shift=shift_of_losses(),
     seconds=41.25,
     notes=("ctxextend.yaml states the base.",),
 )
@@ -354,7 +321,6 @@ ENCODER = replace(
     seed=7,
     effective=effective_of_encoder((128, 256, 512)),
     retrieval=retrieval(),
-    shift=shift_of_embeddings(),
     seconds=19.0,
 )
 
@@ -443,5 +409,4 @@ def extreme_evaluation(mean: float, error: float | None) -> Evaluation:
         retrieval=replace(
             retrieval(), documents=0, queries=0, modes={MODEL: recall}, differences={}
         ),
-        shift=Shift(1, 1, 1, effect=extreme, points=(ShiftPoint(0, extreme, extreme),)),
     )

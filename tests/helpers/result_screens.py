@@ -12,9 +12,7 @@ from tests.helpers.repository import ROOT
 
 SCREENS = ROOT / "tests" / "cli" / "screens"
 RESULTS: dict[str, Evaluation | Comparison] = {**EVALUATIONS, **COMPARISONS}
-NAMES = [
-    f"{name}{kind}-{width}" for name in RESULTS for kind in ("", "-ascii") for width in (40, 80)
-]
+NAMES = [f"{name}{kind}" for name in RESULTS for kind in ("", "-ascii")]
 
 
 def page_of(result: Evaluation | Comparison, width: int = 80, *, unicode: bool = True) -> Page:
@@ -26,7 +24,7 @@ def page_of(result: Evaluation | Comparison, width: int = 80, *, unicode: bool =
     return page
 
 
-def screen_of(result: Evaluation | Comparison, width: int, *, unicode: bool = True) -> str:
+def screen_of(result: Evaluation | Comparison, width: int = 80, *, unicode: bool = True) -> str:
     """Return the screen as printed to a pipe."""
     lines = page_of(result, width, unicode=unicode).lines
     return "".join(styled(line, colour=False) + "\n" for line in lines)
@@ -34,7 +32,5 @@ def screen_of(result: Evaluation | Comparison, width: int, *, unicode: bool = Tr
 
 def screen(name: str) -> str:
     """Return a screen by its name in `NAMES`."""
-    which, _, width = name.rpartition("-")
-    return screen_of(
-        RESULTS[which.removesuffix("-ascii")], int(width), unicode=not which.endswith("-ascii")
-    )
+    result = RESULTS[name.removesuffix("-ascii")]
+    return screen_of(result, unicode=not name.endswith("-ascii"))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from safetensors import safe_open
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from ctxextend import resize
@@ -34,6 +35,17 @@ def invoke(*arguments: object, columns: int | None = None) -> Result:
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done
+
+
+def command_flags() -> dict[str, list[str]]:
+    """Return the flags of each command, by its name."""
+    group: Any = get_command(build_app())
+    flags = dict[str, list[str]]()
+    for name, command in group.commands.items():
+        flags[name] = []
+        for parameter in command.params:
+            flags[name] += [option for option in parameter.opts if option.startswith("--")]
+    return flags
 
 
 def succeed(*arguments: object) -> Result:

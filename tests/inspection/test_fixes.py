@@ -153,16 +153,6 @@ def test_inspect_does_not_take_limits_that_only_cut_for_the_trained_length(
     assert lengths_agree(run_command(str(limit.fix)))
 
 
-def test_inspect_asks_nothing_if_settings_of_params_json_disagree() -> None:
-    folder = mistral_format.make("mistral", params={"rope_theta": 10_000.0, "max_seq_len": 100})
-    wrong = [limit for limit in ctxextend.inspect(folder).limits if not limit.agrees]
-    assert len(wrong) == 2
-    for limit in wrong:
-        assert limit.fix is None
-        assert limit.choices == ()
-        assert limit.remark == ""
-
-
 def test_inspect_offers_choices_that_resize_accepts_with_params_json() -> None:
     folder = mistral_format.make("mistral", params={"max_seq_len": 100})
     for choice in wrong_limit(folder).choices:

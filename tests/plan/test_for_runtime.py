@@ -309,18 +309,6 @@ def test_resize_refuses_a_kept_type_that_a_runtime_ignores() -> None:
     )
 
 
-def test_resize_refuses_a_dialect_that_a_runtime_does_not_read() -> None:
-    done = resize_for("llama", "mlx", "--dialect", "keep")
-    assert_refused(
-        done,
-        "mlx-lm ignores the yarn settings of llama models: it reads rope_scaling, not "
-        "rope_parameters.",
-        "Remove --dialect keep.",
-    )
-    old = resize(rotary_configs.save("llama-old"), NEW, dialect="keep", output="old", runtime="mlx")
-    assert old.serve == "mlx_lm.server --model old"
-
-
 def test_resize_refuses_tensor_names_that_a_runtime_does_not_read(
     make_pico: Callable[..., Any],
 ) -> None:

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from matplotlib import pyplot
 from PIL import Image
@@ -22,12 +23,14 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import checkpoints, convert, figures, long_range, real, rotary, short_training
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
+from benchmarks.held_out_rows import BEYOND, COSINE, SHORT, lines, measure_methods
 from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
 from benchmarks.minute import halves
 from benchmarks.minute_search import documents_from
 from benchmarks.qmsum import write_qmsum
 from benchmarks.result_figures import LENGTHS, READERS, WHOLE, draw_results, draw_search
 from ctxextend.evaluation.search_set import SearchSet
+from ctxextend.recipe import Evaluate
 from ctxextend.tables.methods import METHODS
 from tests.helpers.measured import (
     AGAINST_WHOLE,
@@ -39,6 +42,8 @@ from tests.helpers.measured import (
     window_search,
 )
 from tests.helpers.repository import ROOT
+from tests.helpers.trainings import make_encoder
+from tests.helpers.word_tokenizer import write_texts
 
 TINY = Shape(64, 2, 10, 16)
 
@@ -193,6 +198,55 @@ def test_real_cuts_reactions_into_the_tokens_of_rxnfp(tmp_path: Path) -> None:
     config = json.loads(config_file.read_text())
     assert config["model_type"] == "bert"
     assert config["architectures"] == ["BertForMaskedLM"]
+
+
+def mean_losses(folder: Path, text: Path, count: int, hold_out: int) -> tuple[float, float]:
+    """Return the mean losses beyond and below a position, of texts as long as the model reads."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = torch.tensor(tokenizer(text.read_text())["input_ids"])
+    losses: list[list[float]] = [[], []]
+    for whole in torch.split(ids, model.config.n_positions)[:count]:
+        for part, first, found in zip(
+            (whole, whole[:hold_out]), (hold_out, 1), losses, strict=True
+        ):
+            with torch.inference_mode():
+                logits = model(part[None]).logits[0, first - 1 : -1]
+            found.append(torch.nn.functional.cross_entropy(logits, part[first:]).item())
+    beyond, short = losses
+    return float(np.mean(beyond)), float(np.mean(short))
+
+
+def test_held_out_rows_are_judged_by_the_losses_of_a_plain_loop(tmp_path: Path) -> None:
+    judges = Evaluate(data=(str(ROOT / "LICENSE"),), tokens=1200)
+    found = measure_methods("tiny-gpt2", 64, None, ["copy", "auto"], judges)
+    assert [*found.methods] == ["auto", "copy"]
+    assert found.auto.startswith("bands:")
+
+    root = ctxextend.plan_resize("tiny-gpt2", 256).plan.checkpoint.root
+    cut = ctxextend.resize("tiny-gpt2", 64, output=tmp_path / "cut").output
+    copied = ctxextend.resize(cut, 128, "copy", output=tmp_path / "copied").output
+    for scores, folder in ((found.reference, root), (found.methods["copy"], copied)):
+        beyond, short = mean_losses(folder, ROOT / "LICENSE", 9, 64)
+        assert len(scores[BEYOND]) == 9
+        assert found.mean(scores, BEYOND).mean == pytest.approx(beyond, rel=1e-5)
+        assert found.mean(scores, SHORT).mean == pytest.approx(short, rel=1e-5)
+    assert found.change(found.methods["copy"], found.reference, SHORT).mean == 0
+    shown = [line.split(" | ")[0] for line in lines(found)]
+    assert shown[2:] == ["| reference rows", "| auto", "| copy"]
+
+
+@pytest.mark.usefixtures("_empty_folder")
+def test_held_out_rows_of_encoders_are_judged_by_cosines(tmp_path: Path) -> None:
+    source = str(make_encoder(tmp_path / "encoder"))
+    judges = Evaluate(data=(str(write_texts(60, 10)),))
+    found = measure_methods(source, 8, None, ["copy", "zero:scope=new"], judges)
+    assert found.metric == COSINE
+    assert found.mean(found.reference, BEYOND).mean == 1
+    copied = found.methods["copy"]
+    assert found.mean(copied, SHORT).mean == 1
+    assert found.mean(copied, BEYOND).mean < 1
+    assert copied.keys() == found.reference.keys() == {BEYOND, SHORT, "recall@1", "MRR"}
 
 
 CHUNK_MODES = ("truncated", "chunks_of_same_text", "chunks")

@@ -351,7 +351,7 @@ def screen() -> str:
         "force_jupyter": False,
     }
     console = Console(record=True, file=io.StringIO(), no_color=False, **size, **terminal)
-    add_inspections(page := Page(WIDTH), [inspect(name)])
+    add_inspections(page := Page(WIDTH, has_charts=True), [inspect(name)])
     for line in page.lines:
         console.print(Text.from_ansi(styled(line, colour=True)))
     image = console.export_svg(title=f"ctxextend inspect {name}", unique_id="inspect")

@@ -173,7 +173,7 @@ def test_bands_interpolates_low_frequencies_and_tiles_high_ones() -> None:
     errors = distances(result, expected)[inside]
     norms = np.linalg.norm(expected, axis=1)
     assert errors.max() < 0.15 * np.median(norms)
-    for method in (methods.linear, methods.copy, methods.mirror):
+    for method in (methods.linear, methods.copy):
         other = method(TWO_BANDS, 512)
         other_errors = distances(other, expected)[inside]
         assert other_errors.mean() > 5 * errors.mean()
@@ -301,35 +301,31 @@ def test_bands_returns_finite_rows_for_any_length(
 
 
 @pytest.mark.parametrize(
-    ("learned", "typed", "dropped", "message"),
+    ("learned", "typed", "message"),
     [
         (
             128,
             "repeat=20:129",
-            0,
             "repeat ends after the last of the 128 source rows. Use an end of at most 128",
         ),
-        (128, "repeat=20:120", 10, "repeat ends after the last of the 118 source rows"),
-        (128, "within=20:129", 0, "within ends after the last of the 128 source rows"),
+        (128, "within=20:129", "within ends after the last of the 128 source rows"),
         (
             20,
             "sigma=4",
-            0,
-            'method="bands:sigma=4": sigma requires at least 32 source rows, got 20. Remove sigma',
+            "--method bands:sigma=4: sigma requires at least 32 source rows, got 20. Remove sigma",
         ),
         (
             20,
             "repeat=2:9",
-            0,
-            'method="bands:repeat=2:9": repeat requires at least 32 source rows, got 20. '
+            "--method bands:repeat=2:9: repeat requires at least 32 source rows, got 20. "
             "Remove repeat",
         ),
     ],
 )
 def test_resize_table_rejects_ranges_beyond_the_source_rows(
-    learned: int, typed: str, dropped: int, message: str
+    learned: int, typed: str, message: str
 ) -> None:
-    choice = read_choice(f"bands:{typed}", drop_last=dropped)
+    choice = read_choice(f"bands:{typed}")
     with pytest.raises(ResizeError, match=message):
         resize_table(TWO_BANDS[:learned], 300, choice)
 
@@ -358,15 +354,14 @@ NOT_FINITE = np.where(np.arange(128)[:, None] == 40, np.nan, TWO_BANDS)
 
 
 @pytest.mark.parametrize("keep", [0, 5])
-@pytest.mark.parametrize("dropped", [0, 3])
 @pytest.mark.parametrize(
     "typed", ["auto", "bands", "bands:sigma=5", "bands:gain=1.3,repeat=20:60", "bands:sigma=0"]
 )
 @pytest.mark.parametrize("table", [TWO_BANDS, noise(64, 8), SINK, NOT_FINITE, TWO_BANDS[:20]])
 def test_choose_settings_returns_settings_that_create_identical_rows(
-    table: Rows, typed: str, dropped: int, keep: int, monkeypatch: pytest.MonkeyPatch
+    table: Rows, typed: str, keep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choice = read_choice(typed, keep_first=keep, drop_last=dropped)
+    choice = read_choice(typed, keep_first=keep)
     try:
         expected = resize_table(table, 300, choice)
     except ResizeError:  # a table of 20 rows cannot be split
@@ -380,7 +375,7 @@ def test_choose_settings_returns_settings_that_create_identical_rows(
         assert "within=" in chosen.text
     for name in ("_typical_rows", "_valley_sigma", "_best_ranges", "default_gains"):
         monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
-    recorded = read_choice(chosen.text, keep_first=keep, drop_last=dropped)
+    recorded = read_choice(chosen.text, keep_first=keep)
     again = resize_table(table, 300, recorded)
     assert again.tobytes() == expected.tobytes()
 

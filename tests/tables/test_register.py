@@ -300,5 +300,5 @@ def test_run_rejects_an_invalid_table_method(two_tables: Path) -> None:
     path = Path("out/ctxextend.yaml")
     misspelled = path.read_text().replace("method: bands:sigma", "method: bands:sgima")
     path.write_text(misspelled)
-    with pytest.raises(CtxextendError, match="method=\"bands\" has no setting 'sgima'"):
+    with pytest.raises(CtxextendError, match="--method bands has no setting 'sgima'"):
         ctxextend.run(path, "again")

@@ -374,7 +374,7 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             64,
             "theta",
             MethodError,
-            'Remove method, or use method="yarn" or "switch".',
+            "Remove --method, or use --method yarn or switch.",
         ),
         (DYNAMIC, (9, 18), 64, "switch", MethodError, "what dynamic settings give"),
         (PROPORTIONAL, (9, 18), 64, "switch", MethodError, "what proportional settings give"),
@@ -393,7 +393,7 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             64,
             "switch",
             MethodError,
-            'scale their attention by mscale_all_dim and the factor. Use method="yarn".',
+            "scale their attention by mscale_all_dim and the factor. Use --method yarn.",
         ),
         (
             LLAMA3,
@@ -429,7 +429,7 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             64,
             "stretch",
             MethodError,
-            'method="stretch": the model has no stretch settings.',
+            "--method stretch: the model has no stretch settings.",
         ),
         (
             DEFAULT,
@@ -510,14 +510,14 @@ def test_rotary_methods_have_metadata() -> None:
 
 def test_resize_rope_names_the_methods_that_the_model_type_applies() -> None:
     lengths = change(DEFAULT, 9, 18)
-    message = r'method="yarn": the model type does not apply yarn\. Use theta\.'
+    message = r"--method yarn: the model type does not apply yarn\. Use theta\."
     with pytest.raises(MethodError, match=message):
         resize_rope(DEFAULT, lengths, 64, "yarn", methods=("theta",))
 
 
 def test_resize_rope_refuses_to_scale_if_the_model_type_applies_no_method() -> None:
     lengths = change(DEFAULT, 9, 18)
-    message = r'applies no method that scales .* To raise only limits, use method="limits"\.'
+    message = r"applies no method that scales .* To raise only limits, use --method limits\."
     for method in ("auto", "yarn"):
         with pytest.raises(MethodError, match=message):
             resize_rope(DEFAULT, lengths, 64, method, methods=())

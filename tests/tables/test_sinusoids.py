@@ -121,11 +121,11 @@ def test_find_formula_prefers_the_given_layout_for_a_single_row() -> None:
 @pytest.mark.parametrize(
     ("method", "layout", "message"),
     [
-        ("formula", None, 'method="formula": the table does not equal this formula'),
+        ("formula", None, "--method formula: the table does not equal this formula"),
         (
             "formula:layout=halves",
             "interleaved",
-            'method="formula:layout=halves": the table does not equal',
+            "--method formula:layout=halves: the table does not equal",
         ),
         ("formula:layout=halves,start=2", "halves", "does not equal"),
         ("sinusoidal", "halves-log", "already is sinusoidal, with layout halves-log"),

@@ -290,7 +290,7 @@ def test_distillation_rejects_a_teacher_with_another_hidden_size(
     pico.make(tmp_path / "wide", "bert", base=True, hidden_size=12)
     wide = add_tokenizer(tmp_path / "wide", special_tokens=True)
     teacher = open_model(wide)
-    message = r"hidden size of .* is 8, but that of .* is 12\. Pass .* with base\."
+    message = r"hidden size of .* is 8, but that of .* is 12\. Pass .* with --base\."
     with pytest.raises(CheckpointError, match=message):
         Distillation(pair[0], teacher)
 

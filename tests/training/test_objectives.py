@@ -48,7 +48,7 @@ def test_language_modeling_loss_equals_that_of_the_model(model_type: str) -> Non
     found = loss(objective, ids, labels)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     base = 2 if model_type in BASE_2_TYPES else 0
-    assert position_base(model, "--window") == base
+    assert position_base(model) == base
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "bert", "esm"])
@@ -100,14 +100,14 @@ def test_language_modeling_shifts_the_labels_of_a_decoder_that_does_not() -> Non
 )
 def test_position_base_of_encoders_without_a_head(model_type: str, base: int) -> None:
     model = make_model(model_type, ENCODER)
-    assert position_base(model, "--window") == base
+    assert position_base(model) == base
 
 
 @pytest.mark.parametrize("model_type", ["blenderbot-small", "trocr", "mra"])
 def test_position_base_rejects_models_that_compute_positions_themselves(model_type: str) -> None:
     kind = MASKED if model_type == "mra" else CAUSAL
     model = make_model(model_type, kind)
-    message = f"{model_type} models compute positions themselves. Remove window."
+    message = f"{model_type} models compute positions themselves. Remove --window."
     with pytest.raises(UnsupportedModelError, match=message):
         LanguageModeling(model, position_ids=True)
     assert LanguageModeling(model).position_base == 0
@@ -124,7 +124,7 @@ def test_position_base_rejects_models_that_do_not_attend_across_a_jump(
     model = make_model("gpt2")
     monkeypatch.setattr(position_ids, "prepare_inputs", without_mask)
     with pytest.raises(UnsupportedModelError):
-        position_base(model, "--window")
+        position_base(model)
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "opt", "bert", "roberta"])

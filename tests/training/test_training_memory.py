@@ -164,6 +164,6 @@ def test_micro_batch_sizes_have_at_most_4096_tokens_on_a_cpu(
 def test_micro_batch_sizes_reject_a_batch_that_cannot_be_split_across_devices() -> None:
     three: Any = SimpleNamespace(num_processes=3, device=torch.device("cpu"))
     train = Train(("a",), 1, batch_size=8)
-    message = r"batch_size=8 cannot be split across 3 devices\. Use a multiple of 3\."
+    message = r"--batch-size 8 cannot be split across 3 devices\. Use a multiple of 3\."
     with pytest.raises(TrainingError, match=message):
         micro_batch_sizes(three, train, 8)

@@ -79,7 +79,7 @@ def test_open_run_folder_discards_saves_with_force() -> None:
 def test_open_run_folder_rejects_a_folder_that_is_not_a_training_run(flags: dict[str, Any]) -> None:
     FOLDER.mkdir()
     (FOLDER / "thesis.tex").write_text("all of it")
-    message = r"out\.training exists and is not a training run\..*Choose another output"
+    message = r"out\.training exists and is not a training run\..*Choose another --output"
     with pytest.raises(TrainingError, match=message), open_folder(**flags):
         pass
     assert (FOLDER / "thesis.tex").read_text() == "all of it"

@@ -1,0 +1,145 @@
+"""Files of other programs are refused in one sentence, and left out of outputs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ctxextend import plan_resize, resize
+from ctxextend.checkpoints.foreign_files import FOREIGN_FILES, STALE_FILES, find_foreign
+from ctxextend.errors import CtxextendError
+from tests.helpers import pico
+from tests.helpers.trainings import invoke, unwrapped
+
+# A file of each kind, in the order of `FOREIGN_FILES`.
+NAMES = (
+    "tf_model.h5",
+    "flax_model.msgpack",
+    "model.ckpt.index",
+    "onnx/model.onnx",
+    "openvino_model.bin",
+    "rank0.engine",
+    "model.tflite",
+    "model.mlpackage/Manifest.json",
+    "model.pte",
+    "ggml-model.bin",
+    "rust_model.ot",
+    "M.Q4.GGUF",
+    "global_step5/mp_rank_00_model_states.pt",
+    "pytorch_model_fsdp_0/__0_0.distcp",
+    "iter_5/mp_rank_00/model_optim_rng.pt",
+    "optimizer.pt",
+    "training_args.bin",
+    "consolidated.00.pth",
+    "model.tar.gz",
+)
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_positions": 16}
+ROWS = dict(zip(NAMES, FOREIGN_FILES, strict=True))
+
+
+def error_of(reference: str | Path) -> CtxextendError:
+    """Return the error of a resize."""
+    with pytest.raises(CtxextendError) as raised:
+        plan_resize(reference, 1024)
+    return raised.value
+
+
+@pytest.mark.parametrize("has_config", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_without_other_weights_is_refused_by_what_it_has(
+    name: str, tmp_path: Path, *, has_config: bool
+) -> None:
+    path = tmp_path / "model" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\x08\x08")
+    if has_config:
+        pico.write_json(tmp_path / "model" / "config.json", GPT2)
+    error = error_of(tmp_path / "model")
+    row = ROWS[name]
+    assert error.message.endswith(f", only {name}: {row.kind}.")
+    assert error.hint == row.hint
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "/" not in name and "GGUF" not in name])
+def test_a_file_is_refused_by_what_it_is(name: str) -> None:
+    Path(name).write_bytes(b"\x08\x08")
+    error = error_of(name)
+    assert error.message == f"{name} is {ROWS[name].kind}."
+    assert error.hint == ROWS[name].hint
+
+
+@pytest.mark.parametrize(
+    "arguments", [("convert", "m.gguf", "--scheme", "rotary"), ("train", "m.gguf", "--steps", 1)]
+)
+def test_commands_that_read_no_gguf_file_say_so(arguments: tuple[str | int, ...]) -> None:
+    Path("m.gguf").write_bytes(b"GGUF")
+    Path("x.txt").write_text("text " * 100)
+    command, *words = arguments
+    more = ("--data", "x.txt") if command == "train" else ("--to", 32)
+    done = invoke(str(command), *words, *more)
+    assert done.exit_code == 1
+    assert "m.gguf is a GGUF file." in unwrapped(done.stderr)
+
+
+def test_an_output_lacks_files_with_the_old_table(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    for name in (*NAMES, *(f"onnx/{number}.onnx" for number in range(9))):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x")
+    done = invoke("resize", folder, "--to", 40, "--output", "longer")
+    assert done.exit_code == 0
+    written = {path.relative_to("longer").as_posix() for path in Path("longer").rglob("*")}
+    skipped = set(NAMES[: len(STALE_FILES)])
+    assert written.isdisjoint(skipped)
+    assert {"training_args.bin", "model.tar.gz"} <= written
+    lines = [line for line in done.stderr.splitlines() if "an ONNX export, not rewritten" in line]
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("other.safetensors", "Pass the file itself"),
+        ("model.fp16.safetensors", "--variant fp16"),
+        ("large/config.json", "Pass one with --subfolder"),
+    ],
+)
+def test_weights_next_to_such_a_file_are_suggested_instead(
+    name: str, hint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "x.onnx").write_bytes(b"x")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("{}")
+    if not name.startswith("large"):
+        (tmp_path / "config.json").write_text(json.dumps(GPT2))
+    assert hint in str(error_of(tmp_path).hint)
+
+
+def test_files_of_a_checkpoint_are_no_foreign_ones(make_pico: Callable[..., pico.Pico]) -> None:
+    names = [path.name for path in make_pico("bert").folder.iterdir()]
+    assert find_foreign(names) is None
+
+
+def test_a_folder_of_the_hub_cache_names_the_hub_id() -> None:
+    root = Path("models--owner--some--name")
+    snapshot = root / "snapshots" / ("0123456789" * 4)
+    resize("tiny-gpt2", 256, output=snapshot)
+    error = error_of(root)
+    assert error.message.endswith("is a folder of the Hub cache, and its checkpoints are below.")
+    assert error.hint == "Pass the Hub id: owner/some/name"
+    plan_resize(snapshot, 1024)
+
+
+def test_a_table_that_mlx_quantised_is_named(make_pico: Callable[..., pico.Pico]) -> None:
+    folder = make_pico("gpt2").folder
+    tensors = load_file(folder / "model.safetensors")
+    rows = len(tensors.pop("transformer.wpe.weight"))
+    tensors["transformer.wpe.weight"] = torch.zeros(rows, 1, dtype=torch.uint32)
+    tensors["transformer.wpe.scales"] = torch.ones(rows, 1)
+    tensors["transformer.wpe.biases"] = torch.ones(rows, 1)
+    save_file(tensors, folder / "model.safetensors", {"format": "mlx"})
+    error = error_of(folder)
+    assert "wpe.weight is quantised by MLX" in error.message

@@ -1,0 +1,206 @@
+"""Messages: one line each, with flags and commands that exist."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from ctxextend.cli.app import build_app
+from ctxextend.cli.tables import Page
+from tests.helpers.repository import PACKAGE
+from tests.helpers.terminal import on_terminal
+from tests.helpers.trainings import command_flags, invoke
+
+COMMAND = [sys.executable, "-m", "ctxextend"]
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])")
+# Flags of other programs: runtimes, exporters, torchrun and cp.
+OTHER_PROGRAMS = {
+    "--max-model-len",
+    "--hf-overrides",
+    "--context-length",
+    "--chunked-prefill-size",
+    "--disable-radix-cache",
+    "--json-model-override-args",
+    "--model-path",
+    "--model-id",
+    "--embeddings",
+    "--rope-freq-base",
+    "--rope-scale",
+    "--rope-scaling",
+    "--yarn-orig-ctx",
+    "--yarn-beta-fast",
+    "--yarn-beta-slow",
+    "--outfile",
+    "--local-dir",  # hf download
+    "--merge",  # llama-gguf-split
+    "--upgrade",  # pip
+    "--model",
+    "--onnx",
+    "--recipe",
+    "--task",
+    "--nproc-per-node",
+    "--reflink",
+    "--force-reinstall",
+    "--help",
+    "--help-all",
+    "--version",
+    # of programs that export checkpoints
+    "--hf-path",
+    "--mlx-path",
+}
+
+
+def docstrings_in(tree: ast.Module) -> set[ast.expr]:
+    """Return the expressions that start a body: docstrings, and other values that do nothing."""
+    found = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            found.add(body[0].value)
+    return found
+
+
+def test_every_flag_in_a_text_of_the_package_exists() -> None:
+    known = {flag for flags in command_flags().values() for flag in flags}
+    flags = list[str]()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        docstrings = docstrings_in(tree)  # for readers of the code
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+                continue
+            if node in docstrings:
+                continue
+            for flag in FLAG.findall(node.value):
+                assert flag in known | OTHER_PROGRAMS, path
+                flags.append(flag)
+    assert len(flags) > 200
+
+
+def test_help_examples_use_flags_of_their_command() -> None:
+    group: Any = get_command(build_app())
+    flags = command_flags()
+    for name, command in group.commands.items():
+        described = command.callback.__doc__
+        examples = re.findall(rf"^ +ctxextend {name}( .*|)$", described, re.MULTILINE)
+        assert examples, name
+        for example in examples:
+            for flag in FLAG.findall(example):
+                assert flag in flags[name]
+
+
+def test_help_of_resize_starts_with_what_is_recommended() -> None:
+    shown = invoke("resize", "--help").stdout
+    examples = re.findall(r"^ +(ctxextend resize .*)$", shown, re.MULTILINE)
+    assert examples[0] == "ctxextend resize gpt2 --to 4096"
+    for example in examples:
+        assert "--method" not in example
+
+
+def test_help_all_of_the_app_is_its_help() -> None:
+    assert invoke("--help-all").stdout == invoke("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ("qqq", ["Error: No such command 'qqq'.", "See ctxextend --help."]),
+        (
+            "methds",
+            ["Error: No such command 'methds'. Did you mean 'methods'?", "See ctxextend --help."],
+        ),
+        (
+            "resize m --too 5",
+            [
+                "Error: No such option: --too (Possible options: --method, --tensor, --to)",
+                "See ctxextend resize --help.",
+            ],
+        ),
+        ("resize m", ["Error: Missing option '--to'.", "See ctxextend resize --help."]),
+        ("inspect m --format github", ["Error: --format github requires --check.", "Add --check."]),
+        (
+            "inspect models--me--llama",
+            [
+                "Error: models--me--llama is named as a folder of the Hub cache, and does not "
+                "exist here.",
+                "Pass the Hub id: me/llama",
+            ],
+        ),
+    ],
+)
+def test_an_error_is_a_message_and_a_hint(arguments: str, lines: list[str]) -> None:
+    done = CliRunner().invoke(build_app(), arguments.split(), prog_name="ctxextend")
+    assert done.exit_code in (1, 2)
+    assert done.stderr.splitlines() == lines
+
+
+def test_a_missing_model_is_compared_with_the_folders_next_to_it() -> None:
+    for name in ("tiny-gpt2-512", "models/bert-512"):
+        Path(name).mkdir(parents=True)
+        Path(name, "config.json").write_text("{}")
+    assert "Did you mean tiny-gpt2-512?" in invoke("inspect", "tiny-gpt2-513").stderr
+    assert "Did you mean models/bert-512?" in invoke("inspect", "models/bert-513").stderr
+
+
+# Lines
+
+
+def test_resize_prints_the_same_messages_on_a_terminal_and_in_a_pipe() -> None:
+    resize = [*COMMAND, "resize", "tiny-gpt2", "--to", "512", "-o"]
+    shown = on_terminal([*resize, "longer"], os.environ | {"COLUMNS": "60", "TERM": "xterm"})
+    lines = shown.rpartition("\x1b[2K")[2].splitlines()  # after the bar
+    next_commands = lines[lines.index("Next:") + 1 :]
+    assert "  ctxextend verify longer" in next_commands
+
+    variables = os.environ | {"COLUMNS": "60"}
+    command = [*resize, "piped"]
+    piped = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    (sentence,) = (line for line in piped.stderr.splitlines() if line.startswith("Not yet"))
+    assert len(sentence) > 60
+    assert sentence in lines
+
+
+def test_resize_wraps_the_plan_of_a_dry_run_on_a_terminal() -> None:
+    flags = ["resize", "tiny-gpt2", "--to", "512", "--dry-run"]
+    command = [*COMMAND, *flags, "--quiet"]
+    shown = on_terminal(command, os.environ | {"COLUMNS": "60", "NO_COLOR": "1"})
+    assert max(map(len, shown.splitlines())) <= 60
+    assert "transformer.wpe.weight in model.safetensors" in shown
+
+
+# Tables
+
+ROWS = [
+    ("tokenizer_config.json", "model_max_length of the tokenizer", "512"),
+    ("a-model/with-a-folder/config.json", "max_position_embeddings", "512"),
+]
+
+
+def table_of(width: int) -> list[str]:
+    page = Page(width)
+    page.table(["file", "what it states", "value"], ROWS, left=(0, 1), wrap=True)
+    return ["".join(text for text, _ in line).rstrip() for line in page.lines]
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_table_splits_no_file_name(width: int) -> None:
+    lines = table_of(width)
+    for file, _, _ in ROWS:
+        assert any(re.search(rf"(^|\s){re.escape(file)}($|\s)", line) for line in lines)
+    assert max(map(len, lines)) <= width
+
+
+def test_table_wraps_prose_before_names() -> None:
+    assert table_of(67) == [
+        "file                               what it states             value",
+        "tokenizer_config.json              model_max_length of the      512",
+        "                                   tokenizer",
+        "a-model/with-a-folder/config.json  max_position_embeddings      512",
+    ]
