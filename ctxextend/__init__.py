@@ -20,7 +20,6 @@ from ctxextend.version import __version__ as __version__
 _MODULES = {
     "comparison.compare": ("compare",),
     "comparison.comparison_result": ("Comparison",),
-    "comparison.comparison_run": ("ComparisonInterrupted",),
     "comparison.side_by_side": ("compare_checkpoints",),
     "errors": (
         "CheckpointError",
@@ -36,7 +35,7 @@ _MODULES = {
         "UnsupportedModelError",
         "VerificationError",
     ),
-    "evaluation.evaluate": ("EvaluationInterrupted", "evaluate"),
+    "evaluation.evaluate": ("evaluate",),
     "evaluation.evaluation_result": ("Evaluation",),
     "families.listing": ("FamilyTable", "list_families"),
     "inspection.inspect": ("inspect",),
@@ -44,7 +43,7 @@ _MODULES = {
     "inspection.inspection_result": ("Finding", "Inspection", "LibraryLimit", "Limit"),
     "inspection.table_report": ("TableReport",),
     "models.extend": ("extend_model",),
-    "pipeline": ("RunInterrupted", "RunResult", "run"),
+    "pipeline": ("RunResult", "run"),
     "plan.explain": ("Explanation",),
     "plan.plan": ("Plan",),
     "plan.table_plan": ("TablePlan",),

@@ -7,7 +7,6 @@ from typing import Any
 from torch.nn import Module
 
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.comparison.comparison_run import ComparisonInterrupted
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -22,13 +21,12 @@ from ctxextend.errors import (
     UnsupportedModelError,
     VerificationError,
 )
-from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.families.listing import FamilyTable
 from ctxextend.inspection.inspection_result import Finding, Inspection, LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport
-from ctxextend.pipeline import RunInterrupted, RunResult
+from ctxextend.pipeline import RunResult
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan
@@ -45,11 +43,9 @@ __all__ = [
     "Check",
     "CheckpointError",
     "Comparison",
-    "ComparisonInterrupted",
     "CtxextendError",
     "DataError",
     "Evaluation",
-    "EvaluationInterrupted",
     "Explanation",
     "FamilyTable",
     "Finding",
@@ -65,7 +61,6 @@ __all__ = [
     "ResizeError",
     "ResizeResult",
     "RopeReport",
-    "RunInterrupted",
     "RunResult",
     "SchemeReport",
     "SourceError",
@@ -102,9 +97,6 @@ def compare(
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
     methods: str | Sequence[str] = (),
-    steps: int = 0,
-    quick: bool = False,
-    tune: bool = False,
     progress: Progress = ...,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -116,8 +108,8 @@ def compare(
     queries: str | PathLike[str] | None = None,
     qrels: str | PathLike[str] | None = None,
     length: int | str | Sequence[int | str] = (),
-    tokens: int | None = None,
-    batch_size: int = 8,
+    tokens: int = 65536,
+    batch_size: int | None = None,
     precision: str = "auto",
     seed: int = 0,
     measure: str | Sequence[str] = (),
@@ -125,50 +117,28 @@ def compare(
     text_field: str = "text",
     device: str | None = None,
     threads: int | None = None,
-    seq_len: int | str | None = None,
-    window: int | str | None = None,
-    window_skip: bool = False,
-    trainable: str | None = None,
-    lr: float | None = None,
-    weight_decay: float = 0.0,
-    per_device_batch_size: int | None = None,
-    eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
 ) -> Comparison:
     """Rank methods on one model, one text and one seed.
 
     The model is loaded once; only its tables change between methods, and equal those that `resize`
     writes, bit for bit. The base reads the same text once, in sliding windows or chunks. Language
     models are ranked by their loss on windows of the new length, encoders by document retrieval, or
-    by nDCG@10 in a search set. With `steps`, each method is evaluated before and after training,
-    from the same weights, on the same text in the same order.
+    by nDCG@10 in a search set.
 
     Args:
         reference: As in `resize`.
-        to: New context length in positions. With `quick`, by default twice the model's.
-        data: As in `evaluate`; with `steps`, the training text; with `quick`, by default Python's
-            documentation.
+        to: New context length in positions.
+        data: As in `evaluate`, by default Python's documentation.
         methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the
-            default without `steps`): every one. With `steps`, the default is ``auto``, the default
-            method. ``bands+tuned``: the table of the method is also trained on the text, as
-            `resize` does with `data`, for ``budget`` seconds (by default 60); all methods are then
-            measured on windows held out of it. Without `steps`, `quick` and ``corpus``.
-        steps: Optimizer steps of training; 0: no training.
-        quick: Compare five methods, or all of rotary positions, on what can be read in half a
-            minute. Without `methods`, `steps`, ``length``, ``measure`` and ``corpus``.
-        tune: Also search the settings that `yarn` and `switch` leave open, on every other window of
-            the text, for ``budget`` seconds (by default 60) of reading; the other windows rank the
-            methods, which takes as long as without a search.
+            default): every one.
         progress: Called with the number of tokens read since the last call, the total, and the name
             of the method.
-        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with
-            `steps`, also fields of `Train` without output, with ``eval_data`` for evaluation;
+        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …;
             ``revision``, … as in `resize`.
 
     Raises:
         ResizeError: Settings are invalid, or do not go together.
-        CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is
-            also trained on.
-        ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
+        CtxextendError: As `evaluate`; a named method does not apply.
     """
 
 def compare_checkpoints(
@@ -211,7 +181,6 @@ def compare_checkpoints(
     Raises:
         CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
             differently.
-        ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
 
 def evaluate(
@@ -263,7 +232,6 @@ def evaluate(
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is
             shorter than one window, or a length or a measure does not apply to the model.
-        EvaluationInterrupted: Ctrl-C was pressed; it has the results so far.
     """
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
@@ -376,7 +344,6 @@ def run(
         CheckpointError: The source changed after the recipe was written.
         CtxextendError: As `resize`, `train` and `evaluate`.
         TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
-        RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
 
 def plan_resize(
@@ -466,7 +433,7 @@ def resize(
     *,
     output: str | PathLike[str] | None = None,
     force: bool = False,
-    data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    tune: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     budget: int | None = None,
     edit_only: bool = False,
     link: bool = False,
@@ -500,12 +467,10 @@ def resize(
         output: Output folder, or GGUF file if `reference` is one. Defaults to ``<name>-<to>`` in
             the current folder.
         force: Replace an existing checkpoint folder or GGUF file, once the new one is complete.
-        data: Text files or folders that make the result better. For a table of rows, methods and
-            settings of `bands` are compared, then the rows are trained so that a window of the
-            old length predicts the same everywhere. For rotary positions, a method is chosen and
-            the settings that `yarn` and `switch` leave open are searched. What is not better on
-            held-out text by more than its 95 % interval is not kept.
-        budget: With `data`: seconds, by default 60.
+        tune: Text files or folders. The rows of a table are trained so that a window of the old
+            length predicts the same everywhere; what is not better on held-out text by more than
+            its 95 % interval is not kept.
+        budget: With `tune`: seconds, by default 60.
         edit_only: Write only edited and created files, and no weights.
         link: Link weights files that stay as they are instead of copying them: by hard links or,
             from the Hub cache, by symbolic links.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ctxextend.checkpoints.gguf_file import is_gguf
 from ctxextend.errors import DataError, RecipeError, joined
 from ctxextend.evaluation.eval_model import check_source
-from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
+from ctxextend.evaluation.evaluate import evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import fingerprint, text_key, trained_texts
@@ -55,17 +55,6 @@ class RunResult(Result, shows=("output",)):
         return tuple(warnings)
 
 
-class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C during the evaluation of a recipe.
-
-    `result` has the finished steps and the evaluation so far.
-    """
-
-    def __init__(self, result: RunResult) -> None:
-        super().__init__("interrupted")
-        self.result = result
-
-
 def run(
     recipe: str | os.PathLike[str] | Recipe,
     output: Folder = None,
@@ -95,7 +84,6 @@ def run(
         CheckpointError: The source changed after the recipe was written.
         CtxextendError: As `resize`, `train` and `evaluate`.
         TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
-        RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
     if not isinstance(recipe, Recipe):
         file = read_recipe(os.fspath(recipe), changes)
@@ -157,12 +145,9 @@ def run_recipe(
     is_first = result.training is None or result.training.is_first
     if recipe.evaluate is None or not is_first:
         return result
-    try:
-        with events.progress("Reading", "tokens") as step:
-            ref = _result_ref(recipe.checkpoint, result.output)
-            evaluation = evaluate_checkpoint(ref, recipe.evaluate, step)
-    except EvaluationInterrupted as error:
-        raise RunInterrupted(replace(result, evaluation=error.evaluation)) from None
+    with events.progress("Reading", "tokens") as step:
+        ref = _result_ref(recipe.checkpoint, result.output)
+        evaluation = evaluate_checkpoint(ref, recipe.evaluate, step)
     return replace(result, evaluation=evaluation)
 
 

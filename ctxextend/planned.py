@@ -221,14 +221,9 @@ class ResizeResult(Result, shows=("output", "seconds")):
     verified: bool = False  # True if the output was verified before it was moved into place
     # The runtime that the output is for, and what it does with it.
     for_runtime: RuntimePlan | None = field(default=None, metadata=not_in_json)
-    # Warnings about the choice of the method, by text or runtime.
-    choice_warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
-    # The results of further steps: a `TrainResult`, a `Tuning`, a `Comparison`, a
-    # `SettingsSearch`.
+    # The results of further steps: a `TrainResult`, a `Tuning`.
     training: Result | None = field(default=None, metadata=not_in_json)
     tuning: Result | None = field(default=None, metadata=not_in_json)
-    comparison: Result | None = field(default=None, metadata=not_in_json)
-    search: Result | None = field(default=None, metadata=not_in_json)
 
     @property
     def plan(self) -> Plan:
@@ -240,8 +235,6 @@ class ResizeResult(Result, shows=("output", "seconds")):
         steps = {
             "train": self.training,
             "tuning": self.tuning,
-            "comparison": self.comparison,
-            "search": self.search,
         }
         taken = {name: result for name, result in steps.items() if result is not None}
         values = {"files": self.planned.output.files_in(self.output), "serve": self.serve}

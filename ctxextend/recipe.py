@@ -43,7 +43,6 @@ FROZEN = (None, "all-but-positions")  # values of `trainable` that leave positio
 MAX_COUNT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 MAX_CONTEXT = 2**63 - 1  # disk space is checked before writing
 MIN_WINDOW = 8  # minimum window length in tokens
-SEARCH_SECONDS = 60  # default time of a search for settings, for reading text
 # The scheme of a conversion that keeps positions, and attends in windows.
 ATTENTION_WINDOWS = "window"
 SCHEMES = ("rotary", "alibi", ATTENTION_WINDOWS, NONE)  # of a conversion

@@ -17,14 +17,12 @@ import ctxextend
 from ctxextend import RecipeError, pipeline, resize
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
-from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.plan.opened_model import open_reference
 from ctxextend.provenance import read_provenance
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 from ctxextend.recipe_file import read_recipe
 from ctxextend.recipe_text import without_folders
 from tests.helpers import pico, trainings
-from tests.helpers.evaluations import INTERRUPTED
 
 
 def invoke(*arguments: str) -> Result:
@@ -395,23 +393,19 @@ def test_run_checks_the_training_text_that_was_read_in_its_order() -> None:
     assert unchecked.exit_code == 0
 
 
-def test_run_reports_partial_results_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_keeps_its_output_if_the_evaluation_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def stop(*_: object) -> None:
-        raise EvaluationInterrupted(INTERRUPTED)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline, "evaluate_checkpoint", stop)
     Path("book.txt").write_text("Some words.")
     recipe = write("source: tiny-gpt2\nresize: {to: 160}\nevaluate: {data: book.txt}\n")
     done = invoke(recipe)
     assert done.exit_code == 130
-    assert done.stdout == "tiny-gpt2-160\n"
-    assert "Incomplete: interrupted before everything was measured." in done.stderr
-
-    with pytest.raises(ctxextend.RunInterrupted) as error:
-        ctxextend.run(recipe, "other")
-    result = error.value.result
-    assert result.output == Path("other")
-    assert result.evaluation == INTERRUPTED
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1] == "Stopped: tiny-gpt2-160 is complete."
 
 
 def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:

@@ -36,7 +36,6 @@ from ctxextend.errors import (
     MethodError,
     RecipeChangeError,
     TrainingInterrupted,
-    TuningInterrupted,
     VerificationError,
     install_command,
 )
@@ -226,7 +225,7 @@ class App(TyperGroup):
         except (KeyboardInterrupt, Terminated) as stop:
             ignore_ctrl_c()
             _remove_bar()
-            console.interrupted(describe_stop(ctx.invoked_subcommand, stop))
+            console.interrupted(describe_stop(ctx.invoked_subcommand))
             raise typer.Exit(_exit_code(stop)) from None
 
 
@@ -241,7 +240,7 @@ def _exit_code(stop: BaseException) -> int:
     """Return the exit code after an interruption: 128 and the number of the signal."""
     if isinstance(stop, Terminated):
         return stop.code
-    if isinstance(stop, TrainingInterrupted | TuningInterrupted):
+    if isinstance(stop, TrainingInterrupted):
         return 128 + stop.signal
     return INTERRUPTED
 

@@ -68,18 +68,15 @@ def evaluate(
     up to which length they find what a text hides. The base reads the same text in short windows.
     """
     flags = options.given(context)  # most parameters are read from here, by the settings' names
-    from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
+    from ctxextend.evaluation.evaluate import evaluate_checkpoint
     from ctxextend.recipe import CheckpointRef, Evaluate
 
     console = Console(as_json, quiet)
     options.check_files(plot, report)
     ref = options.from_flags(CheckpointRef, flags)
     settings = options.from_flags(Evaluate, flags)
-    try:
-        with console.progress("Reading", unit="tokens") as progress:
-            evaluation = evaluate_checkpoint(ref, settings, progress)
-    except EvaluationInterrupted as stop:
-        evaluation = stop.evaluation
+    with console.progress("Reading", unit="tokens") as progress:
+        evaluation = evaluate_checkpoint(ref, settings, progress)
 
     from ctxextend.report.figures import evaluation_figure, write_figure
     from ctxextend.report.html import write_report
@@ -107,8 +104,6 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
     from ctxextend.report.verdicts import evaluation_verdict
 
     page.text(evaluation_verdict(evaluation, page.numbers), "title")
-    if not evaluation.complete:
-        page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
     page.line((evaluation.source, "title"), f" ({evaluation.model_type}, {evaluation.kind})")
     page.values(_settings(evaluation))

@@ -20,10 +20,10 @@ def resize(
             "--method NAME", "E.g. linear or bands:gain=1.2 (see methods).", "auto", complete_method
         ),
     ] = None,
-    data: Annotated[
-        list[str] | None, basic("--data PATH", "Make the result better on this text.")
+    tune: Annotated[
+        list[str] | None, basic("--tune TEXT", "Train the rows of the table on this text.")
     ] = None,
-    budget: Annotated[int | None, basic("--budget S", "With --data: seconds for it.", "60")] = None,
+    budget: Annotated[int | None, basic("--budget S", "With --tune: seconds for it.", "60")] = None,
     keep_first: Annotated[
         int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")
     ] = None,
@@ -84,7 +84,7 @@ def resize(
     with options.usage_errors():
         training = short_training(train or (), steps)
         more = ResizeOptions(
-            data=tuple(data or ()),
+            tune=tuple(tune or ()),
             budget=budget,
             edit_only=edit_only,
             link=link,

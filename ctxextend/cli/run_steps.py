@@ -32,12 +32,9 @@ def execute(
         TrainingInterrupted: Training was interrupted.
         CtxextendError: As `run_recipe`.
     """
-    from ctxextend.pipeline import RunInterrupted, run_recipe
+    from ctxextend.pipeline import run_recipe
 
-    try:
-        result = run_recipe(recipe, planned, output, force=force, resume=resume, events=console)
-    except RunInterrupted as stop:
-        result = stop.result
+    result = run_recipe(recipe, planned, output, force=force, resume=resume, events=console)
     if result.resize is not None:
         console.warning(*result.resize.warnings)
     if result.training is not None:

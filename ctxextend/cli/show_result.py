@@ -341,4 +341,6 @@ def finish(
         console.data(str(result.output))
         _show_serving(console, result)
         console.next_steps(*steps_after_training(result.output))
-    console.result(command, values, [*result.choice_warnings, *warnings])
+    if result.for_runtime is not None:
+        warnings = [*result.for_runtime.warnings, *warnings]
+    console.result(command, values, warnings)

@@ -44,17 +44,6 @@ class RuntimePlan(NamedTuple):
         )
 
     @property
-    def ignored_settings(self) -> tuple[str, ...]:
-        """Names of settings of `yarn` that the runtime computes itself, whatever is stated."""
-        facts = folder_facts(self.plan)
-        if facts is None:
-            return ()
-        for statement in runtime_statements(replace(facts, attention_factor=facts.factor)):
-            if statement.runtime == self.runtime and statement.ignores_attention_factor:
-                return (ATTENTION_FACTOR,)
-        return ()
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """A warning if no rule says what the runtime does; else none."""
         if self.statement is not None or not self.plan.is_changed:

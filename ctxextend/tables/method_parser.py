@@ -16,9 +16,6 @@ from ctxextend.tables.method_facts import (
 )
 from ctxextend.tables.methods import TRUNCATION, find_methods
 
-TUNED = "tuned"
-TUNED_SUFFIX = f"+{TUNED}"  # of a candidate of `compare`: its table is trained on the text
-
 
 def read_choice(method: str | None = None, keep_first: int | None = None) -> MethodChoice:
     """Return a method with all of its settings; None means `DEFAULT_METHOD`.
@@ -70,37 +67,12 @@ def parse_method(text: str | None) -> tuple[Method, dict[str, Any]]:
         ResizeError: The method or a setting is unknown, or a value is invalid.
     """
     text = DEFAULT_METHOD if text is None else str(text)
-    method_only, is_tuned = split_tuned(text)
-    if is_tuned:
-        message = f"--method {text:.60}: only compare has candidates with {TUNED_SUFFIX}."
-        hint = (
-            f"To train the rows of {method_only:.60}, use --method {method_only:.60} --data TEXT."
-        )
-        raise ResizeError(message, hint)
     name, _, settings = (part.strip() for part in text.partition(":"))
     methods = [TRUNCATION] if name == TRUNCATE else find_methods(name)
     readings = [(method, *_read_settings(method, settings)) for method in methods]
     method, given, errors = min(readings, key=lambda reading: len(reading[2]))
     raise_first(errors)
     return method, given
-
-
-def split_tuned(text: str) -> tuple[str, bool]:
-    """Return a candidate of `compare` without ``+tuned``, and whether it had that.
-
-    Raises:
-        ResizeError: The word after the plus sign is misspelled, or given twice.
-    """
-    method, plus, word = (part.strip() for part in text.rpartition("+"))
-    if plus and word == TUNED:
-        if method.endswith(TUNED_SUFFIX):
-            message = f"--method {text:.60}: {TUNED_SUFFIX} is given twice."
-            raise ResizeError(message, "Remove one of them.")
-        return method, True
-    if plus and did_you_mean(word, [TUNED]):
-        message = f"--method {text:.60}: there is no +{word:.60}."
-        raise ResizeError(message, f"Did you mean {method:.60}{TUNED_SUFFIX}?")
-    return text, False
 
 
 def _read_settings(method: Method, text: str) -> tuple[dict[str, Any], list[ResizeError]]:

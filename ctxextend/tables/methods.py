@@ -75,7 +75,7 @@ def choose_auto(
     keeps_learned_rows=False,
     convention="as formula for a table of sinusoids; as copy for sentence encoders, models without "
     "an LM head, and tables of fewer than 32 rows; else as bands with settings chosen from the "
-    "table, or tuned on --data",
+    "table",
     long_inputs=SIMILAR,
     when="you do not know which method is best for the model",
     reads_kept_rows=True,

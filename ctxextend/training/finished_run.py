@@ -1,7 +1,6 @@
 """A finished training run, from which recipe, card and output are created."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ctxextend.plan.opened_model import OpenedModel
 from ctxextend.recipe import Recipe, Train
@@ -21,8 +20,6 @@ class FinishedRun:
     weights: TrainedWeights
     folder: RunFolder
     result: TrainResult
-    # Losses of the methods that were compared before on the same text; empty if none were.
-    candidates: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def settings(self) -> Train:

@@ -1,7 +1,7 @@
 """Train a checkpoint on the user's text, and save it as a new checkpoint."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,7 +107,6 @@ def train_recipe(
                 weights=weights,
                 folder=run.folder,
                 result=result,
-                candidates={} if limit is None else limit.candidates,
             )
             check = no_check if limit is None else limit.check
             write_output(trained_output(finished), run.output, force=force, check=check)
@@ -123,7 +122,6 @@ class TimeLimit:
     deadline: float  # in seconds of `time.perf_counter`
     keeps: Callable[[TrainResult], bool]  # whether a result is written
     check: Callable[[Path], None]  # of the complete output, before it is moved into place
-    candidates: Mapping[str, float]  # losses of the methods that were compared before, to record
 
 
 def plan_run(source: TrainingSource, output: Path) -> TrainingPlan:

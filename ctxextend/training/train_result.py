@@ -11,7 +11,7 @@ from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.json_output import Result, fields_in_json, not_in_json
 
 if TYPE_CHECKING:
-    from ctxextend.training.sequence_losses import SequenceLosses
+    pass
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,6 @@ class TrainResult(Result, shows=("source", "output", "steps", "loss_before", "lo
     notes: tuple[str, ...] = ()  # how the reference was resolved, skipped files, …
     # One mapping per logged step or evaluation.
     log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
-    # Held-out losses of the saved weights, if sequences were read one by one.
-    sequences: "SequenceLosses | None" = field(default=None, metadata=not_in_json)
     # Whether the trained weights were written.
     is_kept: bool = field(default=True, metadata=not_in_json)
     # Whether this process wrote the output.

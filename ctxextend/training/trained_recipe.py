@@ -88,8 +88,6 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
         "saved_step": held_out.saved_step,
     }
     facts |= run.task.text.facts
-    if run.candidates:
-        facts["candidates"] = dict(run.candidates)
     adapters = run.weights.trainable.adapters
     if adapters:
         facts["adapted"] = sorted({layer_pattern(name) for name in adapters})  # for `verify`

@@ -219,7 +219,6 @@ def _finish(
             long=_before_and_after(log, "long", held_out.saved_step),
         ),
         log=log,
-        sequences=trainer.sequences.get(held_out.saved_step),
         is_first=task.devices.is_main_process,
     )
 

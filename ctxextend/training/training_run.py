@@ -42,7 +42,7 @@ class RunFolder:
     """The folder of a training run."""
 
     path: Path
-    keeps_saves: bool = True  # False for a comparison, which cannot be resumed
+    keeps_saves: bool = True  # False for a tuning, which cannot be resumed
     discarded_step: int = 0  # the last saved step of an earlier run that was discarded; 0: none
 
     @classmethod

@@ -124,18 +124,6 @@ class LoadedTask:
     names: Names  # parameter by tensor; see `match_parameters`
     teacher: EvalModel | None
 
-    @classmethod
-    def of_models(
-        cls, task: TrainingTask, model: EvalModel, names: Names, teacher: EvalModel
-    ) -> "LoadedTask":
-        """Return a task with models that are loaded already; fill in what depends on their kind.
-
-        Raises:
-            TrainingError: The weight of distillation is too large.
-        """
-        task = replace(task, settings=_with_defaults(task, model.kind))
-        return cls(task=task, model=model, names=names, teacher=teacher)
-
 
 def open_task(
     files: ResizableFiles,
@@ -144,14 +132,11 @@ def open_task(
     folder: RunFolder,
     notify: Callable[[str], None] = lambda text: None,
     *,
-    base_length: int | None = None,
     source: OpenedModel | None = None,
 ) -> TrainingTask:
     """Fill in unset settings, and tokenize the text into the run folder unless it is there already.
 
-    `base_length`: the context length of the checkpoint if it is the base itself, which gets longer
-    tables in memory, so that no recipe describes what to train; else None. `source`: what the run
-    resizes or converts, if it does.
+    `source`: what the run resizes or converts, if it does.
 
     Raises:
         TrainingError: A setting does not fit the checkpoint or the devices, or a library that it
@@ -162,13 +147,10 @@ def open_task(
     """
     check_libraries(settings)
     _check_adapter(files, settings)
-    origin = CheckpointOrigin()
-    is_base = base_length is not None
-    if not is_base:
-        origin = CheckpointOrigin.of_checkpoint(files, settings.base)
+    origin = CheckpointOrigin.of_checkpoint(files, settings.base)
     settings, notes = choose_trainable(files, settings)
     rows = None
-    if settings.trainable == "new" and not is_base:
+    if settings.trainable == "new":
         rows = new_rows(files, origin.base)
     shortest = max(MIN_WINDOW, files.tokenizer.num_special + 2)
     check_sequences(files.ref.source, files.max_len, settings, shortest)
@@ -196,8 +178,8 @@ def open_task(
         notes=notes,
         warnings=tuple(warnings),
         rows=rows,
-        short_positions=base_length or short_positions(files, origin.base, lengths.span),
-        has_base=is_base or origin.base is not None,
+        short_positions=short_positions(files, origin.base, lengths.span),
+        has_base=origin.base is not None,
         source=source,
     )
 

@@ -35,14 +35,6 @@ Facts = dict[str, Any]  # what a recipe records about a text
 PairRow = list[int]
 
 
-class ShortTextError(DataError):
-    """A text of so many `tokens` is too short for the sequences that it is needed for."""
-
-    def __init__(self, message: str, hint: str, tokens: int) -> None:
-        super().__init__(message, hint)
-        self.tokens = tokens
-
-
 class SequenceLengths(NamedTuple):
     """Lengths of the sequences of a run, in tokens or positions."""
 
@@ -210,9 +202,7 @@ def _check_length(texts: Mapping[str, _ReadText], lengths: SequenceLengths) -> N
         if tokens < required:
             label = f"The text of {flag_name(name)}" if len(texts) > 1 else "The text"
             hint = "Pass more text, or use a shorter --seq-len or --window of ctxextend train."
-            raise ShortTextError(
-                f"{label} has {tokens:,} tokens, but {use} {required:,}.", hint, tokens
-            )
+            raise DataError(f"{label} has {tokens:,} tokens, but {use} {required:,}.", hint)
 
 
 def _split_pairs(texts: Mapping[str, _ReadText]) -> tuple[PairedText, PairedText]:

@@ -293,7 +293,6 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
         ),
         ("train m --data a --steps 5 --lr -1", "--lr must be positive, got -1."),
         ("train m --data a --steps x", "Invalid value for '--steps': Input should be a valid"),
-        ("compare m --to 512 --data a --steps -1", "--steps must be at least 1, got -1."),
         ("verify m --base b --config-key k", "Add --tensor"),
         ("verify m --base b --trained-length 0", "--trained-length must be at least 1, got 0."),
         ("verify m --base b --variant=", "--variant '' must consist of letters"),
@@ -367,9 +366,9 @@ def fail_with(raised: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> R
     ("flags", "message"),
     [
         ("", "The output {here}/out exists."),
-        ("--data book.txt", "The output {here}/out exists."),
+        ("--tune book.txt", "The output {here}/out exists."),
         ("--train book.txt --steps 3", "The output {here}/out exists."),
-        ("--data none.txt", "none.txt does not exist."),
+        ("--tune none.txt", "none.txt does not exist."),
         ("--train none.txt --steps 3 --force", "none.txt does not exist."),
     ],
 )

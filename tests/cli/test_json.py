@@ -36,11 +36,6 @@ ARGUMENTS = [
     "resize tiny-gpt2 --to 512",
     "resize tiny-gpt2 --to 512 --method bands:sigma=6,repeat=20:90 --verify -o bands",
     "resize tiny-gpt2 --to 64 --dry-run",
-    # Slow because it tunes; test_tuning.py checks the same object for a smaller model.
-    pytest.param(
-        "resize tiny-gpt2 --to 256 --method auto --data texts.jsonl -o tuned --dry-run",
-        marks=pytest.mark.slow,
-    ),
     "resize tiny-gpt2 --to 256 --train texts.jsonl --steps 1 -o trained",
     "convert tiny-gpt2 --scheme rotary --to 4x --verify",
     "convert tiny-gpt2 --scheme alibi --to 512 --dry-run",

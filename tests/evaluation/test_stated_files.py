@@ -218,7 +218,7 @@ def test_compare_of_equal_weights_ties_without_a_base(
     found = ctxextend.compare_checkpoints([folder, folder], text, tokens=1024)
     assert found.base is None
     assert list(found.warnings) == []
-    assert [row.final.is_tied for row in found.rows] == [True, True]
+    assert [row.is_tied for row in found.rows] == [True, True]
 
 
 @pytest.mark.parametrize(

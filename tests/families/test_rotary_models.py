@@ -220,7 +220,7 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
     write_book()
     measures: dict[str, Any] = {"tokens": 4 * NEW, "measure": ["position", "context"]}
     result = compare("llama", NEW, "book.txt", **measures)
-    rows = {row.method: row.untrained for row in result.rows}
+    rows = {row.method: row for row in result.rows}
     assert rows.keys() == {*METHODS}
     assert not result.skipped
     for method in ("linear", "dynamic"):
@@ -233,32 +233,14 @@ def test_compare_measures_rotary_methods_as_evaluate_does() -> None:
     assert all(costs.values())
     unchanged = [method for method, cost in costs.items() if cost and cost.mean == 0]
     assert {*unchanged} == {*KEEPING}
-    trained = compare(
-        "llama", NEW, "book.txt", methods=["dynamic"], steps=2, batch_size=2, **measures
-    )
-    assert trained.trainable == "all"
-    assert "All weights are trained: rotary positions have no rows to train." in trained.notes
-    for row in trained.rows:
-        assert row.trained
-        assert row.trained.score != row.untrained.score
 
 
-def test_compare_and_resize_choose_rotary_methods_on_a_text() -> None:
+def test_rotary_positions_have_no_rows_to_tune() -> None:
     make(**KEYS)
     write_book()
-    done = invoke(
-        "compare", "llama", "--to", "4x", "--data", "book.txt", "--steps", 1, "--trainable", "new"
-    )
-    assert "--trainable new: rotary positions have no rows to train." in done.stderr
-    done = invoke("compare", "llama", "--quick", "--data", "book.txt", "--tokens", 512, "--json")
-    result = json.loads(done.stdout)
-    methods = {row["method"] for row in result["rows"]}
-    assert methods == {*METHODS}
-    done = invoke(
-        "resize", "llama", "--to", "4x", "--data", "book.txt", "--json", "--output", "chosen"
-    )
-    assert json.loads(done.stdout)["method"] in METHODS
-    assert verify("chosen")
+    done = invoke("resize", "llama", "--to", "4x", "--tune", "book.txt")
+    assert done.exit_code == 2
+    assert done.stderr == "Error: Rotary positions have no rows to tune.\nRemove --tune.\n"
 
 
 def test_compare_of_a_scaled_model_measures_its_own_type() -> None:

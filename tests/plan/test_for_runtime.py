@@ -321,16 +321,6 @@ def test_resize_refuses_tensor_names_that_a_runtime_does_not_read(
     )
 
 
-def test_resize_chooses_by_a_runtime_or_on_a_text() -> None:
-    Path("text.txt").write_text("a b c " * 100)
-    done = resize_for("llama", "vllm", "--data", "text.txt")
-    assert_refused(
-        done,
-        "--for and --data both choose the method of rotary positions.",
-        "Name it, such as --method yarn, or remove one of them.",
-    )
-
-
 def test_convert_says_what_runtimes_do(make_pico: Callable[..., pico.Pico]) -> None:
     source = make_pico("gpt2").folder
     done = succeed("convert", source, "--scheme", "rotary", "--to", 64, "-o", "out", "--json")

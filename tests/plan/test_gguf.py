@@ -505,7 +505,7 @@ def test_resize_refuses_an_unknown_architecture(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (["--for", "vllm"], "--for vllm: a GGUF file is planned as llama.cpp reads it"),
-        (["--data", "x.txt"], "--data runs the model in transformers"),
+        (["--tune", "x.txt"], "--tune runs the model in transformers"),
         (["--train", "x.txt", "--steps", "1"], "--train runs the model in transformers"),
         (["--edit-only"], "--edit-only does not apply to a GGUF file"),
         (["--model-type", "llama"], "--model-type does not apply"),

@@ -93,7 +93,6 @@ ALLOWED = {
 }
 # They need torch at module level, and are themselves imported inside functions.
 IMPORT_TORCH = {
-    "comparison/choose_rows.py",
     "comparison/tune_table.py",
     "checkpoints/pytorch_file.py",
     "checkpoints/nanogpt.py",

@@ -51,7 +51,6 @@ from tests.helpers.evaluations import (
     ENCODER,
     EXTENDED,
     EXTREMES,
-    INTERRUPTED,
     MASKED,
     WITHOUT_BASE,
     cell,
@@ -424,10 +423,8 @@ MAP, RETRIEVAL = "Answers found (%)", "Retrieval"
         (EXTENDED, [MAP, MAP, BY_POSITION, BY_CONTEXT, RETRIEVAL, RETRIEVAL]),
         (WITHOUT_BASE, [MAP, MAP, BY_POSITION, BY_CONTEXT]),
         (EFFECTIVE, [MAP, MAP]),
-        (INTERRUPTED, [""]),
         (MASKED, [""]),
         (ENCODER, [MAP, RETRIEVAL, RETRIEVAL]),
-        (replace(INTERRUPTED, positions=None), []),
     ],
 )
 def test_evaluation_figure_has_a_panel_per_measurement(
@@ -442,7 +439,6 @@ def test_evaluation_figure_has_a_panel_per_measurement(
     assert found == titles  # a single panel has no title
     label = str(figure.get_label())
     assert label.startswith(f"{evaluation.source}, {evaluation.max_len} tokens")
-    assert label.endswith("; incomplete") == (not evaluation.complete)
 
 
 def test_evaluation_figure_plots_losses_as_steps_and_points() -> None:

@@ -18,7 +18,6 @@ from ctxextend.tables.bands import (
     choose_bands,
     choose_split,
     default_gains,
-    find_repeats,
     smoothed,
 )
 from ctxextend.tables.method_parser import read_choice
@@ -391,25 +390,6 @@ def test_choose_settings_gives_no_reason_if_all_settings_are_passed(
     choice = choose_method(TWO_BANDS, 512, read_choice(f"bands:gain=1.2,{typed}"))
     assert "within=" in choice.text
     assert bool(choice.reason) is reported
-
-
-def test_find_repeats_returns_ranges_of_distinct_lengths_best_first() -> None:
-    found = find_repeats(TWO_BANDS, 8.0, 3)
-    assert found[0] == choose_split(TWO_BANDS, sigma=8.0).repeat
-    assert found[-1] == (0, 128)
-    lengths = [stop - start for start, stop in found]
-    assert len(set(lengths)) == 4
-    for length in lengths[:3]:
-        assert length % PERIOD == 0
-
-
-def test_find_repeats_returns_no_range_of_a_short_table() -> None:
-    assert find_repeats(TWO_BANDS[:16], 8.0, 3) == []
-
-
-def test_find_repeats_returns_ranges_that_end_after_the_kept_rows() -> None:
-    for _, stop in find_repeats(TWO_BANDS, 8.0, 3, keep=128):
-        assert stop >= 128
 
 
 def test_choose_split_peak_memory_is_about_two_tables() -> None:
